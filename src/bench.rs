@@ -1,0 +1,1 @@
+//! `ncserverd bench`: measures the coding engine on this machine, checking bytes first.

@@ -1,0 +1,1 @@
+//! The configuration: every module owns its part, this one composes, loads and explains them.

@@ -1,0 +1,1 @@
+//! Back ends that hold segments and combine their blocks, each owned by one thread.

@@ -1,0 +1,1 @@
+//! What to encode next: demand of all sessions gathered into batches for the device.

@@ -1,0 +1,1 @@
+//! UDP sockets and QUIC endpoints, and who may connect.

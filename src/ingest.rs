@@ -1,0 +1,1 @@
+//! Where segments come from: origins over HTTP and watched directories.

@@ -1,0 +1,31 @@
+//! The map of the crate, in the order in which a segment passes through it.
+//!
+//! ```text
+//! origin ─▶ ingest ─▶ store ─▶ encoder ─▶ ring ─▶ session ─▶ wire ══QUIC══▶ wire ─▶ peer ─▶ player
+//!                       │          │
+//!                       └─ device ─┘      segments live on the device; the encoder asks it to combine
+//! ```
+//!
+//! `ARCHITECTURE.md` says what each module owns and which others it may know.
+
+pub mod bench;
+pub mod block;
+pub mod codec;
+pub mod config;
+pub mod device;
+pub mod encoder;
+pub mod endpoint;
+pub mod gf;
+pub mod ingest;
+pub mod lab;
+pub mod object;
+pub mod offline;
+pub mod peer;
+pub mod ring;
+pub mod server;
+pub mod session;
+pub mod store;
+pub mod stream;
+pub mod telemetry;
+pub mod tls;
+pub mod wire;

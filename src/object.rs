@@ -1,0 +1,315 @@
+//! What is published: streams, objects, segments and their generations, as plain values.
+//!
+//! An *object* is one file of a stream at the origin. An immutable object, or an aligned part of a large one, is a *segment*,
+//! known by the BLAKE3 hash of its bytes. A segment is cut into *generations* of at most `n_max` blocks of `block_bytes` bytes,
+//! and each generation is coded by itself (RFC 8406 section 2.1).
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Content address of a segment: the BLAKE3 hash of its bytes.
+///
+/// Two servers behind the same origin give the same segment the same id, whatever it is called there, so their coded blocks
+/// combine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId([u8; 32]);
+
+impl SegmentId {
+    /// The id of a segment with these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// An id received from elsewhere.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes of the hash.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The first eight bytes as a little-endian integer: the key that coefficient rows of this segment are drawn with.
+    pub fn coefficient_key(&self) -> u64 {
+        let mut low = [0; 8];
+        low.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(low)
+    }
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for SegmentId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(ParseIdError);
+        }
+        let mut id = [0; 32];
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            let text = std::str::from_utf8(pair).map_err(|_| ParseIdError)?;
+            *byte = u8::from_str_radix(text, 16).map_err(|_| ParseIdError)?;
+        }
+        Ok(Self(id))
+    }
+}
+
+/// A text that is not 64 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a segment id is 64 hexadecimal digits")]
+pub struct ParseIdError;
+
+/// How a segment is cut into blocks and generations.
+///
+/// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the first N mod G generations are one
+/// block longer than the others, so that no segment is padded by more than one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    length: u64,
+    block_bytes: u32,
+    n_max: u16,
+}
+
+impl Shape {
+    /// The largest number of blocks in a generation, on the wire and in memory.
+    pub const N_LIMIT: u16 = 1024;
+    /// The smallest block.
+    pub const BLOCK_BYTES_MIN: u32 = 64;
+    /// The largest block.
+    pub const BLOCK_BYTES_MAX: u32 = 65_536;
+    /// Blocks are whole multiples of this, so that every SIMD path and the GPU read whole words.
+    pub const BLOCK_BYTES_STEP: u32 = 16;
+    /// The largest segment: no number from the network leads to a larger allocation.
+    pub const LENGTH_MAX: u64 = 64 << 20;
+
+    /// Checks the numbers and keeps them.
+    pub fn new(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
+        if length == 0 || length > Self::LENGTH_MAX {
+            return Err(ShapeError::Length(length));
+        }
+        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) || block_bytes % Self::BLOCK_BYTES_STEP != 0 {
+            return Err(ShapeError::BlockBytes(block_bytes));
+        }
+        if n_max == 0 || n_max > Self::N_LIMIT {
+            return Err(ShapeError::NMax(n_max));
+        }
+        Ok(Self { length, block_bytes, n_max })
+    }
+
+    /// Bytes of the segment.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Bytes of a block (the papers' k).
+    pub const fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// The most blocks that a generation of this segment may have.
+    pub const fn n_max(&self) -> u16 {
+        self.n_max
+    }
+
+    /// Blocks of the whole segment.
+    pub const fn blocks(&self) -> u64 {
+        self.length.div_ceil(self.block_bytes as u64)
+    }
+
+    /// Generations of the segment.
+    #[expect(clippy::cast_possible_truncation, reason = "at most LENGTH_MAX / BLOCK_BYTES_MIN = 2^20")]
+    pub const fn generations(&self) -> u32 {
+        self.blocks().div_ceil(self.n_max as u64) as u32
+    }
+
+    /// The generation with this index, if the segment has it.
+    pub fn generation(&self, index: u32) -> Option<Generation> {
+        let count = u64::from(self.generations());
+        let index_wide = u64::from(index);
+        if index_wide >= count {
+            return None;
+        }
+        let (even, longer) = (self.blocks() / count, self.blocks() % count);
+        let first_block = index_wide * even + index_wide.min(longer);
+        let n = even + u64::from(index_wide < longer);
+        let offset = first_block * u64::from(self.block_bytes);
+        Some(Generation {
+            index,
+            n: u16::try_from(n).expect("a generation has at most n_max blocks"),
+            block_bytes: self.block_bytes,
+            offset,
+            length: (n * u64::from(self.block_bytes)).min(self.length - offset),
+        })
+    }
+
+    /// Every generation in byte order.
+    pub fn iter(&self) -> impl Iterator<Item = Generation> + '_ {
+        (0..self.generations()).filter_map(|index| self.generation(index))
+    }
+}
+
+/// Numbers that no segment can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// Empty, or above [`Shape::LENGTH_MAX`].
+    #[error("a segment of {0} bytes: 1 to {max} are possible", max = Shape::LENGTH_MAX)]
+    Length(u64),
+    /// Out of range, or not a multiple of [`Shape::BLOCK_BYTES_STEP`].
+    #[error("blocks of {0} bytes: multiples of 16 from 64 to 65536 are possible")]
+    BlockBytes(u32),
+    /// Zero, or above [`Shape::N_LIMIT`].
+    #[error("{0} blocks a generation: 1 to 1024 are possible")]
+    NMax(u16),
+}
+
+/// One generation of a segment: `n` blocks that are coded together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Generation {
+    /// Its place in the segment, from 0.
+    pub index: u32,
+    /// Blocks in it.
+    pub n: u16,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Where it starts in the segment, in bytes.
+    pub offset: u64,
+    /// Its bytes without the zero padding of the last block.
+    pub length: u64,
+}
+
+impl Generation {
+    /// Bytes with the last block padded: n × block_bytes.
+    pub fn padded_length(&self) -> u64 {
+        u64::from(self.n) * u64::from(self.block_bytes)
+    }
+
+    /// Where source block `index` lies in the segment, without padding: the last one may be shorter.
+    ///
+    /// # Panics
+    /// If `index` is not below `n`.
+    pub fn block_range(&self, index: u16) -> Range<u64> {
+        assert!(index < self.n, "block {index} of a generation of {}", self.n);
+        let start = u64::from(index) * u64::from(self.block_bytes);
+        let end = (start + u64::from(self.block_bytes)).min(self.length);
+        self.offset + start..self.offset + end
+    }
+
+    /// Bytes of source block `index` without its padding.
+    pub fn block_length(&self, index: u16) -> usize {
+        let range = self.block_range(index);
+        usize::try_from(range.end - range.start).expect("a block fits in memory")
+    }
+}
+
+/// A segment while this process holds it. Never reused in one run, and never sent: the wire speaks of [`SegmentId`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentKey(pub u64);
+
+/// A generation of a held segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GenerationKey {
+    /// The segment.
+    pub segment: SegmentKey,
+    /// Index of the generation in it.
+    pub index: u32,
+}
+
+/// A held segment and the promise that it stays held: as long as a clone of the lease lives, the segment is not evicted.
+#[derive(Clone)]
+pub struct Lease {
+    /// The segment in this process.
+    pub key: SegmentKey,
+    /// The segment on the wire.
+    pub id: SegmentId,
+    /// How it is cut.
+    pub shape: Shape,
+    guard: Arc<dyn Any + Send + Sync>,
+}
+
+impl Lease {
+    /// A lease that ends when `guard` and all its clones are dropped.
+    pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, guard: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { key, id, shape, guard }
+    }
+
+    /// How many clones of this lease live, this one included.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.guard)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("key", &self.key).field("id", &self.id).field("shape", &self.shape).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_tile_the_segment() {
+        for (length, block_bytes, n_max) in [
+            (1, 64, 1),
+            (64, 64, 1),
+            (65, 64, 1),
+            (524_288, 4096, 128),
+            (524_289, 4096, 128),
+            (300_001, 1088, 64),
+            (999_999, 80, 7),
+        ] {
+            let shape = Shape::new(length, block_bytes, n_max).unwrap();
+            let mut offset = 0;
+            let mut blocks = 0;
+            for generation in shape.iter() {
+                assert_eq!(generation.offset, offset);
+                assert!(generation.n >= 1 && generation.n <= n_max);
+                assert!(generation.padded_length() - generation.length < u64::from(block_bytes));
+                offset += generation.length;
+                blocks += u64::from(generation.n);
+            }
+            assert_eq!(offset, length);
+            assert_eq!(blocks, shape.blocks());
+        }
+    }
+
+    #[test]
+    fn the_longer_generations_come_first() {
+        let shape = Shape::new(10 * 64, 64, 4).unwrap();
+        assert_eq!(shape.iter().map(|generation| generation.n).collect::<Vec<_>>(), [4, 3, 3]);
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        assert_eq!(Shape::new(0, 64, 1), Err(ShapeError::Length(0)));
+        assert_eq!(Shape::new(1, 63, 1), Err(ShapeError::BlockBytes(63)));
+        assert_eq!(Shape::new(1, 72, 1), Err(ShapeError::BlockBytes(72)));
+        assert_eq!(Shape::new(1, 64, 1025), Err(ShapeError::NMax(1025)));
+        assert!(Shape::new(u64::MAX, u32::MAX, u16::MAX).is_err());
+    }
+
+    #[test]
+    fn ids_print_and_parse() {
+        let id = SegmentId::of(b"abc");
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert!("".parse::<SegmentId>().is_err());
+        assert!("zz".repeat(32).parse::<SegmentId>().is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! `ncserverd codec`: rows, blocks and files without a network.

@@ -1,0 +1,1 @@
+//! The other end: fetch, decode, verify and hand over.

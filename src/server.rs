@@ -1,0 +1,1 @@
+//! Assembly: starts the parts in order, and stops them in order.

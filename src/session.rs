@@ -1,0 +1,1 @@
+//! One conversation with one peer: its requests, credits and pacing.

@@ -1,0 +1,1 @@
+//! Which segments are held, within which budget, and which go first.

@@ -1,0 +1,1 @@
+//! Certificates: loaded, made, pinned and swapped.
