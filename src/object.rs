@@ -107,7 +107,9 @@ impl Shape {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
         }
-        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) || block_bytes % Self::BLOCK_BYTES_STEP != 0 {
+        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes)
+            || !block_bytes.is_multiple_of(Self::BLOCK_BYTES_STEP)
+        {
             return Err(ShapeError::BlockBytes(block_bytes));
         }
         if n_max == 0 || n_max > Self::N_LIMIT {
