@@ -95,7 +95,9 @@ impl Ring {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
         metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
-        Self { shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: config.max_reuse.max(1), metrics }) }
+        Self {
+            shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }),
+        }
     }
 
     /// A session wants this many more coded blocks of a generation.
