@@ -22,6 +22,7 @@ mod rate;
 mod readiness;
 
 pub use http::{Listener, serve};
+pub(crate) use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason};
 
@@ -78,7 +79,7 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is no `tracing` directive.
-    #[error("`telemetry.log_filter` = \"{filter}\": {reason}")]
+    #[error("\"{filter}\" is no log filter: {reason}")]
     Filter {
         /// As configured.
         filter: String,
