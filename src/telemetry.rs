@@ -20,6 +20,7 @@ mod listener;
 mod logs;
 mod rate;
 mod readiness;
+pub mod register;
 
 pub use http::{Listener, serve};
 pub(crate) use logs::check_filter;
