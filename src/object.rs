@@ -9,6 +9,11 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// Content address of a segment: the BLAKE3 hash of its bytes.
 ///
@@ -103,7 +108,9 @@ impl Shape {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
         }
-        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) || block_bytes % Self::BLOCK_BYTES_STEP != 0 {
+        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes)
+            || !block_bytes.is_multiple_of(Self::BLOCK_BYTES_STEP)
+        {
             return Err(ShapeError::BlockBytes(block_bytes));
         }
         if n_max == 0 || n_max > Self::N_LIMIT {
@@ -258,6 +265,114 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease").field("key", &self.key).field("id", &self.id).field("shape", &self.shape).finish()
     }
+}
+
+/// Which blocks a server sends first when a request leaves it the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FirstPass {
+    /// Coded blocks throughout: whatever arrives from whomever is of use.
+    #[default]
+    Coded,
+    /// The source blocks once, then coded ones: cheaper for a viewer alone on one server.
+    Systematic,
+}
+
+/// A held segment together with how its stream wants it sent.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Keeps it held.
+    pub lease: Lease,
+    /// What goes first.
+    pub first_pass: FirstPass,
+    /// When a live segment was complete at its source; `None` for what was fetched because somebody asked.
+    pub birth: Option<Arc<Birth>>,
+}
+
+/// When a live segment came to be, and whether any of it has been sent.
+#[derive(Debug)]
+pub struct Birth {
+    at: Instant,
+    sent: AtomicBool,
+}
+
+impl Birth {
+    /// A segment that was complete at its source at `at`: its file closed, or its last byte read.
+    pub fn new(at: Instant) -> Arc<Self> {
+        Arc::new(Self { at, sent: AtomicBool::new(false) })
+    }
+
+    /// The time from birth to `now`, on the first call.
+    pub fn first_sent(&self, now: Instant) -> Option<Duration> {
+        let first = !self.sent.load(Ordering::Relaxed) && !self.sent.swap(true, Ordering::Relaxed);
+        first.then(|| now.saturating_duration_since(self.at))
+    }
+}
+
+/// What a path of a stream is: the answer to GET, and what subscribers are told.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// Path of the object with its query.
+    pub path: String,
+    /// BLAKE3 of the bytes described: of the segment, or of the whole object.
+    pub id: SegmentId,
+    /// Where these bytes start in the object.
+    pub offset: u64,
+    /// How many they are.
+    pub length: u64,
+    /// Bytes of the whole object, if the origin said.
+    pub object_length: Option<u64>,
+    /// Changes when the object changes at the origin; parts of different versions do not belong together.
+    pub version: u64,
+    /// How long the answer may be kept without asking again.
+    pub max_age: Duration,
+    /// The object's media type, empty if unknown.
+    pub content_type: String,
+    /// The bytes, or where they are held.
+    pub body: Body,
+}
+
+/// The bytes of a [`Resolved`].
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// Held as a segment, to be sent as coded blocks.
+    Coded(Held),
+    /// Short enough to travel with the metadata.
+    Inline(Bytes),
+    /// A mutable object, sent whole on a stream of its own.
+    Whole(Bytes),
+}
+
+/// Why a request was refused or ended. The connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalCode {
+    /// No such stream, object or segment, or none that this peer may have: one answer for all.
+    Unknown,
+    /// The request could not be served before its deadline.
+    Deadline,
+    /// Too much to do now.
+    Overload,
+    /// A limit of HELLO does not allow it.
+    Limit,
+    /// The origin did not give the object: it failed, was too slow, or sent something else than it said.
+    Origin,
+    /// The object changed at the origin while its parts were fetched.
+    Changed,
+    /// The server is going away.
+    GoingAway,
+    /// A fault of the server.
+    Internal,
+}
+
+/// An answer that is not one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the asker can do about it.
+    pub code: RefusalCode,
+    /// When asking again makes sense; `None` for never.
+    pub retry_after: Option<Duration>,
+    /// For people.
+    pub reason: String,
 }
 
 #[cfg(test)]

@@ -1,1 +1,3 @@
 //! Logs, metrics and the listener that shows them.
+
+pub mod register;

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 
 use super::{MINOR, Violation};
+pub use crate::object::RefusalCode as RequestCode;
 use crate::object::{SegmentId, Shape};
 
 /// Most bytes of a path with its query.
@@ -257,27 +258,6 @@ pub struct RequestError {
     pub retry_after_ms: u64,
     /// For people, at most 256 bytes.
     pub reason: String,
-}
-
-/// Why a request was refused or ended. The connection goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestCode {
-    /// No such stream, object or segment, or none that this peer may have: one answer for all.
-    Unknown,
-    /// The request could not be served before its deadline.
-    Deadline,
-    /// Too much to do now.
-    Overload,
-    /// A limit of HELLO does not allow it.
-    Limit,
-    /// The origin did not give the object: it failed, was too slow, or sent something else than it said.
-    Origin,
-    /// The object changed at the origin while its parts were fetched.
-    Changed,
-    /// The server is going away.
-    GoingAway,
-    /// A fault of the server.
-    Internal,
 }
 
 /// Why a consumer ended a request.
