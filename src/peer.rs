@@ -1,1 +1,3 @@
 //! The other end: fetch, decode, verify and hand over.
+
+pub mod http;
