@@ -45,7 +45,11 @@ pub struct Config {
     /// Blocks that may be on their way to a peer without its acknowledgement.
     pub unacknowledged_blocks_max: u32,
     /// Bytes of control frames that a peer may send in a second.
+    #[serde(with = "crate::config::size")]
     pub control_bytes_per_second: ByteSize,
+    /// A peer that sends nothing for this long is gone.
+    #[serde(with = "crate::config::duration")]
+    pub idle_timeout: Duration,
     /// How long a new connection may take to say HELLO.
     #[serde(with = "crate::config::duration")]
     pub hello_timeout: Duration,
@@ -64,6 +68,7 @@ impl Default for Config {
             window_blocks: 64,
             unacknowledged_blocks_max: 512,
             control_bytes_per_second: ByteSize::kib(256),
+            idle_timeout: Duration::from_secs(15),
             hello_timeout: Duration::from_secs(3),
             datagrams: true,
         }
