@@ -86,7 +86,8 @@ words() { # a JSON list as lines
     python3 -c 'import json,sys; print("\n".join(json.loads(sys.argv[1])))' "$1"
 }
 
-declare -A stages
+declare -A stages=()
+count=0
 root=
 step() {
     local instruction=$1 rest=$2
@@ -94,7 +95,8 @@ step() {
         FROM)
             local image name
             read -r image _ name <<<"$rest"
-            root=$work/stage${#stages[@]}
+            root=$work/stage$count
+            count=$((count + 1))
             stages[${name:-last}]=$root
             [ ! -e "$root" ] || fail "$root exists already"
             mkdir -p "$root"
