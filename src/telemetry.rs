@@ -23,6 +23,7 @@ mod readiness;
 pub mod register;
 
 pub use http::{Listener, serve};
+pub(crate) use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason};
 
@@ -79,7 +80,7 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is no `tracing` directive.
-    #[error("`telemetry.log_filter` = \"{filter}\": {reason}")]
+    #[error("\"{filter}\" is no log filter: {reason}")]
     Filter {
         /// As configured.
         filter: String,

@@ -161,3 +161,92 @@ pub enum Error {
     #[error("cannot set up tls: {0}")]
     Setup(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, KeyPair};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Writes a fresh pair in PEM and returns its configuration.
+    fn files(directory: &Path, name: &str) -> Config {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.into()]).unwrap().self_signed(&key).unwrap();
+        let (cert_file, key_file) = (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")));
+        std::fs::write(&cert_file, certificate.pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        Config { cert: Some(cert_file), key: Some(key_file), ..Config::default() }
+    }
+
+    #[test]
+    fn a_generated_pair_is_kept_for_the_next_start() {
+        let place = TempDir::new().unwrap();
+        let config =
+            Config { directory: Some(place.path().join("a/tls")), names: vec!["media.example".into()], ..Config::default() };
+        let first = ServerIdentity::open(&config).unwrap();
+        let Origin::Generated(file) = first.origin() else { panic!("{:?}", first.origin()) };
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "no draft stays");
+        let second = ServerIdentity::open(&config).unwrap();
+        assert_eq!(second.origin(), Origin::Kept(file));
+        assert_eq!(second.fingerprint(), first.fingerprint());
+        assert!(second.quic().is_ok());
+    }
+
+    #[test]
+    fn a_reload_swaps_both_halves_or_nothing() {
+        let place = TempDir::new().unwrap();
+        let (old, new) = (files(place.path(), "old"), files(place.path(), "new"));
+        let identity = ServerIdentity::open(&old).unwrap();
+        let clone = identity.clone();
+        let before = identity.fingerprint();
+        let mixed = Config { cert: new.cert.clone(), ..old.clone() };
+        for bad in [mixed, Config { key: None, ..new.clone() }, Config { cert: Some("/nonexistent".into()), ..new.clone() }] {
+            assert!(identity.reload(&bad).is_err(), "{bad:?}");
+            assert_eq!(identity.fingerprint(), before);
+        }
+        assert!(!identity.reload(&old).unwrap(), "the same pair again");
+        assert!(identity.reload(&new).unwrap());
+        assert_ne!(clone.fingerprint(), before, "every clone shows the new one");
+    }
+
+    #[test]
+    fn files_that_are_no_pair_say_so() {
+        let place = TempDir::new().unwrap();
+        let (one, other) = (files(place.path(), "one"), files(place.path(), "other"));
+        let text = |config: &Config| ServerIdentity::open(config).unwrap_err().to_string();
+        let mixed = Config { key: other.key.clone(), ..one.clone() };
+        assert!(text(&mixed).contains("are not a pair"), "{}", text(&mixed));
+        let swapped = Config { cert: one.key.clone(), key: one.cert.clone(), ..Config::default() };
+        assert!(text(&swapped).contains("has no certificate"), "{}", text(&swapped));
+        let directory = Config { cert: Some(place.path().into()), ..one };
+        assert!(text(&directory).contains("not a file"), "{}", text(&directory));
+    }
+
+    #[test]
+    fn names_that_no_certificate_can_carry_are_refused() {
+        let place = TempDir::new().unwrap();
+        let config = Config { directory: Some(place.path().into()), names: vec!["näme".into()], ..Config::default() };
+        assert!(matches!(ServerIdentity::open(&config), Err(Error::Name(_))));
+    }
+
+    #[test]
+    fn a_generated_pair_has_a_place() {
+        let resolved = |variables: &[(&str, &'static str)]| {
+            let mut config = Config::default();
+            config.resolve(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| *value));
+            config.directory.unwrap()
+        };
+        assert_eq!(
+            resolved(&[("STATE_DIRECTORY", "/var/lib/ncserverd"), ("HOME", "/root")]),
+            Path::new("/var/lib/ncserverd/tls")
+        );
+        assert_eq!(resolved(&[("XDG_STATE_HOME", "/s"), ("HOME", "/root")]), Path::new("/s/ncserverd/tls"));
+        assert_eq!(resolved(&[("XDG_STATE_HOME", ""), ("HOME", "/root")]), Path::new("/root/.local/state/ncserverd/tls"));
+        assert!(resolved(&[]).is_absolute());
+    }
+}

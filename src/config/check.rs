@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Config, Error};
 use crate::object::Shape;
-use crate::stream;
+use crate::{stream, telemetry};
 
 /// A remark on the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<Finding>, Error> {
     numbers(config, &mut report);
     tls(config, &mut report);
     listeners(config, &mut report);
+    if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
+        report.fault("telemetry.log_filter", error.to_string());
+    }
     for (name, stream) in &config.stream {
         one_stream(config, name, stream, &mut report);
     }
@@ -61,6 +64,15 @@ fn numbers(config: &Config, report: &mut Report) {
     ] {
         if is_zero {
             report.fault(key, "zero does not mean unlimited; the least is 1");
+        }
+    }
+    for (key, time) in [
+        ("telemetry.rate_interval", config.telemetry.rate_interval),
+        ("session.idle_timeout", config.session.idle_timeout),
+        ("ingest.timeout", config.ingest.timeout),
+    ] {
+        if time.is_zero() {
+            report.fault(key, "zero is no time at all");
         }
     }
     let segment = config.ingest.segment_max_bytes;

@@ -30,7 +30,7 @@ fn sources(loaded: &Loaded, text: &mut String) {
     }
     text.push_str("Sources, later ones win:\n  defaults\n");
     for ((_, source), count) in counts {
-        let keys = if count == 1 { "key counts" } else { "keys count" };
+        let keys = if count == 1 { "key" } else { "keys" };
         line(text, format_args!("  {source}: {count} {keys}"));
     }
 }

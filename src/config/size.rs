@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer, de::Error};
 /// Writes a size exactly.
 pub fn serialize<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
     let bytes = size.as_u64();
-    let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| bytes != 0 && bytes % divisor == 0).unwrap_or((1, "B"));
+    let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| bytes != 0 && bytes.is_multiple_of(*divisor)).unwrap_or((1, "B"));
     serializer.collect_str(&format_args!("{}{unit}", bytes / divisor))
 }
 

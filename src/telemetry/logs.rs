@@ -35,6 +35,11 @@ impl Logs {
     }
 }
 
+/// What is wrong with a filter, before anything depends on it.
+pub(crate) fn check_filter(filter: &str) -> Result<(), Error> {
+    parse(filter).map(drop)
+}
+
 fn is_pretty(format: LogFormat) -> bool {
     match format {
         LogFormat::Auto => io::stderr().is_terminal(),
@@ -45,7 +50,7 @@ fn is_pretty(format: LogFormat) -> bool {
 
 /// The libraries below log every packet at debug and every connection at info: they are heard from `warn` on, unless the filter
 /// names them.
-pub(super) fn parse(filter: &str) -> Result<EnvFilter, Error> {
+fn parse(filter: &str) -> Result<EnvFilter, Error> {
     let quiet = QUIET.into_iter().filter(|target| !filter.contains(target));
     let all = quiet.map(|target| format!("{target}=warn")).chain([filter.to_owned()]).collect::<Vec<_>>().join(",");
     EnvFilter::builder().parse(all).map_err(|error| Error::Filter { filter: filter.into(), reason: error.to_string() })
@@ -62,6 +67,6 @@ mod tests {
         assert!(parse("info").unwrap().to_string().contains("quinn=warn"));
         assert!(!parse("info,quinn=debug").unwrap().to_string().contains("quinn=warn"));
         let error = parse("ncserverd=loud").unwrap_err().to_string();
-        assert!(error.starts_with("`telemetry.log_filter` = \"ncserverd=loud\": "), "{error}");
+        assert!(error.starts_with("\"ncserverd=loud\" is no log filter: "), "{error}");
     }
 }
