@@ -149,12 +149,12 @@ impl Ring {
     /// home.
     pub fn reserve(&self, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
-        let mut slots = self.shared.pool.take(size, count, Some(waker));
+        let mut slots = Pool::take(&self.shared.pool, size, count, Some(waker));
         if slots.len() < count {
             let dropped = self.board().drop_unwanted(count - slots.len());
             self.shared.metrics.dropped.inc_by(dropped.len() as u64);
             drop(dropped);
-            slots.extend(self.shared.pool.take(size, count - slots.len(), Some(waker)));
+            slots.extend(Pool::take(&self.shared.pool, size, count - slots.len(), Some(waker)));
         }
         slots
     }
@@ -307,3 +307,6 @@ impl fmt::Debug for Payload {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

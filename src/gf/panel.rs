@@ -4,6 +4,8 @@
 //! other. A kernel then streams through consecutive memory whatever k is. Columns differ by at most one line, because a column
 //! of one line costs nearly as much as one of two.
 
+use std::collections::TryReserveError;
+
 use super::simd::{Kernels, Line, Strip};
 
 /// `n` blocks of `block_bytes` bytes, cut into columns. Starts as zeros.
@@ -19,6 +21,15 @@ impl Panel {
     pub fn new(n: usize, block_bytes: usize) -> Self {
         let columns = Columns::new(block_bytes);
         Self { n, columns, lines: vec![Line::ZERO; n * columns.lines()] }
+    }
+
+    /// A panel of zeros, if there is memory for it.
+    pub fn try_new(n: usize, block_bytes: usize) -> Result<Self, TryReserveError> {
+        let columns = Columns::new(block_bytes);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(n * columns.lines())?;
+        lines.resize(n * columns.lines(), Line::ZERO);
+        Ok(Self { n, columns, lines })
     }
 
     /// A panel of these bytes: blocks one behind the other, the last ones padded with zeros.
