@@ -2,3 +2,4 @@
 
 pub mod http;
 pub mod proto;
+pub mod playlist;
