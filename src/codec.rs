@@ -1,1 +1,122 @@
 //! Which rows are asked for, and what is done with those that arrive: encode, recode, eliminate, decode.
+//!
+//! Nothing here does I/O or knows a clock, and randomness is an argument. Malformed input is an [`Error`]; a block that brings
+//! nothing new is an [`Outcome`]. A decoder allocates from the shape it was made with, never from a number that a block brings.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::block::Vector;
+use crate::object::Generation;
+
+mod elimination;
+pub mod rlnc;
+
+/// The codes that this program speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Random linear network coding over GF(2^8), dense rows.
+    Rlnc,
+}
+
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Rlnc];
+
+    /// Its name on the command line and in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rlnc => "rlnc",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = UnknownScheme;
+
+    fn from_str(text: &str) -> Result<Self, UnknownScheme> {
+        Self::ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| UnknownScheme(text.to_owned()))
+    }
+}
+
+/// A text that names no code.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown codec `{0}`: rlnc is known")]
+pub struct UnknownScheme(String);
+
+/// What a block did for a decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It raised the rank.
+    Innovative,
+    /// It raised the rank to n: the generation can be finished.
+    Complete,
+    /// It is a combination of blocks held already. Expected now and then, from honest senders too.
+    Redundant,
+}
+
+/// A block or a call that does not fit the generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A source block with an index that the generation does not have.
+    #[error("source block {index} of a generation of {n}")]
+    Index {
+        /// The index it came with.
+        index: u16,
+        /// Blocks of the generation.
+        n: u16,
+    },
+    /// A vector with another number of coefficients.
+    #[error("a vector of {length} coefficients for a generation of {n}")]
+    Vector {
+        /// Coefficients that it has.
+        length: usize,
+        /// Blocks of the generation.
+        n: u16,
+    },
+    /// A payload of another length.
+    #[error("a payload of {length} bytes where {expected} belong")]
+    Payload {
+        /// Bytes that it has.
+        length: usize,
+        /// Bytes that such a block has.
+        expected: usize,
+    },
+    /// Blocks are missing.
+    #[error("{missing} more independent blocks are needed")]
+    Incomplete {
+        /// How many.
+        missing: u16,
+    },
+}
+
+/// Refuses a block that cannot belong to `generation`.
+fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(), Error> {
+    let n = generation.n;
+    let expected = match vector {
+        Vector::Source(index) if *index >= n => return Err(Error::Index { index: *index, n }),
+        Vector::Source(index) => generation.block_length(*index),
+        Vector::Explicit(coefficients) if coefficients.len() != usize::from(n) => {
+            return Err(Error::Vector { length: coefficients.len(), n });
+        }
+        Vector::Seed(_) | Vector::Explicit(_) => block_bytes(generation),
+    };
+    if payload.len() != expected {
+        return Err(Error::Payload { length: payload.len(), expected });
+    }
+    Ok(())
+}
+
+fn block_bytes(generation: &Generation) -> usize {
+    usize::try_from(generation.block_bytes).expect("a block fits in memory")
+}
+
+fn length(generation: &Generation) -> usize {
+    usize::try_from(generation.length).expect("a generation fits in memory")
+}

@@ -1,1 +1,133 @@
 //! The byte field GF(2^8)/0x11D: elements, coefficient rows, row operations and their instruction sets.
+//!
+//! One engine lies under every codec: *combine*, p rows of n coefficients times n source blocks of k bytes. [`Kernels`] is that
+//! engine for one instruction set. Holding a value of it is the proof that this processor can run it, so nothing above asks
+//! again. [`gf256`] is the definition it is tested against.
+//!
+//! Sources live in a [`Panel`]: cut into columns of up to 256 bytes, each column's pieces of all n blocks one behind the other.
+//! In the plain layout the same offset of blocks of 4 KiB falls into the same few cache sets and on one page each, which costs
+//! half the speed from n = 128 on.
+
+pub mod gf256;
+pub mod panel;
+pub mod rows;
+pub mod simd;
+
+pub use panel::Panel;
+pub use rows::{RowKey, Rows};
+pub use simd::{Isa, Kernels};
+
+use simd::{Line, Strip};
+
+/// What elimination asks of a field, so that it is written once for all of them.
+///
+/// A matrix belongs to the field, because how its rows lie in memory does. Its columns are in two *parts*: the coefficients, and
+/// a tail that every row operation drags along (a transform, or the payload itself).
+pub(crate) trait Field {
+    /// One element.
+    type Element: Copy + PartialEq + std::fmt::Debug;
+    /// Rows of elements.
+    type Matrix: std::fmt::Debug;
+
+    /// The neutral element of addition.
+    const ZERO: Self::Element;
+
+    /// A matrix of zeros.
+    fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> Self::Matrix;
+    /// A part of a row.
+    fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: Part) -> &'a [Self::Element];
+    /// A part of a row, to change.
+    fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
+    /// Divides this part of `row` by `divisor`, which is not zero.
+    fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
+    /// Subtracts `factors[i]` times row i, for every i, from the row behind them.
+    fn reduce(&self, matrix: &mut Self::Matrix, part: Part, factors: &[Self::Element]);
+    /// Subtracts `factors[i]` times the row behind them from row i, for every i.
+    fn spread(&self, matrix: &mut Self::Matrix, part: Part, factors: &[Self::Element]);
+}
+
+/// Which columns of a matrix an operation means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The coefficients.
+    Coefficients,
+    /// What is dragged along.
+    Tail,
+}
+
+/// A matrix over the byte field, every part of a row on whole cache lines.
+#[derive(Debug)]
+pub(crate) struct ByteMatrix {
+    lines: Vec<Line>,
+    coefficients: usize,
+    tail: usize,
+}
+
+impl ByteMatrix {
+    fn split(&self) -> usize {
+        self.coefficients.div_ceil(Line::BYTES)
+    }
+
+    fn stride(&self) -> usize {
+        self.split() + self.tail.div_ceil(Line::BYTES)
+    }
+
+    /// First line of a part in its row, lines of it, and its bytes without padding.
+    fn extent(&self, part: Part) -> (usize, usize, usize) {
+        match part {
+            Part::Coefficients => (0, self.split(), self.coefficients),
+            Part::Tail => (self.split(), self.stride() - self.split(), self.tail),
+        }
+    }
+
+    /// The first `count` rows as sources of a combination.
+    pub(crate) fn strip(&self, part: Part, count: usize) -> Strip<'_> {
+        let (first, width, _) = self.extent(part);
+        Strip::new(&self.lines[..count * self.stride()], count, self.stride(), first, width)
+    }
+}
+
+impl Field for Kernels {
+    type Element = u8;
+    type Matrix = ByteMatrix;
+
+    const ZERO: u8 = 0;
+
+    fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> ByteMatrix {
+        let mut matrix = ByteMatrix { lines: Vec::new(), coefficients, tail };
+        matrix.lines = vec![Line::ZERO; rows * matrix.stride()];
+        matrix
+    }
+
+    fn row<'a>(&self, matrix: &'a ByteMatrix, row: usize, part: Part) -> &'a [u8] {
+        let (first, width, bytes) = matrix.extent(part);
+        let start = row * matrix.stride() + first;
+        &Line::bytes(&matrix.lines[start..start + width])[..bytes]
+    }
+
+    fn row_mut<'a>(&self, matrix: &'a mut ByteMatrix, row: usize, part: Part) -> &'a mut [u8] {
+        let (first, width, bytes) = matrix.extent(part);
+        let start = row * matrix.stride() + first;
+        &mut Line::bytes_mut(&mut matrix.lines[start..start + width])[..bytes]
+    }
+
+    fn divide(&self, matrix: &mut ByteMatrix, row: usize, part: Part, divisor: u8) {
+        self.scale(self.row_mut(matrix, row, part), gf256::inv(divisor));
+    }
+
+    fn reduce(&self, matrix: &mut ByteMatrix, part: Part, factors: &[u8]) {
+        let (first, width, bytes) = matrix.extent(part);
+        let stride = matrix.stride();
+        let (held, target) = matrix.lines.split_at_mut(factors.len() * stride);
+        let strip = Strip::new(held, factors.len(), stride, first, width);
+        let target = &mut Line::bytes_mut(&mut target[first..first + width])[..bytes];
+        self.combine_strip(strip, &[factors], &mut [target], 0, true);
+    }
+
+    fn spread(&self, matrix: &mut ByteMatrix, part: Part, factors: &[u8]) {
+        let (first, width, _) = matrix.extent(part);
+        let stride = matrix.stride();
+        let (held, source) = matrix.lines.split_at_mut(factors.len() * stride);
+        self.spread_lines(held, stride, first, factors, &source[first..first + width]);
+    }
+}

@@ -1,0 +1,476 @@
+//! Random linear network coding over GF(2^8) with dense rows.
+//!
+//! Two decoders over the same elimination. [`Decoder`] eliminates coefficients alone and keeps the transform: a useless block is
+//! known before its payload is looked at, and payloads are multiplied once, at the end, in one blocked multiplication for the
+//! blocks that did not come as they are. It is the faster one in all, keeps what arrived for recoding, and is the default.
+//! [`Progressive`] drags payloads along, so that the last block has little left to do.
+
+use bytes::Bytes;
+use rand::Rng;
+
+use super::elimination::Elimination;
+use super::{Error, Outcome, block_bytes, check, length};
+use crate::block::{Block, Vector};
+use crate::gf::{Kernels, Panel, Part, RowKey};
+use crate::object::{Generation, SegmentId};
+
+/// What the rows of `generation` in the segment `id` are drawn with.
+pub fn row_key(id: &SegmentId, generation: &Generation) -> RowKey {
+    RowKey { key: id.coefficient_key(), generation: u64::from(generation.index) }
+}
+
+/// Makes coded blocks of a generation that is at hand as a whole.
+#[derive(Debug)]
+pub struct Encoder {
+    panel: Panel,
+    key: RowKey,
+    kernels: Kernels,
+}
+
+impl Encoder {
+    /// Takes the bytes of `generation`, without the padding of its last block.
+    pub fn new(generation: &Generation, bytes: &[u8], key: RowKey, kernels: Kernels) -> Result<Self, Error> {
+        if bytes.len() != length(generation) {
+            return Err(Error::Payload { length: bytes.len(), expected: length(generation) });
+        }
+        Ok(Self { panel: Panel::of(bytes, usize::from(generation.n), block_bytes(generation)), key, kernels })
+    }
+
+    /// Bytes of a coded block.
+    pub fn block_bytes(&self) -> usize {
+        self.panel.block_bytes()
+    }
+
+    /// Writes the payload of the block of `seed`.
+    ///
+    /// # Panics
+    /// If `out` is not a block long.
+    pub fn block(&self, seed: u32, out: &mut [u8]) {
+        self.blocks(seed, &mut [out]);
+    }
+
+    /// Writes the payloads of the blocks of consecutive seeds, modulo 2^32. Four and more at a time are faster than one by one.
+    ///
+    /// # Panics
+    /// If an out is not a block long.
+    pub fn blocks(&self, first_seed: u32, outs: &mut [&mut [u8]]) {
+        let n = self.panel.n();
+        let mut rows = vec![0; n * outs.len()];
+        let mut seed = first_seed;
+        for row in rows.chunks_exact_mut(n) {
+            self.key.fill(seed, row);
+            seed = seed.wrapping_add(1);
+        }
+        let rows: Vec<&[u8]> = rows.chunks_exact(n).collect();
+        self.kernels.combine(&rows, &self.panel, outs);
+    }
+}
+
+/// Collects blocks of one generation until n of them are independent, then rebuilds the source.
+///
+/// Payloads lie where they will be needed: a source block in its own place, a coded one in a place whose source block has not
+/// come (it moves if that comes after all). So memory is n blocks and the two n × n matrices, whatever arrives.
+#[derive(Debug)]
+pub struct Decoder {
+    generation: Generation,
+    key: RowKey,
+    kernels: Kernels,
+    elimination: Elimination<Kernels>,
+    blocks: Vec<u8>,
+    /// Place of the payload of each row, in the order of arrival.
+    places: Vec<u16>,
+    /// Which row's payload lies in each place, and whether it is the source block of this place.
+    tenants: Vec<Option<Tenant>>,
+    sources: u16,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tenant {
+    row: u16,
+    is_source: bool,
+}
+
+impl Decoder {
+    /// An empty decoder for `generation`, whose seeded rows are drawn with `key`.
+    pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
+        let n = usize::from(generation.n);
+        Self {
+            generation,
+            key,
+            kernels,
+            elimination: Elimination::new(kernels, n, n),
+            blocks: vec![0; n * block_bytes(&generation)],
+            places: Vec::with_capacity(n),
+            tenants: vec![None; n],
+            sources: 0,
+        }
+    }
+
+    /// Takes a block that arrived. [`Vector::Source`] payloads come without padding, all others are whole blocks.
+    pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
+        check(&self.generation, vector, payload)?;
+        let row = self.rank();
+        let key = self.key;
+        let accepted =
+            self.elimination.absorb(|place| write_row(vector, key, place), |transform| transform[usize::from(row)] = 1);
+        if !accepted {
+            return Ok(Outcome::Redundant);
+        }
+        let place = match vector {
+            Vector::Source(index) => {
+                self.sources += 1;
+                self.vacate(*index);
+                *index
+            }
+            Vector::Seed(_) | Vector::Explicit(_) => self.free_place(),
+        };
+        self.settle(Tenant { row, is_source: matches!(vector, Vector::Source(_)) }, place);
+        let start = usize::from(place) * block_bytes(&self.generation);
+        self.blocks[start..start + payload.len()].copy_from_slice(payload);
+        self.blocks[start + payload.len()..start + block_bytes(&self.generation)].fill(0);
+        Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
+    }
+
+    /// The generation it decodes.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Blocks in the generation.
+    pub fn n(&self) -> u16 {
+        self.generation.n
+    }
+
+    /// Independent blocks held.
+    pub fn rank(&self) -> u16 {
+        u16::try_from(self.elimination.rank()).expect("no more rows than n")
+    }
+
+    /// Independent blocks still needed.
+    pub fn missing(&self) -> u16 {
+        self.n() - self.rank()
+    }
+
+    /// Whether [`finish`](Self::finish) will succeed.
+    pub fn is_complete(&self) -> bool {
+        self.missing() == 0
+    }
+
+    /// Whether this source block has arrived as it is.
+    pub fn is_source_held(&self, index: u16) -> bool {
+        self.tenants.get(usize::from(index)).is_some_and(|tenant| tenant.is_some_and(|tenant| tenant.is_source))
+    }
+
+    /// A source block that has arrived as it is, without padding.
+    pub fn source(&self, index: u16) -> Option<&[u8]> {
+        self.is_source_held(index).then(|| {
+            let start = usize::from(index) * block_bytes(&self.generation);
+            &self.blocks[start..start + self.generation.block_length(index)]
+        })
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub fn memory_bytes(&self) -> usize {
+        let n = usize::from(self.n());
+        self.blocks.len() + 2 * n * n.next_multiple_of(64)
+    }
+
+    /// Writes the source: `generation.length` bytes.
+    pub fn finish(self, out: &mut [u8]) -> Result<(), Error> {
+        let expected = length(&self.generation);
+        if out.len() != expected {
+            return Err(Error::Payload { length: out.len(), expected });
+        }
+        out.copy_from_slice(&self.into_bytes()?);
+        Ok(())
+    }
+
+    /// The source, without copying what is in its place already.
+    pub fn into_bytes(mut self) -> Result<Vec<u8>, Error> {
+        if !self.is_complete() {
+            return Err(Error::Incomplete { missing: self.missing() });
+        }
+        let missing: Vec<u16> = (0..self.n()).filter(|&index| !self.is_source_held(index)).collect();
+        let rows: Vec<&[u8]> = missing.iter().map(|&index| transform(&self.elimination, index)).collect();
+        self.kernels.combine_within(&rows, &mut self.blocks, block_bytes(&self.generation), &self.places, &missing);
+        self.blocks.truncate(length(&self.generation));
+        Ok(self.blocks)
+    }
+
+    /// Up to `count` new blocks: random combinations of all rows held, with explicit vectors. None while nothing is held.
+    pub fn recode(&self, count: usize, rng: &mut impl Rng) -> Vec<Block> {
+        let held = usize::from(self.rank());
+        if held == 0 {
+            return Vec::new();
+        }
+        let weights: Vec<Vec<u8>> = (0..count).map(|_| random_weights(held, rng)).collect();
+        let weights: Vec<&[u8]> = weights.iter().map(Vec::as_slice).collect();
+        let n = usize::from(self.n());
+        let vectors = self.combine_part(&weights, Part::Coefficients, n);
+        let transforms = self.combine_part(&weights, Part::Tail, n);
+        let transforms: Vec<&[u8]> = transforms.iter().map(|transform| &transform[..held]).collect();
+        let payloads = self.combine_payloads(&transforms);
+        let blocks = vectors.into_iter().zip(payloads);
+        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
+    }
+
+    fn combine_part(&self, weights: &[&[u8]], part: Part, width: usize) -> Vec<Vec<u8>> {
+        let mut sums = vec![vec![0; width]; weights.len()];
+        let mut outs: Vec<&mut [u8]> = sums.iter_mut().map(Vec::as_mut_slice).collect();
+        let strip = self.elimination.matrix().strip(part, usize::from(self.rank()));
+        self.kernels.combine_strip(strip, weights, &mut outs, 0, false);
+        sums
+    }
+
+    fn combine_payloads(&self, rows: &[&[u8]]) -> Vec<Bytes> {
+        let k = block_bytes(&self.generation);
+        let sources = self.places.iter().map(|&place| &self.blocks[usize::from(place) * k..][..k]);
+        let sources: Vec<&[u8]> = sources.collect();
+        let mut payloads = vec![vec![0; k]; rows.len()];
+        let mut outs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
+        self.kernels.combine_scattered(rows, &sources, &mut outs);
+        payloads.into_iter().map(Bytes::from).collect()
+    }
+
+    /// The last free place: source blocks tend to come from the front.
+    fn free_place(&self) -> u16 {
+        let place = self.tenants.iter().rposition(Option::is_none).expect("a row was accepted, so a place is free");
+        u16::try_from(place).expect("as many places as n")
+    }
+
+    /// Moves the coded payload that lies in a source block's place.
+    fn vacate(&mut self, place: u16) {
+        let Some(tenant) = self.tenants[usize::from(place)] else { return };
+        let (to, k) = (self.free_place(), block_bytes(&self.generation));
+        let from = usize::from(place) * k;
+        self.blocks.copy_within(from..from + k, usize::from(to) * k);
+        self.settle(tenant, to);
+    }
+
+    fn settle(&mut self, tenant: Tenant, place: u16) {
+        self.tenants[usize::from(place)] = Some(tenant);
+        match self.places.get_mut(usize::from(tenant.row)) {
+            Some(known) => *known = place,
+            None => self.places.push(place),
+        }
+    }
+}
+
+/// Decodes while blocks arrive: every payload is reduced at once, and a source block can be read as soon as it is determined.
+#[derive(Debug)]
+pub struct Progressive {
+    generation: Generation,
+    key: RowKey,
+    elimination: Elimination<Kernels>,
+}
+
+impl Progressive {
+    /// An empty decoder for `generation`, whose seeded rows are drawn with `key`.
+    pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
+        let elimination = Elimination::new(kernels, usize::from(generation.n), block_bytes(&generation));
+        Self { generation, key, elimination }
+    }
+
+    /// Takes a block that arrived, as [`Decoder::absorb`] does.
+    pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
+        check(&self.generation, vector, payload)?;
+        let key = self.key;
+        let write = |place: &mut [u8]| place[..payload.len()].copy_from_slice(payload);
+        Ok(match self.elimination.absorb(|place| write_row(vector, key, place), write) {
+            false => Outcome::Redundant,
+            true if self.rank() == self.generation.n => Outcome::Complete,
+            true => Outcome::Innovative,
+        })
+    }
+
+    /// Independent blocks held.
+    pub fn rank(&self) -> u16 {
+        u16::try_from(self.elimination.rank()).expect("no more rows than n")
+    }
+
+    /// Independent blocks still needed.
+    pub fn missing(&self) -> u16 {
+        self.generation.n - self.rank()
+    }
+
+    /// A source block without padding, if the blocks held determine it.
+    pub fn source(&self, index: u16) -> Option<&[u8]> {
+        let column = usize::from(index);
+        if index >= self.generation.n || !self.elimination.is_unit(column) {
+            return None;
+        }
+        let row = self.elimination.row_of(column)?;
+        Some(&self.elimination.row(row, Part::Tail)[..self.generation.block_length(index)])
+    }
+
+    /// Writes the source: `generation.length` bytes.
+    pub fn finish(&self, out: &mut [u8]) -> Result<(), Error> {
+        let expected = length(&self.generation);
+        if out.len() != expected {
+            return Err(Error::Payload { length: out.len(), expected });
+        }
+        for (index, block) in (0..self.generation.n).zip(out.chunks_mut(block_bytes(&self.generation))) {
+            block.copy_from_slice(self.source(index).ok_or(Error::Incomplete { missing: self.missing() })?);
+        }
+        Ok(())
+    }
+}
+
+/// How source block `index` is made of the payloads held, in the order of arrival.
+fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
+    let row = elimination.row_of(usize::from(index)).expect("at full rank every column has a pivot");
+    elimination.row(row, Part::Tail)
+}
+
+/// Writes the coefficients of a checked vector over zeros.
+fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
+    match vector {
+        Vector::Source(index) => row[usize::from(*index)] = 1,
+        Vector::Seed(seed) => key.fill(*seed, row),
+        Vector::Explicit(coefficients) => row.copy_from_slice(coefficients),
+    }
+}
+
+/// Weights that are not all zero: at low rank that would happen often enough to waste blocks.
+fn random_weights(count: usize, rng: &mut impl Rng) -> Vec<u8> {
+    let mut weights = vec![0; count];
+    rng.fill_bytes(&mut weights);
+    if weights.iter().all(|&weight| weight == 0) {
+        weights[0] = 1;
+    }
+    weights
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::object::Shape;
+
+    const KEY: RowKey = RowKey { key: 0x0123_4567_89ab_cdef, generation: 0 };
+
+    fn generation(n: u16, block_bytes: u32, padding: u64) -> Generation {
+        let length = u64::from(n) * u64::from(block_bytes) - padding;
+        Shape::new(length, block_bytes, n).unwrap().generation(0).unwrap()
+    }
+
+    fn bytes(generation: &Generation, rng: &mut SmallRng) -> Vec<u8> {
+        let mut bytes = vec![0; length(generation)];
+        rng.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    fn finish(decoder: Decoder) -> Vec<u8> {
+        let mut out = vec![0; length(decoder.generation())];
+        decoder.finish(&mut out).unwrap();
+        out
+    }
+
+    /// Source and coded blocks in random order, the last one padded.
+    #[test]
+    fn any_mixture_decodes() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        for (n, block_bytes, padding) in [(1, 64, 0), (1, 64, 63), (2, 80, 1), (7, 1088, 100), (33, 64, 17), (64, 1088, 0)] {
+            let generation = generation(n, block_bytes, padding);
+            let source = bytes(&generation, &mut rng);
+            let kernels = Kernels::detect();
+            let encoder = Encoder::new(&generation, &source, KEY, kernels).unwrap();
+            for share in [0.0, 0.3, 0.9, 1.0] {
+                let mut decoder = Decoder::new(generation, KEY, kernels);
+                let mut progressive = Progressive::new(generation, KEY, kernels);
+                let mut payload = vec![0; encoder.block_bytes()];
+                while !decoder.is_complete() {
+                    let outcomes = if rng.random_bool(share) {
+                        let index = rng.random_range(0..n);
+                        let start = usize::from(index) * encoder.block_bytes();
+                        let block = &source[start..start + generation.block_length(index)];
+                        let vector = Vector::Source(index);
+                        [decoder.absorb(&vector, block), progressive.absorb(&vector, block)]
+                    } else {
+                        let seed = rng.random();
+                        encoder.block(seed, &mut payload);
+                        let vector = Vector::Seed(seed);
+                        [decoder.absorb(&vector, &payload), progressive.absorb(&vector, &payload)]
+                    };
+                    assert_eq!(outcomes[0], outcomes[1]);
+                    assert_eq!(outcomes[0] == Ok(Outcome::Complete), decoder.is_complete());
+                    assert_eq!(decoder.rank(), progressive.rank());
+                }
+                for index in 0..n {
+                    let range = usize::from(index) * encoder.block_bytes()..;
+                    let expected = &source[range][..generation.block_length(index)];
+                    assert_eq!(progressive.source(index), Some(expected));
+                    assert!(decoder.source(index).is_none_or(|block| block == expected));
+                }
+                assert_eq!(decoder.absorb(&Vector::Seed(9), &payload), Ok(Outcome::Redundant));
+                let mut out = vec![0; source.len()];
+                progressive.finish(&mut out).unwrap();
+                assert_eq!(out, source);
+                assert_eq!(finish(decoder), source);
+            }
+        }
+    }
+
+    /// server -> relay at partial rank -> relay at partial rank -> sink.
+    #[test]
+    fn recoded_blocks_decode_and_carry_no_more_than_was_held() {
+        let mut rng = SmallRng::seed_from_u64(2);
+        let generation = generation(24, 96, 5);
+        let source = bytes(&generation, &mut rng);
+        let kernels = Kernels::detect();
+        let encoder = Encoder::new(&generation, &source, KEY, kernels).unwrap();
+        let mut relay = Decoder::new(generation, KEY, kernels);
+        assert!(relay.recode(1, &mut rng).is_empty());
+        let mut payload = vec![0; encoder.block_bytes()];
+        for seed in 0..10 {
+            encoder.block(seed, &mut payload);
+            relay.absorb(&Vector::Seed(seed), &payload).unwrap();
+        }
+        relay.absorb(&Vector::Source(23), &source[23 * 96..]).unwrap();
+        let mut sink = Decoder::new(generation, KEY, kernels);
+        for block in relay.recode(40, &mut rng) {
+            sink.absorb(&block.vector, &block.payload).unwrap();
+        }
+        assert_eq!(sink.rank(), relay.rank());
+        let mut seed = 100;
+        while !relay.is_complete() {
+            encoder.block(seed, &mut payload);
+            relay.absorb(&Vector::Seed(seed), &payload).unwrap();
+            seed += 1;
+        }
+        while !sink.is_complete() {
+            for block in relay.recode(3, &mut rng) {
+                sink.absorb(&block.vector, &block.payload).unwrap();
+            }
+        }
+        assert_eq!(finish(sink), source);
+    }
+
+    #[test]
+    fn malformed_blocks_are_errors_and_change_nothing() {
+        let generation = generation(4, 64, 10);
+        let kernels = Kernels::detect();
+        let mut decoder = Decoder::new(generation, KEY, kernels);
+        let explicit = |n| Vector::Explicit(vec![1; n].into());
+        for (vector, length, error) in [
+            (Vector::Source(4), 64, Error::Index { index: 4, n: 4 }),
+            (Vector::Source(u16::MAX), 64, Error::Index { index: u16::MAX, n: 4 }),
+            (Vector::Source(3), 64, Error::Payload { length: 64, expected: 54 }),
+            (Vector::Source(0), 54, Error::Payload { length: 54, expected: 64 }),
+            (Vector::Seed(1), 63, Error::Payload { length: 63, expected: 64 }),
+            (Vector::Seed(1), 65, Error::Payload { length: 65, expected: 64 }),
+            (Vector::Seed(1), 0, Error::Payload { length: 0, expected: 64 }),
+            (explicit(3), 64, Error::Vector { length: 3, n: 4 }),
+            (explicit(5), 64, Error::Vector { length: 5, n: 4 }),
+            (explicit(0), 64, Error::Vector { length: 0, n: 4 }),
+        ] {
+            assert_eq!(decoder.absorb(&vector, &vec![0; length]), Err(error));
+        }
+        let zeros = Vector::Explicit(vec![0; 4].into());
+        assert_eq!(decoder.absorb(&zeros, &[7; 64]), Ok(Outcome::Redundant));
+        assert_eq!((decoder.rank(), decoder.missing()), (0, 4));
+        assert_eq!(decoder.into_bytes(), Err(Error::Incomplete { missing: 4 }));
+    }
+}

@@ -1,0 +1,391 @@
+//! The CPU back end: a pool of threads over segments held as packed bytes or as logarithms.
+//!
+//! `simd` holds each generation as a [`Panel`] and combines with the kernels of one instruction set. `table` holds it as
+//! logarithms and adds those: one addition, one look-up in the table of powers, and a select for the marker that stands for
+//! zero. It is the GPU's default path in plain Rust: slow here, and exact.
+//!
+//! A batch is cut into units of a few rows of one generation. The owner's thread and the pool's take units from one queue until
+//! it is empty; nobody shares a slot, because a unit owns those it writes. All buffers of the queue are kept for the next batch.
+
+use std::array;
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::BytesMut;
+
+use super::{Backend, Batch, Config, Error, KernelChoice, ResidentId, Task};
+use crate::gf::gf256::{EXP, LOG, LOG_OF_ZERO};
+use crate::gf::{Isa, Kernels, Panel, Rows};
+use crate::object::{Generation, Shape};
+
+/// The back end of the CPU.
+#[derive(Debug)]
+pub(super) struct Cpu {
+    kernel: Kernel,
+    pool: Pool,
+    segments: HashMap<ResidentId, Arc<Segment>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kernel {
+    Simd(Kernels),
+    Table,
+}
+
+impl Cpu {
+    /// Chooses the kernel and starts the pool.
+    pub(super) fn open(config: &Config) -> Result<Self, Error> {
+        let kernel = match (config.kernel, config.cpu_isa.isa()) {
+            (KernelChoice::Table, _) => Kernel::Table,
+            (KernelChoice::Auto | KernelChoice::Simd, None) => Kernel::Simd(Kernels::detect()),
+            (KernelChoice::Auto | KernelChoice::Simd, Some(isa)) => Kernel::Simd(Kernels::new(isa).ok_or(Error::Isa(isa))?),
+        };
+        Ok(Self { kernel, pool: Pool::start(config.cpu_threads.count(), kernel)?, segments: HashMap::new() })
+    }
+
+    fn segment(&self, index: usize, task: &Task) -> Result<&Arc<Segment>, Error> {
+        let refuse = |reason| Error::Task { task: index, reason };
+        let segment = self.segments.get(&task.resident.id).ok_or_else(|| refuse("the segment is not on this device"))?;
+        let generation = task.resident.shape().generation(task.generation);
+        let generation = generation.ok_or_else(|| refuse("the segment has no such generation"))?;
+        let slot_bytes = task.out_offset.saturating_add(block_bytes(&generation));
+        if !task.rows.fit(generation.n) {
+            return Err(refuse("the rows do not fit the generation"));
+        }
+        if task.rows.count() != task.out.len() {
+            return Err(refuse("there are not as many slots as rows"));
+        }
+        if task.out.iter().any(|slot| slot.len() < slot_bytes) {
+            return Err(refuse("a slot is too short for the block"));
+        }
+        Ok(segment)
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn kernel(&self) -> &'static str {
+        match self.kernel {
+            Kernel::Table => "table",
+            Kernel::Simd(kernels) => match kernels.isa() {
+                Isa::Scalar => "simd-scalar",
+                Isa::Ssse3 => "simd-ssse3",
+                Isa::Avx2 => "simd-avx2",
+                Isa::Avx512 => "simd-avx512",
+                Isa::Gfni => "simd-gfni",
+            },
+        }
+    }
+
+    fn load(&mut self, id: ResidentId, bytes: &[u8], shape: &Shape) -> Result<u64, Error> {
+        let segment = Segment::new(bytes, shape, self.kernel)?;
+        let memory_bytes = segment.memory_bytes();
+        self.segments.insert(id, Arc::new(segment));
+        Ok(memory_bytes)
+    }
+
+    fn combine(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        let segments = batch.tasks.iter().enumerate().map(|(index, task)| self.segment(index, task).cloned());
+        let segments = segments.collect::<Result<Vec<_>, _>>()?;
+        self.pool.combine(&mut batch.tasks, &segments)
+    }
+
+    fn release(&mut self, id: ResidentId) {
+        self.segments.remove(&id);
+    }
+}
+
+/// A segment in its resident form.
+#[derive(Debug)]
+struct Segment {
+    generations: Vec<Form>,
+}
+
+impl Segment {
+    fn new(bytes: &[u8], shape: &Shape, kernel: Kernel) -> Result<Self, Error> {
+        let generations = shape.iter().map(|generation| {
+            let start = usize::try_from(generation.offset).expect("a segment fits in memory");
+            let length = usize::try_from(generation.length).expect("a segment fits in memory");
+            Form::new(&bytes[start..start + length], &generation, kernel)
+        });
+        Ok(Self { generations: generations.collect::<Result<_, _>>()? })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let bytes = self.generations.iter().map(|form| match form {
+            Form::Packed(panel) => panel.memory_bytes(),
+            Form::Logs(logs) => logs.blocks.len(),
+        });
+        bytes.sum::<usize>() as u64
+    }
+}
+
+/// A generation in its resident form.
+#[derive(Debug)]
+enum Form {
+    Packed(Panel),
+    Logs(Logs),
+}
+
+impl Form {
+    fn new(bytes: &[u8], generation: &Generation, kernel: Kernel) -> Result<Self, Error> {
+        let (n, block_bytes) = (usize::from(generation.n), block_bytes(generation));
+        let memory = |_| Error::Memory { bytes: generation.padded_length() };
+        Ok(match kernel {
+            Kernel::Simd(_) => {
+                let mut panel = Panel::try_new(n, block_bytes).map_err(memory)?;
+                bytes.chunks(block_bytes).enumerate().for_each(|(index, block)| panel.put(index, block));
+                Self::Packed(panel)
+            }
+            Kernel::Table => {
+                let mut blocks = Vec::new();
+                blocks.try_reserve_exact(n * block_bytes).map_err(memory)?;
+                blocks.extend(bytes.iter().map(|&byte| LOG[usize::from(byte)]));
+                blocks.resize(n * block_bytes, LOG_OF_ZERO);
+                Self::Logs(Logs { block_bytes, blocks })
+            }
+        })
+    }
+
+    fn n(&self) -> usize {
+        match self {
+            Self::Packed(panel) => panel.n(),
+            Self::Logs(logs) => logs.blocks.len() / logs.block_bytes,
+        }
+    }
+
+    fn block_bytes(&self) -> usize {
+        match self {
+            Self::Packed(panel) => panel.block_bytes(),
+            Self::Logs(logs) => logs.block_bytes,
+        }
+    }
+}
+
+/// The padded blocks of a generation, every byte as its logarithm.
+#[derive(Debug)]
+struct Logs {
+    block_bytes: usize,
+    blocks: Vec<u8>,
+}
+
+impl Logs {
+    fn combine(&self, row: &[u8], out: &mut [u8]) {
+        out.fill(0);
+        for (&c, block) in row.iter().zip(self.blocks.chunks_exact(self.block_bytes)) {
+            let log = LOG[usize::from(c)];
+            if log != LOG_OF_ZERO {
+                let powers: &[u8; 256] = EXP[usize::from(log)..].first_chunk().expect("512 powers, logarithms below 255");
+                out.iter_mut().zip(block).for_each(|(sum, &log)| {
+                    *sum ^= if log == LOG_OF_ZERO { 0 } else { powers[usize::from(log)] };
+                });
+            }
+        }
+    }
+
+    fn copy_to(&self, index: usize, out: &mut [u8]) {
+        let block = &self.blocks[index * self.block_bytes..][..self.block_bytes];
+        out.iter_mut().zip(block).for_each(|(byte, &log)| *byte = if log == LOG_OF_ZERO { 0 } else { EXP[usize::from(log)] });
+    }
+}
+
+/// Some rows of a task, with the slots they go to.
+#[derive(Debug)]
+struct Unit {
+    task: usize,
+    segment: Arc<Segment>,
+    generation: usize,
+    rows: Rows,
+    first_row: usize,
+    slots: Vec<BytesMut>,
+    offset: usize,
+    failed: bool,
+}
+
+impl Unit {
+    fn run(&mut self, kernel: Kernel, scratch: &mut Vec<u8>) {
+        let form = &self.segment.generations[self.generation];
+        let (n, block) = (form.n(), self.offset..self.offset + form.block_bytes());
+        if let Rows::Source { indices } = &self.rows {
+            for (slot, &index) in self.slots.iter_mut().zip(&indices[self.first_row..]) {
+                match form {
+                    Form::Packed(panel) => panel.copy_to(usize::from(index), &mut slot[block.clone()]),
+                    Form::Logs(logs) => logs.copy_to(usize::from(index), &mut slot[block.clone()]),
+                }
+            }
+            return;
+        }
+        scratch.resize(n * self.slots.len(), 0);
+        for (row, i) in scratch.chunks_exact_mut(n).zip(self.first_row..) {
+            self.rows.fill(i, row);
+        }
+        let count = self.slots.len();
+        let rows = scratch.chunks_exact(n);
+        let slots = self.slots.iter_mut().map(|slot| &mut slot[block.clone()]);
+        match (form, kernel) {
+            (Form::Logs(logs), _) => rows.zip(slots).for_each(|(row, slot)| logs.combine(row, slot)),
+            (Form::Packed(panel), Kernel::Simd(kernels)) => {
+                let mut row_refs: [&[u8]; UNIT_ROWS_MAX] = [&[]; UNIT_ROWS_MAX];
+                let mut outs: [&mut [u8]; UNIT_ROWS_MAX] = array::from_fn(|_| <&mut [u8]>::default());
+                row_refs.iter_mut().zip(rows).for_each(|(place, row)| *place = row);
+                outs.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot);
+                kernels.combine(&row_refs[..count], panel, &mut outs[..count]);
+            }
+            (Form::Packed(_), Kernel::Table) => unreachable!("one form a run"),
+        }
+    }
+}
+
+/// Threads beside the owner's that take units from a queue.
+#[derive(Debug)]
+struct Pool {
+    kernel: Kernel,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    scratch: Vec<u8>,
+    spare: Vec<Vec<BytesMut>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    finished: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Unit>,
+    running: usize,
+    done: Vec<Unit>,
+    closed: bool,
+}
+
+impl Pool {
+    fn start(threads: usize, kernel: Kernel) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        let mut pool = Self { kernel, shared, threads: Vec::new(), scratch: Vec::new(), spare: Vec::new() };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new().name(format!("combine-{index}"));
+            let join = thread.spawn(move || shared.serve(kernel)).map_err(|error| Error::Thread(error.to_string()))?;
+            pool.threads.push(join);
+        }
+        Ok(pool)
+    }
+
+    fn combine(&mut self, tasks: &mut [Task], segments: &[Arc<Segment>]) -> Result<(), Error> {
+        self.cut(tasks, segments);
+        self.shared.work.notify_all();
+        let mut queue = self.shared.lock();
+        while let Some(unit) = queue.waiting.pop_front() {
+            queue = self.shared.run(queue, unit, self.kernel, &mut self.scratch);
+        }
+        while queue.running > 0 {
+            queue = self.shared.finished.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut done = mem::take(&mut queue.done);
+        drop(queue);
+        done.sort_unstable_by_key(|unit| (unit.task, unit.first_row));
+        let failed = done.iter().any(|unit| unit.failed);
+        for mut unit in done.drain(..) {
+            tasks[unit.task].out.append(&mut unit.slots);
+            self.spare.push(unit.slots);
+        }
+        self.shared.lock().done = done;
+        if failed { Err(Error::Fault) } else { Ok(()) }
+    }
+
+    /// Cuts tasks into units that take about the same time, some for each thread, and queues them.
+    fn cut(&mut self, tasks: &mut [Task], segments: &[Arc<Segment>]) {
+        let cost = |task: &Task, segment: &Segment| {
+            let form = &segment.generations[generation_index(task)];
+            form.n() * form.block_bytes()
+        };
+        let total: usize = tasks.iter().zip(segments).map(|(task, segment)| task.out.len() * cost(task, segment)).sum();
+        let unit_cost = total / ((self.threads.len() + 1) * UNITS_PER_THREAD);
+        let mut queue = self.shared.lock();
+        for (index, (task, segment)) in tasks.iter_mut().zip(segments).enumerate() {
+            let rows = unit_cost / cost(task, segment);
+            let rows = rows.next_multiple_of(Kernels::ROWS).clamp(Kernels::ROWS, UNIT_ROWS_MAX);
+            let (generation, offset) = (generation_index(task), task.out_offset);
+            let mut slots = task.out.drain(..);
+            for first_row in (0..slots.len()).step_by(rows) {
+                let mut unit_slots = self.spare.pop().unwrap_or_default();
+                unit_slots.extend(slots.by_ref().take(rows));
+                queue.waiting.push_back(Unit {
+                    task: index,
+                    segment: Arc::clone(segment),
+                    generation,
+                    rows: task.rows.clone(),
+                    first_row,
+                    slots: unit_slots,
+                    offset,
+                    failed: false,
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // It ends without a panic: those of units are caught.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Nothing that runs under the lock panics halfway through a change.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, kernel: Kernel) {
+        let mut scratch = Vec::new();
+        let mut queue = self.lock();
+        while !queue.closed {
+            queue = match queue.waiting.pop_front() {
+                Some(unit) => self.run(queue, unit, kernel, &mut scratch),
+                None => self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Runs a unit without the lock and files it as done.
+    fn run<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, mut unit: Unit, kernel: Kernel, scratch: &mut Vec<u8>) -> MutexGuard<'a, Queue> {
+        queue.running += 1;
+        drop(queue);
+        unit.failed = catch_unwind(AssertUnwindSafe(|| unit.run(kernel, scratch))).is_err();
+        let mut queue = self.lock();
+        queue.running -= 1;
+        queue.done.push(unit);
+        if queue.running == 0 {
+            self.finished.notify_one();
+        }
+        queue
+    }
+}
+
+fn block_bytes(generation: &Generation) -> usize {
+    usize::try_from(generation.block_bytes).expect("a block fits in memory")
+}
+
+fn generation_index(task: &Task) -> usize {
+    usize::try_from(task.generation).expect("a generation was found under this index")
+}
+
+/// Rows of a unit at most: what its references take on the stack.
+const UNIT_ROWS_MAX: usize = 64;
+/// More than one, so that a thread that is slow or late leaves its share to others.
+const UNITS_PER_THREAD: usize = 4;

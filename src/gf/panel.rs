@@ -1,0 +1,231 @@
+//! Source blocks in the layout that the kernels read fastest.
+//!
+//! A panel cuts n blocks of k bytes into columns of up to four cache lines and puts the n pieces of a column one behind the
+//! other. A kernel then streams through consecutive memory whatever k is. Columns differ by at most one line, because a column
+//! of one line costs nearly as much as one of two.
+
+use std::collections::TryReserveError;
+
+use super::simd::{Kernels, Line, Strip};
+
+/// `n` blocks of `block_bytes` bytes, cut into columns. Starts as zeros.
+#[derive(Debug)]
+pub struct Panel {
+    n: usize,
+    columns: Columns,
+    lines: Vec<Line>,
+}
+
+impl Panel {
+    /// A panel of zeros.
+    pub fn new(n: usize, block_bytes: usize) -> Self {
+        let columns = Columns::new(block_bytes);
+        Self { n, columns, lines: vec![Line::ZERO; n * columns.lines()] }
+    }
+
+    /// A panel of zeros, if there is memory for it.
+    pub fn try_new(n: usize, block_bytes: usize) -> Result<Self, TryReserveError> {
+        let columns = Columns::new(block_bytes);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(n * columns.lines())?;
+        lines.resize(n * columns.lines(), Line::ZERO);
+        Ok(Self { n, columns, lines })
+    }
+
+    /// A panel of these bytes: blocks one behind the other, the last ones padded with zeros.
+    ///
+    /// # Panics
+    /// If there are more bytes than n blocks hold.
+    pub fn of(bytes: &[u8], n: usize, block_bytes: usize) -> Self {
+        let mut panel = Self::new(n, block_bytes);
+        assert!(bytes.len() <= n * block_bytes, "{} bytes in {n} blocks of {block_bytes}", bytes.len());
+        for (index, block) in bytes.chunks(block_bytes).enumerate() {
+            panel.put(index, block);
+        }
+        panel
+    }
+
+    /// Blocks in it.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.columns.block_bytes
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.lines.len() * Line::BYTES
+    }
+
+    /// Writes block `index`; what the block is short of `block_bytes` stays as it was.
+    ///
+    /// # Panics
+    /// If there is no such block, or the bytes are more than a block.
+    pub fn put(&mut self, index: usize, block: &[u8]) {
+        assert!(index < self.n && block.len() <= self.columns.block_bytes, "block {index} of {} bytes", block.len());
+        for column in self.columns.iter().take_while(|column| column.start() < block.len()) {
+            let piece = &block[column.start()..column.end().min(block.len())];
+            let start = self.n * column.first + index * column.width;
+            Line::bytes_mut(&mut self.lines[start..start + column.width])[..piece.len()].copy_from_slice(piece);
+        }
+    }
+
+    /// Reads block `index` into `block`, which is `block_bytes` long.
+    ///
+    /// # Panics
+    /// If there is no such block, or `block` has another length.
+    pub fn copy_to(&self, index: usize, block: &mut [u8]) {
+        assert!(index < self.n && block.len() == self.columns.block_bytes, "block {index} into {} bytes", block.len());
+        for column in self.columns.iter() {
+            let start = self.n * column.first + index * column.width;
+            let piece = Line::bytes(&self.lines[start..start + column.width]);
+            let out = &mut block[column.start()..column.end().min(self.columns.block_bytes)];
+            out.copy_from_slice(&piece[..out.len()]);
+        }
+    }
+
+    fn strip(&self, column: Column) -> Strip<'_> {
+        let start = self.n * column.first;
+        Strip::new(&self.lines[start..start + self.n * column.width], self.n, column.width, 0, column.width)
+    }
+}
+
+impl Kernels {
+    /// Row `i` times the blocks of `panel` into `outs[i]`, for every i.
+    ///
+    /// # Panics
+    /// If there are not as many rows as outs, a row is shorter than the panel's n, or an out is not a block long.
+    pub fn combine(&self, rows: &[&[u8]], panel: &Panel, outs: &mut [&mut [u8]]) {
+        assert!(outs.iter().all(|out| out.len() == panel.block_bytes()), "outs of {} bytes", panel.block_bytes());
+        for column in panel.columns.iter() {
+            self.combine_strip(panel.strip(column), rows, outs, column.start(), false);
+        }
+    }
+
+    /// The same over blocks that lie anywhere, each column is packed before it is read.
+    ///
+    /// # Panics
+    /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in length.
+    pub fn combine_scattered(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]]) {
+        let block_bytes = outs.first().map_or(0, |out| out.len());
+        let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
+        assert!(lengths.all(|length| length == block_bytes), "blocks of {block_bytes} bytes");
+        let columns = Columns::new(block_bytes);
+        let mut packed = vec![Line::ZERO; sources.len() * COLUMN_LINES];
+        for column in columns.iter() {
+            let bytes = column.start()..column.end().min(block_bytes);
+            for (place, source) in packed.chunks_exact_mut(column.width).zip(sources) {
+                Line::bytes_mut(place)[..bytes.len()].copy_from_slice(&source[bytes.clone()]);
+            }
+            let strip = Strip::new(&packed, sources.len(), column.width, 0, column.width);
+            self.combine_strip(strip, rows, outs, column.start(), false);
+        }
+    }
+
+    /// Replaces some blocks of `blocks` by combinations of all of them: `rows[i]` times the blocks in the order of `order` goes
+    /// to place `targets[i]`.
+    ///
+    /// # Panics
+    /// If `blocks` is not n blocks, an index is out of range, or there are not as many rows as targets.
+    pub fn combine_within(&self, rows: &[&[u8]], blocks: &mut [u8], block_bytes: usize, order: &[u16], targets: &[u16]) {
+        assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
+        let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
+        let mut sums = [[0; COLUMN_LINES * Line::BYTES]; Self::ROWS];
+        for column in Columns::new(block_bytes).iter() {
+            let width = column.end().min(block_bytes) - column.start();
+            let place = |index: &u16| usize::from(*index) * block_bytes + column.start();
+            for (piece, at) in packed.chunks_exact_mut(column.width).zip(order.iter().map(place)) {
+                Line::bytes_mut(piece)[..width].copy_from_slice(&blocks[at..at + width]);
+            }
+            let strip = Strip::new(&packed, order.len(), column.width, 0, column.width);
+            for (rows, targets) in rows.chunks(Self::ROWS).zip(targets.chunks(Self::ROWS)) {
+                let mut outs = sums.each_mut().map(|sum| &mut sum[..width]);
+                self.combine_strip(strip, rows, &mut outs[..rows.len()], 0, false);
+                for (sum, at) in outs.iter().zip(targets.iter().map(place)) {
+                    blocks[at..at + width].copy_from_slice(sum);
+                }
+            }
+        }
+    }
+}
+
+/// How a block is cut into columns.
+#[derive(Debug, Clone, Copy)]
+struct Columns {
+    block_bytes: usize,
+}
+
+impl Columns {
+    fn new(block_bytes: usize) -> Self {
+        Self { block_bytes }
+    }
+
+    fn lines(self) -> usize {
+        self.block_bytes.div_ceil(Line::BYTES)
+    }
+
+    fn iter(self) -> impl Iterator<Item = Column> {
+        let count = self.lines().div_ceil(COLUMN_LINES);
+        (0..count).map(move |index| {
+            let (even, wider) = (self.lines() / count, self.lines() % count);
+            Column { first: index * even + index.min(wider), width: even + usize::from(index < wider) }
+        })
+    }
+}
+
+/// `width` lines of every block from line `first` on.
+#[derive(Debug, Clone, Copy)]
+struct Column {
+    first: usize,
+    width: usize,
+}
+
+impl Column {
+    fn start(self) -> usize {
+        self.first * Line::BYTES
+    }
+
+    /// May lie behind the end of a block whose last line is not full.
+    fn end(self) -> usize {
+        (self.first + self.width) * Line::BYTES
+    }
+}
+
+/// Lines of a column at most: what a register-blocked kernel takes in one go.
+const COLUMN_LINES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_tile_a_block() {
+        for block_bytes in (1..2000).chain([4096, 16_384]) {
+            let mut next = 0;
+            for column in Columns::new(block_bytes).iter() {
+                assert_eq!(column.first, next);
+                assert!((1..=COLUMN_LINES).contains(&column.width));
+                next += column.width;
+            }
+            assert_eq!(next, block_bytes.div_ceil(Line::BYTES));
+        }
+    }
+
+    #[test]
+    fn blocks_come_out_as_they_went_in() {
+        for block_bytes in [1, 63, 64, 65, 255, 256, 257, 1088, 4096] {
+            let bytes: Vec<u8> = (0..3 * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+            let panel = Panel::of(&bytes[..3 * block_bytes - block_bytes / 2], 3, block_bytes);
+            let mut block = vec![0xAA; block_bytes];
+            for (index, expected) in bytes.chunks(block_bytes).enumerate() {
+                panel.copy_to(index, &mut block);
+                let kept = if index == 2 { block_bytes - block_bytes / 2 } else { block_bytes };
+                assert_eq!(block[..kept], expected[..kept]);
+                assert!(block[kept..].iter().all(|&byte| byte == 0));
+            }
+        }
+    }
+}
