@@ -1,5 +1,5 @@
 //! The other end: fetch, decode, verify and hand over.
 
 pub mod http;
-pub mod proto;
 pub mod playlist;
+pub mod proto;
