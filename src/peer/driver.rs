@@ -77,12 +77,10 @@ pub(super) async fn run(
     let mut driver = Driver::new(&config, commands, stats);
     driver.ready = Some(ready);
     let mut pauses = pauses(&config);
-    let mut attempts = 0;
-    for server in config.servers.iter().cycle() {
-        attempts += 1;
+    for (attempt, server) in config.servers.iter().cycle().enumerate() {
         let started = Instant::now();
-        let attempt = tokio::time::timeout(config.connect_timeout, connect(server, tls.clone()));
-        let fault = match driver.meanwhile(attempt).await {
+        let connecting = tokio::time::timeout(config.connect_timeout, connect(server, tls.clone()));
+        let fault = match driver.meanwhile(connecting).await {
             None => return,
             Some(Ok(Ok((endpoint, connection)))) => {
                 let end = driver.converse(&connection).await;
@@ -100,7 +98,7 @@ pub(super) async fn run(
         if started.elapsed() >= GOOD_CONNECTION {
             pauses = self::pauses(&config);
         }
-        if let Some(ready) = driver.ready.take_if(|_| attempts >= config.servers.len()) {
+        if let Some(ready) = driver.ready.take_if(|_| attempt + 1 >= config.servers.len()) {
             let _ = ready.send(Err(Error::Connection(fault)));
             return;
         }
