@@ -12,6 +12,7 @@ mod cache;
 mod client;
 mod driver;
 pub mod http;
+pub mod playlist;
 pub mod proto;
 
 use std::fmt;
