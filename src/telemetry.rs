@@ -98,6 +98,9 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A series cannot be registered.
+    #[error("cannot register a metric: {0}")]
+    Register(#[from] prometheus::Error),
     /// The system gives no thread or no timer for the listener.
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[source] std::io::Error),

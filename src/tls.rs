@@ -18,8 +18,10 @@ use serde::{Deserialize, Serialize};
 
 mod fingerprint;
 mod pair;
+mod pin;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub use pin::{Trust, client_config};
 
 /// The application protocol that both sides must speak.
 pub const ALPN: &[u8] = b"ncs/1";

@@ -164,7 +164,9 @@ mod tests {
         ] {
             assert_eq!(uris(line).collect::<Vec<_>>(), [uri], "{line}");
         }
-        for line in ["#EXT-X-MAP:URI=init", "#EXT-X-MAP:URI=\"", "#EXT-X-MAP:", "#EXT-X-KEY:METHOD=NONE", "#EXT-X-PART:X-URI=\"a\"", "#"] {
+        for line in
+            ["#EXT-X-MAP:URI=init", "#EXT-X-MAP:URI=\"", "#EXT-X-MAP:", "#EXT-X-KEY:METHOD=NONE", "#EXT-X-PART:X-URI=\"a\"", "#"]
+        {
             assert_eq!(uris(line).count(), 0, "{line}");
         }
     }

@@ -9,13 +9,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use prometheus::{Registry, TextEncoder};
+use prometheus::{IntGauge, Registry, TextEncoder};
 use serde_json::json;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::listener::Bounded;
-use super::{Config, Error, Readiness, rate};
+use super::{Config, Error, Readiness, rate, register};
 
 /// The running listener. Dropping it ends its thread.
 #[derive(Debug)]
@@ -47,9 +47,11 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Resul
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
     socket.set_nonblocking(true).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
+    let help = "1 when every part can serve, 0 otherwise; /readyz gives the reasons.";
+    let ready = register::gauge(&registry, "ncserverd_telemetry_ready", help)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
     let (stop, stopped) = oneshot::channel();
-    let (shown, interval) = (Shown { registry, readiness }, config.rate_interval);
+    let (shown, interval) = (Shown { registry, readiness, ready }, config.rate_interval);
     let thread = std::thread::Builder::new()
         .name("telemetry".into())
         .spawn(move || runtime.block_on(answer(socket, shown, interval, stopped)))
@@ -61,6 +63,7 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Resul
 struct Shown {
     registry: Registry,
     readiness: Readiness,
+    ready: IntGauge,
 }
 
 async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
@@ -90,6 +93,7 @@ fn routes(shown: Shown) -> Router {
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
+    shown.ready.set(i64::from(shown.readiness.reasons().is_empty()));
     let encoder = TextEncoder::new();
     match encoder.encode_to_string(&shown.registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
@@ -137,7 +141,9 @@ mod tests {
         let unready = request(address, "GET /readyz");
         assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
         assert!(unready.contains(r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}]}"#), "{unready}");
+        assert!(metrics.contains("ncserverd_telemetry_ready 0"), "{metrics}");
         readiness.ready("server");
+        assert!(request(address, "GET /metrics").contains("ncserverd_telemetry_ready 1"));
         assert!(request(address, "GET /readyz").starts_with("HTTP/1.1 200"));
     }
 
