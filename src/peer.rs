@@ -13,196 +13,232 @@ mod client;
 mod driver;
 pub mod http;
 pub mod playlist;
+pub mod playlist;
 pub mod proto;
-                (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some("")))
-                None => (place, Some("")),
-                Some((host, port)) => (host, Some(port)),
-                host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
-                let (host, port) = rest.split_once(']').ok_or_else(fault)?;
-            "" => DEFAULT_PORT,
-            "" if place.ends_with(':') => return Err(fault()),
-            ("127.0.0.1:1", "127.0.0.1", 1),
-            ("[::1]", "::1", DEFAULT_PORT),
-            ("ncs://[::1]:7/", "::1", 7),
-            ("ncs://example.org", "example.org", DEFAULT_PORT),
-            ("ncs://example.org:4000", "example.org", 4000),
-            Failure::Deadline => Self::Deadline,
-            Failure::Refused(refusal) => Self::Refused(refusal),
-            Failure::Stalled => Self::Stalled,
-            None => match place.split_once(':') {
-            Some(rest) => {
-            answer_timeout: Duration::from_secs(30),
-            assert!(text.parse::<Server>().is_err(), "{text}");
-            assert_eq!((server.host.as_str(), server.port), (host, port));
-            assert_eq!(server.to_string().parse(), Ok(server));
-            cache: ByteSize::mib(64),
-            connect_timeout: Duration::from_secs(10),
-            datagrams: true,
-            deadline: None,
-            digits => digits.parse().map_err(|_| fault())?,
-            let server: Server = text.parse().unwrap();
-            prefetches_max: 8,
-            reconnect_max: Duration::from_secs(8),
-            requests_max: 64,
-            return Err(fault());
-            servers: vec![server],
-            stall_timeout: Duration::from_secs(30),
-            trust,
-            window: (ByteSize::kib(256), ByteSize::mib(16)),
-            write!(f, "ncs://[{}]:{}", self.host, self.port)
-            write!(f, "ncs://{}:{}", self.host, self.port)
-            }
-            },
-        Ok(Self { host: host.to_owned(), port })
-        Self {
-        ] {
-        for (text, host, port) in [
-        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000"] {
-        if host.is_empty() || !host.bytes().all(valid) {
-        if self.host.contains(':') {
-        let (host, port) = match place.strip_prefix('[') {
-        let fault = || ParseServerError(text.to_owned());
-        let place = place.strip_suffix('/').unwrap_or(place);
-        let place = text.strip_prefix("ncs://").unwrap_or(text);
-        let port = match port.ok_or_else(fault)? {
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
-        match failure {
-        }
-        } else {
-        };
-    #[error("`{0}` is not a path")]
-    #[error("no connection: {0}")]
-    #[error("nothing came for too long")]
-    #[error("refused: {}", if .0.reason.is_empty() { format!("{:?}", .0.code).to_lowercase() } else { .0.reason.clone() })]
-    #[error("the bytes that came are not those of the segment")]
-    #[error("the client is closed")]
-    #[error("the object changed at its origin")]
-    #[error("the range lies outside the object's {0} bytes")]
-    #[error("too late")]
-    #[error("{0}")]
-    #[test]
-    /// Blocks that were asked for and came.
-    /// Bytes of UDP that came, headers and encryption included.
-    /// Bytes of blocks a second at present.
-    /// Bytes of credit in flight, at least and at most: between them it follows the path.
-    /// Connections that were lost and made again.
-    /// Datagrams lost on the way.
-    /// Generations asked for at the same time, at most.
-    /// Generations decoded.
-    /// Generations under way.
-    /// How long a connection attempt may take, name look-up and HELLO included.
-    /// How long a segment may make no progress before it is given up.
-    /// How long the answer to a path may take; the server may have to ask its origin.
-    /// It was not complete in time.
-    /// Lost datagrams that other blocks made up for.
-    /// Name or address, an IPv6 one without brackets.
-    /// Not a path that can be asked for.
-    /// Nothing came for too long.
-    /// One server with everything else as it usually is.
-    /// Prefetches at the same time; more are dropped.
-    /// Reads `ncs://host:port`; scheme and port may be left out.
-    /// Segments and whole objects with a wrong one.
-    /// Segments and whole objects with the right hash.
-    /// Servers of the same content. The first that answers is used; when it is lost, the next.
-    /// Share of the datagrams that are lost at present.
-    /// The bytes do not have the hash that names them, twice.
-    /// The client's task has ended.
-    /// The configuration does not work.
-    /// The longest pause between attempts to connect again.
-    /// The object changed at the origin between two of its parts.
-    /// The range does not lie in the object.
-    /// The round trip.
-    /// The server said so.
-    /// There is no connection, and none could be made.
-    /// Those that are source blocks.
-    /// Those that brought nothing.
-    /// Those that brought something.
-    /// Those that came after their generation was complete.
-    /// UDP port.
-    /// Verified bytes.
-    /// Verified segments kept in memory.
-    /// Whether a connection stands.
-    /// Whether blocks may come in datagrams.
-    /// Which certificate the server may show.
-    /// Within which time a segment is of use; `None` waits as long as it progresses.
-    Changed,
-    Closed,
-    Connection(String),
-    Corrupt,
-    Deadline,
-    Path(String),
-    Range(u64),
-    Refused(Refusal),
-    Setup(String),
-    Stalled,
-    pub answer_timeout: Duration,
-    pub blocks_innovative: u64,
-    pub blocks_late: u64,
-    pub blocks_received: u64,
-    pub blocks_repaired: u64,
-    pub blocks_systematic: u64,
-    pub blocks_useless: u64,
-    pub bytes: u64,
-    pub cache: ByteSize,
-    pub connect_timeout: Duration,
-    pub connected: bool,
-    pub datagrams: bool,
-    pub datagrams_lost: u64,
-    pub deadline: Option<Duration>,
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    fn from(failure: Failure) -> Self {
-    fn from_str(text: &str) -> Result<Self, ParseServerError> {
-    pub fn new(server: Server, trust: Trust) -> Self {
-    fn servers_are_read_and_written() {
-    pub generations: u64,
-    pub host: String,
-    pub loss: f64,
-    pub port: u16,
-    pub prefetches_max: usize,
-    pub progress: Vec<Progress>,
-    pub rate: f64,
-    pub reconnect_max: Duration,
-    pub reconnects: u64,
-    pub requests_max: u16,
-    pub rtt: Duration,
-    pub segments_corrupt: u64,
-    pub segments_verified: u64,
-    pub servers: Vec<Server>,
-    pub stall_timeout: Duration,
-    pub trust: Trust,
-    type Err = ParseServerError;
-    use super::*;
-    pub window: (ByteSize, ByteSize),
-    pub wire_bytes: u64,
-    }
-#[cfg(test)]
-#[derive(Debug, Clone)]
-#[derive(Debug, Clone, Default)]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no server address such as ncs://host:4443")]
-/// A text that names no server.
-/// What a client connects to and how much it takes.
-/// What has become of the work so far.
-/// Where a server is.
-/// Why an object cannot be had.
-pub enum Error {
-impl Config {
-impl From<Failure> for Error {
-impl FromStr for Server {
-impl fmt::Display for Server {
-mod tests {
-pub struct Config {
-pub struct ParseServerError(String);
-pub struct Server {
-pub struct Stats {
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
 use bytesize::ByteSize;
+
 pub use client::{Client, Meta, Object};
+
 use crate::object::Refusal;
 use crate::tls::Trust;
 use crate::wire::DEFAULT_PORT;
 use proto::{Failure, Progress};
-use std::fmt;
-use std::str::FromStr;
-use std::time::Duration;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// Name or address, an IPv6 one without brackets.
+    pub host: String,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "ncs://[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "ncs://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for Server {
+    type Err = ParseServerError;
+
+    /// Reads `ncs://host:port`; scheme and port may be left out.
+    fn from_str(text: &str) -> Result<Self, ParseServerError> {
+        let fault = || ParseServerError(text.to_owned());
+        let place = text.strip_prefix("ncs://").unwrap_or(text);
+        let place = place.strip_suffix('/').unwrap_or(place);
+        let (host, port) = match place.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or_else(fault)?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
+                (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some("")))
+            }
+            None => match place.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (place, Some("")),
+            },
+        };
+        let port = match port.ok_or_else(fault)? {
+            "" if place.ends_with(':') => return Err(fault()),
+            "" => DEFAULT_PORT,
+            digits => digits.parse().map_err(|_| fault())?,
+        };
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
+        if host.is_empty() || !host.bytes().all(valid) {
+            return Err(fault());
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// A text that names no server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no server address such as ncs://host:4443")]
+pub struct ParseServerError(String);
+
+/// What a client connects to and how much it takes.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Servers of the same content. The first that answers is used; when it is lost, the next.
+    pub servers: Vec<Server>,
+    /// Which certificate the server may show.
+    pub trust: Trust,
+    /// Whether blocks may come in datagrams.
+    pub datagrams: bool,
+    /// How long a connection attempt may take, name look-up and HELLO included.
+    pub connect_timeout: Duration,
+    /// The longest pause between attempts to connect again.
+    pub reconnect_max: Duration,
+    /// How long the answer to a path may take; the server may have to ask its origin.
+    pub answer_timeout: Duration,
+    /// How long a segment may make no progress before it is given up.
+    pub stall_timeout: Duration,
+    /// Within which time a segment is of use; `None` waits as long as it progresses.
+    pub deadline: Option<Duration>,
+    /// Verified segments kept in memory.
+    pub cache: ByteSize,
+    /// Bytes of credit in flight, at least and at most: between them it follows the path.
+    pub window: (ByteSize, ByteSize),
+    /// Generations asked for at the same time, at most.
+    pub requests_max: u16,
+    /// Prefetches at the same time; more are dropped.
+    pub prefetches_max: usize,
+}
+
+impl Config {
+    /// One server with everything else as it usually is.
+    pub fn new(server: Server, trust: Trust) -> Self {
+        Self {
+            servers: vec![server],
+            trust,
+            datagrams: true,
+            connect_timeout: Duration::from_secs(10),
+            reconnect_max: Duration::from_secs(8),
+            answer_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            deadline: None,
+            cache: ByteSize::mib(64),
+            window: (ByteSize::kib(256), ByteSize::mib(16)),
+            requests_max: 64,
+            prefetches_max: 8,
+        }
+    }
+}
+
+/// What has become of the work so far.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// Whether a connection stands.
+    pub connected: bool,
+    /// Connections that were lost and made again.
+    pub reconnects: u64,
+    /// Blocks that were asked for and came.
+    pub blocks_received: u64,
+    /// Those that brought something.
+    pub blocks_innovative: u64,
+    /// Those that brought nothing.
+    pub blocks_useless: u64,
+    /// Those that came after their generation was complete.
+    pub blocks_late: u64,
+    /// Those that are source blocks.
+    pub blocks_systematic: u64,
+    /// Datagrams lost on the way.
+    pub datagrams_lost: u64,
+    /// Lost datagrams that other blocks made up for.
+    pub blocks_repaired: u64,
+    /// Generations decoded.
+    pub generations: u64,
+    /// Segments and whole objects with the right hash.
+    pub segments_verified: u64,
+    /// Segments and whole objects with a wrong one.
+    pub segments_corrupt: u64,
+    /// Verified bytes.
+    pub bytes: u64,
+    /// Bytes of UDP that came, headers and encryption included.
+    pub wire_bytes: u64,
+    /// The round trip.
+    pub rtt: Duration,
+    /// Share of the datagrams that are lost at present.
+    pub loss: f64,
+    /// Bytes of blocks a second at present.
+    pub rate: f64,
+    /// Generations under way.
+    pub progress: Vec<Progress>,
+}
+
+/// Why an object cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The server said so.
+    #[error("refused: {}", if .0.reason.is_empty() { format!("{:?}", .0.code).to_lowercase() } else { .0.reason.clone() })]
+    Refused(Refusal),
+    /// It was not complete in time.
+    #[error("too late")]
+    Deadline,
+    /// Nothing came for too long.
+    #[error("nothing came for too long")]
+    Stalled,
+    /// There is no connection, and none could be made.
+    #[error("no connection: {0}")]
+    Connection(String),
+    /// The bytes do not have the hash that names them, twice.
+    #[error("the bytes that came are not those of the segment")]
+    Corrupt,
+    /// The object changed at the origin between two of its parts.
+    #[error("the object changed at its origin")]
+    Changed,
+    /// Not a path that can be asked for.
+    #[error("`{0}` is not a path")]
+    Path(String),
+    /// The range does not lie in the object.
+    #[error("the range lies outside the object's {0} bytes")]
+    Range(u64),
+    /// The configuration does not work.
+    #[error("{0}")]
+    Setup(String),
+    /// The client's task has ended.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(refusal) => Self::Refused(refusal),
+            Failure::Deadline => Self::Deadline,
+            Failure::Stalled => Self::Stalled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_read_and_written() {
+        for (text, host, port) in [
+            ("ncs://example.org:4000", "example.org", 4000),
+            ("ncs://example.org", "example.org", DEFAULT_PORT),
+            ("ncs://[::1]:7/", "::1", 7),
+            ("[::1]", "::1", DEFAULT_PORT),
+            ("127.0.0.1:1", "127.0.0.1", 1),
+        ] {
+            let server: Server = text.parse().unwrap();
+            assert_eq!((server.host.as_str(), server.port), (host, port));
+            assert_eq!(server.to_string().parse(), Ok(server));
+        }
+        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000"] {
+            assert!(text.parse::<Server>().is_err(), "{text}");
+        }
+    }
 }
