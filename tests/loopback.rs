@@ -130,7 +130,7 @@ fn clip(length: usize) -> Vec<u8> {
 
 fn value(registry: &Registry, name: &str) -> f64 {
     let families = registry.gather();
-    let family = families.iter().find(|family| family.get_name() == name).expect("the series is there");
+    let family = families.iter().find(|family| family.name() == name).expect("the series is there");
     family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
 }
 
