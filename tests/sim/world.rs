@@ -250,10 +250,12 @@ impl World {
 
     /// The decoded bytes of a fetch, once all are there.
     pub(crate) fn decoded(&self, fetch: FetchId, length: usize) -> Option<Vec<u8>> {
-        let mut generations = self.generations.get(&fetch)?.clone();
+        let mut generations: Vec<_> = self.generations.get(&fetch)?.iter().collect();
+        if generations.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() != length {
+            return None;
+        }
         generations.sort_by_key(|(offset, _)| *offset);
-        let bytes: Vec<u8> = generations.into_iter().flat_map(|(_, bytes)| bytes).collect();
-        (bytes.len() == length).then_some(bytes)
+        Some(generations.into_iter().flat_map(|(_, bytes)| bytes).copied().collect())
     }
 
     /// Fetches a path and checks every byte; returns how long it took.
