@@ -69,7 +69,10 @@ fn numbers(config: &Config, report: &mut Report) {
     for (key, time) in [
         ("telemetry.rate_interval", config.telemetry.rate_interval),
         ("session.idle_timeout", config.session.idle_timeout),
-        ("ingest.timeout", config.ingest.timeout),
+        ("session.hello_timeout", config.session.hello_timeout),
+        ("ingest.connect_timeout", config.ingest.connect_timeout),
+        ("ingest.read_timeout", config.ingest.read_timeout),
+        ("ingest.rescan", config.ingest.rescan),
     ] {
         if time.is_zero() {
             report.fault(key, "zero is no time at all");

@@ -60,7 +60,7 @@ fn texts_become_what_their_keys_are() {
     assert!(!config.endpoint.gso);
     assert_eq!(config.encoder.batch_wait, Duration::from_secs(2));
     assert_eq!(config.encoder.batch_blocks_max, 512);
-    assert_eq!(config.device.cpu_threads.map(usize::from), Some(3));
+    assert_eq!(config.device.cpu_threads.count(), 3);
     assert_eq!(config.stream["live"].directory.as_deref(), Some(Path::new("/tmp/007")));
 }
 
