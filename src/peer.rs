@@ -11,6 +11,7 @@
 mod cache;
 mod client;
 mod driver;
+pub mod gateway;
 pub mod http;
 pub mod playlist;
 pub mod proto;
