@@ -9,8 +9,10 @@
 //! prefetches beyond the bound are dropped; everything else waits.
 
 mod cache;
+pub mod cli;
 mod client;
 mod driver;
+pub mod fetch;
 pub mod gateway;
 pub mod http;
 pub mod playlist;
