@@ -75,6 +75,8 @@ pub enum Origin {
     Kept(PathBuf),
     /// A pair made just now.
     Generated(PathBuf),
+    /// A pair made just now and kept nowhere.
+    Ephemeral,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,11 @@ impl ServerIdentity {
     /// Loads the pair, or makes one and keeps it.
     pub fn open(config: &Config) -> Result<Self, Error> {
         Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?))) })
+    }
+
+    /// Makes a pair that ends with this process: for a demonstration or a test.
+    pub fn ephemeral() -> Result<Self, Error> {
+        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?))) })
     }
 
     /// Reads the pair again. A pair that cannot be used is refused whole, and the one in use stays. Returns whether the

@@ -222,8 +222,15 @@ enum Link {
 #[derive(Debug)]
 enum Incoming {
     Head(BytesMut),
-    Blocks { alias: u16, records: Records },
-    Object { request: u64 },
+    Blocks {
+        alias: u16,
+        records: Records,
+    },
+    Object {
+        request: u64,
+    },
+    /// What still comes before STOP_SENDING has arrived.
+    Refused,
 }
 
 impl Proto {
@@ -367,7 +374,8 @@ impl Proto {
         }
     }
 
-    /// Takes the next bytes of a stream that the server has opened; `stream` is QUIC's number for it.
+    /// Takes the next bytes of a stream that the server has opened; `stream` is QUIC's number for it. Streams end with
+    /// [`Proto::handle_stream_end`], refused ones too.
     pub fn handle_stream(&mut self, now: Instant, stream: u64, bytes: &[u8]) -> Result<(), Violation> {
         match self.streams.entry(stream).or_insert_with(|| Incoming::Head(BytesMut::new())) {
             Incoming::Blocks { alias, records } => {
@@ -379,6 +387,7 @@ impl Proto {
                 let request = *request;
                 self.take_object(stream, request, bytes)
             }
+            Incoming::Refused => Ok(()),
             Incoming::Head(head) => {
                 head.extend_from_slice(bytes);
                 let Some((kind, length)) = StreamHead::parse(head)? else { return Ok(()) };
@@ -462,6 +471,16 @@ impl Proto {
         self.fetches.path()
     }
 
+    /// Whether the server takes nothing new.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.link, Link::Leaving)
+    }
+
+    /// Whether nothing is asked of the server at present.
+    pub fn is_quiet(&self) -> bool {
+        self.fetches.is_quiet() && self.outbox.is_empty()
+    }
+
     /// Whether everything wished for has been granted or refused.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()
@@ -530,7 +549,7 @@ impl Proto {
     }
 
     fn refuse_stream(&mut self, stream: u64) {
-        self.streams.remove(&stream);
+        self.streams.insert(stream, Incoming::Refused);
         self.stops.push_back(stream);
     }
 

@@ -33,18 +33,24 @@ pub(super) fn open(config: &Config) -> Result<Pair, Error> {
     }
 }
 
+/// Makes a pair for this process alone.
+pub(super) fn ephemeral() -> Result<Pair, Error> {
+    let pem = generate(&[])?;
+    parse(pem.as_bytes(), pem.as_bytes(), Origin::Ephemeral).map_err(Error::Setup)
+}
+
 fn load(cert: &Path, key: &Path, origin: Origin) -> Result<Pair, Error> {
     let (cert_pem, key_pem) = (read(cert)?, read(key)?);
-    let wrong = |reason: String| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), reason };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&cert_pem)
+    parse(&cert_pem, &key_pem, origin).map_err(|reason| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), reason })
+}
+
+fn parse(cert_pem: &[u8], key_pem: &[u8], origin: Origin) -> Result<Pair, String> {
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(cert_pem)
         .collect::<Result<_, _>>()
-        .map_err(|error| wrong(format!("the certificate is not PEM: {error}")))?;
-    let Some(fingerprint) = chain.first().map(Fingerprint::of) else {
-        return Err(wrong("the certificate's file has no certificate".into()));
-    };
-    let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| wrong(format!("the key is not PEM: {error}")))?;
-    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| format!("the certificate is not PEM: {error}"))?;
+    let fingerprint = chain.first().map(Fingerprint::of).ok_or("the certificate's file has no certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| format!("the key is not PEM: {error}"))?;
+    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()).map_err(|error| error.to_string())?;
     Ok(Pair { certified: Arc::new(certified), fingerprint, origin })
 }
 

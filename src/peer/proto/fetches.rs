@@ -135,6 +135,11 @@ impl Fetches {
         self.stirred = true;
     }
 
+    /// Whether no request is open.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.aliases.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.fetches.is_empty()
     }
