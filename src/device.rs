@@ -532,7 +532,9 @@ mod tests {
         assert_eq!(toml::to_string(&config).unwrap(), text);
         assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
         assert_eq!(toml::from_str::<Config>("cpu_threads = \"auto\"").unwrap().cpu_threads, Threads::Auto);
-        for bad in ["cpu_threads = 0", "cpu_threads = -1", "cpu_threads = 1025", "queue_batches = 0", "cpu_isa = \"mmx\"", "x = 1"] {
+        for bad in
+            ["cpu_threads = 0", "cpu_threads = -1", "cpu_threads = 1025", "queue_batches = 0", "cpu_isa = \"mmx\"", "x = 1"]
+        {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
     }

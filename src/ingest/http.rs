@@ -81,7 +81,8 @@ impl Http {
             headers.insert(key, value);
         }
         if let Some(host) = &origin.host {
-            let value = HeaderValue::try_from(host.as_str()).map_err(|error| OpenError::Header("host".into(), error.to_string()))?;
+            let value =
+                HeaderValue::try_from(host.as_str()).map_err(|error| OpenError::Header("host".into(), error.to_string()))?;
             headers.insert(header::HOST, value);
         }
         Ok(Self { client: client.build()?, origin, headers, config: config.clone(), metrics })
@@ -118,9 +119,13 @@ impl Http {
             (StatusCode::OK, Want::Part(_) | Want::Listed(_)) => Err(Error::NoRanges),
             (StatusCode::PARTIAL_CONTENT, Want::Part(range)) => self.part(response, range, false).await,
             (StatusCode::PARTIAL_CONTENT, Want::Listed(range)) => self.part(response, range, true).await,
-            (StatusCode::RANGE_NOT_SATISFIABLE, _) => Err(Error::OutOfRange(content_range(&response).and_then(|range| range.total))),
+            (StatusCode::RANGE_NOT_SATISFIABLE, _) => {
+                Err(Error::OutOfRange(content_range(&response).and_then(|range| range.total)))
+            }
             (StatusCode::NOT_FOUND | StatusCode::GONE, _) => Err(Error::NotFound),
-            (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, _) => Err(Error::Unavailable(response.status().as_u16())),
+            (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, _) => {
+                Err(Error::Unavailable(response.status().as_u16()))
+            }
             (status, _) if status.is_client_error() => Err(Error::Refused(status.as_u16())),
             (status, _) if status.is_server_error() => Err(Error::Unavailable(status.as_u16())),
             (status, _) => Err(Error::Protocol(format!("status {}", status.as_u16()))),
@@ -151,10 +156,16 @@ impl Http {
         if !matches!(to.scheme(), "http" | "https") || (from.scheme() == "https" && to.scheme() == "http") {
             return Err(Error::Redirect(format!("to the scheme {}", to.scheme())));
         }
-        let listed = self.origin.redirect_hosts.iter().any(|allowed| {
-            *allowed == authority(to) || (allowed == host && to.port().is_none())
-        });
-        if listed || self.is_origin(to) { Ok(()) } else { Err(Error::Redirect(format!("to {}, which is not allowed", authority(to)))) }
+        let listed = self
+            .origin
+            .redirect_hosts
+            .iter()
+            .any(|allowed| *allowed == authority(to) || (allowed == host && to.port().is_none()));
+        if listed || self.is_origin(to) {
+            Ok(())
+        } else {
+            Err(Error::Redirect(format!("to {}, which is not allowed", authority(to))))
+        }
     }
 
     fn is_origin(&self, url: &Url) -> bool {

@@ -39,11 +39,20 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let name = |noun: &str| format!("ncserverd_ingest_{noun}");
         let source = &["source"];
-        let requests =
-            register::counters(registry, &name("requests_total"), "Requests to origins, retries and redirects included.", source)?;
-        let retries = register::counters(registry, &name("retries_total"), "Requests to origins sent again after a fault.", source)?;
-        let not_modified =
-            register::counters(registry, &name("not_modified_total"), "Answers of origins that an object has not changed.", source)?;
+        let requests = register::counters(
+            registry,
+            &name("requests_total"),
+            "Requests to origins, retries and redirects included.",
+            source,
+        )?;
+        let retries =
+            register::counters(registry, &name("retries_total"), "Requests to origins sent again after a fault.", source)?;
+        let not_modified = register::counters(
+            registry,
+            &name("not_modified_total"),
+            "Answers of origins that an object has not changed.",
+            source,
+        )?;
         let bytes = register::counters(registry, &name("bytes_total"), "Bytes of objects read from origins.", source)?;
         let seconds = register::histograms(
             registry,

@@ -235,7 +235,10 @@ mod tests {
     fn spellings_of_one_path_are_one_value() {
         let path = ObjectPath::parse("bunny/v0/seg%2d%31 a.ts?token=a/../b&x=%2e").unwrap();
         assert_eq!(path.as_str(), "bunny/v0/seg-1%20a.ts?token=a/../b&x=%2e");
-        assert_eq!(path, ObjectPath::parse("bunny/%7630/seg-1%20a.ts?token=a/../b&x=%2e".replace("%7630", "v0").as_str()).unwrap());
+        assert_eq!(
+            path,
+            ObjectPath::parse("bunny/%7630/seg-1%20a.ts?token=a/../b&x=%2e".replace("%7630", "v0").as_str()).unwrap()
+        );
         assert_eq!(path.query(), Some("token=a/../b&x=%2e"));
         assert_eq!(path.path(), "bunny/v0/seg-1%20a.ts");
         assert_eq!(path.parent(), "bunny/v0");
@@ -248,8 +251,25 @@ mod tests {
     #[test]
     fn paths_out_of_the_stream_are_refused() {
         for text in [
-            "..", ".", "../x", "a/../b", "a/./b", "%2e%2e/x", "a/%2E%2e/b", ".%2e/x", "a/..%2fb", "a%2f..%2fb", "a%2fb",
-            "%252e%252e/x", "a/%25252e%25252e", "..%00", "..;/x", "..;a=b/x", "a/%2e%2e;x/b", "a%255c..", "%252f",
+            "..",
+            ".",
+            "../x",
+            "a/../b",
+            "a/./b",
+            "%2e%2e/x",
+            "a/%2E%2e/b",
+            ".%2e/x",
+            "a/..%2fb",
+            "a%2f..%2fb",
+            "a%2fb",
+            "%252e%252e/x",
+            "a/%25252e%25252e",
+            "..%00",
+            "..;/x",
+            "..;a=b/x",
+            "a/%2e%2e;x/b",
+            "a%255c..",
+            "%252f",
         ] {
             assert!(ObjectPath::parse(text).is_err(), "{text}");
         }

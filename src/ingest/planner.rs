@@ -276,10 +276,15 @@ impl Planner {
         if tracked.sequence != Some(media.media_sequence) || tracked.segments != listed || tracked.live != live {
             tracked.changed = now;
         }
-        tracked.parents = listed.iter().filter_map(|segment| segment.cut.as_ref()).map(|cut| cut.path.parent().to_owned()).collect();
+        tracked.parents =
+            listed.iter().filter_map(|segment| segment.cut.as_ref()).map(|cut| cut.path.parent().to_owned()).collect();
         let mut seen = HashSet::new();
-        let cuts: Vec<Cut> =
-            listed.iter().flat_map(|segment| segment.map.iter().chain(&segment.cut)).filter(|cut| seen.insert(*cut)).cloned().collect();
+        let cuts: Vec<Cut> = listed
+            .iter()
+            .flat_map(|segment| segment.map.iter().chain(&segment.cut))
+            .filter(|cut| seen.insert(*cut))
+            .cloned()
+            .collect();
         tracked.sequence = Some(media.media_sequence);
         tracked.segments = listed;
         tracked.edge = edge;

@@ -119,7 +119,10 @@ fn ranges_without_an_offset_follow_each_other_through_a_sliding_window() {
     };
     assert_eq!(planner.update(&list, window(0).as_bytes(), now).unwrap().prefetch, [piece("x.ts", 100..200)]);
     let plan = planner.update(&list, window(1).as_bytes(), now).unwrap();
-    assert_eq!((plan.step, plan.prefetch, plan.left), (Step::Forward, vec![piece("x.ts", 200..300)], vec![piece("x.ts", 0..100)]));
+    assert_eq!(
+        (plan.step, plan.prefetch, plan.left),
+        (Step::Forward, vec![piece("x.ts", 200..300)], vec![piece("x.ts", 0..100)])
+    );
 }
 
 #[test]
@@ -215,7 +218,8 @@ fn what_cannot_be_read_to_its_end_changes_nothing() {
         ("", Error::NoPlaylist),
         ("<html>", Error::NoPlaylist),
         ("#EXTM3U8\nx.ts", Error::NoPlaylist),
-        ("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"x\n#EXTINF:2,\na.ts?x=1\n#EXTINF:2,\nb.ts", Error::Unreadable),
+        ("#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1,BAD\na.m3u8?x=1\n", Error::Unreadable),
+        ("#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:7x\n#EXTINF:2,\na.ts", Error::Unreadable),
         ("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:18446744073709551615@1\na.ts", Error::Unreadable),
         ("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:0@1\na.ts", Error::Unreadable),
     ] {
@@ -223,7 +227,8 @@ fn what_cannot_be_read_to_its_end_changes_nothing() {
     }
     assert_eq!(planner.update(&list, b"#EXTM3U\n\xff", now), Err(Error::NoPlaylist));
     assert_eq!(planner.update(&list, live(0, 3).as_bytes(), now), Ok(Plan::default()));
-    let delta = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:0\n#EXT-X-SKIP:SKIPPED-SEGMENTS=2\n#EXTINF:4,\nseg3.ts\n";
+    let delta =
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:0\n#EXT-X-SKIP:SKIPPED-SEGMENTS=2\n#EXTINF:4,\nseg3.ts\n";
     assert_eq!(planner.update(&list, delta.as_bytes(), now), Ok(Plan::default()));
 }
 
