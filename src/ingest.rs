@@ -37,6 +37,7 @@ pub use path::{ObjectPath, PathError};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Objects up to this size are one segment; larger ones are cut into parts of it.
+    #[serde(with = "crate::config::size")]
     pub segment_max_bytes: ByteSize,
     /// How long a connection to an origin may take.
     #[serde(with = "crate::config::duration")]
@@ -69,6 +70,7 @@ pub struct Config {
     /// How many objects of a stream are known at once; the least recently used are forgotten.
     pub objects_max: u32,
     /// How many bytes of playlists and small objects of a stream are kept at once.
+    #[serde(with = "crate::config::size")]
     pub small_bytes_max: ByteSize,
 }
 

@@ -40,9 +40,10 @@ use sync::{Arc, Mutex};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for coded blocks, header room included.
+    #[serde(with = "crate::config::size")]
     pub bytes: ByteSize,
     /// How many sessions one coded block may serve.
-    pub max_reuse: u32,
+    pub max_reuse: u16,
 }
 
 impl Default for Config {
@@ -93,8 +94,10 @@ impl Ring {
     pub fn new(config: &Config, metrics: Metrics) -> Self {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
         metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let board = Mutex::new(Board::new(config.max_reuse, Ready::share));
-        Self { shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: config.max_reuse.max(1), metrics }) }
+        let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
+        Self {
+            shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }),
+        }
     }
 
     /// A session wants this many more coded blocks of a generation.
@@ -146,12 +149,12 @@ impl Ring {
     /// home.
     pub fn reserve(&self, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
-        let mut slots = self.shared.pool.take(size, count, Some(waker));
+        let mut slots = Pool::take(&self.shared.pool, size, count, Some(waker));
         if slots.len() < count {
             let dropped = self.board().drop_unwanted(count - slots.len());
             self.shared.metrics.dropped.inc_by(dropped.len() as u64);
             drop(dropped);
-            slots.extend(self.shared.pool.take(size, count - slots.len(), Some(waker)));
+            slots.extend(Pool::take(&self.shared.pool, size, count - slots.len(), Some(waker)));
         }
         slots
     }
@@ -304,3 +307,6 @@ impl fmt::Debug for Payload {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

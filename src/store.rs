@@ -35,12 +35,13 @@ use index::{Cause, Index};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How much memory of the device held segments may occupy.
+    #[serde(with = "crate::config::size")]
     pub bytes: ByteSize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::gib(1) }
+        Self { bytes: ByteSize::mib(512) }
     }
 }
 

@@ -40,8 +40,10 @@ use point::{Point, Shared};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the objects are: an `http://` or `https://` URL, or a directory.
-    pub origin: String,
+    /// URL that paths of the stream are appended to.
+    pub origin: Option<String>,
+    /// Directory that is watched instead of an origin; its files are the objects.
+    pub directory: Option<PathBuf>,
     /// Most blocks in a generation.
     pub n_max: u16,
     /// Bytes of a block.
@@ -61,6 +63,7 @@ pub struct Config {
     #[serde(with = "crate::config::duration")]
     pub playlist_stale_after: Duration,
     /// The largest playlist or other mutable object.
+    #[serde(with = "crate::config::size")]
     pub playlist_max_bytes: ByteSize,
     /// How long an immutable object is used without asking the origin whether it still is the same.
     #[serde(with = "crate::config::duration")]
@@ -68,14 +71,17 @@ pub struct Config {
     /// How many segments at the live edge are fetched before anybody asks; none with 0.
     pub prefetch: u16,
     /// Playlists to follow whether anybody asks or not; a master playlist brings its variants.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
     pub playlists: Vec<String>,
     /// Extensions of mutable objects.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
     pub mutable: Vec<String>,
     /// Headers to send to the origin.
     pub headers: BTreeMap<String, String>,
     /// `Host` to send to the origin instead of the URL's.
     pub host: Option<String>,
     /// Hosts, as `name` or `name:port`, that the origin may redirect to.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
     pub redirect_hosts: Vec<String>,
     /// How long a fetch may take, retries included.
     #[serde(with = "crate::config::duration")]
@@ -85,11 +91,12 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            origin: String::new(),
+            origin: None,
+            directory: None,
             n_max: 128,
             block_bytes: 4096,
             first_pass: FirstPass::default(),
-            retention: Duration::from_secs(30),
+            retention: Duration::from_secs(60),
             playlist_age: Duration::from_millis(500),
             playlist_grace: Duration::from_secs(10),
             playlist_stale_after: Duration::from_secs(60),
@@ -106,7 +113,7 @@ impl Default for Config {
     }
 }
 
-/// Every stream by its name: one or more words of letters, digits, `-`, `_` and `.`, separated by `/`.
+/// Every stream by its name: 1 to 64 letters, digits, `-` and `_`.
 pub type Streams = BTreeMap<String, Config>;
 
 /// What is wrong with the configuration of a stream.
@@ -123,8 +130,11 @@ pub struct Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The name.
-    #[error("a name is made of letters, digits, `-`, `_` and `.`, in words separated by `/`")]
+    #[error("a name is 1 to 64 letters, digits, `-` or `_`: it is the first part of a path")]
     Name,
+    /// Neither origin nor directory, or both.
+    #[error("a stream has either `origin` (a URL) or `directory` (a path)")]
+    Place,
     /// The origin.
     #[error("origin = \"{0}\": {1}")]
     Origin(String, &'static str),
@@ -227,7 +237,7 @@ impl Library {
     /// New segments of a stream as they appear; `None` if there is no such stream. Closed when the stream goes.
     pub fn subscribe(&self, stream: &str) -> Option<broadcast::Receiver<Arc<Resolved>>> {
         let points = self.inner.points.load();
-        points.get(stream.trim_matches('/')).map(|running| running.point.announced.subscribe())
+        points.get(stream).map(|running| running.point.announced.subscribe())
     }
 
     /// New live segments of all streams as they come in, for whoever warms them.
@@ -298,14 +308,14 @@ impl Library {
         Ok(Running { point, _task: Arc::new(Task(task)) })
     }
 
-    /// The stream with the longest name that the path begins with, and the rest of the path.
+    /// The stream that a path begins with, and the rest of the path.
     fn locate(&self, path: &str) -> Result<(Arc<Point>, ObjectPath), Refusal> {
-        let rest = path.strip_prefix('/').ok_or_else(|| unknown("a path begins with /"))?;
-        let end = rest.find('?').unwrap_or(rest.len());
+        let (name, object) = path
+            .strip_prefix('/')
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(|| unknown("a path is / and the name of the stream, / and the path of the object"))?;
         let points = self.inner.points.load();
-        let mut cuts = rest[..end].rmatch_indices('/').map(|(at, _)| at);
-        let (running, object) =
-            cuts.find_map(|at| Some((points.get(&rest[..at])?, &rest[at + 1..]))).ok_or_else(|| unknown("no such stream"))?;
+        let running = points.get(name).ok_or_else(|| unknown("no such stream"))?;
         let object = ObjectPath::parse(object).map_err(|error| unknown(&error.to_string()))?;
         Ok((Arc::clone(&running.point), object))
     }
@@ -350,11 +360,8 @@ enum Place {
 
 impl Settings {
     fn new(name: &str, config: &Config, ingest: &ingest::Config) -> Result<Self, Fault> {
-        let is_word = |word: &str| {
-            let is_plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-            is_plain && !word.bytes().all(|byte| byte == b'.')
-        };
-        if !name.split('/').all(is_word) {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err(Fault::Name);
         }
         Shape::new(ingest.segment_max_bytes.as_u64(), config.block_bytes, config.n_max)?;
@@ -385,18 +392,15 @@ impl Settings {
 
 impl Place {
     fn new(config: &Config) -> Result<Self, Fault> {
-        let fail = |why| Fault::Origin(config.origin.clone(), why);
-        if config.origin.is_empty() {
-            return Err(fail("a URL or a directory is needed"));
-        }
-        let Some((scheme, _)) = config.origin.split_once("://") else {
-            return Ok(Self::Directory(config.origin.clone().into()));
+        let origin = match (&config.origin, &config.directory) {
+            (Some(origin), None) => origin,
+            (None, Some(directory)) => return Ok(Self::Directory(directory.clone())),
+            (Some(_), Some(_)) | (None, None) => return Err(Fault::Place),
         };
-        let mut base = Url::parse(&config.origin).map_err(|_| fail("this is no URL"))?;
-        match scheme {
-            "http" | "https" => {}
-            "file" => return base.to_file_path().map(Self::Directory).map_err(|()| fail("this is no local directory")),
-            _ => return Err(fail("http, https and file are possible")),
+        let fail = |why| Fault::Origin(origin.clone(), why);
+        let mut base = Url::parse(origin).map_err(|_| fail("this is no URL"))?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(fail("http and https are possible"));
         }
         if base.query().is_some() || base.fragment().is_some() {
             return Err(fail("a query or fragment cannot be kept; send what the origin needs in headers"));
@@ -442,42 +446,33 @@ mod tests {
     }
 
     fn config(origin: &str) -> Config {
-        Config { origin: origin.into(), ..Config::default() }
+        Config { origin: Some(origin.into()), ..Config::default() }
     }
 
     #[test]
-    fn names_are_words() {
-        for (name, is_good) in [
-            ("live", true),
-            ("live/bunny-1.x_y", true),
-            ("", false),
-            ("a//b", false),
-            ("..", false),
-            ("a/../b", false),
-            ("a b", false),
-            ("/a", false),
-        ] {
-            assert_eq!(settings(name, &config("/srv")).is_ok(), is_good, "{name}");
+    fn names_are_one_part_of_a_path() {
+        for (name, is_good) in [("live-1_X", true), ("", false), ("a/b", false), ("..", false), ("a b", false), ("é", false)] {
+            assert_eq!(settings(name, &config("http://origin.test")).is_ok(), is_good, "{name}");
         }
     }
 
     #[test]
-    fn origins_are_urls_or_directories() {
+    fn origins_are_urls() {
         let place = |origin: &str| settings("s", &config(origin)).map(|settings| settings.place);
-        assert_eq!(place("/srv/live").unwrap(), Place::Directory("/srv/live".into()));
-        assert_eq!(place("media").unwrap(), Place::Directory("media".into()));
-        assert_eq!(place("file:///srv/live").unwrap(), Place::Directory("/srv/live".into()));
         let Ok(Place::Http(origin)) = place("https://origin.test/base") else { panic!("an origin over HTTP") };
         assert_eq!(origin.base.as_str(), "https://origin.test/base/");
-        for origin in ["", "ftp://x/", "http://", "http://x/?a", "http://x/#a"] {
+        for origin in ["", "media", "/srv", "ftp://x/", "http://", "http://x/?a", "http://x/#a"] {
             assert!(place(origin).is_err(), "{origin}");
         }
+        let both = Config { directory: Some("/srv".into()), ..config("http://origin.test") };
+        assert!(matches!(settings("s", &both), Err(Fault::Place)));
+        assert!(matches!(settings("s", &Config::default()), Err(Fault::Place)));
     }
 
     #[test]
     fn what_cannot_be_cut_is_refused() {
-        assert!(settings("s", &Config { n_max: 0, ..config("/srv") }).is_err());
-        assert!(settings("s", &Config { block_bytes: 100, ..config("/srv") }).is_err());
-        assert!(settings("s", &Config { playlists: vec!["../x.m3u8".into()], ..config("/srv") }).is_err());
+        assert!(settings("s", &Config { n_max: 0, ..config("http://origin.test") }).is_err());
+        assert!(settings("s", &Config { block_bytes: 100, ..config("http://origin.test") }).is_err());
+        assert!(settings("s", &Config { playlists: vec!["../x.m3u8".into()], ..config("http://origin.test") }).is_err());
     }
 }

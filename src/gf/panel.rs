@@ -110,7 +110,7 @@ impl Kernels {
     /// # Panics
     /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in length.
     pub fn combine_scattered(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]]) {
-        let block_bytes = outs.first().map_or(0, |out| out.len());
+        let Some(block_bytes) = outs.first().map(|out| out.len()) else { return };
         let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
         assert!(lengths.all(|length| length == block_bytes), "blocks of {block_bytes} bytes");
         let columns = Columns::new(block_bytes);

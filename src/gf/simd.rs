@@ -15,7 +15,236 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The loops, for one instruction set.
+///
+/// The file that uses it has defined `Vector` (`WIDTH` bytes), `Split` (a source vector ready to be multiplied), `Factor` (a
+/// coefficient likewise), `STEP` (sources that one step takes in) and, with the same features enabled, the functions `zero`,
+/// `load`, `store`, `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for `STEP` sources).
+/// `columns` are the numbers of vectors that one pass keeps sums of, the largest first; widths of sources are multiples of the
+/// last.
+#[cfg(target_arch = "x86_64")]
+macro_rules! kernels {
+    ($isa:expr, $features:literal, columns: [$most:literal $(, $fewer:literal)*]) => {
+        use super::super::gf256;
+        use super::{Isa, Kernels, Line, Strip, Table};
+
+        pub(super) static TABLE: Table = Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, spread };
+
+        #[target_feature(enable = $features)]
+        fn add(dst: &mut [u8], src: &[u8]) {
+            let (dst, dst_rest) = dst.as_chunks_mut::<WIDTH>();
+            let (src, src_rest) = src.as_chunks::<WIDTH>();
+            for (dst, src) in dst.iter_mut().zip(src) {
+                write(dst, xor(read(dst), read(src)));
+            }
+            dst_rest.iter_mut().zip(src_rest).for_each(|(sum, byte)| *sum ^= byte);
+        }
+
+        #[target_feature(enable = $features)]
+        fn scale(dst: &mut [u8], c: u8) {
+            let factor = factor(c);
+            let (dst, rest) = dst.as_chunks_mut::<WIDTH>();
+            for dst in dst {
+                write(dst, mul_add(zero(), split(read(dst)), factor));
+            }
+            write_part(rest, mul_add(zero(), split(read_part(rest)), factor));
+        }
+
+        #[target_feature(enable = $features)]
+        fn mul_add_bytes(dst: &mut [u8], src: &[u8], c: u8) {
+            let factor = factor(c);
+            let (dst, dst_rest) = dst.as_chunks_mut::<WIDTH>();
+            let (src, src_rest) = src.as_chunks::<WIDTH>();
+            for (dst, src) in dst.iter_mut().zip(src) {
+                write(dst, mul_add(read(dst), split(read(src)), factor));
+            }
+            write_part(dst_rest, mul_add(read_part(dst_rest), split(read_part(src_rest)), factor));
+        }
+
+        #[target_feature(enable = $features)]
+        fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
+            let width = strip.width * Line::BYTES;
+            for (rows, outs) in rows.chunks(Kernels::ROWS).zip(outs.chunks_mut(Kernels::ROWS)) {
+                let mut column = 0;
+                while column < width {
+                    let vectors = ((width - column) / WIDTH).min($most);
+                    // SAFETY: `column + vectors * WIDTH` is at most the strip's width, and every row has a coefficient for each
+                    // source, as `Kernels::combine_strip` has checked.
+                    unsafe {
+                        match (rows.len(), vectors) {
+                            (1, $most) => block::<1, $most>(strip, rows, outs, column, at + column, accumulate),
+                            (2, $most) => block::<2, $most>(strip, rows, outs, column, at + column, accumulate),
+                            (3, $most) => block::<3, $most>(strip, rows, outs, column, at + column, accumulate),
+                            (4, $most) => block::<4, $most>(strip, rows, outs, column, at + column, accumulate),
+                            $(
+                                (1, $fewer) => block::<1, $fewer>(strip, rows, outs, column, at + column, accumulate),
+                                (2, $fewer) => block::<2, $fewer>(strip, rows, outs, column, at + column, accumulate),
+                                (3, $fewer) => block::<3, $fewer>(strip, rows, outs, column, at + column, accumulate),
+                                (4, $fewer) => block::<4, $fewer>(strip, rows, outs, column, at + column, accumulate),
+                            )*
+                            _ => unreachable!("lines are whole numbers of vectors"),
+                        }
+                    }
+                    column += vectors * WIDTH;
+                }
+            }
+        }
+
+        /// `ROWS` rows times `COLUMNS` vectors of each source from byte `column` on, all sums in registers.
+        ///
+        /// # Safety
+        /// `column + COLUMNS * WIDTH` is at most the width of the strip; there are `ROWS` rows, each with a coefficient for every
+        /// source.
+        #[target_feature(enable = $features)]
+        unsafe fn block<const ROWS: usize, const COLUMNS: usize>(
+            strip: Strip<'_>,
+            rows: &[&[u8]],
+            outs: &mut [&mut [u8]],
+            column: usize,
+            at: usize,
+            accumulate: bool,
+        ) {
+            let mut coefficients = [std::ptr::null(); ROWS];
+            let mut sums = [[zero(); COLUMNS]; ROWS];
+            for row in 0..ROWS {
+                coefficients[row] = rows[row].as_ptr();
+                if accumulate {
+                    for (index, sum) in sums[row].iter_mut().enumerate() {
+                        *sum = read_at(outs[row], at + index * WIDTH);
+                    }
+                }
+            }
+            let mut source = 0;
+            while source + STEP <= strip.count {
+                // SAFETY: sources `source` to `source + STEP - 1` exist; the rest is the caller's promise.
+                unsafe { step::<ROWS, COLUMNS>(&mut sums, strip, coefficients, source, STEP, column) };
+                source += STEP;
+            }
+            if source < strip.count {
+                // SAFETY: as above, for the sources that are left.
+                unsafe { step::<ROWS, COLUMNS>(&mut sums, strip, coefficients, source, strip.count - source, column) };
+            }
+            for row in 0..ROWS {
+                for (index, sum) in sums[row].into_iter().enumerate() {
+                    write_at(outs[row], at + index * WIDTH, sum);
+                }
+            }
+        }
+
+        /// Adds the products with `count` sources, `STEP` at most, from `source` on.
+        ///
+        /// # Safety
+        /// The sources exist, `column + COLUMNS * WIDTH` is at most the width of the strip, and every pointer of `coefficients`
+        /// leads to one for each source of the strip.
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn step<const ROWS: usize, const COLUMNS: usize>(
+            sums: &mut [[Vector; COLUMNS]; ROWS],
+            strip: Strip<'_>,
+            coefficients: [*const u8; ROWS],
+            source: usize,
+            count: usize,
+            column: usize,
+        ) {
+            let mut factors = [[factor(0); STEP]; ROWS];
+            for row in 0..ROWS {
+                for index in 0..count {
+                    // SAFETY: a coefficient for each source, by the caller's promise.
+                    factors[row][index] = factor(unsafe { *coefficients[row].add(source + index) });
+                }
+            }
+            for vector in 0..COLUMNS {
+                let mut splits = [split(zero()); STEP];
+                for index in 0..count {
+                    let start = ((source + index) * strip.stride + strip.first) * Line::BYTES + column + vector * WIDTH;
+                    // SAFETY: within the strip by the caller's promise, and within its lines by `Strip::new`. Lines are aligned
+                    // to 64 bytes, columns to `WIDTH`.
+                    splits[index] = split(unsafe { load(strip.lines.as_ptr().cast::<u8>().add(start)) });
+                }
+                for row in 0..ROWS {
+                    sums[row][vector] = mul_add_step(sums[row][vector], splits, factors[row]);
+                }
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        fn spread(rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
+            for (row, &c) in rows.chunks_exact_mut(stride).zip(factors) {
+                if c == 0 {
+                    continue;
+                }
+                let factor = factor(c);
+                for (line, source) in row[first..first + source.len()].iter_mut().zip(source) {
+                    for (dst, src) in line.0.as_chunks_mut::<WIDTH>().0.iter_mut().zip(source.0.as_chunks::<WIDTH>().0) {
+                        write(dst, mul_add(read(dst), split(read(src)), factor));
+                    }
+                }
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn read(bytes: &[u8; WIDTH]) -> Vector {
+            // SAFETY: `WIDTH` bytes may be read, and `load` demands no alignment.
+            unsafe { load(bytes.as_ptr()) }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn write(bytes: &mut [u8; WIDTH], vector: Vector) {
+            // SAFETY: `WIDTH` bytes may be written, and `store` demands no alignment.
+            unsafe { store(bytes.as_mut_ptr(), vector) }
+        }
+
+        /// Up to `WIDTH` bytes, with zeros behind them.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn read_part(bytes: &[u8]) -> Vector {
+            let mut padded = [0; WIDTH];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            read(&padded)
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn write_part(bytes: &mut [u8], vector: Vector) {
+            let mut padded = [0; WIDTH];
+            write(&mut padded, vector);
+            bytes.copy_from_slice(&padded[..bytes.len()]);
+        }
+
+        /// What `bytes` has from `at` on, up to `WIDTH` of it.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn read_at(bytes: &[u8], at: usize) -> Vector {
+            let bytes = bytes.get(at..).unwrap_or_default();
+            match bytes.first_chunk() {
+                Some(whole) => read(whole),
+                None => read_part(bytes),
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn write_at(bytes: &mut [u8], at: usize, vector: Vector) {
+            let bytes = bytes.get_mut(at..).unwrap_or_default();
+            match bytes.first_chunk_mut() {
+                Some(whole) => write(whole, vector),
+                None => write_part(bytes, vector),
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod gfni;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod ssse3;
 
 /// An instruction set that the row operations are written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -86,11 +315,7 @@ impl Kernels {
 
     /// Those of `isa`, if this processor can run them.
     pub fn new(isa: Isa) -> Option<Self> {
-        let table = match isa {
-            Isa::Scalar => Some(&scalar::TABLE),
-            _ => None,
-        };
-        table.map(|table| Self { table })
+        table(isa).map(|table| Self { table })
     }
 
     /// One value for each instruction set that this processor has, the fastest last.
@@ -109,13 +334,13 @@ impl Kernels {
     /// If the lengths differ.
     pub fn add(&self, dst: &mut [u8], src: &[u8]) {
         assert_eq!(dst.len(), src.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `Table`); lengths are equal.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); lengths are equal.
         unsafe { (self.table.add)(dst, src) }
     }
 
     /// `dst[i] = c * dst[i]`.
     pub fn scale(&self, dst: &mut [u8], c: u8) {
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `Table`).
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`).
         unsafe { (self.table.scale)(dst, c) }
     }
 
@@ -125,7 +350,7 @@ impl Kernels {
     /// If the lengths differ.
     pub fn mul_add(&self, dst: &mut [u8], src: &[u8], c: u8) {
         assert_eq!(dst.len(), src.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `Table`); lengths are equal.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); lengths are equal.
         unsafe { (self.table.mul_add)(dst, src, c) }
     }
 
@@ -135,7 +360,7 @@ impl Kernels {
         assert_eq!(rows.len(), outs.len());
         assert!(rows.iter().all(|row| row.len() >= strip.count), "rows of {} coefficients", strip.count);
         assert!(outs.iter().all(|out| out.len() >= at), "outs of {at} bytes and more");
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `Table`); `Strip::new` has checked
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); `Strip::new` has checked
         // the strip against its lines, and the lines above check rows and outs.
         unsafe { (self.table.combine)(strip, rows, outs, at, accumulate) }
     }
@@ -143,7 +368,7 @@ impl Kernels {
     /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart, from line `first` of each on.
     pub(crate) fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
         assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `Table`); row i's lines end at
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); row i's lines end at
         // i * stride + first + source.len() at most, which the line above checks.
         unsafe { (self.table.spread)(rows, stride, first, factors, source) }
     }
@@ -155,10 +380,29 @@ impl fmt::Debug for Kernels {
     }
 }
 
+/// The table of `isa`, if this processor can run it. Nothing else leads to a table.
+#[cfg(target_arch = "x86_64")]
+fn table(isa: Isa) -> Option<&'static Table> {
+    let has_avx512 = || is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    match isa {
+        Isa::Scalar => Some(&scalar::TABLE),
+        Isa::Ssse3 => is_x86_feature_detected!("ssse3").then_some(&ssse3::TABLE),
+        Isa::Avx2 => is_x86_feature_detected!("avx2").then_some(&avx2::TABLE),
+        Isa::Avx512 => has_avx512().then_some(&avx512::TABLE),
+        Isa::Gfni => (has_avx512() && is_x86_feature_detected!("gfni")).then_some(&gfni::TABLE),
+    }
+}
+
+/// The table of `isa`, if this processor can run it. Nothing else leads to a table.
+#[cfg(not(target_arch = "x86_64"))]
+fn table(isa: Isa) -> Option<&'static Table> {
+    (isa == Isa::Scalar).then_some(&scalar::TABLE)
+}
+
 /// What an instruction set provides.
 ///
-/// All functions are unsafe for one reason: they use instructions that a processor may not have. `Kernels::new` hands out a table
-/// only after it has asked the processor. What else each demands of its arguments is checked by the method of `Kernels` that
+/// All functions are unsafe for one reason: they use instructions that a processor may not have. [`table`] hands one out only
+/// after it has asked the processor. What else each demands of its arguments is checked by the method of `Kernels` that
 /// calls it.
 struct Table {
     isa: Isa,

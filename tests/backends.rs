@@ -1,0 +1,208 @@
+//! One list of cases for every back end and instruction set that this machine has, by name, against the scalar definition.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use ncserverd::device::{BackendChoice, Batch, Config, Device, IsaChoice, KernelChoice, Task, Threads};
+use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
+use ncserverd::object::Shape;
+use prometheus::Registry;
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+/// The instruction sets to test. Prints the others, so that a log shows what it does not cover.
+fn kernels() -> Vec<Kernels> {
+    let (present, absent): (Vec<Isa>, Vec<Isa>) = Isa::ALL.into_iter().partition(|&isa| Kernels::new(isa).is_some());
+    println!("tested: {present:?}, not on this processor: {absent:?}");
+    assert!(present.contains(&Isa::Scalar));
+    assert_eq!(Kernels::available().map(|kernels| kernels.isa()).collect::<Vec<_>>(), present);
+    assert_eq!(Some(&Kernels::detect().isa()), present.last());
+    Kernels::available().collect()
+}
+
+fn random(length: usize, rng: &mut SmallRng) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Zeros and ones are more frequent than chance has it.
+fn random_row(n: usize, rng: &mut SmallRng) -> Vec<u8> {
+    (0..n).map(|_| if rng.random_bool(0.2) { rng.random_range(0..2) } else { rng.random() }).collect()
+}
+
+fn expected(row: &[u8], sources: &[&[u8]], block_bytes: usize) -> Vec<u8> {
+    let mut sum = vec![0; block_bytes];
+    for (&c, source) in row.iter().zip(sources) {
+        sum.iter_mut().zip(*source).for_each(|(sum, &byte)| *sum ^= gf256::mul(c, byte));
+    }
+    sum
+}
+
+/// Every coefficient, every length around a vector's, every misalignment of a few bytes.
+#[test]
+fn row_operations() {
+    let mut rng = SmallRng::seed_from_u64(1);
+    for kernels in kernels() {
+        for length in (0..200).chain([255, 256, 257, 1088, 4096, 4099]) {
+            let offset = length % 7;
+            let (dst, src) = (random(offset + length, &mut rng), random(offset + length, &mut rng));
+            let check = |name, out: &[u8], f: &dyn Fn(u8, u8) -> u8| {
+                let bytes = dst[offset..].iter().zip(&src[offset..]).map(|(&d, &s)| f(d, s)).collect::<Vec<_>>();
+                assert_eq!(out, bytes, "{name} {} {length}", kernels.isa());
+            };
+            let mut out = dst.clone();
+            kernels.add(&mut out[offset..], &src[offset..]);
+            check("add", &out[offset..], &|d, s| d ^ s);
+            for c in [0, 1, 2, 0x1D, 0x80, 0xFF, rng.random()] {
+                let mut out = dst.clone();
+                kernels.mul_add(&mut out[offset..], &src[offset..], c);
+                check("mul_add", &out[offset..], &|d, s| d ^ gf256::mul(c, s));
+                let mut out = dst.clone();
+                kernels.scale(&mut out[offset..], c);
+                check("scale", &out[offset..], &|d, _| gf256::mul(c, d));
+            }
+        }
+        let all: Vec<u8> = (0..=255).collect();
+        for c in 0..=255 {
+            let mut products = vec![0; 256];
+            kernels.mul_add(&mut products, &all, c);
+            assert!(products.iter().zip(&all).all(|(&product, &byte)| product == gf256::mul(c, byte)), "{} {c}", kernels.isa());
+        }
+    }
+}
+
+/// All numbers of rows and widths that the kernels treat differently, from packed and from scattered sources.
+#[test]
+fn combinations() {
+    let mut rng = SmallRng::seed_from_u64(2);
+    let lengths = [1, 15, 16, 17, 63, 64, 65, 80, 127, 128, 191, 192, 200, 256, 257, 320, 448, 1088, 1104];
+    for kernels in kernels() {
+        for (case, &block_bytes) in lengths.iter().cycle().take(3 * lengths.len()).enumerate() {
+            let (n, p) = (1 + case * 5 % 37, case % 10);
+            let bytes = random(n * block_bytes, &mut rng);
+            let sources: Vec<&[u8]> = bytes.chunks(block_bytes).collect();
+            let rows: Vec<Vec<u8>> = (0..p).map(|_| random_row(n, &mut rng)).collect();
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            let sums: Vec<Vec<u8>> = rows.iter().map(|row| expected(row, &sources, block_bytes)).collect();
+            let panel = Panel::of(&bytes, n, block_bytes);
+            let name = format!("{} n={n} k={block_bytes} p={p}", kernels.isa());
+            for scattered in [false, true] {
+                let mut buffers = vec![vec![0xEE; block_bytes + 5]; p];
+                let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[3..3 + block_bytes]).collect();
+                match scattered {
+                    false => kernels.combine(&rows, &panel, &mut outs),
+                    true => kernels.combine_scattered(&rows, &sources, &mut outs),
+                }
+                for (buffer, sum) in buffers.iter().zip(&sums) {
+                    assert_eq!(buffer[3..3 + block_bytes], sum[..], "{name}");
+                    assert!(buffer[..3].iter().chain(&buffer[3 + block_bytes..]).all(|&byte| byte == 0xEE), "{name}");
+                }
+            }
+            within(kernels, &bytes, block_bytes, &rows, &name);
+        }
+    }
+}
+
+/// The blocks in reverse order as sources, the first ones as targets.
+fn within(kernels: Kernels, bytes: &[u8], block_bytes: usize, rows: &[&[u8]], name: &str) {
+    let sources: Vec<&[u8]> = bytes.chunks(block_bytes).rev().collect();
+    let rows = &rows[..rows.len().min(sources.len())];
+    let order: Vec<u16> = (0..).take(sources.len()).collect::<Vec<_>>().into_iter().rev().collect();
+    let targets: Vec<u16> = (0..).take(rows.len()).collect();
+    let mut blocks = bytes.to_vec();
+    kernels.combine_within(rows, &mut blocks, block_bytes, &order, &targets);
+    for (index, block) in blocks.chunks(block_bytes).enumerate() {
+        match rows.get(index) {
+            Some(row) => assert_eq!(block, expected(row, &sources, block_bytes), "{name}"),
+            None => assert_eq!(block, &bytes[index * block_bytes..][..block_bytes], "{name}"),
+        }
+    }
+}
+
+fn back_ends() -> Vec<Config> {
+    let isas = [IsaChoice::Scalar, IsaChoice::Ssse3, IsaChoice::Avx2, IsaChoice::Avx512, IsaChoice::Gfni];
+    let simd = isas.into_iter().map(|cpu_isa| (KernelChoice::Simd, cpu_isa));
+    let all = simd.chain([(KernelChoice::Table, IsaChoice::Auto), (KernelChoice::Auto, IsaChoice::Auto)]);
+    let threads = |count| Threads::Count(NonZeroU16::new(count).unwrap());
+    let all = all.flat_map(|(kernel, cpu_isa)| [1, 2, 5].map(|count| (kernel, cpu_isa, threads(count))));
+    let config = |(kernel, cpu_isa, cpu_threads)| Config {
+        backend: BackendChoice::Cpu,
+        kernel,
+        cpu_isa,
+        cpu_threads,
+        ..Config::default()
+    };
+    all.map(config).collect()
+}
+
+/// What a device writes for a batch over two segments of different shapes.
+async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
+    let mut rng = SmallRng::seed_from_u64(3);
+    let mut batch = Batch::default();
+    for (length, block_bytes, n_max) in [(70_001, 1088, 64), (5_000, 4096, 128), (65_536, 64, 1024), (40_000, 4096, 8)] {
+        let shape = Shape::new(length, block_bytes, n_max).unwrap();
+        let bytes = Bytes::from(random(usize::try_from(length).unwrap(), &mut rng));
+        let resident = Arc::new(device.load(bytes, shape).await.unwrap());
+        for generation in shape.iter() {
+            let key = RowKey { key: 99, generation: u64::from(generation.index) };
+            for (i, count) in [1_u16, 3, 70].into_iter().enumerate() {
+                let explicit = random(usize::from(count) * usize::from(generation.n), &mut rng);
+                let rows = match i {
+                    0 => Rows::Source { indices: vec![generation.n - 1; usize::from(count)] },
+                    1 => Rows::Explicit { n: generation.n, coefficients: explicit.into() },
+                    _ => Rows::Seeded { key, first_seed: u32::MAX - 5, count: u32::from(count) },
+                };
+                let out = vec![BytesMut::zeroed(16 + block_bytes as usize); usize::from(count)];
+                let resident = Arc::clone(&resident);
+                batch.tasks.push(Task { resident, generation: generation.index, rows, out, out_offset: 16 });
+            }
+        }
+    }
+    let done = device.combine(batch).await.unwrap();
+    done.batch.tasks.into_iter().flat_map(|task| task.out).map(|slot| slot[16..].to_vec()).collect()
+}
+
+/// Every back end writes the same bytes. `device`'s own tests compare them with the definition.
+#[tokio::test]
+async fn back_ends_agree() {
+    let mut oracle: Option<Vec<Vec<u8>>> = None;
+    for config in back_ends() {
+        let name = format!("{:?} {:?} {}", config.kernel, config.cpu_isa, config.cpu_threads);
+        match Device::open(&config, &Registry::new()) {
+            Err(error) => println!("not tested: {name}: {error}"),
+            Ok((device, _thread)) => {
+                let blocks = combine_everything(&device).await;
+                println!("tested: {name} ({})", device.kernel());
+                assert!(*oracle.get_or_insert_with(|| blocks.clone()) == blocks, "{name} differs");
+            }
+        }
+    }
+}
+
+/// A small batch is done while many segments wait to be loaded.
+#[tokio::test]
+async fn a_batch_does_not_wait_for_all_loads() {
+    let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Table, ..Config::default() };
+    let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
+    let shape = Shape::new(2 << 20, 4096, 128).unwrap();
+    let bytes = Bytes::from(vec![3; 2 << 20]);
+    let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
+    let loads: Vec<_> = (0..200)
+        .map(|_| {
+            tokio::spawn({
+                let (device, bytes) = (device.clone(), bytes.clone());
+                async move { device.load(bytes, shape).await.map(drop) }
+            })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let rows = Rows::Source { indices: vec![0] };
+    let out = vec![BytesMut::zeroed(4096)];
+    device.combine(Batch { tasks: vec![Task { resident, generation: 0, rows, out, out_offset: 0 }] }).await.unwrap();
+    assert!(loads.iter().any(|load| !load.is_finished()), "all loads went first");
+    for load in loads {
+        load.await.unwrap().unwrap();
+    }
+}
