@@ -11,7 +11,8 @@ FROM debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates \
  && rm -rf /var/lib/apt/lists/*
-RUN useradd --system --uid 10001 --home-dir /var/lib/ncserverd --create-home ncserverd
+RUN useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/lib/ncserverd ncserverd \
+ && install -d -o ncserverd -g ncserverd -m 0700 /var/lib/ncserverd
 COPY --from=build /src/target/dist/ncserverd /src/target/dist/ncpeer /usr/bin/
 COPY config/ncserverd.toml /etc/ncserverd/ncserverd.toml
 # Loopback would be of no use in a container, and state belongs on a volume.

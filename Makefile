@@ -16,8 +16,10 @@ format:
 lint:
 	$(CARGO) clippy --locked --release --all-targets -- -D warnings
 
+# For those who work on the crate: private items are shown, and may be linked to.
 docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --release --no-deps --document-private-items --lib
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+		$(CARGO) doc --locked --release --no-deps --document-private-items --lib
 
 # Advisories, licences and doubled dependencies. Needs cargo-deny and its advisory database.
 deny:

@@ -18,7 +18,7 @@ fail() { say "FAILED: $*" >&2; exit 1; }
 clean_up() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
     for mount in "$work"/*/proc "$work"/*/dev; do
-        if mountpoint -q "$mount"; then umount "$mount"; fi
+        if mountpoint -q "$mount"; then umount "$mount" || umount --lazy "$mount"; fi
     done
     if [ "$keep" = no ]; then rm -rf --one-file-system "$work"; fi
 }
@@ -137,7 +137,7 @@ say "starting ${command[*]} as $user"
 isolate=()
 if unshare --net true 2>/dev/null; then isolate=(unshare --net); fi
 "${isolate[@]}" bash -c 'ip link set lo up 2>/dev/null; exec "$@"' server \
-    env -i PATH=/usr/bin:/bin $(cat "$root.env") chroot --userspec="$owner" "$root" "${command[@]}" >"$root.server.log" 2>&1 &
+    env -i PATH=/usr/sbin:/usr/bin:/bin $(cat "$root.env") chroot --userspec="$owner" "$root" "${command[@]}" >"$root.server.log" 2>&1 &
 server=$!
 
 inside() { if [ ${#isolate[@]} -gt 0 ]; then nsenter --target "$server" --net "$@"; else "$@"; fi; }

@@ -5,7 +5,7 @@
 //! layer by layer before merging, because a merged key no longer knows its line.
 //!
 //! [`Sources::load`] resolves everything once. What it returns has no text left to interpret, so a reload is a second load, and
-//! [`changes`] tells the two apart.
+//! [`changes()`] tells the two apart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

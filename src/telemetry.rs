@@ -1,7 +1,7 @@
 //! Logs, metrics and the listener that shows them.
 //!
 //! The listener runs on a thread and a runtime of its own: when every worker is busy, `/metrics` still answers, and that is when
-//! it is needed. It holds at most [`listener::CONNECTIONS_MAX`] connections and ends each after a while; further ones wait in
+//! it is needed. It holds at most 64 connections and ends each after a while; further ones wait in
 //! the kernel's queue.
 //!
 //! - `/metrics`: the registry in Prometheus' text format.
