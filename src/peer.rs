@@ -13,7 +13,6 @@ mod client;
 mod driver;
 pub mod http;
 pub mod playlist;
-pub mod playlist;
 pub mod proto;
 
 use std::fmt;
