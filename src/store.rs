@@ -35,6 +35,7 @@ use index::{Cause, Index};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How much memory of the device held segments may occupy.
+    #[serde(with = "crate::config::size")]
     pub bytes: ByteSize,
 }
 
