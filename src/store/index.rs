@@ -146,7 +146,8 @@ mod tests {
 
         fn victim(&self, now: Instant, pinned: &[SegmentKey]) -> Option<(SegmentKey, Cause)> {
             let free = || self.0.iter().filter(|entry| !pinned.contains(&entry.0));
-            let expired = free().filter(|entry| entry.3.is_some_and(|expires| expires <= now)).min_by_key(|entry| (entry.3, entry.0));
+            let expired =
+                free().filter(|entry| entry.3.is_some_and(|expires| expires <= now)).min_by_key(|entry| (entry.3, entry.0));
             match expired {
                 Some(entry) => Some((entry.0, Cause::Expired)),
                 None => free().next().map(|entry| (entry.0, Cause::Room)),

@@ -50,7 +50,8 @@ fn parse(cert_pem: &[u8], key_pem: &[u8], origin: Origin) -> Result<Pair, String
         .map_err(|error| format!("the certificate is not PEM: {error}"))?;
     let fingerprint = chain.first().map(Fingerprint::of).ok_or("the certificate's file has no certificate")?;
     let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| format!("the key is not PEM: {error}"))?;
-    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()).map_err(|error| error.to_string())?;
+    let certified =
+        CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()).map_err(|error| error.to_string())?;
     Ok(Pair { certified: Arc::new(certified), fingerprint, origin })
 }
 
