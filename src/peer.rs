@@ -9,13 +9,17 @@
 //! prefetches beyond the bound are dropped; everything else waits.
 
 mod cache;
+pub mod cli;
 mod client;
 mod driver;
+pub mod fetch;
+pub mod gateway;
 pub mod http;
 pub mod playlist;
 pub mod proto;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ pub use client::{Client, Meta, Object};
 use crate::object::Refusal;
 use crate::tls::Trust;
 use crate::wire::DEFAULT_PORT;
+use crate::wire::message::Hello;
 use proto::{Failure, Progress};
 
 /// Where a server is.
@@ -138,6 +143,10 @@ impl Config {
 pub struct Stats {
     /// Whether a connection stands.
     pub connected: bool,
+    /// Where the server is that it leads to, or led to last.
+    pub address: Option<SocketAddr>,
+    /// What that server said of itself.
+    pub server: Option<Hello>,
     /// Connections that were lost and made again.
     pub reconnects: u64,
     /// Blocks that were asked for and came.

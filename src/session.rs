@@ -4,8 +4,8 @@
 //! [`Ring`](crate::ring::Ring) and QUIC. A session sees neither the store nor the device: what it wants to know it asks for
 //! ([`Ask`]), what it sends it claims from the ring.
 //!
-//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs, subscriptions and control bytes a second
-//! (the connection is closed: the peer was told the limits); blocks registered at the ring (the rest of the credit waits); blocks not
+//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs and subscriptions (the connection is closed:
+//! the peer was told the limits); control bytes a second (the control stream is not read until they are earned); blocks registered at the ring (the rest of the credit waits); blocks not
 //! yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
 
@@ -44,7 +44,7 @@ pub struct Config {
     pub window_blocks: u32,
     /// Blocks that may be on their way to a peer without its acknowledgement.
     pub unacknowledged_blocks_max: u32,
-    /// Bytes of control frames that a peer may send in a second.
+    /// Bytes of control frames that are read of a peer in a second; more have to wait.
     #[serde(with = "crate::config::size")]
     pub control_bytes_per_second: ByteSize,
     /// A peer that sends nothing for this long is gone.
@@ -67,7 +67,7 @@ impl Default for Config {
             known_segments_max: 64,
             window_blocks: 64,
             unacknowledged_blocks_max: 512,
-            control_bytes_per_second: ByteSize::kib(256),
+            control_bytes_per_second: ByteSize::mib(1),
             idle_timeout: Duration::from_secs(15),
             hello_timeout: Duration::from_secs(3),
             datagrams: true,

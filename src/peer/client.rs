@@ -160,12 +160,14 @@ impl Client {
         Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
     }
 
-    /// Fetches the beginning of an object into the cache. Returns at once; does nothing where too many are under way.
-    pub fn prefetch(&self, path: &str) {
+    /// Fetches the part of an object where `range` begins, without one its beginning, into the cache. Returns at once; does nothing
+    /// where too many are under way.
+    pub fn prefetch(&self, path: &str, range: Option<Range<u64>>) {
         let Ok(place) = self.common.prefetches.clone().try_acquire_owned() else { return };
         let (client, path) = (self.clone(), path.to_owned());
         tokio::spawn(async move {
-            if let Ok(Known { meta, whole: None }) = client.meta(&path, 0, None).await {
+            let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
+            if let Ok(Known { meta, whole: None }) = client.meta(&path, offset, length).await {
                 // Nobody waits: a failure shows when somebody asks.
                 let _ = client.segment(&meta, Urgency::Ahead).await;
             }

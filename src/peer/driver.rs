@@ -513,6 +513,8 @@ impl Driver {
         let counts = self.proto.counts();
         let (loss, rate) = self.proto.path();
         let stats = Stats {
+            address: connection.map(Connection::remote_address).or(self.stats.address),
+            server: self.proto.server().cloned().or_else(|| self.stats.server.take()),
             blocks_received: counts.blocks,
             blocks_innovative: counts.innovative,
             blocks_useless: counts.useless,

@@ -481,6 +481,11 @@ impl Proto {
         self.fetches.is_quiet() && self.outbox.is_empty()
     }
 
+    /// What the server has said of itself, while a connection stands.
+    pub fn server(&self) -> Option<&Hello> {
+        self.link.server()
+    }
+
     /// Whether everything wished for has been granted or refused.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()

@@ -180,9 +180,10 @@ impl Session {
             {
                 return Err(End::Drained);
             }
-            let timeout = [self.proto.poll_timeout(), self.draining].into_iter().flatten().min();
+            let resumes = self.proto.control_resumes(Instant::now());
+            let timeout = [self.proto.poll_timeout(), self.draining, resumes].into_iter().flatten().min();
             tokio::select! {
-                chunk = receive.read_chunk(CONTROL_READ_MAX, true) => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
+                chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
                 Some(answer) = self.answers.next() => self.answered(answer)?,
                 Some((request, receiver, news)) = self.announcements.next() => self.announced(request, receiver, news),
                 Some(written) = self.writes.next() => self.written(written)?,
@@ -300,7 +301,7 @@ impl Session {
             Ok(None) | Err(_) => return Err(Violation::Unexpected("end of the control stream").into()),
         };
         let now = Instant::now();
-        self.proto.handle_control_bytes(now, bytes.len())?;
+        self.proto.handle_control_bytes(now, bytes.len());
         self.frames.push(&bytes);
         while let Some(message) = self.frames.next()? {
             self.proto.handle_message(now, message)?;

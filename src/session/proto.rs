@@ -33,6 +33,9 @@ const KNOWN_FOR: Duration = Duration::from_secs(30);
 /// The farthest deadline that is kept; later ones count as this.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 
+/// How much of a peer's rate of control bytes it may send at once.
+const BUDGET_DEPTH: Duration = Duration::from_secs(1);
+
 /// The server's side of one conversation.
 #[derive(Debug)]
 pub struct Proto {
@@ -205,9 +208,15 @@ impl Proto {
         proto
     }
 
-    /// Bytes arrived on the control stream; call before the messages in them.
-    pub fn handle_control_bytes(&mut self, now: Instant, bytes: usize) -> Result<(), Violation> {
-        if self.control.spend(now, bytes as u64) { Ok(()) } else { Err(Violation::Flood("control frames")) }
+    /// Bytes arrived on the control stream.
+    pub fn handle_control_bytes(&mut self, now: Instant, bytes: usize) {
+        self.control.spend(now, bytes as u64);
+    }
+
+    /// When the control stream may be read again, if the peer has sent more than its share: until then QUIC's flow control holds it
+    /// back.
+    pub fn control_resumes(&self, now: Instant) -> Option<Instant> {
+        self.control.resumes(now)
     }
 
     /// Takes a message.
@@ -641,29 +650,27 @@ impl Open {
     }
 }
 
-/// A token bucket for control bytes: a second's worth at most.
+/// A token bucket for control bytes: a second's worth at most. The last read may overdraw it.
 #[derive(Debug)]
 struct Budget {
     rate: u64,
-    left: u64,
-    at: Instant,
+    /// When the bucket is full again.
+    full_at: Instant,
 }
 
 impl Budget {
     fn new(rate: u64, now: Instant) -> Self {
-        Self { rate, left: rate, at: now }
+        Self { rate: rate.max(1), full_at: now }
     }
 
-    fn spend(&mut self, now: Instant, bytes: u64) -> bool {
-        let elapsed = u64::try_from(now.saturating_duration_since(self.at).as_micros()).unwrap_or(u64::MAX);
-        let refill = elapsed.saturating_mul(self.rate) / 1_000_000;
-        if refill > 0 {
-            self.left = self.left.saturating_add(refill).min(self.rate);
-            self.at = now;
-        }
-        let enough = self.left >= bytes;
-        self.left = self.left.saturating_sub(bytes);
-        enough
+    fn spend(&mut self, now: Instant, bytes: u64) {
+        let micros = bytes.saturating_mul(1_000_000) / self.rate;
+        self.full_at = self.full_at.max(now) + Duration::from_micros(micros);
+    }
+
+    fn resumes(&self, now: Instant) -> Option<Instant> {
+        let empty_at = self.full_at.checked_sub(BUDGET_DEPTH)?;
+        (empty_at > now).then_some(empty_at)
     }
 }
 

@@ -549,7 +549,8 @@ impl Work {
             return Some(Message::Credit { alias: asked.alias, blocks: lacking });
         }
         let silent_at = asked.silent_at(*heard, block_bytes, pace)?;
-        let probe = if asked.near { target } else { 1 << asked.flight.silences().min(10) };
+        // Two at first where time is short: one of them may be lost too.
+        let probe = if asked.near { target } else { (1 + u32::from(hard.is_some())) << asked.flight.silences().min(10) };
         let probe = probe.min(u32::from(missing)).min(room);
         if lacking > 0 || probe == 0 || silent_at > now {
             return None;

@@ -92,7 +92,7 @@ impl Pace {
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let block = if self.rate > 0.0 { f64::from(block_bytes) / self.rate } else { 0.0 };
         let once = self.rtt * 3 / 2 + SERVICE_TIME + Duration::from_secs_f64(block.min(1.0));
-        once.saturating_mul(1 << silences.min(6))
+        once.saturating_mul(1 << silences.min(3))
     }
 
     /// Whether a deadline that is this far away leaves no time for another round trip.
@@ -169,6 +169,6 @@ mod tests {
         let first = pace.silence(1024, 0);
         assert_eq!(first, Duration::from_millis(180));
         assert_eq!(pace.silence(1024, 3), first * 8);
-        assert_eq!(pace.silence(1024, 60), first * 64);
+        assert_eq!(pace.silence(1024, 60), first * 8);
     }
 }

@@ -186,11 +186,15 @@ fn nothing_but_hello_comes_first_and_not_late() {
 #[test]
 fn control_bytes_are_rationed() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    assert_eq!(proto.handle_control_bytes(now, 256 << 10), Ok(()));
-    assert_eq!(proto.handle_control_bytes(now, 1), Err(Violation::Flood("control frames")));
-    let (mut proto, now) = conversation(FirstPass::Coded);
-    for step in 1..100 {
-        assert_eq!(proto.handle_control_bytes(now + step * SECOND, 200 << 10), Ok(()));
+    let second = usize::try_from(Config::default().control_bytes_per_second.as_u64()).unwrap();
+    proto.handle_control_bytes(now, second);
+    assert_eq!(proto.control_resumes(now), None, "a second's worth at once");
+    proto.handle_control_bytes(now, second / 2);
+    assert_eq!(proto.control_resumes(now), Some(now + SECOND / 2));
+    assert_eq!(proto.control_resumes(now + SECOND / 2), None);
+    for step in 2..100 {
+        proto.handle_control_bytes(now + step * SECOND, second);
+        assert_eq!(proto.control_resumes(now + step * SECOND), None);
     }
 }
 
