@@ -189,10 +189,14 @@ async fn a_batch_does_not_wait_for_all_loads() {
     let shape = Shape::new(2 << 20, 4096, 128).unwrap();
     let bytes = Bytes::from(vec![3; 2 << 20]);
     let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
-    let loads: Vec<_> = (0..200).map(|_| tokio::spawn({
-        let (device, bytes) = (device.clone(), bytes.clone());
-        async move { device.load(bytes, shape).await.map(drop) }
-    })).collect();
+    let loads: Vec<_> = (0..200)
+        .map(|_| {
+            tokio::spawn({
+                let (device, bytes) = (device.clone(), bytes.clone());
+                async move { device.load(bytes, shape).await.map(drop) }
+            })
+        })
+        .collect();
     tokio::task::yield_now().await;
     let rows = Rows::Source { indices: vec![0] };
     let out = vec![BytesMut::zeroed(4096)];

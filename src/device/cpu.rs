@@ -363,7 +363,13 @@ impl Shared {
     }
 
     /// Runs a unit without the lock and files it as done.
-    fn run<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, mut unit: Unit, kernel: Kernel, scratch: &mut Vec<u8>) -> MutexGuard<'a, Queue> {
+    fn run<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        mut unit: Unit,
+        kernel: Kernel,
+        scratch: &mut Vec<u8>,
+    ) -> MutexGuard<'a, Queue> {
         queue.running += 1;
         drop(queue);
         unit.failed = catch_unwind(AssertUnwindSafe(|| unit.run(kernel, scratch))).is_err();

@@ -32,7 +32,8 @@ impl Metrics {
             registry.register(Box::new(family.clone()))?;
             family.get_metric_with_label_values(&values)
         };
-        let failures = IntCounterVec::new(Opts::new("ncserverd_device_failures_total", "Batches and loads that failed."), &labels)?;
+        let failures =
+            IntCounterVec::new(Opts::new("ncserverd_device_failures_total", "Batches and loads that failed."), &labels)?;
         registry.register(Box::new(failures.clone()))?;
         Ok(Self {
             combine_seconds: histogram(

@@ -54,7 +54,11 @@ impl Drop for Thread {
     }
 }
 
-pub(super) fn spawn(backend: Box<dyn Backend>, queue: std::num::NonZeroU16, registry: &Registry) -> Result<(Device, Thread), Error> {
+pub(super) fn spawn(
+    backend: Box<dyn Backend>,
+    queue: std::num::NonZeroU16,
+    registry: &Registry,
+) -> Result<(Device, Thread), Error> {
     let (name, kernel) = (backend.name(), backend.kernel());
     let metrics = Metrics::new(registry, name, kernel).map_err(|error| Error::Metrics(error.to_string()))?;
     let runtime = runtime::Builder::new_current_thread().build().map_err(|error| Error::Thread(error.to_string()))?;
