@@ -1,3 +1,238 @@
-//! The configuration: every module owns its part, this one composes, loads and explains them.
+//! The configuration: every module owns its part, this one composes, loads, checks and explains them.
+//!
+//! Four layers, later ones win: defaults, the file, environment variables (`NCSERVERD_RING__BYTES`), flags
+//! (`--set ring.bytes=1GiB`). The `config` crate merges them; what it cannot say, it is not asked: unknown keys are found here,
+//! layer by layer before merging, because a merged key no longer knows its line.
+//!
+//! [`Sources::load`] resolves everything once. What it returns has no text left to interpret, so a reload is a second load, and
+//! [`changes()`] tells the two apart.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{device, encoder, endpoint, ingest, ring, server, session, store, stream, telemetry, tls};
+
+mod changes;
+mod check;
 pub mod duration;
+mod explain;
+mod layers;
+mod list;
+mod schema;
+pub mod size;
+
+pub use changes::{Change, Effect, changes};
+pub use check::Finding;
+pub use layers::Location;
+pub use list::one_or_many;
+
+/// All settings of one server, final once loaded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The process as a whole.
+    pub server: server::Config,
+    /// Sockets and connections.
+    pub endpoint: endpoint::Config,
+    /// The certificate.
+    pub tls: tls::Config,
+    /// What one peer may have.
+    pub session: session::Config,
+    /// Fetching from origins.
+    pub ingest: ingest::Config,
+    /// Resident segments.
+    pub store: store::Config,
+    /// Batches.
+    pub encoder: encoder::Config,
+    /// Coded blocks on their way.
+    pub ring: ring::Config,
+    /// What computes.
+    pub device: device::Config,
+    /// Logs and metrics.
+    pub telemetry: telemetry::Config,
+    /// The publishing points by name: `[stream.NAME]`.
+    pub stream: BTreeMap<String, stream::Config>,
+}
+
+impl Config {
+    /// The configuration as TOML. Loading it gives the same configuration.
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("a configuration is texts, numbers and tables")
+    }
+}
+
+/// What a configuration is loaded from. Kept for as long as the server runs: a reload reads the file again, while environment
+/// and flags stay what they were at the start.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The file, which must exist if it is named.
+    pub file: Option<PathBuf>,
+    /// Environment variables; those that do not begin with `NCSERVERD_` are of no concern, except where state is kept.
+    pub environment: Vec<(String, String)>,
+    /// Flags as (key, value), the later of two wins.
+    pub overrides: Vec<(String, String)>,
+}
+
+impl Sources {
+    /// Reads, merges, checks and resolves. Nothing of a configuration with a fault is used.
+    pub fn load(&self) -> Result<Loaded, Error> {
+        let file = self.file.as_deref().map(layers::FileLayer::read).transpose()?;
+        let variables = layers::environment(&self.environment);
+        let environment_places = layers::environment_places(&variables);
+        let override_places = self.override_places();
+        let given = file.iter().map(|file| &file.places).chain([&environment_places, &override_places]);
+        refuse_unknown(given.clone())?;
+        let places: layers::Places = given.flatten().map(|(key, place)| (key.clone(), place.clone())).collect();
+
+        let mut builder = config::Config::builder();
+        if let Some(file) = &file {
+            builder = builder.add_source(config::File::from_str(&file.text, config::FileFormat::Toml));
+        }
+        let environment = config::Environment::with_prefix(layers::PREFIX.trim_end_matches('_'))
+            .prefix_separator("_")
+            .separator("__")
+            .source(Some(variables.into_iter().collect()));
+        builder = builder.add_source(environment);
+        for (key, text) in &self.overrides {
+            builder = builder.set_override(key, text.as_str()).map_err(|error| Error::of_value(error, &places))?;
+        }
+        let merged = builder.build().map_err(|error| Error::of_value(error, &places))?;
+        let mut config: Config = merged.try_deserialize().map_err(|error| Error::of_value(error, &places))?;
+        config.tls.resolve(|name| self.variable(name));
+        let findings = check::check(&config)?;
+        Ok(Loaded { config, places, findings })
+    }
+
+    fn override_places(&self) -> layers::Places {
+        self.overrides.iter().map(|(key, text)| (key.clone(), Location::Flag(format!("--set {key}={text}")))).collect()
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A configuration and how it came about.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The final values.
+    pub config: Config,
+    /// Where each key that is not left at its default was set.
+    pub places: BTreeMap<String, Location>,
+    /// What works but is probably not meant.
+    pub findings: Vec<Finding>,
+}
+
+impl Loaded {
+    /// Sources, changed keys, streams and findings in sentences, for `ncserverd config check`.
+    pub fn explain(&self) -> String {
+        explain::explain(self)
+    }
+}
+
+/// Why a configuration is refused. It is refused whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The file is not there, or not readable.
+    #[error("cannot read {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The file is not TOML.
+    #[error("{}: {reason}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        reason: String,
+    },
+    /// Keys that do not exist.
+    #[error("{}", lines(.0))]
+    Unknown(Vec<Unknown>),
+    /// A value that its key cannot have.
+    #[error("{}: {reason}", place(key, .location.as_ref()))]
+    Value {
+        /// The key, empty if that is not known.
+        key: String,
+        /// Where it was set.
+        location: Option<Location>,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Values that do not go together.
+    #[error("{}", lines(.0))]
+    Contradiction(Vec<Finding>),
+}
+
+impl Error {
+    fn of_value(error: config::ConfigError, places: &layers::Places) -> Self {
+        let (key, reason) = innermost(error);
+        let location = places.get(&key).cloned();
+        Self::Value { key, location, reason }
+    }
+}
+
+/// A key that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{location}: there is no key `{key}`{}", nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")))]
+pub struct Unknown {
+    /// As it was given.
+    pub key: String,
+    /// Where.
+    pub location: Location,
+    /// What was probably meant.
+    pub nearest: Option<String>,
+}
+
+fn refuse_unknown<'a>(layers: impl Iterator<Item = &'a layers::Places>) -> Result<(), Error> {
+    let defaults = schema::defaults();
+    let unknown: Vec<_> = layers
+        .flatten()
+        .filter(|(key, _)| !schema::is_known(&defaults, key))
+        .map(|(key, location)| Unknown { key: key.clone(), location: location.clone(), nearest: schema::nearest(&defaults, key) })
+        .collect();
+    if unknown.is_empty() { Ok(()) } else { Err(Error::Unknown(unknown)) }
+}
+
+/// The key and the reason of an error of the `config` crate, which wraps one around the other.
+fn innermost(error: config::ConfigError) -> (String, String) {
+    use config::ConfigError;
+    match error {
+        ConfigError::At { error, key, .. } => {
+            let (inner, reason) = innermost(*error);
+            (key.unwrap_or(inner), reason)
+        }
+        ConfigError::Type { key: Some(key), unexpected, expected, .. } => (key, format!("{unexpected} is not {expected}")),
+        other => (String::new(), other.to_string()),
+    }
+}
+
+fn place(key: &str, location: Option<&Location>) -> String {
+    let at = location.map_or_else(String::new, |location| format!("{location}: "));
+    if key.is_empty() { format!("{at}a value cannot be used") } else { format!("{at}`{key}`") }
+}
+
+fn lines<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Splits `key=value` as `--set` takes it.
+pub fn parse_override(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if key.contains('.') => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("expected section.key=value, such as ring.bytes=1GiB".into()),
+    }
+}
+
+/// Whether `path` can be used as it is, or relative to the directory the server was started in.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,354 @@
 //! What to encode next: demand of all sessions gathered into batches for the device.
+//!
+//! One task. It takes orders from the [`Ring`], oldest first and over many generations at once, reserves slots, has the [`Device`] fill
+//! them, and publishes the blocks. While one batch is on the device the next gathers. Without demand nothing runs; a few blocks of
+//! the newest live segments are kept ready, so that the first peer of a segment does not wait for a launch. When the ring is full the
+//! task stops until a slot comes home.
+//!
+//! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
+//! each other, do not send the same blocks.
+
+mod metrics;
+pub mod planner;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use rand::Rng;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, mpsc, watch};
+
+pub use metrics::Metrics;
+
+use crate::block::Vector;
+use crate::device::{Batch, Device, Task};
+use crate::gf::rows::{RowKey, Rows};
+use crate::object::{GenerationKey, SegmentKey, Shape};
+use crate::ring::{Blocks, HEADROOM, Order, Ring, Slot};
+use crate::store::Store;
+use planner::{Planner, Step};
+
+/// How batches are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The most blocks of one launch.
+    pub batch_blocks_max: u32,
+    /// How long the first wanted block waits for others to share its launch.
+    #[serde(with = "crate::config::duration")]
+    pub batch_wait: Duration,
+    /// Coded blocks of each generation of the newest live segments that are kept ready before anybody asks.
+    pub prefill_blocks: u32,
+    /// How many of a stream's newest segments are kept ready.
+    pub prefill_segments: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { batch_blocks_max: 1024, batch_wait: Duration::from_micros(500), prefill_blocks: 8, prefill_segments: 2 }
+    }
+}
+
+/// A live segment has arrived: it is the newest of its stream.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// The stream.
+    pub stream: Arc<str>,
+    /// The segment.
+    pub segment: SegmentKey,
+    /// How it is cut.
+    pub shape: Shape,
+}
+
+/// The task's state.
+#[derive(Debug)]
+pub struct Encoder {
+    ring: Ring,
+    store: Store,
+    device: Device,
+    metrics: Metrics,
+    planner: Planner,
+    config: Config,
+    seeds: HashMap<GenerationKey, u32>,
+    newest: HashMap<Arc<str>, VecDeque<(SegmentKey, Shape)>>,
+    random: StdRng,
+}
+
+/// A part of a batch under way.
+struct Part {
+    order: Order,
+    slots: Vec<Slot>,
+    first_seed: u32,
+}
+
+/// A batch that has ended: its parts, with their slots filled if it went well.
+struct Ended {
+    parts: Vec<Part>,
+    error: Option<crate::device::Error>,
+    launched: Instant,
+}
+
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Ended> + Send>>>;
+
+impl Encoder {
+    /// An encoder that draws its seed starts from `random`.
+    pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
+        let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
+        Self { ring, store, device, metrics, planner, config, seeds: HashMap::new(), newest: HashMap::new(), random }
+    }
+
+    /// Runs until whoever tells of arrivals or settings is gone.
+    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
+        let mut evictions = self.store.evictions();
+        let mut running = Running::new();
+        let mut rate = Rate::new(self.metrics.coded_bytes.get(), Instant::now());
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            let waker = own_waker().await;
+            let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
+            if let Step::Launch(blocks) = step
+                && self.launch(blocks, &waker, &mut running)
+            {
+                continue;
+            }
+            let timer = async {
+                match step {
+                    Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
+                    Step::Launch(_) | Step::Idle => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(ended) = running.next() => self.finish(ended),
+                arrival = arrivals.recv() => match arrival {
+                    Some(arrival) => self.arrived(arrival),
+                    None => return,
+                },
+                evicted = evictions.recv() => match evicted {
+                    Ok(segment) => self.forget(segment),
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.forget_what_is_gone(),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
+                changed = settings.changed() => match changed {
+                    Ok(()) => self.apply(*settings.borrow_and_update()),
+                    Err(_) => return,
+                },
+                () = timer => {}
+                _ = second.tick() => self.metrics.coded_bytes_per_second.set(rate.tick(self.metrics.coded_bytes.get(), Instant::now())),
+                () = next_wake() => {}
+            }
+        }
+    }
+
+    /// Sends one batch to the device. False if nothing could be launched: the ring is full, and its slots wake the task.
+    fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
+        let orders = self.ring.take_orders(blocks);
+        let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
+        let mut parts = Vec::with_capacity(orders.len());
+        for order in orders {
+            if let Some((task, part)) = self.prepare(order, waker) {
+                batch.tasks.push(task);
+                parts.push(part);
+            }
+        }
+        if parts.is_empty() {
+            return false;
+        }
+        self.planner.launched();
+        let device = self.device.clone();
+        let launched = Instant::now();
+        running.push(Box::pin(async move {
+            let (batch, error) = match device.combine(batch).await {
+                Ok(done) => (done.batch, None),
+                Err(failed) => (failed.batch, Some(failed.error)),
+            };
+            for (part, task) in parts.iter_mut().zip(batch.tasks) {
+                part.slots.iter_mut().zip(task.out).for_each(|(slot, bytes)| slot.restore(bytes));
+            }
+            Ended { parts, error, launched }
+        }));
+        true
+    }
+
+    /// Finds the segment and the slots for an order. What does not fit into the ring now is ordered again.
+    fn prepare(&mut self, order: Order, waker: &Waker) -> Option<(Task, Part)> {
+        let key = order.line.generation;
+        let Some((resident, shape, id)) = self.store.resident(key.segment) else {
+            self.ring.forget(key.segment);
+            return None;
+        };
+        let mut slots = self.ring.reserve(shape.block_bytes(), order.blocks.count(), waker);
+        let (order, rest) = split(order, slots.len());
+        if let Some(rest) = rest {
+            self.metrics.ring_full.inc();
+            self.ring.give_up(&rest);
+        }
+        let order = order?;
+        let first_seed = self.next_seeds(key, &order.blocks);
+        let rows = match &order.blocks {
+            Blocks::Coded(count) => {
+                let key = RowKey { key: id.coefficient_key(), generation: u64::from(key.index) };
+                Rows::Seeded { key, first_seed, count: *count }
+            }
+            Blocks::Source(indices) => Rows::Source { indices: indices.clone() },
+        };
+        let out = slots.iter_mut().map(Slot::take_bytes).collect();
+        let task = Task { resident, generation: key.index, rows, out, out_offset: HEADROOM };
+        Some((task, Part { order, slots, first_seed }))
+    }
+
+    fn next_seeds(&mut self, generation: GenerationKey, blocks: &Blocks) -> u32 {
+        let Blocks::Coded(count) = blocks else { return 0 };
+        let random = &mut self.random;
+        let next = self.seeds.entry(generation).or_insert_with(|| random.next_u32());
+        let first = *next;
+        *next = next.wrapping_add(*count);
+        first
+    }
+
+    fn finish(&mut self, ended: Ended) {
+        self.planner.done();
+        if let Some(error) = ended.error {
+            tracing::warn!(%error, "a batch could not be encoded");
+            self.metrics.failed_batches.inc();
+            self.planner.failed(Instant::now());
+            ended.parts.iter().for_each(|part| self.ring.give_up(&part.order));
+            return;
+        }
+        let mut blocks = 0;
+        for part in ended.parts {
+            blocks += part.slots.len();
+            self.publish(part);
+        }
+        self.metrics.batch_blocks.observe(f64::from(u32::try_from(blocks).unwrap_or(u32::MAX)));
+        self.metrics.batch_seconds.observe(ended.launched.elapsed().as_secs_f64());
+    }
+
+    fn publish(&self, part: Part) {
+        let bytes: usize = part.slots.iter().map(|slot| slot.payload().len()).sum();
+        let count = part.slots.len() as u64;
+        let vectors: Vec<Vector> = match part.order.blocks {
+            Blocks::Coded(_) => {
+                self.metrics.coded_bytes.inc_by(bytes as u64);
+                self.metrics.coded_blocks.inc_by(count);
+                (0..u32::try_from(count).unwrap_or(u32::MAX)).map(|i| Vector::Seed(part.first_seed.wrapping_add(i))).collect()
+            }
+            Blocks::Source(indices) => {
+                self.metrics.source_blocks.inc_by(count);
+                indices.into_iter().map(Vector::Source).collect()
+            }
+        };
+        self.ring.publish(part.order.line, vectors.into_iter().zip(part.slots));
+    }
+
+    fn forget(&mut self, segment: SegmentKey) {
+        self.ring.forget(segment);
+        self.seeds.retain(|generation, _| generation.segment != segment);
+        for newest in self.newest.values_mut() {
+            newest.retain(|(held, _)| *held != segment);
+        }
+    }
+
+    /// More segments went at once than their notices could be kept.
+    fn forget_what_is_gone(&mut self) {
+        let known: HashSet<SegmentKey> = self.seeds.keys().map(|generation| generation.segment).collect();
+        known
+            .into_iter()
+            .filter(|segment| !self.store.is_held(*segment))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|segment| self.forget(segment));
+    }
+
+    fn arrived(&mut self, Arrival { stream, segment, shape }: Arrival) {
+        let newest = self.newest.entry(stream).or_default();
+        newest.push_back((segment, shape));
+        while newest.len() > self.config.prefill_segments as usize {
+            let Some((old, shape)) = newest.pop_front() else { break };
+            keep_ready(&self.ring, old, shape, 0);
+        }
+        if newest.iter().any(|(held, _)| *held == segment) {
+            keep_ready(&self.ring, segment, shape, self.config.prefill_blocks);
+        }
+    }
+
+    fn apply(&mut self, config: Config) {
+        self.config = config;
+        self.planner.set(config.batch_blocks_max, config.batch_wait);
+    }
+}
+
+fn keep_ready(ring: &Ring, segment: SegmentKey, shape: Shape, blocks: u32) {
+    (0..shape.generations()).for_each(|index| ring.keep_ready(GenerationKey { segment, index }, blocks));
+}
+
+/// The part of an order that `slots` slots can hold, and the rest.
+fn split(order: Order, slots: usize) -> (Option<Order>, Option<Order>) {
+    let Order { line, blocks } = order;
+    let with = |blocks: Blocks| (blocks.count() > 0).then_some(Order { line, blocks });
+    match blocks {
+        Blocks::Coded(count) => {
+            let now = count.min(u32::try_from(slots).unwrap_or(u32::MAX));
+            (with(Blocks::Coded(now)), with(Blocks::Coded(count - now)))
+        }
+        Blocks::Source(mut indices) => {
+            let rest = indices.split_off(slots.min(indices.len()));
+            (with(Blocks::Source(indices)), with(Blocks::Source(rest)))
+        }
+    }
+}
+
+/// The waker of the running task, for those who wake it.
+async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
+}
+
+/// Pending once: ready when the task is woken for whatever reason.
+async fn next_wake() {
+    let mut asked = false;
+    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// A counter's growth a second.
+#[derive(Debug)]
+struct Rate {
+    bytes: u64,
+    at: Instant,
+}
+
+impl Rate {
+    fn new(bytes: u64, at: Instant) -> Self {
+        Self { bytes, at }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate shown to people")]
+    fn tick(&mut self, bytes: u64, now: Instant) -> f64 {
+        let seconds = now.duration_since(self.at).as_secs_f64();
+        let rate = if seconds > 0.0 { (bytes - self.bytes) as f64 / seconds } else { 0.0 };
+        (self.bytes, self.at) = (bytes, now);
+        rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Lane, LineKey};
+
+    #[test]
+    fn an_order_is_split_where_the_slots_end() {
+        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
+        let order = |blocks| Order { line, blocks };
+        assert_eq!(split(order(Blocks::Coded(5)), 3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
+        assert_eq!(split(order(Blocks::Coded(5)), 9), (Some(order(Blocks::Coded(5))), None));
+        assert_eq!(split(order(Blocks::Coded(5)), 0), (None, Some(order(Blocks::Coded(5)))));
+        let source = order(Blocks::Source(vec![4, 5, 6]));
+        assert_eq!(split(source, 1), (Some(order(Blocks::Source(vec![4]))), Some(order(Blocks::Source(vec![5, 6])))));
+    }
+}

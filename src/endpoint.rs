@@ -1,1 +1,205 @@
 //! UDP sockets and QUIC endpoints, and who may connect.
+//!
+//! One endpoint an address. quinn sends from every core through one socket, so more sockets would buy handshakes only, at the price
+//! of connections lost when a peer's address changes. The kernel's default buffers lose a burst of first packets, which then
+//! wait a second for their repetition, so larger ones are asked for, and what was given is logged.
+//!
+//! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
+//! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use prometheus::{IntCounter, IntGauge, Registry};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::telemetry::register;
+use crate::tls::{self, ServerIdentity};
+
+/// Where peers connect, and how many may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// UDP addresses to listen on.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub listen: Vec<SocketAddr>,
+    /// Most connections at a time, handshakes included.
+    pub connections_max: u32,
+    /// Half-open handshakes from which on a new one must prove its address first.
+    pub retry_above: u32,
+    /// Receive buffer asked of the kernel for each socket.
+    #[serde(with = "crate::config::size")]
+    pub receive_buffer: ByteSize,
+    /// Send buffer asked of the kernel for each socket.
+    #[serde(with = "crate::config::size")]
+    pub send_buffer: ByteSize,
+    /// Generic segmentation offload.
+    pub gso: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4443))],
+            connections_max: 10_000,
+            retry_above: 64,
+            receive_buffer: ByteSize::mib(4),
+            send_buffer: ByteSize::mib(4),
+            gso: true,
+        }
+    }
+}
+
+/// Connections and handshakes, of all endpoints.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    connections: IntGauge,
+    handshakes: IntCounter,
+    failed: IntCounter,
+    refused: IntCounter,
+    retried: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        Ok(Self {
+            connections: register::gauge(
+                registry,
+                "ncserverd_endpoint_open_connections",
+                "Connections, open handshakes included.",
+            )?,
+            handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes begun.")?,
+            failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that did not lead to a connection.")?,
+            refused: counter(
+                "ncserverd_endpoint_handshakes_refused_total",
+                "Handshakes refused because there were too many connections, or because the server drains.",
+            )?,
+            retried: counter("ncserverd_endpoint_handshakes_retried_total", "Newcomers asked to prove their address first.")?,
+        })
+    }
+}
+
+/// Why an endpoint cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be had.
+    #[error("cannot listen on UDP {address}: {source}")]
+    Bind {
+        /// As configured.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The certificate cannot be used with QUIC.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+}
+
+/// Opens a socket and an endpoint on each configured address.
+pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
+    let server = server_config(config, idle_timeout, identity)?;
+    config.listen.iter().map(|address| bind(config, *address, server.clone())).collect()
+}
+
+/// Takes connections from an endpoint until it is closed, and runs `serve` on each.
+pub async fn accept<S, F>(endpoint: Endpoint, config: Config, metrics: Metrics, serve: S)
+where
+    S: Fn(Connection) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let half_open = Arc::new(AtomicUsize::new(0));
+    while let Some(incoming) = endpoint.accept().await {
+        metrics.handshakes.inc();
+        let Some(incoming) = admit(incoming, &config, &metrics, half_open.load(Ordering::Relaxed)) else { continue };
+        let (half_open, metrics, serve) = (Arc::clone(&half_open), metrics.clone(), serve.clone());
+        half_open.fetch_add(1, Ordering::Relaxed);
+        metrics.connections.inc();
+        tokio::spawn(async move {
+            let connection = match incoming.accept() {
+                Ok(connecting) => connecting.await,
+                Err(error) => Err(error),
+            };
+            half_open.fetch_sub(1, Ordering::Relaxed);
+            match connection {
+                Ok(connection) => serve(connection).await,
+                Err(error) => {
+                    metrics.failed.inc();
+                    tracing::debug!(%error, "handshake failed");
+                }
+            }
+            metrics.connections.dec();
+        });
+    }
+}
+
+/// Lets a newcomer in, or deals with it.
+fn admit(incoming: Incoming, config: &Config, metrics: &Metrics, half_open: usize) -> Option<Incoming> {
+    if metrics.connections.get() >= i64::from(config.connections_max) {
+        metrics.refused.inc();
+        incoming.refuse();
+        return None;
+    }
+    if half_open >= config.retry_above as usize && !incoming.remote_address_validated() {
+        metrics.retried.inc();
+        // An error gives back a newcomer that cannot be asked again: it has proved its address meanwhile.
+        return incoming.retry().err().map(quinn::RetryError::into_incoming);
+    }
+    Some(incoming)
+}
+
+fn bind(config: &Config, address: SocketAddr, server: ServerConfig) -> Result<Endpoint, Error> {
+    let failed = |source| Error::Bind { address, source };
+    let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
+    Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)).map_err(failed)
+}
+
+/// A UDP socket with these buffers, as far as the kernel grants them.
+pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> std::io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+    socket.set_recv_buffer_size(bytes(receive))?;
+    socket.set_send_buffer_size(bytes(send))?;
+    let granted = socket.recv_buffer_size()?;
+    if granted < bytes(receive) {
+        tracing::warn!(
+            "the kernel grants {granted} bytes of UDP receive buffer on {address}, not {receive}: raise net.core.rmem_max, or bursts of new peers are lost"
+        );
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+fn server_config(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<ServerConfig, Error> {
+    let mut server = ServerConfig::with_crypto(Arc::new(identity.quic()?));
+    server.transport_config(Arc::new(transport(config, idle_timeout)));
+    server.max_incoming(4096).incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
+    Ok(server)
+}
+
+/// What a connection may hold. A peer sends little, so little is buffered for it; what is sent to it is bounded by the send window,
+/// beside the session's own bound on slots.
+fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport.max_idle_timeout(idle_timeout.try_into().ok());
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    transport.stream_receive_window(VarInt::from_u32(64 << 10));
+    transport.receive_window(VarInt::from_u32(128 << 10));
+    transport.send_window(1 << 20);
+    transport.datagram_receive_buffer_size(Some(64 << 10));
+    transport.datagram_send_buffer_size(64 << 10);
+    transport.enable_segmentation_offload(config.gso);
+    transport
+}

@@ -1,2 +1,84 @@
-//! t
-fn main() {}
+//! `ncserverd`: reads the command line and hands over.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use ncserverd::{config, server};
+
+use crate::cli::{Cli, Command, ConfigCommand};
+
+mod cli;
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ncserverd: {failure}");
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let sources = cli.sources();
+    match cli.command {
+        None | Some(Command::Serve(_)) => {
+            let loaded = sources.load()?;
+            Ok(runtime()?.block_on(server::run(sources, loaded))?)
+        }
+        Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
+        Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
+        Some(Command::Demo(_) | Command::Bench(_) | Command::Codec(_)) => Err(Failure::Absent),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
+}
+
+/// Everything that ends the process early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the configuration is refused\n{0}")]
+    Config(#[from] config::Error),
+    #[error("{0}")]
+    Server(#[from] server::Error),
+    #[error("cannot start worker threads: {0}")]
+    Runtime(#[source] io::Error),
+    #[error("cannot write: {0}")]
+    Output(#[source] io::Error),
+    #[error("this command is not there yet")]
+    Absent,
+}
+
+/// What a script or a service manager can tell apart. The help text lists them.
+#[derive(Debug, Clone, Copy)]
+enum Exit {
+    Failed = 1,
+    Config = 3,
+    Certificate = 4,
+    Listen = 6,
+}
+
+impl Failure {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_) | Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
+            Self::Server(server::Error::Tls(_)) => Exit::Certificate,
+            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => Exit::Listen,
+            Self::Server(server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Signals(_)) => Exit::Failed,
+            Self::Runtime(_) | Self::Output(_) | Self::Absent => Exit::Failed,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

@@ -9,7 +9,8 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -107,7 +108,9 @@ impl Shape {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
         }
-        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) || block_bytes % Self::BLOCK_BYTES_STEP != 0 {
+        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes)
+            || !block_bytes.is_multiple_of(Self::BLOCK_BYTES_STEP)
+        {
             return Err(ShapeError::BlockBytes(block_bytes));
         }
         if n_max == 0 || n_max > Self::N_LIMIT {
@@ -282,6 +285,28 @@ pub struct Held {
     pub lease: Lease,
     /// What goes first.
     pub first_pass: FirstPass,
+    /// When a live segment was complete at its source; `None` for what was fetched because somebody asked.
+    pub birth: Option<Arc<Birth>>,
+}
+
+/// When a live segment came to be, and whether any of it has been sent.
+#[derive(Debug)]
+pub struct Birth {
+    at: Instant,
+    sent: AtomicBool,
+}
+
+impl Birth {
+    /// A segment that was complete at its source at `at`: its file closed, or its last byte read.
+    pub fn new(at: Instant) -> Arc<Self> {
+        Arc::new(Self { at, sent: AtomicBool::new(false) })
+    }
+
+    /// The time from birth to `now`, on the first call.
+    pub fn first_sent(&self, now: Instant) -> Option<Duration> {
+        let first = !self.sent.load(Ordering::Relaxed) && !self.sent.swap(true, Ordering::Relaxed);
+        first.then(|| now.saturating_duration_since(self.at))
+    }
 }
 
 /// What a path of a stream is: the answer to GET, and what subscribers are told.

@@ -1,1 +1,252 @@
 //! The other end: fetch, decode, verify and hand over.
+//!
+//! A [`Client`] is a handle to one task (`driver`), which keeps a connection to a server, carries bytes between QUIC and
+//! [`proto`], and gives full decoders to the blocking pool: no payload is multiplied on an async worker. Whoever holds a client
+//! may open objects; what several ask for at once is fetched once, and what was verified stays in a cache of bounded size. No byte
+//! is handed out before the segment that it lies in has the hash that names it.
+//!
+//! When full: a reader that does not read stops its own object after one part; the cache drops what was used longest ago;
+//! prefetches beyond the bound are dropped; everything else waits.
+
+mod cache;
+pub mod cli;
+mod client;
+mod driver;
+pub mod fetch;
+pub mod gateway;
+pub mod http;
+pub mod playlist;
+pub mod proto;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+pub use client::{Client, Meta, Object};
+
+use crate::object::Refusal;
+use crate::tls::Trust;
+use crate::wire::DEFAULT_PORT;
+use crate::wire::message::Hello;
+use proto::{Failure, Progress};
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// Name or address, an IPv6 one without brackets.
+    pub host: String,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "ncs://[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "ncs://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for Server {
+    type Err = ParseServerError;
+
+    /// Reads `ncs://host:port`; scheme and port may be left out.
+    fn from_str(text: &str) -> Result<Self, ParseServerError> {
+        let fault = || ParseServerError(text.to_owned());
+        let place = text.strip_prefix("ncs://").unwrap_or(text);
+        let place = place.strip_suffix('/').unwrap_or(place);
+        let (host, port) = match place.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or_else(fault)?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
+                (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some("")))
+            }
+            None => match place.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (place, Some("")),
+            },
+        };
+        let port = match port.ok_or_else(fault)? {
+            "" if place.ends_with(':') => return Err(fault()),
+            "" => DEFAULT_PORT,
+            digits => digits.parse().map_err(|_| fault())?,
+        };
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
+        if host.is_empty() || !host.bytes().all(valid) {
+            return Err(fault());
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// A text that names no server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no server address such as ncs://host:4443")]
+pub struct ParseServerError(String);
+
+/// What a client connects to and how much it takes.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Servers of the same content. The first that answers is used; when it is lost, the next.
+    pub servers: Vec<Server>,
+    /// Which certificate the server may show.
+    pub trust: Trust,
+    /// Whether blocks may come in datagrams.
+    pub datagrams: bool,
+    /// How long a connection attempt may take, name look-up and HELLO included.
+    pub connect_timeout: Duration,
+    /// The longest pause between attempts to connect again.
+    pub reconnect_max: Duration,
+    /// How long the answer to a path may take; the server may have to ask its origin.
+    pub answer_timeout: Duration,
+    /// How long a segment may make no progress before it is given up.
+    pub stall_timeout: Duration,
+    /// Within which time a segment is of use; `None` waits as long as it progresses.
+    pub deadline: Option<Duration>,
+    /// Verified segments kept in memory.
+    pub cache: ByteSize,
+    /// Bytes of credit in flight, at least and at most: between them it follows the path.
+    pub window: (ByteSize, ByteSize),
+    /// Generations asked for at the same time, at most.
+    pub requests_max: u16,
+    /// Prefetches at the same time; more are dropped.
+    pub prefetches_max: usize,
+}
+
+impl Config {
+    /// One server with everything else as it usually is.
+    pub fn new(server: Server, trust: Trust) -> Self {
+        Self {
+            servers: vec![server],
+            trust,
+            datagrams: true,
+            connect_timeout: Duration::from_secs(10),
+            reconnect_max: Duration::from_secs(8),
+            answer_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            deadline: None,
+            cache: ByteSize::mib(64),
+            window: (ByteSize::kib(256), ByteSize::mib(16)),
+            requests_max: 64,
+            prefetches_max: 8,
+        }
+    }
+}
+
+/// What has become of the work so far.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// Whether a connection stands.
+    pub connected: bool,
+    /// Where the server is that it leads to, or led to last.
+    pub address: Option<SocketAddr>,
+    /// What that server said of itself.
+    pub server: Option<Hello>,
+    /// Connections that were lost and made again.
+    pub reconnects: u64,
+    /// Blocks that were asked for and came.
+    pub blocks_received: u64,
+    /// Those that brought something.
+    pub blocks_innovative: u64,
+    /// Those that brought nothing.
+    pub blocks_useless: u64,
+    /// Those that came after their generation was complete.
+    pub blocks_late: u64,
+    /// Those that are source blocks.
+    pub blocks_systematic: u64,
+    /// Datagrams lost on the way.
+    pub datagrams_lost: u64,
+    /// Lost datagrams that other blocks made up for.
+    pub blocks_repaired: u64,
+    /// Generations decoded.
+    pub generations: u64,
+    /// Segments and whole objects with the right hash.
+    pub segments_verified: u64,
+    /// Segments and whole objects with a wrong one.
+    pub segments_corrupt: u64,
+    /// Verified bytes.
+    pub bytes: u64,
+    /// Bytes of UDP that came, headers and encryption included.
+    pub wire_bytes: u64,
+    /// The round trip.
+    pub rtt: Duration,
+    /// Share of the datagrams that are lost at present.
+    pub loss: f64,
+    /// Bytes of blocks a second at present.
+    pub rate: f64,
+    /// Generations under way.
+    pub progress: Vec<Progress>,
+}
+
+/// Why an object cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The server said so.
+    #[error("refused: {}", if .0.reason.is_empty() { format!("{:?}", .0.code).to_lowercase() } else { .0.reason.clone() })]
+    Refused(Refusal),
+    /// It was not complete in time.
+    #[error("too late")]
+    Deadline,
+    /// Nothing came for too long.
+    #[error("nothing came for too long")]
+    Stalled,
+    /// There is no connection, and none could be made.
+    #[error("no connection: {0}")]
+    Connection(String),
+    /// The bytes do not have the hash that names them, twice.
+    #[error("the bytes that came are not those of the segment")]
+    Corrupt,
+    /// The object changed at the origin between two of its parts.
+    #[error("the object changed at its origin")]
+    Changed,
+    /// Not a path that can be asked for.
+    #[error("`{0}` is not a path")]
+    Path(String),
+    /// The range does not lie in the object.
+    #[error("the range lies outside the object's {0} bytes")]
+    Range(u64),
+    /// The configuration does not work.
+    #[error("{0}")]
+    Setup(String),
+    /// The client's task has ended.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(refusal) => Self::Refused(refusal),
+            Failure::Deadline => Self::Deadline,
+            Failure::Stalled => Self::Stalled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_read_and_written() {
+        for (text, host, port) in [
+            ("ncs://example.org:4000", "example.org", 4000),
+            ("ncs://example.org", "example.org", DEFAULT_PORT),
+            ("ncs://[::1]:7/", "::1", 7),
+            ("[::1]", "::1", DEFAULT_PORT),
+            ("127.0.0.1:1", "127.0.0.1", 1),
+        ] {
+            let server: Server = text.parse().unwrap();
+            assert_eq!((server.host.as_str(), server.port), (host, port));
+            assert_eq!(server.to_string().parse(), Ok(server));
+        }
+        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000"] {
+            assert!(text.parse::<Server>().is_err(), "{text}");
+        }
+    }
+}

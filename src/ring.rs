@@ -1,1 +1,312 @@
 //! Coded blocks on their way from the encoder to the sessions, in a bounded pool of slots.
+//!
+//! The ring is where demand and supply meet. A session says how many blocks of a generation its connection has room for; the encoder
+//! takes the sum over all sessions as orders, has the device fill slots, and publishes them; a session claims them, writes the
+//! block's header into the slot's headroom, and hands the QUIC stack a `Bytes` over the slot. When the last of these is dropped,
+//! with the packet's acknowledgement, the slot is free again. No payload is copied, but where `max_reuse` lets one block serve several
+//! sessions and the block leaves in a datagram, which must be one piece.
+//!
+//! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first, oldest first. A session holds at
+//! most its [`Quota`] of unacknowledged slots, so that no peer empties the ring.
+//!
+//! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
+//! batch on the encoder's side and once a wake-up on the session's.
+
+mod board;
+mod metrics;
+mod slots;
+mod sync;
+
+use std::fmt;
+use std::ops::Range;
+use std::task::Waker;
+
+use bytes::{Bytes, BytesMut};
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+pub use board::{Blocks, Lane, LineKey, Order, SessionId};
+pub use metrics::Metrics;
+pub use slots::{HEADROOM, Quota, Slot};
+
+use crate::block::Vector;
+use crate::object::{GenerationKey, SegmentKey};
+use board::Board;
+use slots::Pool;
+use sync::{Arc, Mutex};
+
+/// How much the ring holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Memory for coded blocks, header room included.
+    #[serde(with = "crate::config::size")]
+    pub bytes: ByteSize,
+    /// How many sessions one coded block may serve.
+    pub max_reuse: u16,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { bytes: ByteSize::mib(64), max_reuse: 1 }
+    }
+}
+
+/// The ring. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Ring {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    board: Mutex<Board<Ready>>,
+    pool: Arc<Pool>,
+    max_reuse: u32,
+    metrics: Metrics,
+}
+
+/// A block in the ring.
+struct Ready {
+    vector: Vector,
+    payload: Payload,
+}
+
+enum Payload {
+    Sole(Slot),
+    Shared(Arc<Slot>),
+}
+
+/// A block that a session has claimed.
+#[derive(Debug)]
+pub struct Claimed {
+    /// Which combination it is.
+    pub vector: Vector,
+    payload: Payload,
+    charge: Charge,
+}
+
+/// Counts a shared block against the session that holds it.
+#[derive(Debug)]
+struct Charge(Option<Arc<Quota>>);
+
+impl Ring {
+    /// An empty ring.
+    pub fn new(config: &Config, metrics: Metrics) -> Self {
+        let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
+        metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
+        Self {
+            shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }),
+        }
+    }
+
+    /// A session wants this many more coded blocks of a generation.
+    pub fn want_coded(&self, session: SessionId, generation: GenerationKey, blocks: u32) {
+        self.board().want_coded(session, generation, blocks);
+    }
+
+    /// A session wants these source blocks of a generation.
+    pub fn want_source(&self, session: SessionId, generation: GenerationKey, blocks: Range<u16>) {
+        self.board().want_source(session, generation, blocks);
+    }
+
+    /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them against its quota. If there are none,
+    /// `waker` is woken when there are.
+    pub fn claim(&self, session: SessionId, line: LineKey, max: u32, quota: &Arc<Quota>, waker: &Waker) -> Vec<Claimed> {
+        let ready = self.board().claim(session, line, max, waker);
+        if ready.is_empty() {
+            self.shared.metrics.starved.inc();
+        }
+        ready.into_iter().map(|ready| ready.claimed_by(quota)).collect()
+    }
+
+    /// A session is done with a line.
+    pub fn leave(&self, session: SessionId, line: LineKey) {
+        self.board().leave(session, line);
+    }
+
+    /// Keeps this many coded blocks of a generation ready although nobody asked; 0 ends that.
+    pub fn keep_ready(&self, generation: GenerationKey, blocks: u32) {
+        self.board().keep_ready(generation, blocks);
+    }
+
+    /// How many blocks are to be made. If none, `waker` is woken when there are.
+    pub fn needed(&self, waker: &Waker) -> u64 {
+        self.board().needed(waker)
+    }
+
+    /// Takes orders of at most `max` blocks in all, oldest first.
+    pub fn take_orders(&self, max: u32) -> Vec<Order> {
+        self.board().take_orders(max)
+    }
+
+    /// An order was not made: its blocks are wanted as before.
+    pub fn give_up(&self, order: &Order) {
+        self.board().give_up(order);
+    }
+
+    /// Up to `count` empty slots. Blocks that nobody asked for make room; if that is not enough, `waker` is woken when a slot comes
+    /// home.
+    pub fn reserve(&self, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
+        let (size, count) = (block_bytes as usize, count as usize);
+        let mut slots = Pool::take(&self.shared.pool, size, count, Some(waker));
+        if slots.len() < count {
+            let dropped = self.board().drop_unwanted(count - slots.len());
+            self.shared.metrics.dropped.inc_by(dropped.len() as u64);
+            drop(dropped);
+            slots.extend(Pool::take(&self.shared.pool, size, count - slots.len(), Some(waker)));
+        }
+        slots
+    }
+
+    /// Publishes what was made of an order.
+    pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
+        let share = self.shared.max_reuse > 1 && line.lane == Lane::Coded;
+        let ready = blocks.into_iter().map(|(vector, slot)| Ready {
+            vector,
+            payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },
+        });
+        let ready = ready.collect();
+        // Dropped outside of the lock: slots take the pool's.
+        let unwanted = self.board().publish(line, ready);
+        self.shared.metrics.dropped.inc_by(unwanted.len() as u64);
+    }
+
+    /// A segment is gone: so are its blocks, and nobody gets any more of it.
+    pub fn forget(&self, segment: SegmentKey) {
+        let dropped = self.board().forget(segment);
+        self.shared.metrics.dropped.inc_by(dropped.len() as u64);
+    }
+
+    /// Brings the gauges up to date.
+    pub fn publish_metrics(&self) {
+        let (ready, lines) = {
+            let board = self.board();
+            (board.ready(), board.lines())
+        };
+        let (used, _) = self.shared.pool.usage();
+        let metrics = &self.shared.metrics;
+        metrics.ready_blocks.set(i64::try_from(ready).unwrap_or(i64::MAX));
+        metrics.lines.set(i64::try_from(lines).unwrap_or(i64::MAX));
+        metrics.used_bytes.set(i64::try_from(used).unwrap_or(i64::MAX));
+    }
+
+    /// Payload bytes that were copied because several sessions share a block.
+    pub fn count_copied(&self, bytes: usize) {
+        self.shared.metrics.copied_bytes.inc_by(bytes as u64);
+    }
+
+    fn board(&self) -> impl std::ops::DerefMut<Target = Board<Ready>> + '_ {
+        self.shared.board.lock().expect("no code panics while it holds the books")
+    }
+}
+
+impl Ready {
+    fn share(&self) -> Option<Self> {
+        match &self.payload {
+            Payload::Sole(_) => None,
+            Payload::Shared(slot) => Some(Self { vector: self.vector.clone(), payload: Payload::Shared(Arc::clone(slot)) }),
+        }
+    }
+
+    fn claimed_by(mut self, quota: &Arc<Quota>) -> Claimed {
+        let charge = match &mut self.payload {
+            Payload::Sole(slot) => {
+                slot.charge(quota);
+                Charge(None)
+            }
+            Payload::Shared(_) => {
+                quota.add();
+                Charge(Some(Arc::clone(quota)))
+            }
+        };
+        Claimed { vector: self.vector, payload: self.payload, charge }
+    }
+}
+
+impl Claimed {
+    /// Bytes of the payload.
+    pub fn payload(&self) -> &[u8] {
+        match &self.payload {
+            Payload::Sole(slot) => slot.payload(),
+            Payload::Shared(slot) => slot.payload(),
+        }
+    }
+
+    /// Header and the first `length` bytes of the payload in one piece, and how many bytes had to be copied for that: none, but for a
+    /// block that other sessions hold too.
+    pub fn into_datagram(self, header: &[u8], length: usize) -> (Bytes, usize) {
+        match self.payload {
+            Payload::Sole(mut slot) => {
+                let start = slot.write_header(header);
+                (Bytes::from_owner(Filled { slot, start }).slice(..header.len() + length), 0)
+            }
+            Payload::Shared(slot) => {
+                let mut bytes = BytesMut::with_capacity(header.len() + length);
+                bytes.extend_from_slice(header);
+                bytes.extend_from_slice(&slot.payload()[..length]);
+                (bytes.freeze(), length)
+            }
+        }
+    }
+
+    /// Header and the first `length` bytes of the payload as pieces of a stream; no payload is copied.
+    pub fn into_chunks(self, header: &[u8], length: usize) -> (Bytes, Option<Bytes>) {
+        match self.payload {
+            Payload::Sole(_) => (self.into_datagram(header, length).0, None),
+            Payload::Shared(slot) => {
+                let piece = Bytes::from_owner(SharedSlot { slot, _charge: self.charge }).slice(HEADROOM..HEADROOM + length);
+                (Bytes::copy_from_slice(header), Some(piece))
+            }
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if let Some(quota) = self.0.take() {
+            quota.release();
+        }
+    }
+}
+
+/// A slot that is being sent: owned by the `Bytes` over it.
+struct Filled {
+    slot: Slot,
+    start: usize,
+}
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        self.slot.from(self.start)
+    }
+}
+
+struct SharedSlot {
+    slot: Arc<Slot>,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for SharedSlot {
+    fn as_ref(&self) -> &[u8] {
+        self.slot.from(0)
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("pool", &self.shared.pool).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sole(slot) => f.debug_tuple("Sole").field(slot).finish(),
+            Self::Shared(slot) => f.debug_tuple("Shared").field(slot).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,117 @@
 //! One conversation with one peer: its requests, credits and pacing.
+//!
+//! [`proto`] decides and knows no socket; [`driver`] is one task a connection, which carries messages and blocks between it, the
+//! [`Ring`](crate::ring::Ring) and QUIC. A session sees neither the store nor the device: what it wants to know it asks for
+//! ([`Ask`]), what it sends it claims from the ring.
+//!
+//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs and subscriptions (the connection is closed:
+//! the peer was told the limits); control bytes a second (the control stream is not read until they are earned); blocks registered at the ring (the rest of the credit waits); blocks not
+//! yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
+//! deadline.
+
+pub mod driver;
+mod metrics;
+pub mod proto;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, oneshot};
+
+pub use metrics::Metrics;
+
+use crate::object::{Held, Refusal, Resolved, SegmentId, Shape};
+use crate::wire;
+use crate::wire::message::{Get, Hello};
+
+/// What a peer may do in one session, and how much is prepared for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Open requests, one for each generation under way.
+    pub requests_max: u16,
+    /// Blocks of unspent credit of a request.
+    pub credit_max: u32,
+    /// GETs that wait for an answer.
+    pub resolves_max: u16,
+    /// Streams whose new segments are announced to one peer.
+    pub subscriptions_max: u16,
+    /// Segments that a session keeps leased because it has told its peer of them.
+    pub known_segments_max: u16,
+    /// Blocks of one request that are encoded ahead of what has left.
+    pub window_blocks: u32,
+    /// Blocks that may be on their way to a peer without its acknowledgement.
+    pub unacknowledged_blocks_max: u32,
+    /// Bytes of control frames that are read of a peer in a second; more have to wait.
+    #[serde(with = "crate::config::size")]
+    pub control_bytes_per_second: ByteSize,
+    /// A peer that sends nothing for this long is gone.
+    #[serde(with = "crate::config::duration")]
+    pub idle_timeout: Duration,
+    /// How long a new connection may take to say HELLO.
+    #[serde(with = "crate::config::duration")]
+    pub hello_timeout: Duration,
+    /// Whether blocks travel in datagrams where they fit.
+    pub datagrams: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            requests_max: 32,
+            credit_max: 2048,
+            resolves_max: 64,
+            subscriptions_max: 8,
+            known_segments_max: 64,
+            window_blocks: 64,
+            unacknowledged_blocks_max: 512,
+            control_bytes_per_second: ByteSize::mib(1),
+            idle_timeout: Duration::from_secs(15),
+            hello_timeout: Duration::from_secs(3),
+            datagrams: true,
+        }
+    }
+}
+
+impl Config {
+    /// What the server says of itself.
+    pub fn hello(&self) -> Hello {
+        Hello {
+            minor: (wire::MINOR, wire::MINOR),
+            n_max: Shape::N_LIMIT,
+            block_bytes_max: Shape::BLOCK_BYTES_MAX,
+            segment_bytes_max: Shape::LENGTH_MAX,
+            requests_max: self.requests_max,
+            credit_max: self.credit_max,
+            agent: concat!("ncserverd/", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// What a session asks the rest of the server. The answer may take as long as an origin takes.
+#[derive(Debug)]
+pub enum Ask {
+    /// What is this path?
+    Resolve {
+        /// The question.
+        get: Get,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Result<Resolved, Refusal>>,
+    },
+    /// Is this segment held?
+    Find {
+        /// Its id.
+        id: SegmentId,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Option<Held>>,
+    },
+    /// Tell me of new segments.
+    Subscribe {
+        /// The name of the stream.
+        stream: String,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Result<broadcast::Receiver<Arc<Resolved>>, Refusal>>,
+    },
+}

@@ -1,2 +1,27 @@
-//! t
-fn main() {}
+//! `ncpeer`: reads the command line and hands over.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ncserverd::peer::cli;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("ncpeer: cannot start worker threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(cli::run(cli));
+    // A reader that has stopped reading our output must not keep us from ending.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ncpeer: {failure}");
+            ExitCode::from(failure.exit())
+        }
+    }
+}

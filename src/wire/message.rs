@@ -1,9 +1,44 @@
-//! The messages of the control stream as values.
+//! The messages of the control stream as values, and the limits that hold for all of them.
+//!
+//! [`frame`](super::frame) turns them into bytes and back. Values that come out of it keep every limit named here; whoever
+//! builds a message to send keeps them too (debug builds assert it).
 
 use bytes::Bytes;
 
+use super::{MINOR, Violation};
 pub use crate::object::RefusalCode as RequestCode;
 use crate::object::{SegmentId, Shape};
+
+/// Most bytes of a path with its query.
+pub const PATH_MAX: usize = 2048;
+/// Most bytes of a stream's name.
+pub const STREAM_NAME_MAX: usize = 128;
+/// Most bytes of a media type.
+pub const CONTENT_TYPE_MAX: usize = 255;
+/// Most bytes that travel within META.
+pub const INLINE_MAX: usize = 16_384;
+/// Most bytes of a signature.
+pub const SIGNATURE_MAX: usize = 256;
+/// Most bytes of an explanation in ERROR.
+pub const REASON_MAX: usize = 256;
+/// Most bytes of an agent's name in HELLO.
+pub const AGENT_MAX: usize = 64;
+/// Most ranges of a REQUEST.
+pub const RANGES_MAX: usize = 64;
+/// Most parameters of a HELLO.
+pub const PARAMETERS_MAX: u64 = 64;
+
+/// Whether `path` may stand in GET and META: it starts with `/`, is at most [`PATH_MAX`] long and consists of visible ASCII
+/// (everything else is percent-encoded, as in HTTP).
+pub fn is_path(path: &str) -> bool {
+    path.len() <= PATH_MAX && path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether `name` may name a stream: 1 to [`STREAM_NAME_MAX`] visible ASCII characters other than `/`, `?` and `#`.
+pub fn is_stream_name(name: &str) -> bool {
+    (1..=STREAM_NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
+}
 
 /// A frame of the control stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +106,10 @@ pub enum Message {
     },
 }
 
-/// What one side can take. The lower of both sides' values applies.
+/// What one side can take; the other side keeps to it.
+///
+/// `n_max`, `block_bytes_max` and `segment_bytes_max` bind the METAs that come to the sender of the HELLO, `requests_max` and
+/// `credit_max` the REQUESTs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Lowest and highest minor version spoken.
@@ -90,6 +128,32 @@ pub struct Hello {
     pub agent: String,
 }
 
+impl Hello {
+    /// The values of a HELLO that leaves a parameter out.
+    pub fn defaults() -> Self {
+        Self {
+            minor: (MINOR, MINOR),
+            n_max: 256,
+            block_bytes_max: 16_384,
+            segment_bytes_max: 8 << 20,
+            requests_max: 16,
+            credit_max: 512,
+            agent: String::new(),
+        }
+    }
+
+    /// The minor version to speak with a side that said `other`: the highest that both know.
+    pub fn agree(&self, other: &Self) -> Result<u64, Violation> {
+        let (low, high) = (self.minor.0.max(other.minor.0), self.minor.1.min(other.minor.1));
+        if low > high { Err(Violation::Version) } else { Ok(high) }
+    }
+
+    /// Whether a segment of this shape may be announced to the sender of this HELLO.
+    pub fn takes(&self, shape: &Shape) -> bool {
+        shape.length() <= self.segment_bytes_max && shape.block_bytes() <= self.block_bytes_max && shape.n_max() <= self.n_max
+    }
+}
+
 /// Asks for metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Get {
@@ -100,6 +164,7 @@ pub struct Get {
     /// Byte of the object that the answer must cover.
     pub offset: u64,
     /// How many bytes from `offset` on the asker wants in all, if it knows: lets the server cut at a playlist's byte ranges.
+    /// At least 1.
     pub length: Option<u64>,
 }
 

@@ -1,0 +1,28 @@
+# Two stages: the toolchain builds, and the image is Debian with two binaries. No GPU toolkit is needed in either; on a host with
+# the NVIDIA container runtime the driver is found at start. `deploy/check-image.sh` runs these steps without a container engine.
+FROM rust:1.95-bookworm AS build
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY assets ./assets
+COPY src ./src
+RUN cargo build --locked --profile dist --bins
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends ca-certificates \
+ && rm -rf /var/lib/apt/lists/*
+RUN useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/lib/ncserverd ncserverd \
+ && install -d -o ncserverd -g ncserverd -m 0700 /var/lib/ncserverd
+COPY --from=build /src/target/dist/ncserverd /src/target/dist/ncpeer /usr/bin/
+COPY config/ncserverd.toml /etc/ncserverd/ncserverd.toml
+# Loopback would be of no use in a container, and state belongs on a volume.
+ENV NCSERVERD_ENDPOINT__LISTEN=[::]:4443
+ENV NCSERVERD_TELEMETRY__LISTEN=[::]:9443
+ENV STATE_DIRECTORY=/var/lib/ncserverd
+WORKDIR /var/lib/ncserverd
+VOLUME /var/lib/ncserverd
+EXPOSE 4443/udp 9443/tcp
+STOPSIGNAL SIGTERM
+USER ncserverd
+ENTRYPOINT ["/usr/bin/ncserverd"]
+CMD ["--config", "/etc/ncserverd/ncserverd.toml", "serve"]

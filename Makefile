@@ -1,0 +1,55 @@
+# The recipes that CI runs, for use by hand. `make check test` before a review.
+
+CARGO ?= cargo
+RULES := deploy/prometheus
+
+.PHONY: all check format lint docs deny check-deploy check-image test bench fuzz gpu-bundle
+
+all: check test
+
+# Everything that needs no test run.
+check: format lint docs check-deploy
+
+format:
+	$(CARGO) fmt --check
+
+lint:
+	$(CARGO) clippy --locked --release --all-targets -- -D warnings
+
+# For those who work on the crate: private items are shown, and may be linked to.
+docs:
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+		$(CARGO) doc --locked --release --no-deps --document-private-items --lib
+
+# Advisories, licences and doubled dependencies. Needs cargo-deny and its advisory database.
+deny:
+	cargo deny check
+
+# Alert rules with their tests, and the systemd unit.
+check-deploy:
+	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml
+	promtool check rules $(RULES)/rules.yml
+	promtool test rules $(RULES)/rules_test.yml
+	deploy/check-unit.sh
+
+# The steps of the Dockerfile in a clean root. Needs root and debootstrap; minutes.
+check-image:
+	deploy/check-image.sh
+
+test:
+	$(CARGO) test --locked --release
+
+bench:
+	$(CARGO) run --locked --release -- bench
+
+# Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
+FUZZ_SECONDS ?= 60
+fuzz:
+	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+# The test executables, stripped, for a host with a GPU and no Rust toolchain. Copy the checkout there and run, in its root:
+#   for test in .gpu-tests/*-*; do $$test --nocapture --test-threads=1 || exit 1; done
+# The host needs the C library of this machine or a newer one, and nothing else: the driver is opened at run time. The programs
+# themselves are in .gpu-tests/bin.
+gpu-bundle:
+	python3 deploy/gpu-bundle.py

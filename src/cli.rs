@@ -1,0 +1,297 @@
+//! The command line of `ncserverd`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ncserverd::config::{Sources, parse_override};
+
+/// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
+/// QUIC to the peers that ask for them.
+///
+/// Without a command it serves. Without any configuration it starts on loopback with no stream; try `ncserverd demo` first.
+#[derive(Debug, Parser)]
+#[command(name = "ncserverd", version, args_conflicts_with_subcommands = false, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) global: Global,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Configuration file (TOML); there is none unless this names it
+    #[arg(long, short, global = true, value_name = "FILE", env = "NCSERVERD_CONFIG")]
+    config: Option<PathBuf>,
+    /// Set one key, above file and environment: --set ring.bytes=1GiB (repeatable)
+    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE", value_parser = parse_override)]
+    overrides: Vec<(String, String)>,
+    /// Log more: -v for debug of ncserverd, -vv for debug of everything
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve streams to peers (the default)
+    Serve(Serve),
+    /// Show everything at work on this machine: origin, server, lossy network and peers in one process
+    Demo(Demo),
+    /// Measure encoding, recoding and decoding on this machine, checking every result first
+    Bench(Bench),
+    /// Look at the configuration without starting anything
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Code and decode files offline
+    #[command(subcommand)]
+    Codec(CodecCommand),
+}
+
+/// Shortcuts for the keys that are set most often.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Serve {
+    /// UDP address for peers; short for --set endpoint.listen=… (repeatable)
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
+    /// TCP address for /metrics, /healthz and /readyz; short for --set telemetry.listen=…
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
+    /// Publish a stream from an HTTP origin; short for --set stream.NAME.origin=URL (repeatable)
+    #[arg(long, value_name = "NAME=URL", value_parser = parse_stream)]
+    origin: Vec<(String, String)>,
+    /// Publish a watched directory; short for --set stream.NAME.directory=PATH (repeatable)
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_stream)]
+    directory: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Leave server and gateway running at the end, for a player
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Seed of the loss: the same seed loses the same packets
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Packets lost at random each way, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = parse_percent)]
+    pub(crate) loss: f64,
+    /// Peers that fetch the stream
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) peers: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Only cases whose name contains this text
+    pub(crate) filter: Option<String>,
+    /// List the cases and stop
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// How results are written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check it, and say which sources count, what they set and what looks wrong
+    Check,
+    /// Print it as TOML with every key
+    Print,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CodecCommand {
+    /// Print one coefficient row in hexadecimal
+    Row(Row),
+    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without
+    Encode(Encode),
+    /// Rebuild a file from a directory of self-describing blocks and verify it
+    Decode(Decode),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Row {
+    /// Key of the segment, such as 0x0123456789abcdef
+    #[arg(long, value_parser = parse_integer)]
+    pub(crate) key: u64,
+    /// Index of the generation
+    #[arg(long, value_parser = parse_integer)]
+    pub(crate) generation: u64,
+    /// Seed of the row
+    #[arg(long)]
+    pub(crate) seed: u32,
+    /// Blocks in the generation: so many coefficients
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) n: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Encode {
+    /// The file to code
+    pub(crate) file: PathBuf,
+    /// Codec
+    #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
+    pub(crate) codec: Codec,
+    /// Bytes of a block
+    #[arg(long, default_value_t = 4096)]
+    pub(crate) k: u32,
+    /// Blocks in the generation; as many as the file needs if not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) n: Option<u16>,
+    /// Key of the coefficient rows: writes raw blocks, one after the other
+    #[arg(long, value_parser = parse_integer)]
+    pub(crate) key: Option<u64>,
+    /// Index of the generation
+    #[arg(long, requires = "key", value_parser = parse_integer)]
+    pub(crate) generation: Option<u64>,
+    /// Seed of the first block; further ones count up and wrap
+    #[arg(long)]
+    pub(crate) seed: Option<u32>,
+    /// Coded blocks to write
+    #[arg(long)]
+    pub(crate) count: Option<u32>,
+    /// File for raw blocks (- for standard output), or directory for self-describing ones
+    #[arg(long, short)]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Codec {
+    /// Random linear network coding over GF(2^8)/0x11D
+    Rlnc,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Decode {
+    /// The directory with block files
+    pub(crate) directory: PathBuf,
+    /// File to write, - for standard output
+    #[arg(long, short)]
+    pub(crate) output: PathBuf,
+}
+
+impl Cli {
+    /// Where the configuration comes from: shortcuts are overrides too, and stand before `--set`, which wins.
+    pub(crate) fn sources(&self) -> Sources {
+        let mut overrides = Vec::new();
+        match self.global.verbose {
+            0 => {}
+            1 => overrides.push(("telemetry.log_filter".into(), "info,ncserverd=debug".into())),
+            _ => overrides.push(("telemetry.log_filter".into(), VERBOSE.into())),
+        }
+        if let Some(Command::Serve(serve)) = &self.command {
+            overrides.extend(serve.overrides());
+        }
+        overrides.extend(self.global.overrides.iter().cloned());
+        // Variables that are not Unicode cannot name a key.
+        let environment =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Sources { file: self.global.config.clone(), environment: environment.collect(), overrides }
+    }
+}
+
+impl Serve {
+    fn overrides(&self) -> Vec<(String, String)> {
+        let listen = (!self.listen.is_empty()).then(|| ("endpoint.listen".to_owned(), self.listen.join(",")));
+        let metrics = self.metrics.iter().map(|address| ("telemetry.listen".to_owned(), address.clone()));
+        let origins = self.origin.iter().map(|(name, url)| (format!("stream.{name}.origin"), url.clone()));
+        let directories = self.directory.iter().map(|(name, path)| (format!("stream.{name}.directory"), path.clone()));
+        listen.into_iter().chain(metrics).chain(origins).chain(directories).collect()
+    }
+}
+
+fn parse_stream(text: &str) -> Result<(String, String), String> {
+    let name_and_source =
+        text.split_once('=').filter(|(name, source)| !name.is_empty() && !name.contains('.') && !source.is_empty());
+    name_and_source
+        .map(|(name, source)| (name.into(), source.into()))
+        .ok_or_else(|| "expected a name, `=` and where it comes from".into())
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse() {
+        Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent),
+        _ => Err("expected a percentage from 0 up to, but not including, 100".into()),
+    }
+}
+
+fn parse_integer(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| error.to_string())
+}
+
+const VERBOSE: &str = "debug,quinn=debug,rustls=debug,hyper=debug,reqwest=debug,h2=debug,axum=debug,notify=debug";
+
+const AFTER_HELP: &str = "\
+Examples:
+  ncserverd demo                                     watch coding repair a lossy network
+  ncserverd serve --origin live=http://127.0.0.1:8080/hls/
+                                                     publish an HLS origin as stream `live`
+  ncserverd --config ncserverd.toml config check     see what a configuration means
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
+4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn overrides(arguments: &[&str]) -> Vec<(String, String)> {
+        Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).unwrap().sources().overrides
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shortcuts_stand_before_set() {
+        let given =
+            overrides(&["serve", "--listen", "[::]:1", "--origin", "a=http://x/?q=1", "--set", "endpoint.listen=[::]:2", "-v"]);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(
+            given,
+            [
+                pair("telemetry.log_filter", "info,ncserverd=debug"),
+                pair("endpoint.listen", "[::]:1"),
+                pair("stream.a.origin", "http://x/?q=1"),
+                pair("endpoint.listen", "[::]:2"),
+            ]
+        );
+    }
+
+    #[test]
+    fn flags_may_stand_before_or_after_the_command() {
+        assert_eq!(overrides(&["--set", "ring.bytes=1GiB", "serve"]), overrides(&["serve", "--set", "ring.bytes=1GiB"]));
+        assert_eq!(overrides(&["--set", "ring.bytes=1GiB"]).len(), 1);
+    }
+
+    #[test]
+    fn odd_values_are_refused() {
+        for arguments in [
+            &["--set", "bytes=1"][..],
+            &["--set", "ring.bytes"],
+            &["serve", "--origin", "=x"],
+            &["demo", "--loss", "100"],
+            &["demo", "--loss", "nan"],
+            &["demo", "--peers", "0"],
+            &["codec", "row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"],
+            &["codec", "row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],
+        ] {
+            assert!(Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).is_err(), "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a reload changes, and which of it a running server can take.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::Value;
+
+use super::{Config, schema};
+
+/// A key whose value differs between two configurations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// Its old value as text, `None` if it was not set.
+    pub from: Option<String>,
+    /// Its new value as text, `None` if it is not set any more.
+    pub to: Option<String>,
+    /// When it counts.
+    pub effect: Effect,
+}
+
+/// When a change counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// At once.
+    Live,
+    /// For segments that arrive from now on: those held keep their shape.
+    NewSegments,
+    /// After the next start.
+    Restart,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Live => "takes effect now",
+            Self::NewSegments => "takes effect for new segments",
+            Self::Restart => "needs a restart",
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".into());
+        write!(f, "`{}` from {} to {}: {}", self.key, text(&self.from), text(&self.to), self.effect)
+    }
+}
+
+/// Every key that differs, in the order of the keys.
+pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
+    let (old, new) = (schema::flatten(old), schema::flatten(new));
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    keys.into_iter()
+        .filter(|key| old.get(*key) != new.get(*key))
+        .map(|key| Change { key: key.clone(), from: text(old.get(key)), to: text(new.get(key)), effect: effect(key) })
+        .collect()
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    value.filter(|value| !value.is_null()).map(Value::to_string)
+}
+
+fn effect(key: &str) -> Effect {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    match key {
+        _ if key.starts_with("stream.") && SHAPE.contains(&name) => Effect::NewSegments,
+        _ if key == "stream" || key.starts_with("stream.") || LIVE.contains(&key) => Effect::Live,
+        _ => Effect::Restart,
+    }
+}
+
+/// What shapes a segment of a stream.
+const SHAPE: [&str; 2] = ["n_max", "block_bytes"];
+
+/// What a running server takes outside of streams.
+const LIVE: [&str; 7] = [
+    "encoder.batch_blocks_max",
+    "encoder.batch_wait",
+    "encoder.prefill_blocks",
+    "server.drain_timeout",
+    "telemetry.log_filter",
+    "tls.cert",
+    "tls.key",
+];

@@ -1,0 +1,185 @@
+//! What no single key can know: values that do not go together, and values that do but are probably not meant.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Config, Error};
+use crate::object::Shape;
+use crate::{stream, telemetry};
+
+/// A remark on the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The key it is about.
+    pub key: String,
+    /// What is the matter and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.key, self.text)
+    }
+}
+
+/// Refuses contradictions, all of them at once, and returns what is only worth a warning.
+pub(super) fn check(config: &Config) -> Result<Vec<Finding>, Error> {
+    let mut report = Report::default();
+    numbers(config, &mut report);
+    tls(config, &mut report);
+    listeners(config, &mut report);
+    if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
+        report.fault("telemetry.log_filter", error.to_string());
+    }
+    for (name, stream) in &config.stream {
+        one_stream(config, name, stream, &mut report);
+    }
+    if report.faults.is_empty() { Ok(report.warnings) } else { Err(Error::Contradiction(report.faults)) }
+}
+
+#[derive(Default)]
+struct Report {
+    faults: Vec<Finding>,
+    warnings: Vec<Finding>,
+}
+
+impl Report {
+    fn fault(&mut self, key: impl Into<String>, text: impl Into<String>) {
+        self.faults.push(Finding { key: key.into(), text: text.into() });
+    }
+
+    fn warning(&mut self, key: impl Into<String>, text: impl Into<String>) {
+        self.warnings.push(Finding { key: key.into(), text: text.into() });
+    }
+}
+
+fn numbers(config: &Config, report: &mut Report) {
+    for (key, is_zero) in [
+        ("encoder.batch_blocks_max", config.encoder.batch_blocks_max == 0),
+        ("encoder.prefill_blocks", config.encoder.prefill_blocks == 0),
+        ("ring.max_reuse", config.ring.max_reuse == 0),
+        ("session.requests_max", config.session.requests_max == 0),
+        ("session.credit_max", config.session.credit_max == 0),
+        ("endpoint.connections_max", config.endpoint.connections_max == 0),
+    ] {
+        if is_zero {
+            report.fault(key, "zero does not mean unlimited; the least is 1");
+        }
+    }
+    for (key, time) in [
+        ("telemetry.rate_interval", config.telemetry.rate_interval),
+        ("session.idle_timeout", config.session.idle_timeout),
+        ("session.hello_timeout", config.session.hello_timeout),
+        ("ingest.connect_timeout", config.ingest.connect_timeout),
+        ("ingest.read_timeout", config.ingest.read_timeout),
+        ("ingest.rescan", config.ingest.rescan),
+    ] {
+        if time.is_zero() {
+            report.fault(key, "zero is no time at all");
+        }
+    }
+    let segment = config.ingest.segment_max_bytes;
+    if segment.as_u64() == 0 || segment.as_u64() > Shape::LENGTH_MAX {
+        report.fault("ingest.segment_max_bytes", format!("{segment} is not between 1B and {}MiB", Shape::LENGTH_MAX >> 20));
+    }
+    if config.store.bytes.as_u64() < 2 * segment.as_u64() {
+        report.fault(
+            "store.bytes",
+            format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.bytes),
+        );
+    }
+    if config.encoder.prefill_blocks > config.encoder.batch_blocks_max {
+        report.warning("encoder.prefill_blocks", "a prefill of one generation takes more than one batch");
+    }
+}
+
+fn tls(config: &Config, report: &mut Report) {
+    match (&config.tls.cert, &config.tls.key) {
+        (Some(_), None) => report.fault("tls.cert", "a certificate needs its key: set `tls.key` too, or neither"),
+        (None, Some(_)) => report.fault("tls.key", "a key needs its certificate: set `tls.cert` too, or neither"),
+        _ => {}
+    }
+}
+
+fn listeners(config: &Config, report: &mut Report) {
+    let listen = &config.endpoint.listen;
+    if listen.is_empty() {
+        report.fault("endpoint.listen", "no address: peers could not connect");
+    }
+    let fixed: Vec<_> = listen.iter().filter(|address| address.port() != 0).collect();
+    if fixed.iter().collect::<BTreeSet<_>>().len() < fixed.len() {
+        report.fault("endpoint.listen", "the same address twice");
+    }
+    if !config.telemetry.listen.ip().is_loopback() {
+        let text = "metrics are readable by everybody who reaches this address; there is no authentication";
+        report.warning("telemetry.listen", text);
+    }
+}
+
+fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut Report) {
+    let key = |part: &str| format!("stream.{name}.{part}");
+    if !is_name(name) {
+        report.fault(format!("stream.{name}"), "a name is 1 to 64 letters, digits, `-` or `_`: it is the first part of a path");
+    }
+    match (&stream.origin, &stream.directory) {
+        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a directory, not both"),
+        (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
+        _ => {}
+    }
+    if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
+        return report.fault(key("block_bytes"), error.to_string());
+    }
+    ring(config, &key("block_bytes"), stream, report);
+    datagrams(&key("block_bytes"), stream, report);
+}
+
+fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
+    let slot = u64::from(stream.block_bytes) + SLOT_HEADROOM;
+    let slots = config.ring.bytes.as_u64() / slot;
+    let batch = u64::from(config.encoder.batch_blocks_max);
+    if slots < batch {
+        let needed = (batch * slot).div_ceil(1 << 20);
+        let text = format!(
+            "a ring of {} holds {slots} blocks of this size, a batch may have {batch}: raise `ring.bytes` to {needed}MiB or lower \
+             `encoder.batch_blocks_max`",
+            config.ring.bytes
+        );
+        return report.fault(key, text);
+    }
+    if slots < 2 * batch {
+        report.warning(key, "the ring holds less than two batches of this stream: the device waits while sessions drain it");
+    }
+    if slots < 4 * u64::from(config.session.unacknowledged_blocks_max) {
+        let text = "four slow peers could hold the whole ring of this stream: lower `session.unacknowledged_blocks_max` or raise `ring.bytes`";
+        report.warning(key, text);
+    }
+}
+
+fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
+    let block = u64::from(stream.block_bytes);
+    if block + SEEDED_HEADER > DATAGRAM_AFTER_DISCOVERY {
+        return;
+    }
+    if block + SEEDED_HEADER > DATAGRAM_AT_FIRST {
+        let text = "blocks fit a datagram only after path MTU discovery, and not on every path: until then they go over streams";
+        report.warning(key, text);
+    } else if block + EXPLICIT_HEADER + u64::from(stream.n_max) > DATAGRAM_AT_FIRST {
+        report
+            .warning(key, "a recoded block carries n more bytes and does not fit a datagram: peers cannot relay over datagrams");
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
+/// What a slot of the ring holds besides the payload.
+const SLOT_HEADROOM: u64 = 16;
+/// The header of a seeded block in a datagram.
+const SEEDED_HEADER: u64 = 10;
+/// The header of an explicit block in a datagram, without its n coefficients.
+const EXPLICIT_HEADER: u64 = 6;
+/// What a QUIC datagram carries at the minimum MTU of 1200.
+const DATAGRAM_AT_FIRST: u64 = 1162;
+/// What it carries at an MTU of 1452, where discovery stops.
+const DATAGRAM_AFTER_DISCOVERY: u64 = 1414;

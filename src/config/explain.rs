@@ -1,0 +1,78 @@
+//! `ncserverd config check` in sentences.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Config, Loaded, Location, schema};
+use crate::stream;
+
+pub(super) fn explain(loaded: &Loaded) -> String {
+    let mut text = String::new();
+    sources(loaded, &mut text);
+    settings(loaded, &mut text);
+    streams(&loaded.config, &mut text);
+    for finding in &loaded.findings {
+        text.push_str(&format!("warning: {finding}\n"));
+    }
+    text.push_str(if loaded.findings.is_empty() { "The configuration is good.\n" } else { "The configuration can be used.\n" });
+    text
+}
+
+fn sources(loaded: &Loaded, text: &mut String) {
+    let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
+    for place in loaded.places.values() {
+        let source = match place {
+            Location::File { path, .. } => (0, format!("file {}", path.display())),
+            Location::Environment(_) => (1, "environment".into()),
+            Location::Flag(_) => (2, "flags".into()),
+        };
+        *counts.entry(source).or_default() += 1;
+    }
+    text.push_str("Sources, later ones win:\n  defaults\n");
+    for ((_, source), count) in counts {
+        let keys = if count == 1 { "key" } else { "keys" };
+        line(text, format_args!("  {source}: {count} {keys}"));
+    }
+}
+
+fn settings(loaded: &Loaded, text: &mut String) {
+    let (values, defaults) = (schema::flatten(&loaded.config), schema::flatten(&Config::default()));
+    let set = loaded.places.iter().filter_map(|(key, place)| Some((key, values.get(key)?, place)));
+    let mut title = "Set:\n";
+    for (key, value, place) in set {
+        text.push_str(std::mem::take(&mut title));
+        match defaults.get(key) {
+            Some(default) if default == value => line(text, format_args!("  {key} = {value}, as by default ({place})")),
+            Some(default) if !default.is_null() => line(text, format_args!("  {key} = {value}, default {default} ({place})")),
+            _ => line(text, format_args!("  {key} = {value} ({place})")),
+        }
+    }
+}
+
+fn streams(config: &Config, text: &mut String) {
+    if config.stream.is_empty() {
+        text.push_str("There is no stream: the server starts, and /readyz says so until one is configured.\n");
+        return;
+    }
+    text.push_str("Streams:\n");
+    for (name, stream) in &config.stream {
+        line(text, format_args!("  /{name}/ from {}, {}", source(stream), shape(stream)));
+    }
+}
+
+fn source(stream: &stream::Config) -> String {
+    match (&stream.origin, &stream.directory) {
+        (Some(origin), _) => origin.clone(),
+        (None, Some(directory)) => format!("directory {}", directory.display()),
+        (None, None) => "nowhere".into(),
+    }
+}
+
+fn shape(stream: &stream::Config) -> String {
+    let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
+    format!("generations of up to {n} blocks of {k} bytes ({} KiB)", (n * k).div_ceil(1024))
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("writing to a string");
+}

@@ -1,0 +1,93 @@
+//! The layers that a configuration is made of, and where each key of them stands.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::Error;
+
+/// Where a key was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// In the file, at this line.
+    File {
+        /// The file as it was named.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// By this environment variable.
+    Environment(String),
+    /// By this flag.
+    Flag(String),
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::Environment(variable) => write!(f, "environment variable {variable}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// Keys of one layer, each with its place.
+pub(super) type Places = BTreeMap<String, Location>;
+
+/// A configuration file that was read.
+#[derive(Debug)]
+pub(super) struct FileLayer {
+    pub(super) text: String,
+    pub(super) places: Places,
+}
+
+impl FileLayer {
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), reason: source.to_string() })?;
+        Self::parse(path, text)
+    }
+
+    pub(super) fn parse(path: &Path, text: String) -> Result<Self, Error> {
+        let syntax = |error: toml::de::Error| Error::Syntax { path: path.to_owned(), reason: error.to_string() };
+        let mut places = Places::new();
+        let table = DeTable::parse(&text).map_err(syntax)?;
+        locate(path, &text, "", table.get_ref(), &mut places);
+        drop(table);
+        Ok(Self { text, places })
+    }
+}
+
+fn locate(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, places: &mut Places) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+        match value.get_ref() {
+            DeValue::Table(inner) if !inner.is_empty() => locate(path, text, &key, inner, places),
+            _ => {
+                let line = 1 + text.bytes().take(name.span().start).filter(|&byte| byte == b'\n').count();
+                places.insert(key, Location::File { path: path.to_owned(), line });
+            }
+        }
+    }
+}
+
+/// Variables that set a key: those with the prefix, less the ones that the command line reads itself.
+pub(super) fn environment(variables: &[(String, String)]) -> BTreeMap<String, String> {
+    let ours = variables.iter().filter(|(name, _)| name.starts_with(PREFIX) && !RESERVED.contains(&name.as_str()));
+    ours.cloned().collect()
+}
+
+/// The places of environment variables, by the key that each one sets.
+pub(super) fn environment_places(variables: &BTreeMap<String, String>) -> Places {
+    let key = |name: &str| name[PREFIX.len()..].to_lowercase().replace("__", ".");
+    variables.keys().map(|name| (key(name), Location::Environment(name.clone()))).collect()
+}
+
+/// What names of variables that set keys begin with.
+pub(super) const PREFIX: &str = "NCSERVERD_";
+
+/// Variables with the prefix that are no keys: they stand for flags.
+const RESERVED: [&str; 1] = ["NCSERVERD_CONFIG"];

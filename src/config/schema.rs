@@ -1,0 +1,116 @@
+//! The keys there are, read off the defaults, so that no second list of them can go stale.
+
+use serde_json::{Map, Value};
+
+use super::Config;
+use crate::stream;
+
+/// A configuration as keys and values: `ring.bytes` and `"64MiB"`. Options that are not set are `null`.
+pub(super) fn flatten(config: &Config) -> Map<String, Value> {
+    let mut keys = Map::new();
+    collect("", tree(config), &mut keys);
+    keys
+}
+
+/// Every key with its default; the name of a stream is `*`.
+pub(super) fn defaults() -> Map<String, Value> {
+    let mut config = Config::default();
+    config.stream.insert(ANY.into(), stream::Config::default());
+    flatten(&config)
+}
+
+/// Whether `key` can be set.
+pub(super) fn is_known(defaults: &Map<String, Value>, key: &str) -> bool {
+    let generic = generic(key);
+    // A table that nothing stands in yet is as good as absent.
+    let is_table = || generic == "stream" || defaults.keys().any(|known| inside(known, &generic));
+    let is_in_map = || defaults.iter().any(|(known, value)| value.is_object() && inside(&generic, known));
+    defaults.contains_key(&generic) || is_in_map() || is_table()
+}
+
+/// The known key that looks most like `key`, if one looks like it at all.
+pub(super) fn nearest(defaults: &Map<String, Value>, key: &str) -> Option<String> {
+    let stream = key.strip_prefix("stream.").and_then(|rest| rest.split('.').next()).unwrap_or("NAME");
+    let wanted = generic(key);
+    let (score, known) = defaults.keys().map(|known| (similarity(&wanted, known), known)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (score >= SIMILAR_ENOUGH).then(|| known.replacen(ANY, stream, 1))
+}
+
+/// Likeness of two keys, from 0 to 1. The right name in the wrong section is nearly right.
+fn similarity(wanted: &str, known: &str) -> f64 {
+    let alike = strsim::normalized_damerau_levenshtein;
+    let whole = alike(&wanted.replace(['.', '_'], ""), &known.replace(['.', '_'], ""));
+    let ((section, name), (known_section, known_name)) = (split(wanted), split(known));
+    whole.max(0.7 * alike(name, known_name) + 0.3 * alike(section, known_section))
+}
+
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("", key))
+}
+
+fn generic(key: &str) -> String {
+    let mut parts: Vec<&str> = key.split('.').collect();
+    if let ["stream", name, ..] = parts.as_mut_slice() {
+        *name = ANY;
+    }
+    parts.join(".")
+}
+
+fn inside(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
+}
+
+fn tree(config: &Config) -> Value {
+    serde_json::to_value(config).expect("a configuration is texts, numbers and tables")
+}
+
+fn collect(prefix: &str, value: Value, keys: &mut Map<String, Value>) {
+    match value {
+        Value::Object(table) if !table.is_empty() => {
+            for (name, inner) in table {
+                let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+                collect(&key, inner, keys);
+            }
+        }
+        leaf => {
+            keys.insert(prefix.to_owned(), leaf);
+        }
+    }
+}
+
+/// Stands for the name of any stream.
+pub(super) const ANY: &str = "*";
+
+const SIMILAR_ENOUGH: f64 = 0.6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_the_defaults_is_known() {
+        let defaults = defaults();
+        assert!(defaults.keys().all(|key| is_known(&defaults, key)));
+        assert!(is_known(&defaults, "stream.live.n_max"));
+        assert!(is_known(&defaults, "stream.live"), "a stream with nothing set");
+        assert!(!is_known(&defaults, "stream.live.n_maxx"));
+        assert!(!is_known(&defaults, "ring.bytes.more"));
+    }
+
+    #[test]
+    fn the_nearest_key_is_found() {
+        let defaults = defaults();
+        for (given, meant) in [
+            ("ring.byte", "ring.bytes"),
+            ("rings.bytes", "ring.bytes"),
+            ("ring.batch_wait", "encoder.batch_wait"),
+            ("encoder.batch_block_max", "encoder.batch_blocks_max"),
+            ("stream.live.nmax", "stream.live.n_max"),
+            ("stream.live.block-bytes", "stream.live.block_bytes"),
+            ("telemetry_listen", "telemetry.listen"),
+        ] {
+            assert_eq!(nearest(&defaults, given).as_deref(), Some(meant), "{given}");
+        }
+        assert_eq!(nearest(&defaults, "zzzzzzzz.qqqqqqq"), None);
+    }
+}

@@ -1,0 +1,232 @@
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use tempfile::TempDir;
+
+use super::*;
+
+fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
+    given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Loads a file with this text, under these variables and overrides.
+fn load(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Loaded, Error> {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("test.toml");
+    std::fs::write(&file, text).unwrap();
+    Sources { file: Some(file), environment: pairs(environment), overrides: pairs(overrides) }.load()
+}
+
+fn refusal(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> String {
+    load(text, environment, overrides).expect_err("this configuration is wrong").to_string()
+}
+
+/// The file of the package, and how it reads with every commented key switched on.
+fn documented() -> (String, String) {
+    let text = include_str!("../../config/ncserverd.toml");
+    let key_or_table = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
+    let active = |line: &str| line.strip_prefix('#').filter(|rest| key_or_table(rest)).unwrap_or(line).to_owned();
+    (text.to_owned(), text.lines().map(active).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn later_layers_win() {
+    let file = "[ring]\nbytes = \"65MiB\"\nmax_reuse = 2\n[telemetry]\nlog_filter = \"warn\"\n[store]\nbytes = \"1GiB\"\n";
+    let environment = [("NCSERVERD_RING__BYTES", "66MiB"), ("NCSERVERD_TELEMETRY__LOG_FILTER", "error"), ("OTHER", "x")];
+    let loaded = load(file, &environment, &[("ring.bytes", "67MiB"), ("ring.bytes", "68MiB")]).unwrap();
+    assert_eq!(loaded.config.encoder, encoder::Config::default(), "defaults where nothing is said");
+    assert_eq!(loaded.config.store.bytes, ByteSize::gib(1), "the file above the defaults");
+    assert_eq!(loaded.config.ring.max_reuse, 2);
+    assert_eq!(loaded.config.telemetry.log_filter, "error", "the environment above the file");
+    assert_eq!(loaded.config.ring.bytes, ByteSize::mib(68), "flags above all, the last one first");
+    assert_eq!(loaded.places["telemetry.log_filter"], Location::Environment("NCSERVERD_TELEMETRY__LOG_FILTER".into()));
+    assert_eq!(loaded.places["ring.bytes"], Location::Flag("--set ring.bytes=68MiB".into()));
+    assert!(matches!(&loaded.places["store.bytes"], Location::File { line: 7, .. }), "{:?}", loaded.places);
+}
+
+#[test]
+fn texts_become_what_their_keys_are() {
+    let environment = [
+        ("NCSERVERD_ENDPOINT__LISTEN", "127.0.0.1:1,[::1]:2"),
+        ("NCSERVERD_ENDPOINT__GSO", "false"),
+        ("NCSERVERD_ENCODER__BATCH_WAIT", "2s"),
+        ("NCSERVERD_ENCODER__BATCH_BLOCKS_MAX", "0512"),
+        ("NCSERVERD_DEVICE__CPU_THREADS", "3"),
+        ("NCSERVERD_STREAM__LIVE__DIRECTORY", "/tmp/007"),
+        ("NCSERVERD_CONFIG", "a flag, not a key"),
+    ];
+    let config = load("", &environment, &[]).unwrap().config;
+    assert_eq!(config.endpoint.listen, ["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()]);
+    assert!(!config.endpoint.gso);
+    assert_eq!(config.encoder.batch_wait, Duration::from_secs(2));
+    assert_eq!(config.encoder.batch_blocks_max, 512);
+    assert_eq!(config.device.cpu_threads.count(), 3);
+    assert_eq!(config.stream["live"].directory.as_deref(), Some(Path::new("/tmp/007")));
+}
+
+#[test]
+fn unknown_keys_are_refused_where_they_stand() {
+    let text = refusal("[ring]\nmax_reuse = 1\nbyte = \"1MiB\"\n", &[], &[]);
+    assert!(text.ends_with("test.toml, line 3: there is no key `ring.byte`; did you mean `ring.bytes`?"), "{text}");
+    let text = refusal("", &[("NCSERVERD_TELEMETRY_LISTEN", "127.0.0.1:1")], &[]);
+    assert_eq!(
+        text,
+        "environment variable NCSERVERD_TELEMETRY_LISTEN: there is no key `telemetry_listen`; did you mean `telemetry.listen`?"
+    );
+    let text = refusal("", &[], &[("stream.live.n-max", "3")]);
+    assert_eq!(text, "flag --set stream.live.n-max=3: there is no key `stream.live.n-max`; did you mean `stream.live.n_max`?");
+    let text = refusal("[qqqq]\nzzzz = 1\n[store]\nbites = 1\n", &[], &[]);
+    assert_eq!(text.lines().count(), 2, "all at once: {text}");
+}
+
+#[test]
+fn wrong_values_name_key_and_place() {
+    for (text, place, reason) in [
+        ("[ring]\nbytes = \"huge\"\n", "line 2: `ring.bytes`", "`huge` is not a size such as \"512KiB\""),
+        ("[encoder]\nbatch_wait = \"soon\"\n", "line 2: `encoder.batch_wait`", "`soon` is not a duration such as"),
+        ("[encoder]\n\nbatch_blocks_max = -1\n", "line 3: `encoder.batch_blocks_max`", ""),
+        ("[device]\nbackend = \"tpu\"\n", "line 2: `device.backend`", "tpu"),
+        ("[endpoint]\nlisten = [\"here\"]\n", "line 2: `endpoint.listen`", "`here`"),
+        ("[stream.live]\ndirectory = \"x\"\nn_max = \"many\"\n", "line 3: `stream.live.n_max`", "many"),
+    ] {
+        let refusal = refusal(text, &[], &[]);
+        assert!(refusal.contains(place) && refusal.contains(reason), "{text:?}: {refusal}");
+    }
+    let refusal = refusal("", &[("NCSERVERD_RING__MAX_REUSE", "99999")], &[]);
+    assert!(refusal.starts_with("environment variable NCSERVERD_RING__MAX_REUSE: `ring.max_reuse`"), "{refusal}");
+}
+
+#[test]
+fn a_named_file_must_be_there_and_be_toml() {
+    let absent = Sources { file: Some("/nonexistent/x.toml".into()), ..Sources::default() }.load().unwrap_err();
+    assert!(absent.to_string().starts_with("cannot read /nonexistent/x.toml: "), "{absent}");
+    let broken = refusal("[ring\nbytes = 1", &[], &[]);
+    assert!(broken.contains("line 1"), "{broken}");
+    assert!(refusal("[ring]\nbytes = 1\n[ring]\n", &[], &[]).contains("duplicate key"));
+}
+
+#[test]
+fn contradictions_are_refused_together() {
+    let text =
+        "[stream.a]\norigin = \"http://x/\"\ndirectory = \"y\"\n[stream.b]\n[tls]\ncert = \"c\"\n[encoder]\nprefill_blocks = 0\n";
+    let refusal = refusal(text, &[], &[]);
+    for key in ["`stream.a.directory`", "`stream.b`", "`tls.cert`", "`encoder.prefill_blocks`"] {
+        assert!(refusal.contains(key), "{key} is not in {refusal}");
+    }
+}
+
+#[test]
+fn a_ring_must_hold_a_batch_of_the_largest_block() {
+    let text = "[stream.a]\ndirectory = \"y\"\nblock_bytes = 65536\n";
+    let refusal = refusal(text, &[], &[]);
+    assert!(refusal.contains("raise `ring.bytes` to 65MiB or lower `encoder.batch_blocks_max`"), "{refusal}");
+    assert!(load(text, &[], &[("ring.bytes", "1GiB")]).unwrap().findings.is_empty());
+}
+
+#[test]
+fn blocks_that_only_just_fit_a_datagram_are_remarked_on() {
+    let with = |block_bytes: &str, n_max: &str| {
+        let overrides = [("stream.a.directory", "y"), ("stream.a.block_bytes", block_bytes), ("stream.a.n_max", n_max)];
+        let findings = load("", &[], &overrides).unwrap().findings;
+        findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join(";")
+    };
+    assert_eq!(with("1088", "64"), "");
+    assert!(with("1136", "64").contains("cannot relay over datagrams"));
+    assert!(with("1392", "64").contains("only after path MTU discovery"));
+    assert_eq!(with("4096", "128"), "");
+}
+
+#[test]
+fn a_printed_configuration_loads_to_itself() {
+    let overrides = [
+        ("ring.bytes", "67109888"),
+        ("encoder.batch_wait", "1m 2ms"),
+        ("stream.Live-1.directory", "a b"),
+        ("tls.names", "a.example,b.example"),
+    ];
+    let config = load("", &[("HOME", "/home/somebody")], &overrides).unwrap().config;
+    assert_eq!(config.ring.bytes, ByteSize(67_109_888));
+    assert_eq!(config.tls.directory.as_deref(), Some(Path::new("/home/somebody/.local/state/ncserverd/tls")));
+    assert_eq!(load(&config.to_toml(), &[], &[]).unwrap().config, config);
+}
+
+#[test]
+fn the_documented_file_is_the_defaults() {
+    let (text, _) = documented();
+    let parsed: Config = toml::from_str(&text).unwrap();
+    assert_eq!(parsed, Config::default());
+    assert!(load(&text, &[], &[]).unwrap().findings.is_empty());
+    let given: toml::Table = text.parse().unwrap();
+    for (key, default) in schema::flatten(&Config::default()) {
+        let stands = key.split('.').try_fold(&toml::Value::Table(given.clone()), |table, part| table.get(part)).is_some();
+        assert!(stands || default.is_null() || key == "stream", "`{key}` is not in config/ncserverd.toml");
+    }
+}
+
+#[test]
+fn the_documented_file_names_every_key() {
+    let (_, active) = documented();
+    let loaded = load(&active, &[], &[]);
+    assert!(!matches!(loaded, Err(Error::Unknown(_) | Error::Value { .. } | Error::Syntax { .. })), "{loaded:?}");
+    let places = layers::FileLayer::parse(Path::new("ncserverd.toml"), active).unwrap().places;
+    let mut missing = schema::defaults();
+    missing.retain(|key, _| {
+        let (before, after) = key.split_once(schema::ANY).unwrap_or((key, ""));
+        !places.keys().any(|place| place.starts_with(before) && place.ends_with(after))
+    });
+    assert!(missing.is_empty(), "not in config/ncserverd.toml: {:?}", missing.keys());
+}
+
+#[test]
+fn documented_stream_keys_have_their_defaults() {
+    let (_, active) = documented();
+    let documented: toml::Table = active.parse().unwrap();
+    let streams = documented["stream"].as_table().unwrap();
+    let defaults = serde_json::to_value(stream::Config::default()).unwrap();
+    let written = serde_json::to_value(streams["live"].clone()).unwrap();
+    for (key, default) in defaults.as_object().unwrap().iter().filter(|(_, default)| !default.is_null()) {
+        assert_eq!(written.get(key), Some(default), "stream.live.{key}");
+    }
+}
+
+#[test]
+fn every_shipped_file_loads() {
+    for entry in std::fs::read_dir("config").unwrap() {
+        let file = entry.unwrap().path();
+        let loaded = Sources { file: Some(file.clone()), ..Sources::default() }.load();
+        assert!(loaded.is_ok(), "{}: {}", file.display(), loaded.unwrap_err());
+    }
+}
+
+#[test]
+fn a_reload_knows_what_can_change() {
+    let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[]).unwrap().config;
+    let text = "[stream.a]\ndirectory = \"x\"\nn_max = 64\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
+    let new = load(text, &[], &[]).unwrap().config;
+    let found = changes(&old, &new);
+    let effect = |key: &str| found.iter().find(|change| change.key == key).map(|change| change.effect);
+    assert_eq!(effect("stream.a.n_max"), Some(Effect::NewSegments));
+    assert_eq!(effect("stream.a.retention"), Some(Effect::Live));
+    assert_eq!(effect("stream.b.directory"), Some(Effect::Live));
+    assert_eq!(effect("encoder.batch_wait"), Some(Effect::Live));
+    assert_eq!(effect("ring.bytes"), Some(Effect::Restart));
+    assert_eq!(effect("stream.a.directory"), None);
+    assert!(changes(&old, &old.clone()).is_empty());
+    let ring = found.iter().find(|change| change.key == "ring.bytes").unwrap();
+    assert_eq!(ring.to_string(), "`ring.bytes` from \"64MiB\" to \"65MiB\": needs a restart");
+}
+
+#[test]
+fn an_explanation_says_what_counts_and_from_where() {
+    let loaded =
+        load("[stream.live]\norigin = \"http://o/\"\n[ring]\nmax_reuse = 2\n", &[("NCSERVERD_STORE__BYTES", "2GiB")], &[])
+            .unwrap();
+    let text = loaded.explain();
+    assert!(
+        text.contains("  store.bytes = \"2GiB\", default \"512MiB\" (environment variable NCSERVERD_STORE__BYTES)"),
+        "{text}"
+    );
+    assert!(text.contains("  ring.max_reuse = 2, default 1 ("), "{text}");
+    assert!(text.contains("  /live/ from http://o/, generations of up to 128 blocks of 4096 bytes (512 KiB)"), "{text}");
+    assert!(Sources::default().load().unwrap().explain().contains("There is no stream"));
+}

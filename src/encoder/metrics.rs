@@ -1,0 +1,63 @@
+//! What the encoder counts.
+
+use prometheus::{Error, Gauge, Histogram, IntCounter, Registry};
+
+use crate::telemetry::register;
+
+/// Counters of the encoder, for one back end and kernel.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Payload bytes of coded blocks made.
+    pub coded_bytes: IntCounter,
+    /// The same, a second, over the last second.
+    pub coded_bytes_per_second: Gauge,
+    /// Coded blocks made.
+    pub coded_blocks: IntCounter,
+    /// Source blocks copied into slots.
+    pub source_blocks: IntCounter,
+    /// Blocks of a batch.
+    pub batch_blocks: Histogram,
+    /// From the launch of a batch to its blocks in the ring.
+    pub batch_seconds: Histogram,
+    /// Batches that the device could not make.
+    pub failed_batches: IntCounter,
+    /// Times a batch had to wait for slots.
+    pub ring_full: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
+        let labels = ["backend", "kernel"];
+        let coded = "Payload bytes of coded blocks made.";
+        let coded_bytes = register::counters(registry, "ncserverd_encoder_coded_bytes_total", coded, &labels)?;
+        let rate = "Payload bytes of coded blocks made a second, over the last second.";
+        let rate = register::float_gauges(registry, "ncserverd_encoder_coded_bytes_per_second", rate, &labels)?;
+        let blocks = register::counters(registry, "ncserverd_encoder_blocks_total", "Blocks made, by kind.", &["kind"])?;
+        let sizes: Vec<f64> = (0..=14).map(|exponent| f64::from(1 << exponent)).collect();
+        let times = prometheus::exponential_buckets(25e-6, 2.0, 16)?;
+        Ok(Self {
+            coded_bytes: coded_bytes.with_label_values(&[backend, kernel]),
+            coded_bytes_per_second: rate.with_label_values(&[backend, kernel]),
+            coded_blocks: blocks.with_label_values(&["coded"]),
+            source_blocks: blocks.with_label_values(&["source"]),
+            batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,
+            batch_seconds: register::histogram(
+                registry,
+                "ncserverd_encoder_batch_seconds",
+                "Time from the launch of a batch to its blocks in the ring.",
+                &times,
+            )?,
+            failed_batches: register::counter(
+                registry,
+                "ncserverd_encoder_failed_batches_total",
+                "Batches that the device could not make.",
+            )?,
+            ring_full: register::counter(
+                registry,
+                "ncserverd_encoder_ring_full_total",
+                "Times the encoder waited because the ring had no free slots.",
+            )?,
+        })
+    }
+}

@@ -1,0 +1,403 @@
+//! Objects in a directory that somebody else writes.
+//!
+//! One task per directory turns the kernel's events and a periodic scan into [`Change`]s; [`settle`](super::settle) decides what
+//! they mean. A file is read only while it is complete by that judgement, and what was read counts only if the file is still
+//! the same afterwards. A fetch of a file that is being written waits for it, up to the stream's timeout.
+//!
+//! The watcher's thread hands events over a bounded channel; when that is full it drops them and asks for a scan, as the
+//! kernel does when its own queue overflows. Nothing outside the directory is read, through links neither.
+
+use std::fs::{File, Metadata};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use url::Url;
+
+use super::metrics::SourceMetrics;
+use super::settle::{Stat, Tracker};
+use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Validators, Want};
+
+/// Why a directory cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory itself.
+    #[error("the directory {0} cannot be opened: {1}")]
+    Root(PathBuf, std::io::Error),
+    /// The kernel's notifications.
+    #[error("the directory {0} cannot be watched: {1}")]
+    Watch(PathBuf, notify::Error),
+}
+
+/// The source. The watch ends when it is dropped.
+#[derive(Debug)]
+pub struct Directory {
+    shared: Arc<Shared>,
+    changes: Mutex<Option<mpsc::Receiver<Change>>>,
+    task: JoinHandle<()>,
+    /// Dropping it ends the watcher's thread.
+    _watcher: RecommendedWatcher,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Canonical.
+    root: PathBuf,
+    timeout: Duration,
+    config: Config,
+    tracker: Mutex<Tracker>,
+    /// Rung whenever the tracker has learned something.
+    learned: Notify,
+    metrics: SourceMetrics,
+}
+
+impl Directory {
+    /// Begins to watch. Must be called within a tokio runtime.
+    pub fn open(root: &Path, timeout: Duration, config: &Config, metrics: SourceMetrics) -> Result<Self, OpenError> {
+        let canonical = root.canonicalize().map_err(|error| OpenError::Root(root.to_owned(), error))?;
+        std::fs::read_dir(&canonical).map_err(|error| OpenError::Root(root.to_owned(), error))?;
+        let (events, event_queue) = mpsc::channel(EVENTS_MAX);
+        let lost = Arc::new(AtomicBool::new(false));
+        let mut watcher = notify::recommended_watcher(forwarder(events, Arc::clone(&lost)))
+            .map_err(|error| OpenError::Watch(root.to_owned(), error))?;
+        watcher.watch(&canonical, RecursiveMode::Recursive).map_err(|error| OpenError::Watch(root.to_owned(), error))?;
+        let files_max = usize::try_from(config.objects_max).unwrap_or(usize::MAX);
+        let shared = Arc::new(Shared {
+            root: canonical,
+            timeout,
+            config: config.clone(),
+            tracker: Mutex::new(Tracker::new(config.settle, files_max)),
+            learned: Notify::new(),
+            metrics,
+        });
+        let (changed, changes) = mpsc::channel(CHANGES_MAX);
+        let task = tokio::spawn(watch(Arc::clone(&shared), event_queue, lost, changed));
+        Ok(Self { shared, changes: Mutex::new(Some(changes)), task, _watcher: watcher })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Source for Directory {
+    fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let begun = Instant::now();
+            shared.metrics.requests.inc();
+            let outcome = Arc::clone(&shared).fetch_when_complete(&fetch, begun + shared.timeout).await;
+            match &outcome {
+                Ok(Fetched::NotModified) => shared.metrics.not_modified.inc(),
+                Ok(Fetched::Object(object)) => {
+                    shared.metrics.bytes.inc_by(u64::try_from(object.bytes.len()).unwrap_or(u64::MAX));
+                }
+                Err(_) => {}
+            }
+            shared.metrics.finished(begun.elapsed(), &outcome);
+            outcome
+        })
+    }
+
+    fn changes(&self) -> Option<mpsc::Receiver<Change>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn base(&self) -> Option<&Url> {
+        None
+    }
+
+    fn has_queries(&self) -> bool {
+        false
+    }
+}
+
+impl Shared {
+    async fn fetch_when_complete(self: Arc<Self>, fetch: &Fetch, deadline: Instant) -> Result<Fetched, Error> {
+        loop {
+            let learned = self.learned.notified();
+            let (this, attempt) = (Arc::clone(&self), fetch.clone());
+            let outcome = tokio::task::spawn_blocking(move || this.attempt(&attempt)).await;
+            match outcome.map_err(|error| Error::Io(error.to_string()))? {
+                Err(Error::Incomplete) => {}
+                outcome => return outcome,
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Error::Incomplete);
+            }
+            self.metrics.retries.inc();
+            let _ = tokio::time::timeout(RECHECK.min(deadline - now), learned).await;
+        }
+    }
+
+    fn attempt(&self, fetch: &Fetch) -> Result<Fetched, Error> {
+        let name = self.root.join(fetch.path.to_file());
+        let inside = name.canonicalize().map_err(|error| io_error(&error))?;
+        if !inside.starts_with(&self.root) {
+            return Err(Error::NotFound);
+        }
+        let mut file = File::open(&inside).map_err(|error| io_error(&error))?;
+        let before = stat(&file.metadata().map_err(|error| io_error(&error))?).ok_or(Error::NotFound)?;
+        let complete = self.complete(fetch, before)?;
+        let validators = validators(before);
+        if fetch.known.as_ref() == Some(&validators) {
+            return Ok(Fetched::NotModified);
+        }
+        let (start, end) = bounds(&fetch.want, before.length)?;
+        let bytes = read(&mut file, start, end)?;
+        let is_growing = matches!(fetch.want, Want::Listed(_));
+        let after = std::fs::metadata(&inside).ok().as_ref().and_then(stat).ok_or(Error::Incomplete)?;
+        let is_same = after == before || (is_growing && after.inode == before.inode && after.length >= before.length);
+        if !is_same || self.complete(fetch, after).is_err() {
+            return Err(Error::Incomplete);
+        }
+        let length = Some(before.length);
+        Ok(Fetched::Object(Object { bytes, offset: start, length, validators, content_type: None, complete }))
+    }
+
+    /// When the file was complete, or [`Error::Incomplete`].
+    fn complete(&self, fetch: &Fetch, stat: Stat) -> Result<Instant, Error> {
+        if let Want::Listed(range) = &fetch.want {
+            // What a playlist lists is complete though the file grows behind it.
+            return if range.end <= stat.length { Ok(Instant::now()) } else { Err(Error::Incomplete) };
+        }
+        let tracker = self.tracker();
+        let path = fetch.path.without_query();
+        match tracker.complete(&path, stat) {
+            Some(at) => Ok(at),
+            None if tracker.is_known(&path) => Err(Error::Incomplete),
+            // A file that no event or scan has told of: beyond the number of files that are followed.
+            None => match stat.modified.and_then(|modified| modified.elapsed().ok()) {
+                Some(age) if age >= self.config.settle => Ok(Instant::now()),
+                _ => Err(Error::Incomplete),
+            },
+        }
+    }
+
+    fn tracker(&self) -> MutexGuard<'_, Tracker> {
+        self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn object(&self, file: &Path) -> Option<ObjectPath> {
+        let path = ObjectPath::from_file(file.strip_prefix(&self.root).ok()?)?;
+        (!is_temporary(&path)).then_some(path)
+    }
+
+    /// What an event means for the files it names. The second is whether a scan should follow.
+    fn heard(&self, event: &notify::Event, now: Instant) -> (Vec<Change>, bool) {
+        if event.need_rescan() {
+            self.tracker().overflowed(now);
+            return (Vec::new(), true);
+        }
+        let mut changes = Vec::new();
+        let mut scan = false;
+        let last = event.paths.len().saturating_sub(1);
+        for (at, file) in event.paths.iter().enumerate() {
+            let Some(path) = self.object(file) else { continue };
+            let meaning = match event.kind {
+                EventKind::Access(AccessKind::Close(AccessMode::Write)) => Meaning::Closed,
+                EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Meaning::Closed,
+                EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Meaning::Gone,
+                EventKind::Modify(ModifyKind::Name(RenameMode::Both)) if at == last => Meaning::Closed,
+                EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => Meaning::Gone,
+                EventKind::Modify(ModifyKind::Name(_)) => Meaning::Scan,
+                EventKind::Modify(ModifyKind::Metadata(_)) => Meaning::Nothing,
+                EventKind::Modify(_) => Meaning::Written,
+                EventKind::Create(CreateKind::File) => Meaning::Written,
+                EventKind::Create(_) => Meaning::Scan,
+                EventKind::Remove(RemoveKind::Folder) => Meaning::Scan,
+                EventKind::Remove(_) => Meaning::Gone,
+                EventKind::Any | EventKind::Access(_) | EventKind::Other => Meaning::Nothing,
+            };
+            match meaning {
+                Meaning::Closed => match std::fs::metadata(file) {
+                    Ok(metadata) if metadata.is_dir() => scan = true,
+                    Ok(metadata) => {
+                        let stat = stat(&metadata);
+                        changes.extend(stat.and_then(|stat| self.tracker().closed(&path, stat, now)));
+                    }
+                    Err(_) => changes.extend(self.tracker().removed(&path)),
+                },
+                Meaning::Written => changes.extend(self.tracker().written(&path, now)),
+                Meaning::Gone => {
+                    changes.extend(self.tracker().removed(&path));
+                    // A directory that went takes its files along.
+                    scan |= matches!(event.kind, EventKind::Modify(_)) && path.extension().is_empty();
+                }
+                Meaning::Scan => scan = true,
+                Meaning::Nothing => {}
+            }
+        }
+        (changes, scan)
+    }
+
+    /// Every regular file below the root.
+    fn scan(&self) -> Vec<(ObjectPath, Stat)> {
+        let mut found = Vec::new();
+        let mut pending = vec![(self.root.clone(), 0)];
+        let files_max = usize::try_from(self.config.objects_max).unwrap_or(usize::MAX);
+        while let Some((directory, depth)) = pending.pop() {
+            let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+            for entry in entries.flatten() {
+                if found.len() >= files_max {
+                    return found;
+                }
+                let Ok(kind) = entry.file_type() else { continue };
+                if kind.is_dir() && depth < DEPTH_MAX {
+                    pending.push((entry.path(), depth + 1));
+                    continue;
+                }
+                let path = self.object(&entry.path());
+                // Follows links to files; a fetch refuses those that lead outside.
+                let stat = std::fs::metadata(entry.path()).ok().as_ref().and_then(stat);
+                found.extend(path.zip(stat));
+            }
+        }
+        found
+    }
+}
+
+enum Meaning {
+    Closed,
+    Written,
+    Gone,
+    Scan,
+    Nothing,
+}
+
+/// The task of a directory.
+async fn watch(
+    shared: Arc<Shared>,
+    mut events: mpsc::Receiver<notify::Event>,
+    lost: Arc<AtomicBool>,
+    changed: mpsc::Sender<Change>,
+) {
+    let mut number = 0;
+    let mut next_scan = Instant::now();
+    loop {
+        let changes = tokio::select! {
+            biased;
+            event = events.recv() => {
+                let Some(event) = event else { return };
+                let now = Instant::now();
+                let (changes, scan) = shared.heard(&event, now);
+                if lost.swap(false, Ordering::Relaxed) {
+                    shared.tracker().overflowed(now);
+                    next_scan = now;
+                } else if scan {
+                    next_scan = next_scan.min(now + SCAN_PAUSE);
+                }
+                changes
+            }
+            () = tokio::time::sleep_until(next_scan.into()) => {
+                number += 1;
+                let (now, wall, this) = (Instant::now(), SystemTime::now(), Arc::clone(&shared));
+                let Ok(found) = tokio::task::spawn_blocking(move || this.scan()).await else { return };
+                next_scan = Instant::now() + shared.config.rescan;
+                shared.tracker().scanned(found, number, now, wall)
+            }
+        };
+        shared.learned.notify_waiters();
+        for change in changes {
+            if changed.send(change).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Runs in the watcher's thread.
+fn forwarder(
+    events: mpsc::Sender<notify::Event>,
+    lost: Arc<AtomicBool>,
+) -> impl Fn(notify::Result<notify::Event>) + Send + 'static {
+    move |event| {
+        let is_sent = match event {
+            Ok(event) => is_idle(event.kind) || events.try_send(event).is_ok(),
+            Err(error) => {
+                tracing::warn!(%error, "watching a directory");
+                false
+            }
+        };
+        if !is_sent {
+            lost.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reading a directory makes events of its own.
+fn is_idle(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+/// Names under which programs write before they rename.
+fn is_temporary(path: &ObjectPath) -> bool {
+    let name = path.path().rsplit('/').next().unwrap_or_default();
+    name.starts_with('.') || name.ends_with('~') || matches!(path.extension().as_str(), "tmp" | "part" | "partial" | "swp")
+}
+
+fn stat(metadata: &Metadata) -> Option<Stat> {
+    let stat = Stat { length: metadata.len(), modified: metadata.modified().ok(), inode: inode(metadata) };
+    metadata.is_file().then_some(stat)
+}
+
+#[cfg(unix)]
+fn inode(metadata: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn inode(_metadata: &Metadata) -> u64 {
+    0
+}
+
+/// Size and time, which copies of a directory on several machines can share.
+fn validators(stat: Stat) -> Validators {
+    let modified = stat.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+    Validators { etag: Some(format!("\"{:x}-{:x}\"", stat.length, modified.as_nanos())), last_modified: None }
+}
+
+fn bounds(want: &Want, length: u64) -> Result<(u64, u64), Error> {
+    match want {
+        Want::Whole(max) if length > *max => Err(Error::TooLarge(*max)),
+        Want::Whole(_) => Ok((0, length)),
+        Want::Head(max) => Ok((0, length.min(*max))),
+        Want::Part(range) | Want::Listed(range) if range.start >= length => Err(Error::OutOfRange(Some(length))),
+        Want::Part(range) => Ok((range.start, range.end.min(length))),
+        Want::Listed(range) if range.end > length => Err(Error::OutOfRange(Some(length))),
+        Want::Listed(range) => Ok((range.start, range.end)),
+    }
+}
+
+fn read(file: &mut File, start: u64, end: u64) -> Result<Bytes, Error> {
+    file.seek(SeekFrom::Start(start)).map_err(|error| io_error(&error))?;
+    let mut bytes = Vec::new();
+    file.take(end - start).read_to_end(&mut bytes).map_err(|error| io_error(&error))?;
+    if u64::try_from(bytes.len()) == Ok(end - start) { Ok(bytes.into()) } else { Err(Error::Incomplete) }
+}
+
+fn io_error(error: &std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::NotFound,
+        std::io::ErrorKind::PermissionDenied => Error::Refused(403),
+        _ => Error::Io(error.to_string()),
+    }
+}
+
+const EVENTS_MAX: usize = 16_384;
+const CHANGES_MAX: usize = 1024;
+const DEPTH_MAX: usize = 16;
+/// Events tell when a file is complete; this is for the case that they do not.
+const RECHECK: Duration = Duration::from_millis(250);
+/// A new directory is scanned after its first files had a moment to appear.
+const SCAN_PAUSE: Duration = Duration::from_millis(20);

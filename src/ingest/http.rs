@@ -1,0 +1,452 @@
+//! Objects of an origin over HTTP(S).
+//!
+//! Redirects are followed here and not by the client library, because where they may lead, and which headers go along, is the
+//! operator's decision: the configured headers and `Host` are for the origin alone. Bodies are read in pieces against a limit;
+//! a length that the origin announces allocates nothing. A body that ends early is an error of the library where a length or
+//! chunks frame it; HTTP/1 bodies that end with the connection are refused, because their end cannot be told from a cut.
+//!
+//! Compression is declined: blocks are combined from the bytes of the object, and its ranges count those.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use backon::{ExponentialBuilder, Retryable};
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response, StatusCode, Version};
+use tokio::sync::mpsc;
+use url::Url;
+
+use super::metrics::SourceMetrics;
+use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, Source, Validators, Want};
+
+/// What one stream says about its origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Where the stream's top is; ends with `/`.
+    pub base: Url,
+    /// `Host` to send instead of the URL's.
+    pub host: Option<String>,
+    /// Headers to send with every request.
+    pub headers: BTreeMap<String, String>,
+    /// Hosts that redirects may lead to besides the origin itself: `name`, or `name:port` for another port than the usual.
+    pub redirect_hosts: Vec<String>,
+    /// How long one fetch may take, retries included.
+    pub timeout: Duration,
+}
+
+/// Why there can be no source for an origin.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A header's name or value.
+    #[error("`{0}` cannot be a header: {1}")]
+    Header(String, String),
+    /// The client library refuses.
+    #[error("no HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// The source. Connections are kept open between fetches.
+#[derive(Debug)]
+pub struct Http {
+    client: Client,
+    origin: Origin,
+    headers: HeaderMap,
+    config: Config,
+    metrics: SourceMetrics,
+}
+
+impl Http {
+    /// Makes the client; connects to nothing.
+    pub fn open(origin: Origin, config: &Config, metrics: SourceMetrics) -> Result<Self, OpenError> {
+        // The first provider installed in a process stays; one that is there already is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(config.connect_timeout)
+            .read_timeout(config.read_timeout)
+            .user_agent(concat!("ncserverd/", env!("CARGO_PKG_VERSION")));
+        if origin.host.is_some() {
+            // HTTP/2 sends the URL's authority whatever `Host` says.
+            client = client.http1_only();
+        }
+        let mut headers = HeaderMap::new();
+        for (name, value) in &origin.headers {
+            let fail = |error: String| OpenError::Header(name.clone(), error);
+            let key = HeaderName::try_from(name.as_str()).map_err(|error| fail(error.to_string()))?;
+            let mut value = HeaderValue::try_from(value.as_str()).map_err(|error| fail(error.to_string()))?;
+            value.set_sensitive(true);
+            headers.insert(key, value);
+        }
+        if let Some(host) = &origin.host {
+            let value =
+                HeaderValue::try_from(host.as_str()).map_err(|error| OpenError::Header("host".into(), error.to_string()))?;
+            headers.insert(header::HOST, value);
+        }
+        Ok(Self { client: client.build()?, origin, headers, config: config.clone(), metrics })
+    }
+
+    async fn fetch_with_retries(&self, fetch: &Fetch) -> Result<Fetched, Error> {
+        let url = fetch.path.to_url(&self.origin.base).ok_or_else(|| Error::Protocol("the path makes no URL".into()))?;
+        let attempts = (|| self.attempt(fetch, &url))
+            .retry(
+                ExponentialBuilder::default()
+                    .with_min_delay(self.config.retry_delay)
+                    .with_max_times(self.config.retries.into())
+                    .with_jitter(),
+            )
+            .when(Error::is_transient)
+            .notify(|error, _| {
+                tracing::debug!(path = %fetch.path, %error, "asking the origin again");
+                self.metrics.retries.inc();
+            });
+        tokio::time::timeout(self.origin.timeout, attempts).await.unwrap_or(Err(Error::Timeout))
+    }
+
+    async fn attempt(&self, fetch: &Fetch, url: &Url) -> Result<Fetched, Error> {
+        let response = self.request(fetch, url).await?;
+        match (response.status(), &fetch.want) {
+            (StatusCode::NOT_MODIFIED, _) if fetch.known.is_some() => {
+                self.metrics.not_modified.inc();
+                Ok(Fetched::NotModified)
+            }
+            (StatusCode::OK, Want::Whole(max)) => self.whole(response, *max).await,
+            (StatusCode::OK, Want::Head(max)) => self.head(response, *max).await,
+            (StatusCode::OK, Want::Part(range)) if range.start == 0 => self.prefix(response, range.end, false).await,
+            (StatusCode::OK, Want::Listed(range)) if range.start == 0 => self.prefix(response, range.end, true).await,
+            (StatusCode::OK, Want::Part(_) | Want::Listed(_)) => Err(Error::NoRanges),
+            (StatusCode::PARTIAL_CONTENT, Want::Part(range)) => self.part(response, range, false).await,
+            (StatusCode::PARTIAL_CONTENT, Want::Listed(range)) => self.part(response, range, true).await,
+            (StatusCode::RANGE_NOT_SATISFIABLE, _) => {
+                Err(Error::OutOfRange(content_range(&response).and_then(|range| range.total)))
+            }
+            (StatusCode::NOT_FOUND | StatusCode::GONE, _) => Err(Error::NotFound),
+            (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, _) => {
+                Err(Error::Unavailable(response.status().as_u16()))
+            }
+            (status, _) if status.is_client_error() => Err(Error::Refused(status.as_u16())),
+            (status, _) if status.is_server_error() => Err(Error::Unavailable(status.as_u16())),
+            (status, _) => Err(Error::Protocol(format!("status {}", status.as_u16()))),
+        }
+    }
+
+    /// Sends the request and follows redirects as far as they are allowed.
+    async fn request(&self, fetch: &Fetch, url: &Url) -> Result<Response, Error> {
+        let mut url = url.clone();
+        for _ in 0..=self.config.redirects_max {
+            self.metrics.requests.inc();
+            let request = self.client.get(url.clone()).headers(self.headers_for(fetch, &url));
+            let response = request.send().await.map_err(|error| request_error(&error))?;
+            if !is_redirect(response.status()) {
+                return Ok(response);
+            }
+            let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+            let location = location.ok_or_else(|| Error::Redirect("without saying where to".into()))?;
+            let next = url.join(location).map_err(|_| Error::Redirect("to what is no URL".into()))?;
+            self.check_redirect(&url, &next)?;
+            url = next;
+        }
+        Err(Error::Redirect(format!("more than {} times", self.config.redirects_max)))
+    }
+
+    fn check_redirect(&self, from: &Url, to: &Url) -> Result<(), Error> {
+        let host = to.host_str().unwrap_or_default();
+        if !matches!(to.scheme(), "http" | "https") || (from.scheme() == "https" && to.scheme() == "http") {
+            return Err(Error::Redirect(format!("to the scheme {}", to.scheme())));
+        }
+        let listed = self
+            .origin
+            .redirect_hosts
+            .iter()
+            .any(|allowed| *allowed == authority(to) || (allowed == host && to.port().is_none()));
+        if listed || self.is_origin(to) {
+            Ok(())
+        } else {
+            Err(Error::Redirect(format!("to {}, which is not allowed", authority(to))))
+        }
+    }
+
+    fn is_origin(&self, url: &Url) -> bool {
+        let base = &self.origin.base;
+        let same_port = url.port_or_known_default() == base.port_or_known_default();
+        let upgraded = base.scheme() == "http" && url.scheme() == "https" && base.port().is_none() && url.port().is_none();
+        url.host_str() == base.host_str() && (same_port || upgraded)
+    }
+
+    fn headers_for(&self, fetch: &Fetch, url: &Url) -> HeaderMap {
+        let mut headers = if self.is_origin(url) { self.headers.clone() } else { HeaderMap::new() };
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Want::Part(range) | Want::Listed(range) = &fetch.want {
+            let text = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+            headers.insert(header::RANGE, HeaderValue::try_from(text).expect("digits are a header value"));
+        }
+        if let Some(known) = &fetch.known {
+            let conditions = [(header::IF_NONE_MATCH, &known.etag), (header::IF_MODIFIED_SINCE, &known.last_modified)];
+            for (name, text) in conditions {
+                if let Some(value) = text.as_deref().and_then(|text| HeaderValue::try_from(text).ok()) {
+                    headers.insert(name, value);
+                }
+            }
+        }
+        headers
+    }
+
+    async fn whole(&self, response: Response, max: u64) -> Result<Fetched, Error> {
+        let announced = framed(&response)?;
+        if announced.is_some_and(|length| length > max) {
+            return Err(Error::TooLarge(max));
+        }
+        let description = Description::of(&response);
+        let bytes = self.read(response, max.saturating_add(1)).await?;
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if length > max {
+            return Err(Error::TooLarge(max));
+        }
+        check_length(length, announced.unwrap_or(length))?;
+        Ok(description.object(bytes, 0, Some(length)))
+    }
+
+    async fn head(&self, response: Response, max: u64) -> Result<Fetched, Error> {
+        let announced = framed(&response)?;
+        let description = Description::of(&response);
+        let mut bytes = self.read(response, announced.map_or(max.saturating_add(1), |length| length.min(max))).await?;
+        let read = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        match announced {
+            Some(length) => {
+                check_length(read, length.min(max))?;
+                Ok(description.object(bytes, 0, Some(length)))
+            }
+            None if read > max => {
+                bytes.truncate(usize::try_from(max).unwrap_or(usize::MAX));
+                Ok(description.object(bytes, 0, None))
+            }
+            None => Ok(description.object(bytes, 0, Some(read))),
+        }
+    }
+
+    /// The start of an object from an origin that has ignored the range.
+    async fn prefix(&self, response: Response, end: u64, is_listed: bool) -> Result<Fetched, Error> {
+        let Some(length) = framed(&response)? else { return Err(Error::NoRanges) };
+        if is_listed && length < end {
+            return Err(Error::OutOfRange(Some(length)));
+        }
+        let description = Description::of(&response);
+        let bytes = self.read(response, length.min(end)).await?;
+        check_length(u64::try_from(bytes.len()).unwrap_or(u64::MAX), length.min(end))?;
+        Ok(description.object(bytes, 0, Some(length)))
+    }
+
+    async fn part(&self, response: Response, want: &Range<u64>, is_listed: bool) -> Result<Fetched, Error> {
+        let Some(got) = content_range(&response) else {
+            return Err(Error::Protocol("a part without Content-Range".into()));
+        };
+        let Some(range) = got.range else { return Err(Error::Protocol("a part that is no range".into())) };
+        let is_end = got.total == Some(range.end);
+        if range.start != want.start || range.end > want.end || (range.end < want.end && (is_listed || !is_end)) {
+            return Err(Error::Length(format!("asked for bytes {want:?}, offered {range:?}")));
+        }
+        let length = range.end - range.start;
+        if framed(&response)?.is_some_and(|announced| announced != length) {
+            return Err(Error::Length(format!("{length} bytes in Content-Range, another Content-Length")));
+        }
+        let description = Description::of(&response);
+        let bytes = self.read(response, length.saturating_add(1)).await?;
+        check_length(u64::try_from(bytes.len()).unwrap_or(u64::MAX), length)?;
+        Ok(description.object(bytes, range.start, got.total))
+    }
+
+    /// Reads the body to its end, or to `limit` bytes.
+    async fn read(&self, mut response: Response, limit: u64) -> Result<Bytes, Error> {
+        let encoded = response.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
+        if encoded {
+            return Err(Error::Protocol("a compressed body, which was not asked for".into()));
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut bytes = BytesMut::new();
+        while bytes.len() < limit {
+            let Some(chunk) = response.chunk().await.map_err(|error| body_error(&error))? else { break };
+            let taken = chunk.len().min(limit - bytes.len());
+            bytes.extend_from_slice(&chunk[..taken]);
+        }
+        self.metrics.bytes.inc_by(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(bytes.freeze())
+    }
+}
+
+impl Source for Http {
+    fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>> {
+        Box::pin(async move {
+            let begun = Instant::now();
+            let outcome = self.fetch_with_retries(&fetch).await;
+            self.metrics.finished(begun.elapsed(), &outcome);
+            outcome
+        })
+    }
+
+    fn changes(&self) -> Option<mpsc::Receiver<Change>> {
+        None
+    }
+
+    fn base(&self) -> Option<&Url> {
+        Some(&self.origin.base)
+    }
+
+    fn has_queries(&self) -> bool {
+        true
+    }
+}
+
+/// What the headers say of the object.
+struct Description {
+    validators: Validators,
+    content_type: Option<String>,
+}
+
+impl Description {
+    fn of(response: &Response) -> Self {
+        let text = |name: HeaderName| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let validators = Validators { etag: text(header::ETAG), last_modified: text(header::LAST_MODIFIED) };
+        Self { validators, content_type: text(header::CONTENT_TYPE) }
+    }
+
+    fn object(self, bytes: Bytes, offset: u64, length: Option<u64>) -> Fetched {
+        Fetched::Object(Object {
+            bytes,
+            offset,
+            length,
+            validators: self.validators,
+            content_type: self.content_type,
+            complete: Instant::now(),
+        })
+    }
+}
+
+/// `Content-Range: bytes 0-99/1000`, `bytes 0-99/*` or `bytes */1000`.
+struct ContentRange {
+    range: Option<Range<u64>>,
+    total: Option<u64>,
+}
+
+fn content_range(response: &Response) -> Option<ContentRange> {
+    let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let total = if total == "*" { None } else { Some(total.parse::<u64>().ok()?) };
+    if range == "*" {
+        return Some(ContentRange { range: None, total });
+    }
+    let (first, last) = range.split_once('-')?;
+    let range = first.parse::<u64>().ok()?..last.parse::<u64>().ok()?.checked_add(1)?;
+    let is_sane = range.start < range.end && total.is_none_or(|total| range.end <= total);
+    is_sane.then_some(ContentRange { range: Some(range), total })
+}
+
+/// The announced length of a body whose end can be told from a cut.
+fn framed(response: &Response) -> Result<Option<u64>, Error> {
+    let header = |name: HeaderName| response.headers().get(name);
+    let announced = header(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_none() && response.version() <= Version::HTTP_11 && header(header::TRANSFER_ENCODING).is_none() {
+        return Err(Error::Length("the origin says neither how long the object is nor where it ends".into()));
+    }
+    Ok(announced)
+}
+
+fn check_length(got: u64, expected: u64) -> Result<(), Error> {
+    if got == expected { Ok(()) } else { Err(Error::Truncated(format!("{got} of {expected} bytes"))) }
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+fn request_error(error: &reqwest::Error) -> Error {
+    if error.is_timeout() {
+        Error::Timeout
+    } else if error.is_builder() {
+        Error::Protocol(innermost(error))
+    } else {
+        Error::Connect(innermost(error))
+    }
+}
+
+fn body_error(error: &reqwest::Error) -> Error {
+    if error.is_timeout() { Error::Timeout } else { Error::Truncated(innermost(error)) }
+}
+
+/// The last error of the chain: the outer ones repeat the URL, which may hold credentials.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingest::Metrics;
+
+    fn http(base: &str, redirect_hosts: &[&str]) -> Http {
+        let origin = Origin {
+            base: Url::parse(base).unwrap(),
+            host: None,
+            headers: BTreeMap::from([("X-Key".into(), "secret".into())]),
+            redirect_hosts: redirect_hosts.iter().map(|host| (*host).to_owned()).collect(),
+            timeout: Duration::from_secs(5),
+        };
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        Http::open(origin, &Config::default(), metrics.http).unwrap()
+    }
+
+    #[tokio::test]
+    async fn redirects_stay_where_they_are_allowed() {
+        let source = http("https://origin.test/base/", &["cdn.test", "edge.test:8443", "[::1]:81"]);
+        let from = Url::parse("https://origin.test/base/x").unwrap();
+        for (to, allowed) in [
+            ("https://origin.test/elsewhere", true),
+            ("https://origin.test:443/x", true),
+            ("http://origin.test/base/x", false),
+            ("https://origin.test:8443/x", false),
+            ("https://cdn.test/x", true),
+            ("https://cdn.test:444/x", false),
+            ("https://sub.cdn.test/x", false),
+            ("https://cdn.test.evil.test/x", false),
+            ("https://cdn.test@evil.test/x", false),
+            ("https://edge.test:8443/x", true),
+            ("https://edge.test/x", false),
+            ("https://[::1]:81/x", true),
+            ("https://127.0.0.1/x", false),
+            ("file:///etc/passwd", false),
+        ] {
+            assert_eq!(source.check_redirect(&from, &Url::parse(to).unwrap()).is_ok(), allowed, "{to}");
+        }
+    }
+
+    #[tokio::test]
+    async fn headers_are_for_the_origin_alone() {
+        let source = http("http://origin.test/base/", &["cdn.test"]);
+        let fetch = Fetch { path: "x".parse_path(), want: Want::Listed(5..10), known: None };
+        let headers = |url: &str| source.headers_for(&fetch, &Url::parse(url).unwrap());
+        assert_eq!(headers("http://origin.test/x")["x-key"], "secret");
+        assert_eq!(headers("https://origin.test/x")["x-key"], "secret");
+        assert!(!headers("http://cdn.test/x").contains_key("x-key"));
+        assert_eq!(headers("http://cdn.test/x")[header::RANGE], "bytes=5-9");
+    }
+
+    trait ParsePath {
+        fn parse_path(&self) -> crate::ingest::ObjectPath;
+    }
+
+    impl ParsePath for str {
+        fn parse_path(&self) -> crate::ingest::ObjectPath {
+            crate::ingest::ObjectPath::parse(self).unwrap()
+        }
+    }
+}

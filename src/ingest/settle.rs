@@ -1,0 +1,243 @@
+//! Which files of a watched directory are complete. A plain value: events, scans and `now` go in, changes come out.
+//!
+//! A file is complete when its writer has closed it or moved it into place, as the kernel tells, or, where the kernel tells
+//! nothing (network file systems, files older than the watch, a queue of events that overflowed), when a scan finds size and
+//! time of modification as they have been for a while. A file that was seen being written is complete only by being closed,
+//! however long its writer pauses.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::path::ObjectPath;
+use super::{Change, ChangeKind};
+
+/// What the file system says of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes.
+    pub length: u64,
+    /// Last modification.
+    pub modified: Option<SystemTime>,
+    /// Which file it is, whatever its name.
+    pub inode: u64,
+}
+
+/// The files of a directory.
+#[derive(Debug)]
+pub struct Tracker {
+    settle: Duration,
+    files_max: usize,
+    files: HashMap<ObjectPath, File>,
+    scanned_once: bool,
+}
+
+#[derive(Debug)]
+struct File {
+    /// As last seen.
+    stat: Option<Stat>,
+    since: Instant,
+    /// A write was seen, and no close since.
+    is_open: bool,
+    complete: Option<(Stat, Instant)>,
+    /// The scan that saw it last.
+    scan: u64,
+}
+
+impl Tracker {
+    /// A tracker that knows no file. What the first scan finds was there before.
+    pub fn new(settle: Duration, files_max: usize) -> Self {
+        Self { settle, files_max, files: HashMap::new(), scanned_once: false }
+    }
+
+    /// Somebody writes to a file.
+    pub fn written(&mut self, path: &ObjectPath, now: Instant) -> Option<Change> {
+        let file = self.file(path, now)?;
+        file.is_open = true;
+        file.since = now;
+        file.stat = None;
+        file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
+    }
+
+    /// The writer of a file closed it, or it was moved into place.
+    pub fn closed(&mut self, path: &ObjectPath, stat: Stat, now: Instant) -> Option<Change> {
+        let file = self.file(path, now)?;
+        file.is_open = false;
+        file.stat = Some(stat);
+        file.since = now;
+        file.complete(path, stat, now)
+    }
+
+    /// A file is gone, deleted or moved away.
+    pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
+        let file = self.files.remove(path)?;
+        let was_known = file.complete.is_some() || file.is_open;
+        was_known.then(|| Change { path: path.clone(), kind: ChangeKind::Gone })
+    }
+
+    /// Events were lost: nothing is known of open files any more.
+    pub fn overflowed(&mut self, now: Instant) {
+        for file in self.files.values_mut().filter(|file| file.is_open) {
+            file.is_open = false;
+            file.since = now;
+        }
+    }
+
+    /// A scan that began at `now`, at `wall` by the clock on the wall, found these files. Returns what the events did not tell.
+    pub fn scanned(&mut self, found: Vec<(ObjectPath, Stat)>, number: u64, now: Instant, wall: SystemTime) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let is_first = !std::mem::replace(&mut self.scanned_once, true);
+        for (path, stat) in found {
+            let settle = self.settle;
+            let Some(file) = self.file(&path, now) else { continue };
+            file.scan = number;
+            if file.stat != Some(stat) {
+                file.stat = Some(stat);
+                file.since = now;
+            }
+            let stood = now.saturating_duration_since(file.since);
+            // A time in the future says nothing.
+            let age = stat.modified.and_then(|modified| wall.duration_since(modified).ok()).unwrap_or(stood);
+            if !file.is_open && age >= settle && (stood >= settle || is_first) {
+                let change = file.complete(&path, stat, now);
+                changes
+                    .extend(change.map(|change| if is_first { Change { kind: ChangeKind::Present, ..change } } else { change }));
+            }
+        }
+        let gone: Vec<ObjectPath> =
+            self.files.iter().filter(|(_, file)| file.scan != number && file.since < now).map(|(path, _)| path.clone()).collect();
+        changes.extend(gone.iter().filter_map(|path| self.removed(path)));
+        changes
+    }
+
+    /// When a file with this stat was complete; `None` while it is not, as far as is known.
+    pub fn complete(&self, path: &ObjectPath, stat: Stat) -> Option<Instant> {
+        self.files.get(path)?.complete.filter(|(complete, _)| *complete == stat).map(|(_, at)| at)
+    }
+
+    /// Whether anything was heard of a file.
+    pub fn is_known(&self, path: &ObjectPath) -> bool {
+        self.files.contains_key(path)
+    }
+
+    fn file(&mut self, path: &ObjectPath, now: Instant) -> Option<&mut File> {
+        if self.files.len() >= self.files_max && !self.files.contains_key(path) {
+            return None;
+        }
+        Some(self.files.entry(path.clone()).or_insert_with(|| File {
+            stat: None,
+            since: now,
+            is_open: false,
+            complete: None,
+            scan: 0,
+        }))
+    }
+}
+
+impl File {
+    fn complete(&mut self, path: &ObjectPath, stat: Stat, now: Instant) -> Option<Change> {
+        if self.complete.is_some_and(|(before, _)| before == stat) {
+            return None;
+        }
+        self.complete = Some((stat, now));
+        Some(Change { path: path.clone(), kind: ChangeKind::Complete })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTLE: Duration = Duration::from_secs(1);
+
+    fn path() -> ObjectPath {
+        ObjectPath::parse("a/seg.ts").unwrap()
+    }
+
+    fn stat(length: u64) -> Stat {
+        Stat { length, modified: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)), inode: 7 }
+    }
+
+    fn wall(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn change(kind: ChangeKind) -> Change {
+        Change { path: path(), kind }
+    }
+
+    /// A tracker that has made its first scan, of an empty directory.
+    fn tracker(now: Instant) -> Tracker {
+        let mut tracker = Tracker::new(SETTLE, 100);
+        assert!(tracker.scanned(Vec::new(), 1, now, wall(0)).is_empty());
+        tracker
+    }
+
+    #[test]
+    fn a_close_completes_a_file_at_once() {
+        let now = Instant::now();
+        let mut tracker = tracker(now);
+        assert_eq!(tracker.written(&path(), now), None);
+        assert_eq!(tracker.complete(&path(), stat(5)), None);
+        assert_eq!(tracker.closed(&path(), stat(9), now), Some(change(ChangeKind::Complete)));
+        assert_eq!(tracker.complete(&path(), stat(9)), Some(now));
+        assert_eq!(tracker.complete(&path(), stat(10)), None, "it has grown since");
+        assert_eq!(tracker.closed(&path(), stat(9), now), None, "nothing is new");
+        assert_eq!(tracker.written(&path(), now), Some(change(ChangeKind::Written)));
+        assert_eq!(tracker.complete(&path(), stat(9)), None);
+        assert_eq!(tracker.removed(&path()), Some(change(ChangeKind::Gone)));
+    }
+
+    #[test]
+    fn a_pausing_writer_is_waited_for() {
+        let begin = Instant::now();
+        let mut tracker = tracker(begin);
+        tracker.written(&path(), begin);
+        for second in 1..60 {
+            let now = begin + Duration::from_secs(second);
+            assert!(tracker.scanned(vec![(path(), stat(5))], 1 + second, now, wall(2000 + second)).is_empty());
+        }
+        let now = begin + Duration::from_secs(60);
+        tracker.overflowed(now);
+        assert!(tracker.scanned(vec![(path(), stat(5))], 99, now, wall(3000)).is_empty());
+        let later = now + SETTLE;
+        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001)), [change(ChangeKind::Complete)]);
+    }
+
+    #[test]
+    fn without_events_standing_still_completes_a_file() {
+        let begin = Instant::now();
+        let mut tracker = tracker(begin);
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert!(tracker.scanned(vec![(path(), stat(5))], 2, at(2), wall(1002)).is_empty());
+        assert!(tracker.scanned(vec![(path(), stat(6))], 3, at(4), wall(1004)).is_empty());
+        assert_eq!(tracker.scanned(vec![(path(), stat(6))], 4, at(6), wall(1006)), [change(ChangeKind::Complete)]);
+        assert!(tracker.scanned(vec![(path(), stat(6))], 5, at(8), wall(1008)).is_empty());
+        assert_eq!(tracker.scanned(Vec::new(), 6, at(10), wall(1010)), [change(ChangeKind::Gone)]);
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_new() {
+        let now = Instant::now();
+        let mut tracker = Tracker::new(SETTLE, 100);
+        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(5000)), [change(ChangeKind::Present)]);
+        assert_eq!(tracker.complete(&path(), stat(5)), Some(now));
+    }
+
+    #[test]
+    fn what_was_written_a_moment_before_is_not_complete_yet() {
+        let now = Instant::now();
+        let mut tracker = Tracker::new(SETTLE, 100);
+        assert!(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(1000)).is_empty());
+        let later = now + SETTLE;
+        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 2, later, wall(1001)), [change(ChangeKind::Complete)]);
+    }
+
+    #[test]
+    fn the_number_of_files_is_bounded() {
+        let now = Instant::now();
+        let mut tracker = Tracker::new(SETTLE, 1);
+        tracker.written(&path(), now);
+        assert!(tracker.closed(&ObjectPath::parse("other").unwrap(), stat(1), now).is_none());
+        assert!(!tracker.is_known(&ObjectPath::parse("other").unwrap()));
+    }
+}

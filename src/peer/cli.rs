@@ -1,0 +1,267 @@
+//! The command line of `ncpeer`.
+//!
+//! Standard output carries what was asked for and nothing else, so that a pipe can take it; progress, logs and errors go to
+//! standard error.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::{ArgAction, Args, Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::fetch::{self, Target};
+use super::gateway::{self, Gateway};
+use super::{Client, Config, Server};
+use crate::object::RefusalCode;
+use crate::telemetry;
+use crate::tls::{Fingerprint, Trust};
+
+/// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
+#[derive(Debug, Parser)]
+#[command(name = "ncpeer", version, after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    connection: Connection,
+    /// Log more: -v for what happens, -vv for debugging
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Fetch one object to a file or a pipe
+    Fetch {
+        /// The server, such as ncs://media.example:4443
+        #[arg(value_name = "URL")]
+        server: Server,
+        /// Path of the object with the stream's name in front, such as /live/bunny/master.m3u8
+        #[arg(value_parser = parse_path)]
+        path: String,
+        /// Where it goes: a file, which appears when it is complete, or - for standard output [default: the object's name here]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Serve the server's streams to players on this machine over HTTP, until interrupted
+    Gateway {
+        /// The server, such as ncs://media.example:4443
+        #[arg(value_name = "URL")]
+        server: Server,
+        /// Where players find them
+        #[arg(long, value_name = "ADDRESS", default_value_t = gateway::Config::default().listen)]
+        listen: SocketAddr,
+        /// Segments to fetch ahead of the player
+        #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
+        ahead: usize,
+    },
+    /// Say who answers at a server, and what an object there is
+    Info {
+        /// The server, such as ncs://media.example:4443
+        #[arg(value_name = "URL")]
+        server: Server,
+        /// Path of an object
+        #[arg(value_parser = parse_path)]
+        path: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Connection {
+    /// Trust the certificate with this SHA-256 and no other; without it the system's authorities decide
+    #[arg(long, global = true, value_name = "HEX")]
+    fingerprint: Option<Fingerprint>,
+    /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
+    #[arg(long, global = true)]
+    no_datagrams: bool,
+}
+
+/// Does what the command line says. What it returns is to be told to the user.
+pub async fn run(cli: Cli) -> Result<(), Failure> {
+    let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
+    let logs = telemetry::Config { log_filter: (*filter).into(), log_format: telemetry::LogFormat::Pretty, ..Default::default() };
+    telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
+    match cli.command {
+        Command::Fetch { server, path, output } => {
+            let target = Target::new(output, &path)?;
+            unless_interrupted(async {
+                let client = cli.connection.connect(server).await?;
+                Ok(fetch::fetch(&client, &path, target).await?)
+            })
+            .await
+        }
+        Command::Gateway { server, listen, ahead } => {
+            let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
+            let gateway = unless_interrupted(async {
+                let client = cli.connection.connect(server.clone()).await?;
+                Ok(Gateway::start(config, client).await?)
+            })
+            .await?;
+            eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
+            let ended = interrupted().await;
+            gateway.stop(DRAIN).await;
+            ended.map(drop)
+        }
+        Command::Info { server, path } => {
+            unless_interrupted(async {
+                let client = cli.connection.connect(server.clone()).await?;
+                let text = describe(&server, &client, path.as_deref()).await?;
+                io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
+            })
+            .await
+        }
+    }
+}
+
+impl Connection {
+    async fn connect(&self, server: Server) -> Result<Client, Failure> {
+        let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
+        Ok(Client::connect(Config { datagrams: !self.no_datagrams, ..Config::new(server, trust) }).await?)
+    }
+}
+
+async fn describe(server: &Server, client: &Client, path: Option<&str>) -> Result<String, Failure> {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &dyn fmt::Display| text += &format!("{name:<14}{value}\n");
+    line("server", server);
+    let stats = client.stats().borrow().clone();
+    if let Some(address) = stats.address {
+        line("address", &address);
+    }
+    if let Some(hello) = stats.server {
+        line("agent", &hello.agent);
+        line("generations", &format_args!("up to {} blocks of up to {} bytes", hello.n_max, hello.block_bytes_max));
+        line("segments", &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)));
+        line("requests", &format_args!("up to {} open, {} blocks of credit each", hello.requests_max, hello.credit_max));
+    }
+    line("round trip", &format_args!("{:.1} ms", stats.rtt.as_secs_f64() * 1e3));
+    if let Some(path) = path {
+        let meta = client.stat(path, 0, None).await?;
+        line("path", &path);
+        match meta.object_length {
+            Some(length) => line("length", &format_args!("{length} bytes")),
+            None => line("length", &"not known"),
+        }
+        line("type", &if meta.content_type.is_empty() { "not known" } else { &meta.content_type });
+        line("delivery", &if meta.mutable { "whole" } else { "coded blocks" });
+        line("first part", &format_args!("{} bytes", meta.length));
+        line("version", &format_args!("{:016x}", meta.version));
+        line("valid for", &humantime::format_duration(meta.max_age));
+    }
+    Ok(text)
+}
+
+/// Runs until done or until the user has enough of it. Dropping the work undoes what is half done.
+async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::select! {
+        done = work => done,
+        signal = interrupted() => Err(Failure::Interrupted(signal?)),
+    }
+}
+
+/// Waits for SIGINT or SIGTERM and answers its number.
+async fn interrupted() -> Result<u8, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
+    tokio::select! {
+        _ = interrupt.recv() => Ok(2),
+        _ = terminate.recv() => Ok(15),
+    }
+}
+
+fn parse_path(text: &str) -> Result<String, String> {
+    let stream = text.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
+    if stream.is_empty() { Err("a path starts with / and the name of the stream".into()) } else { Ok(text.to_owned()) }
+}
+
+/// Why `ncpeer` ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Connecting or fetching.
+    #[error("{0}")]
+    Peer(#[from] super::Error),
+    /// Fetching to a file.
+    #[error("{0}")]
+    Fetch(#[from] fetch::Error),
+    /// The gateway.
+    #[error("{0}")]
+    Gateway(#[from] gateway::Error),
+    /// Standard output is gone.
+    #[error("cannot write: {0}")]
+    Output(#[source] io::Error),
+    /// Logging cannot start.
+    #[error("logs: {0}")]
+    Logs(String),
+    /// The system does not let this process hear signals.
+    #[error("signals: {0}")]
+    Signals(#[source] io::Error),
+    /// A signal, by number.
+    #[error("interrupted")]
+    Interrupted(u8),
+}
+
+impl Failure {
+    /// The exit code; the help text lists them.
+    pub fn exit(&self) -> u8 {
+        match self {
+            Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) => exit_of(error),
+            Self::Interrupted(signal) => 128 + signal,
+            Self::Gateway(gateway::Error::Listen(..)) => 6,
+            Self::Fetch(_) | Self::Output(_) | Self::Logs(_) | Self::Signals(_) => 1,
+        }
+    }
+}
+
+fn exit_of(error: &super::Error) -> u8 {
+    use super::Error;
+    match error {
+        Error::Connection(_) | Error::Closed => 3,
+        Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
+        Error::Refused(_) | Error::Deadline | Error::Stalled | Error::Corrupt | Error::Changed => 5,
+        Error::Path(_) | Error::Range(_) => 2,
+        Error::Setup(_) => 1,
+    }
+}
+
+/// Whether progress is worth showing.
+pub(super) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// How long players may take to finish what they read when the gateway ends.
+const DRAIN: Duration = Duration::from_secs(2);
+
+const AFTER_HELP: &str = "\
+Examples:
+  ncpeer fetch ncs://media.example /live/bunny/master.m3u8 -o -
+  ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
+  ncpeer info ncs://media.example
+
+Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,
+5 the server could not give it now, 6 cannot listen, 130 and 143 interrupted.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere() {
+        let fingerprint = "ab".repeat(32);
+        let line = ["ncpeer", "fetch", "ncs://a", "/live/x.ts", "--fingerprint", &fingerprint, "--no-datagrams", "-vo", "-"];
+        let cli = Cli::try_parse_from(line).unwrap();
+        assert!(cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1);
+        assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "live/x.ts"]).is_err());
+        assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/"]).is_err());
+    }
+}

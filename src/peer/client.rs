@@ -1,0 +1,550 @@
+//! What programs hold: a client, and the objects that it opens.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::{Future, pending};
+use std::hash::Hash;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::cache::Cache;
+use super::driver::{self, Command};
+use super::proto::{Answer, Order, Urgency};
+use super::{Config, Error, Stats};
+use crate::object::{RefusalCode, SegmentId};
+use crate::wire::message::{self, Delivery, is_path, is_stream_name};
+
+/// Commands that wait for the driver; whoever has one more waits.
+const COMMANDS_MAX: usize = 64;
+/// Paths whose metadata is remembered.
+const PATHS_MAX: u64 = 4096;
+/// Parts of one path whose metadata is remembered.
+const PARTS_MAX: usize = 64;
+/// Parts of an object that are fetched before the reader asks for them.
+const PARTS_AHEAD: usize = 2;
+/// How often a path is asked for again when the server names a time for it.
+const RETRIES: usize = 3;
+/// The longest such time that is waited for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Objects up to this size are hashed where they are, larger ones in the blocking pool.
+const HASH_HERE_MAX: usize = 64 * 1024;
+
+/// A handle to a peer. Clones are handles to the same one; it ends with the last.
+#[derive(Clone)]
+pub struct Client {
+    common: Arc<Common>,
+}
+
+struct Common {
+    commands: mpsc::Sender<Command>,
+    stats: watch::Receiver<Stats>,
+    deadline: Option<Duration>,
+    shelf: Mutex<Shelf>,
+    metas: Coalesced<(String, u64), Known>,
+    segments: Coalesced<SegmentId, Bytes>,
+    prefetches: Arc<Semaphore>,
+}
+
+/// What is remembered.
+struct Shelf {
+    paths: Cache<String, Vec<(Arc<message::Meta>, Instant)>>,
+    bytes: Cache<SegmentId, Bytes>,
+}
+
+/// Metadata, with the bytes where they are no segment.
+#[derive(Clone)]
+struct Known {
+    meta: Arc<message::Meta>,
+    whole: Option<Bytes>,
+}
+
+/// What an object is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Media type, empty if unknown.
+    pub content_type: String,
+    /// Bytes of the whole object, if known.
+    pub object_length: Option<u64>,
+    /// Where the part starts that covers the offset asked for.
+    pub offset: u64,
+    /// Bytes of that part.
+    pub length: u64,
+    /// Changes when the object changes at its origin.
+    pub version: u64,
+    /// How long this holds without asking again.
+    pub max_age: Duration,
+    /// Whether the object is sent whole, as playlists are, and may change.
+    pub mutable: bool,
+}
+
+/// An object being read.
+#[derive(Debug)]
+pub struct Object {
+    /// Media type, empty if unknown.
+    pub content_type: String,
+    /// Bytes of the whole object, if known.
+    pub length: Option<u64>,
+    /// The bytes that will come; its end is `u64::MAX` where neither the reader nor the server knows one.
+    pub range: Range<u64>,
+    /// Changes when the object changes at its origin.
+    pub version: u64,
+    /// How long this holds without asking again.
+    pub max_age: Duration,
+    /// Whether the object is sent whole, as playlists are, and may change.
+    pub mutable: bool,
+    bytes: Parts,
+}
+
+#[derive(Debug)]
+enum Parts {
+    Whole(Option<Bytes>),
+    Coming(mpsc::Receiver<Result<Bytes, Error>>),
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to the first server that answers. From then on the connection is kept, and made again when it is lost.
+    pub async fn connect(config: Config) -> Result<Self, Error> {
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let (publish, stats) = watch::channel(Stats::default());
+        let (ready, connected) = oneshot::channel();
+        let common = Common {
+            commands,
+            stats,
+            deadline: config.deadline,
+            shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
+            metas: Coalesced::default(),
+            segments: Coalesced::default(),
+            prefetches: Arc::new(Semaphore::new(config.prefetches_max)),
+        };
+        tokio::spawn(driver::run(config, inbox, publish, ready));
+        connected.await.unwrap_or(Err(Error::Closed))?;
+        Ok(Self { common: Arc::new(common) })
+    }
+
+    /// What the object at `path` is, from `offset` on; `length` is how much is wanted of it, if known.
+    pub async fn stat(&self, path: &str, offset: u64, length: Option<u64>) -> Result<Meta, Error> {
+        Ok((&*self.meta(path, offset, length).await?.meta).into())
+    }
+
+    /// Opens an object, or the range of it that lies within.
+    pub async fn open(&self, path: &str, range: Option<Range<u64>>) -> Result<Object, Error> {
+        let asked = range.unwrap_or(0..u64::MAX);
+        let length = (asked.end < u64::MAX).then(|| asked.end.saturating_sub(asked.start)).filter(|length| *length > 0);
+        let known = self.meta(path, asked.start, length).await?;
+        let meta = known.meta.clone();
+        let range = clip(&meta, &asked)?;
+        let bytes = match known.whole {
+            Some(whole) => Parts::Whole(Some(slice(&whole, &meta, &range))),
+            None => {
+                let (sender, receiver) = mpsc::channel(1);
+                tokio::spawn(self.clone().pump(known.meta, range.clone(), sender));
+                Parts::Coming(receiver)
+            }
+        };
+        let Meta { content_type, object_length, version, max_age, mutable, .. } = (&*meta).into();
+        Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
+    }
+
+    /// Fetches the part of an object where `range` begins, without one its beginning, into the cache. Returns at once; does nothing
+    /// where too many are under way.
+    pub fn prefetch(&self, path: &str, range: Option<Range<u64>>) {
+        let Ok(place) = self.common.prefetches.clone().try_acquire_owned() else { return };
+        let (client, path) = (self.clone(), path.to_owned());
+        tokio::spawn(async move {
+            let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
+            if let Ok(Known { meta, whole: None }) = client.meta(&path, offset, length).await {
+                // Nobody waits: a failure shows when somebody asks.
+                let _ = client.segment(&meta, Urgency::Ahead).await;
+            }
+            drop(place);
+        });
+    }
+
+    /// What has become of the work so far; changes several times a second while there is work.
+    pub fn stats(&self) -> watch::Receiver<Stats> {
+        self.common.stats.clone()
+    }
+
+    /// New segments of a stream as they appear: their paths, and what they are. Ends when the server ends the subscription.
+    pub async fn subscribe(&self, stream: &str) -> Result<mpsc::Receiver<(String, Meta)>, Error> {
+        if !is_stream_name(stream) {
+            return Err(Error::Path(stream.to_owned()));
+        }
+        let (news, mut incoming) = mpsc::channel(COMMANDS_MAX);
+        self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        let client = self.clone();
+        tokio::spawn(async move {
+            while let Some(meta) = incoming.recv().await {
+                let meta = Arc::new(meta);
+                client.remember(&meta, None);
+                if sender.send((meta.path.clone(), (&*meta).into())).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    /// Hands the parts of an object to its reader, a few of them fetched ahead.
+    async fn pump(self, first: Arc<message::Meta>, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
+        let mut loading = VecDeque::from([self.load(first.clone(), range.clone())]);
+        let mut next = self.ask_after(&first, &range);
+        loop {
+            let room = loading.len() < PARTS_AHEAD;
+            tokio::select! {
+                () = reader.closed() => return,
+                part = front(&mut loading) => {
+                    loading.pop_front();
+                    let failed = part.is_err();
+                    if reader.send(part).await.is_err() || failed {
+                        return;
+                    }
+                }
+                meta = own(&mut next), if room => match meta {
+                    Ok(meta) => {
+                        next = self.ask_after(&meta, &range);
+                        loading.push_back(self.load(meta, range.clone()));
+                    }
+                    Err(error) => {
+                        next = None;
+                        loading.push_back(Task::spawn(async { Err(error) }));
+                    }
+                },
+            }
+            if next.is_none() && loading.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Fetches a part and cuts what the reader wants from it.
+    fn load(&self, meta: Arc<message::Meta>, range: Range<u64>) -> Task<Bytes> {
+        let client = self.clone();
+        Task::spawn(async move { Ok(slice(&client.segment(&meta, Urgency::Now).await?, &meta, &range)) })
+    }
+
+    /// Asks for the part that follows, if the reader wants it.
+    fn ask_after(&self, part: &message::Meta, range: &Range<u64>) -> Option<Task<Arc<message::Meta>>> {
+        let offset = part.offset + part.length;
+        if offset >= range.end || part.object_length.is_some_and(|length| offset >= length) {
+            return None;
+        }
+        let (client, path, version) = (self.clone(), part.path.clone(), part.version);
+        let length = (range.end < u64::MAX).then(|| range.end - offset);
+        Some(Task::spawn(async move {
+            let known = client.meta(&path, offset, length).await?;
+            if known.whole.is_some() || known.meta.version != version || known.meta.offset != offset {
+                return Err(Error::Changed);
+            }
+            Ok(known.meta)
+        }))
+    }
+
+    /// Metadata of the part that covers `offset`: remembered, or asked for once however many want it.
+    async fn meta(&self, path: &str, offset: u64, length: Option<u64>) -> Result<Known, Error> {
+        if !is_path(path) {
+            return Err(Error::Path(path.to_owned()));
+        }
+        if let Some(known) = self.remembered(path, offset) {
+            return Ok(known);
+        }
+        let client = self.clone();
+        let key = (path.to_owned(), offset);
+        let asked = self.common.metas.join(key.clone(), || async move { client.ask(key.0, offset, length).await }.boxed());
+        asked.await
+    }
+
+    async fn ask(&self, path: String, offset: u64, length: Option<u64>) -> Result<Known, Error> {
+        let (mut refused, mut corrupt) = (0, false);
+        loop {
+            let (reply, answer) = oneshot::channel();
+            self.command(Command::Get { path: path.clone(), offset, length, reply }).await?;
+            let Answer { meta, bytes } = match answer.await.unwrap_or(Err(Error::Closed)) {
+                Ok(answer) => answer,
+                Err(Error::Refused(refusal)) => match refusal.retry_after {
+                    Some(after) if refused < RETRIES && after <= RETRY_AFTER_MAX => {
+                        refused += 1;
+                        tokio::time::sleep(after).await;
+                        continue;
+                    }
+                    _ => return Err(Error::Refused(refusal)),
+                },
+                Err(error) => return Err(error),
+            };
+            let right = match &bytes {
+                Some(bytes) => has_id(bytes.clone(), meta.id).await,
+                None => true,
+            };
+            if right {
+                let meta = Arc::new(meta);
+                self.remember(&meta, bytes.as_ref());
+                return Ok(Known { meta, whole: bytes });
+            }
+            if std::mem::replace(&mut corrupt, true) {
+                return Err(Error::Corrupt);
+            }
+        }
+    }
+
+    /// The verified bytes of a part: from the cache, or fetched once however many want them.
+    async fn segment(&self, meta: &Arc<message::Meta>, urgency: Urgency) -> Result<Bytes, Error> {
+        if let Some(bytes) = self.shelf(|shelf| shelf.bytes.get(&meta.id).cloned()) {
+            return Ok(bytes);
+        }
+        if urgency == Urgency::Now {
+            // Perhaps it is on its way already, for nobody in particular.
+            self.command(Command::Hurry(meta.id)).await?;
+        }
+        let (client, meta) = (self.clone(), meta.clone());
+        let fetched = self.common.segments.join(meta.id, || async move { client.fetch(&meta, urgency).await }.boxed());
+        fetched.await
+    }
+
+    async fn fetch(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
+        let bytes = match self.fetch_once(meta, urgency).await {
+            // The server has forgotten the segment since it named it; asking for the path brings it back.
+            Err(Error::Refused(refusal)) if matches!(refusal.code, RefusalCode::Unknown | RefusalCode::Changed) => {
+                let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length)).await?;
+                if again.meta.id != meta.id || again.whole.is_some() {
+                    return Err(Error::Changed);
+                }
+                self.fetch_once(&again.meta, urgency).await?
+            }
+            fetched => fetched?,
+        };
+        self.shelf(|shelf| shelf.bytes.insert(meta.id, bytes.clone(), meta.length));
+        Ok(bytes)
+    }
+
+    async fn fetch_once(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
+        let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
+        let deadline = self.common.deadline.map(|deadline| Instant::now() + deadline);
+        let (reply, bytes) = oneshot::channel();
+        self.command(Command::Fetch { order: Order { segment: meta.id, shape, deadline, urgency }, reply }).await?;
+        bytes.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn command(&self, command: Command) -> Result<(), Error> {
+        self.common.commands.send(command).await.map_err(|_| Error::Closed)
+    }
+
+    fn remembered(&self, path: &str, offset: u64) -> Option<Known> {
+        let now = Instant::now();
+        self.shelf(|shelf| {
+            let parts = shelf.paths.get(&path.to_owned())?;
+            parts.retain(|(_, until)| *until > now);
+            let covers = |meta: &message::Meta| meta.offset <= offset && offset - meta.offset < meta.length.max(1);
+            let meta = parts.iter().find(|(meta, _)| covers(meta)).map(|(meta, _)| meta.clone())?;
+            match meta.delivery {
+                Delivery::Coded(_) => Some(Known { meta, whole: None }),
+                _ => shelf.bytes.get(&meta.id).cloned().map(|whole| Known { meta, whole: Some(whole) }),
+            }
+        })
+    }
+
+    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>) {
+        let until = Instant::now() + Duration::from_millis(meta.max_age_ms.min(24 * 3600 * 1000));
+        self.shelf(|shelf| {
+            if let Some(whole) = whole {
+                shelf.bytes.insert(meta.id, whole.clone(), meta.length);
+            }
+            let mut parts = shelf.paths.remove(&meta.path).unwrap_or_default();
+            parts.retain(|(known, _)| known.version == meta.version && known.offset != meta.offset);
+            if parts.len() >= PARTS_MAX {
+                parts.remove(0);
+            }
+            parts.push((meta.clone(), until));
+            shelf.paths.insert(meta.path.clone(), parts, 1);
+        });
+    }
+
+    fn shelf<T>(&self, look: impl FnOnce(&mut Shelf) -> T) -> T {
+        look(&mut self.common.shelf.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Object {
+    /// The next verified bytes, in order; `None` after the last. After an error there is nothing more.
+    pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
+        match &mut self.bytes {
+            Parts::Whole(bytes) => bytes.take().map(Ok),
+            Parts::Coming(parts) => parts.recv().await,
+        }
+    }
+
+    /// Everything that is left.
+    pub async fn read_to_end(mut self) -> Result<Vec<u8>, Error> {
+        let mut all = Vec::new();
+        while let Some(bytes) = self.next().await {
+            all.extend_from_slice(&bytes?);
+        }
+        Ok(all)
+    }
+}
+
+impl From<&message::Meta> for Meta {
+    fn from(meta: &message::Meta) -> Self {
+        Self {
+            content_type: meta.content_type.clone(),
+            object_length: meta.object_length,
+            offset: meta.offset,
+            length: meta.length,
+            version: meta.version,
+            max_age: Duration::from_millis(meta.max_age_ms),
+            mutable: !matches!(meta.delivery, Delivery::Coded(_)),
+        }
+    }
+}
+
+/// The range in the object; one that begins behind its end is an error.
+fn clip(meta: &message::Meta, asked: &Range<u64>) -> Result<Range<u64>, Error> {
+    let length = match (meta.object_length, &meta.delivery) {
+        (Some(length), _) => length,
+        (None, Delivery::Coded(_)) => return Ok(asked.clone()),
+        (None, _) => meta.length,
+    };
+    if asked.start > asked.end || (asked.start > 0 && asked.start >= length) {
+        return Err(Error::Range(length));
+    }
+    Ok(asked.start..asked.end.min(length))
+}
+
+/// What of a part's bytes lies in the range.
+fn slice(bytes: &Bytes, part: &message::Meta, range: &Range<u64>) -> Bytes {
+    let place = |at: u64| usize::try_from(at.clamp(part.offset, part.offset + part.length) - part.offset).unwrap_or(bytes.len());
+    let (start, end) = (place(range.start).min(bytes.len()), place(range.end).min(bytes.len()));
+    bytes.slice(start.min(end)..end)
+}
+
+/// Whether bytes have the hash that names them.
+async fn has_id(bytes: Bytes, id: SegmentId) -> bool {
+    if bytes.len() <= HASH_HERE_MAX {
+        return SegmentId::of(&bytes) == id;
+    }
+    tokio::task::spawn_blocking(move || SegmentId::of(&bytes) == id).await.unwrap_or(false)
+}
+
+/// Work that several wait for and that ends when the last of them no longer does.
+struct Coalesced<K, V>(Mutex<HashMap<K, WeakShared<Work<V>>>>);
+
+type Work<V> = BoxFuture<'static, Result<V, Error>>;
+
+impl<K, V> Default for Coalesced<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Coalesced<K, V> {
+    /// Joins the work under way for `key`, or begins it.
+    fn join(&self, key: K, begin: impl FnOnce() -> Work<V>) -> Shared<Work<V>> {
+        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = under_way.get(&key).and_then(WeakShared::upgrade).filter(|work| work.peek().is_none()) {
+            return work;
+        }
+        under_way.retain(|_, work| work.upgrade().is_some_and(|work| work.peek().is_none()));
+        let work = begin().shared();
+        if let Some(weak) = work.downgrade() {
+            under_way.insert(key, weak);
+        }
+        work
+    }
+}
+
+/// A task that ends with its handle.
+#[derive(Debug)]
+struct Task<T>(JoinHandle<Result<T, Error>>);
+
+impl<T: Send + 'static> Task<T> {
+    fn spawn(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|joined| joined.unwrap_or(Err(Error::Closed)))
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn front<T>(tasks: &mut VecDeque<Task<T>>) -> Result<T, Error> {
+    own_task(tasks.front_mut()).await
+}
+
+async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
+    own_task(task.as_mut()).await
+}
+
+/// The result of a task; without one, never.
+async fn own_task<T>(task: Option<&mut Task<T>>) -> Result<T, Error> {
+    match task {
+        Some(task) => task.await,
+        None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Shape;
+
+    fn part(offset: u64, length: u64, object_length: Option<u64>) -> message::Meta {
+        message::Meta {
+            request: 1,
+            path: "/a/b".to_owned(),
+            id: SegmentId::of(b""),
+            offset,
+            length,
+            object_length,
+            version: 1,
+            max_age_ms: 0,
+            content_type: String::new(),
+            delivery: Delivery::Coded(Shape::new(length, 64, 4).unwrap()),
+            signature: Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn ranges_are_clipped_to_the_object() {
+        let known = part(0, 100, Some(250));
+        assert_eq!(clip(&known, &(0..u64::MAX)), Ok(0..250));
+        assert_eq!(clip(&known, &(10..20)), Ok(10..20));
+        assert_eq!(clip(&known, &(250..300)), Err(Error::Range(250)));
+        let unknown = part(0, 100, None);
+        assert_eq!(clip(&unknown, &(10..u64::MAX)), Ok(10..u64::MAX));
+    }
+
+    #[test]
+    fn parts_are_cut_to_the_range() {
+        let bytes = Bytes::from((0..100).collect::<Vec<u8>>());
+        let second = part(100, 100, Some(250));
+        assert_eq!(slice(&bytes, &second, &(0..u64::MAX)), bytes);
+        assert_eq!(slice(&bytes, &second, &(150..160)), bytes.slice(50..60));
+        assert_eq!(slice(&bytes, &second, &(0..101)), bytes.slice(0..1));
+        assert_eq!(slice(&bytes, &second, &(200..250)), Bytes::new());
+    }
+}

@@ -1,0 +1,193 @@
+//! Fetches one object to a file or to standard output, and shows how it goes.
+//!
+//! A file appears under its name only when it is complete and verified; until then it is a hidden file beside it, removed
+//! if the fetch ends early. Standard output gets every part as soon as it is verified.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::fs::File;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::{Client, Object, Stats, cli};
+
+/// Where an object goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// To this file, once it is complete.
+    File(PathBuf),
+    /// To standard output as it comes.
+    Stdout,
+}
+
+impl Target {
+    /// What `-o` says, and the last part of the object's path where it says nothing.
+    pub fn new(output: Option<PathBuf>, path: &str) -> Result<Self, Error> {
+        match output {
+            Some(output) if output.as_os_str() == "-" => Ok(Self::Stdout),
+            Some(output) => Ok(Self::File(output)),
+            None => {
+                let name = path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+                if matches!(name, "" | "." | "..") { Err(Error::Nameless) } else { Ok(Self::File(name.into())) }
+            }
+        }
+    }
+}
+
+/// Why an object did not arrive where it should.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server or the way to it.
+    #[error("{0}")]
+    Peer(#[from] super::Error),
+    /// The file or the pipe.
+    #[error("cannot write {0}: {1}")]
+    Write(String, #[source] io::Error),
+    /// The path ends with a slash.
+    #[error("the path names no file: say where it goes with -o")]
+    Nameless,
+    /// The object ended before its length.
+    #[error("the object ended after {0} of {1} bytes")]
+    Short(u64, u64),
+}
+
+/// Fetches `path` to `target`.
+pub async fn fetch(client: &Client, path: &str, target: Target) -> Result<(), Error> {
+    let object = client.open(path, None).await?;
+    match target {
+        Target::Stdout => {
+            let failed = |error| Error::Write("standard output".into(), error);
+            let mut writer = stdout().map_err(failed)?;
+            copy(client, path, object, &mut writer, failed).await
+        }
+        Target::File(file) => {
+            let failed = |error| Error::Write(file.display().to_string(), error);
+            let (part, mut writer) = Part::create(&file).await.map_err(failed)?;
+            copy(client, path, object, &mut writer, failed).await?;
+            writer.sync_all().await.map_err(failed)?;
+            part.rename().await.map_err(failed)
+        }
+    }
+}
+
+/// Standard output as a file, without the buffer that would wait for line ends.
+fn stdout() -> io::Result<File> {
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    Ok(File::from_std(output.into()))
+}
+
+async fn copy(
+    client: &Client,
+    path: &str,
+    mut object: Object,
+    writer: &mut (impl AsyncWrite + Unpin),
+    failed: impl Fn(io::Error) -> Error,
+) -> Result<(), Error> {
+    let progress = Progress::start(client, path, object.length);
+    let mut written = 0;
+    while let Some(bytes) = object.next().await {
+        let bytes = bytes?;
+        writer.write_all(&bytes).await.map_err(&failed)?;
+        written += bytes.len() as u64;
+        progress.bar.set_position(written);
+    }
+    writer.flush().await.map_err(&failed)?;
+    progress.bar.finish_and_clear();
+    match object.length {
+        Some(length) if length != written => Err(Error::Short(written, length)),
+        _ => Ok(()),
+    }
+}
+
+/// A file that is not complete yet. Dropping it removes it.
+#[derive(Debug)]
+struct Part {
+    part: PathBuf,
+    file: PathBuf,
+}
+
+impl Part {
+    async fn create(file: &Path) -> io::Result<(Self, File)> {
+        let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+        let part = file.with_file_name(format!(".{name}.{:08x}.part", rand::random::<u32>()));
+        let writer = File::create_new(&part).await?;
+        Ok((Self { part, file: file.to_owned() }, writer))
+    }
+
+    async fn rename(self) -> io::Result<()> {
+        tokio::fs::rename(&self.part, &self.file).await
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // After a rename there is nothing left to remove.
+        let _ = std::fs::remove_file(&self.part);
+    }
+}
+
+/// The progress bar, and the task that keeps what the decoder says beside it.
+struct Progress {
+    bar: ProgressBar,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Progress {
+    fn start(client: &Client, path: &str, length: Option<u64>) -> Self {
+        let target = if cli::is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(length, target);
+        let template = if length.is_some() {
+            "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}"
+        } else {
+            "{prefix} {spinner} {bytes} {bytes_per_sec} {msg}"
+        };
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid").progress_chars("=> "));
+        bar.set_prefix(path.to_owned());
+        let (shown, mut stats) = (bar.clone(), client.stats());
+        let task = tokio::spawn(async move {
+            while stats.changed().await.is_ok() {
+                let Stats { blocks_received, blocks_useless, blocks_repaired, .. } = *stats.borrow_and_update();
+                shown.set_message(format!("blocks {blocks_received} useless {blocks_useless} repaired {blocks_repaired}"));
+            }
+        });
+        Self { bar, task }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_the_object() {
+        assert_eq!(Target::new(None, "/live/a/1.ts?x=/y").unwrap(), Target::File("1.ts".into()));
+        assert_eq!(Target::new(Some("-".into()), "/live/").unwrap(), Target::Stdout);
+        assert!(matches!(Target::new(None, "/live/"), Err(Error::Nameless)));
+        assert!(matches!(Target::new(None, "/live/.."), Err(Error::Nameless)));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_complete_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("x.ts");
+        let (part, mut writer) = Part::create(&file).await.unwrap();
+        writer.write_all(b"half").await.unwrap();
+        drop(part);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+
+        let (part, mut writer) = Part::create(&file).await.unwrap();
+        writer.write_all(b"whole").await.unwrap();
+        writer.sync_all().await.unwrap();
+        part.rename().await.unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"whole");
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+    }
+}

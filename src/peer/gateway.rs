@@ -1,0 +1,538 @@
+//! A local web server on which any player opens the streams' own paths.
+//!
+//! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself; what lies between, coded blocks
+//! and their losses, it does not notice. Playlists are collected and turned to the gateway before they are handed on, everything
+//! else flows through part by part as it is verified, and what the player will ask for next is fetched before it asks.
+//!
+//! One task accepts; axum starts one more for each connection, of which there are at most `connections_max`, further ones wait.
+//! A request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
+//! the object, which ends the transfer.
+//!
+//! Any page may read what comes from here (CORS): a gateway hands out what its user's player may see anyway, it takes nothing,
+//! and it listens on loopback unless told otherwise.
+
+mod ahead;
+mod listener;
+mod origins;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, response};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use bytesize::ByteSize;
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::ahead::{Ahead, Wanted};
+use self::listener::Bounded;
+use self::origins::{Absolute, Mapping, Origins};
+use super::http::{ByteRange, media_type};
+use super::playlist::{self, Media};
+use super::{Client, Object};
+use crate::object::{Refusal, RefusalCode};
+
+/// How a gateway behaves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where players find it.
+    pub listen: SocketAddr,
+    /// Most connections from players; further ones wait.
+    pub connections_max: usize,
+    /// Most requests at a time; further ones are answered 503.
+    pub requests_max: usize,
+    /// Segments fetched ahead of the player.
+    pub ahead_segments: usize,
+    /// The longest playlist.
+    pub playlist_bytes_max: ByteSize,
+    /// How long the first bytes of an answer may take before it is a 504.
+    #[serde(with = "crate::config::duration")]
+    pub answer_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            connections_max: 256,
+            requests_max: 128,
+            ahead_segments: 3,
+            playlist_bytes_max: ByteSize::mib(4),
+            answer_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A gateway that could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address is taken, or is not one of this machine's.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] io::Error),
+}
+
+/// A running gateway. Dropping it cuts every connection; [`stop`](Self::stop) lets answers finish.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Gateway {
+    /// Listens and serves what `client` fetches.
+    pub async fn start(config: Config, client: Client) -> Result<Self, Error> {
+        let refused = |error| Error::Listen(config.listen, error);
+        let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let listener = Bounded::new(listener, config.connections_max);
+        let shared = Arc::new(Shared {
+            client,
+            places: Arc::new(Semaphore::new(config.requests_max)),
+            ahead: Mutex::new(Ahead::new(config.ahead_segments)),
+            origins: Mutex::default(),
+            config,
+        });
+        let app = Router::new().fallback(answer).with_state(shared);
+        let (stop, stopped) = oneshot::channel();
+        let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
+            let _ = stopped.await;
+        });
+        Ok(Self { address, stop: Some(stop), task: tokio::spawn(async move { serving.await }) })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of an object.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Accepts nothing new and waits at most `patience` for answers under way.
+    pub async fn stop(mut self, patience: Duration) {
+        drop(self.stop.take());
+        if timeout(patience, &mut self.task).await.is_err() {
+            tracing::debug!("players were still being answered");
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    client: Client,
+    places: Arc<Semaphore>,
+    ahead: Mutex<Ahead>,
+    origins: Mutex<Origins>,
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    let head = method == Method::HEAD;
+    let mut response = if method == Method::OPTIONS {
+        preflight()
+    } else if !head && method != Method::GET {
+        Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS").into_response()
+    } else if uri.path() == "/" {
+        index()
+    } else {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let answered = shared.serve(path, &headers, head).await;
+        answered.unwrap_or_else(|failure| {
+            tracing::debug!(path, status = failure.status.as_u16(), reason = failure.reason, "not served");
+            failure.into_response()
+        })
+    };
+    for (name, value) in CORS {
+        response.headers_mut().insert(name, value);
+    }
+    if head {
+        *response.body_mut() = Body::empty();
+    }
+    response
+}
+
+impl Shared {
+    async fn serve(&self, path: &str, headers: &HeaderMap, head: bool) -> Result<Response, Failure> {
+        let busy =
+            || Failure { retry_after: Some(RETRY_AFTER), ..Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests") };
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| busy())?;
+        let late = |_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "no answer in time");
+        timeout(self.config.answer_timeout, self.serve_in_time(path, headers, head, place)).await.map_err(late)?
+    }
+
+    async fn serve_in_time(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        head: bool,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Response, Failure> {
+        if is_playlist_type(media_type(path)) {
+            let object = self.client.open(path, None).await?;
+            return self.serve_playlist(path, headers, object, None).await;
+        }
+        if head {
+            return self.describe(path).await;
+        }
+        let range = self.range(path, headers).await?;
+        self.look_ahead(path, range.clone());
+        let mut object = self.client.open(path, range.clone()).await?;
+        let tag = tag(object.version);
+        if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
+            return Ok(finish(Response::builder().status(StatusCode::NOT_MODIFIED).header(header::ETAG, tag), Body::empty()));
+        }
+        // An answer that has begun can only be cut off; one whose first bytes fail still tells why.
+        let first = object.next().await.transpose()?;
+        if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
+            return self.serve_playlist(path, headers, object, first).await;
+        }
+        let response = self.head_of(path, &object, &tag, range.is_some());
+        Ok(finish(response, flow(object, first, place)))
+    }
+
+    /// The bytes asked for, `None` for the whole object.
+    async fn range(&self, path: &str, headers: &HeaderMap) -> Result<Option<Range<u64>>, Failure> {
+        let Some(range) = text(headers, header::RANGE).and_then(ByteRange::parse) else { return Ok(None) };
+        let from = match range {
+            ByteRange::From(first, _) => first,
+            ByteRange::Suffix(_) => 0,
+        };
+        let meta = match self.client.stat(path, from, None).await {
+            Err(_) if from > 0 => self.client.stat(path, 0, None).await?,
+            answer => answer?,
+        };
+        if text(headers, header::IF_RANGE).is_some_and(|known| known != tag(meta.version)) {
+            return Ok(None);
+        }
+        // Without a length there are no ranges: RFC 9110 lets a server ignore the header.
+        let Some(length) = meta.object_length else { return Ok(None) };
+        range.resolve(length).map(Some).ok_or_else(|| Failure::unsatisfiable(length))
+    }
+
+    fn head_of(&self, path: &str, object: &Object, tag: &str, partial: bool) -> response::Builder {
+        let response = Response::builder()
+            .header(header::CONTENT_TYPE, content_type(path, &object.content_type))
+            .header(header::ETAG, tag)
+            .header(header::CACHE_CONTROL, cache_control(object.mutable, object.max_age));
+        match (partial, object.length) {
+            (true, Some(length)) => {
+                let Range { start, end } = object.range.clone();
+                response
+                    .status(StatusCode::PARTIAL_CONTENT)
+                    .header(header::CONTENT_RANGE, format!("bytes {start}-{}/{length}", end.saturating_sub(1)))
+                    .header(header::CONTENT_LENGTH, end.saturating_sub(start))
+            }
+            (_, Some(length)) => response.header(header::CONTENT_LENGTH, length),
+            (_, None) => response,
+        }
+    }
+
+    async fn describe(&self, path: &str) -> Result<Response, Failure> {
+        let meta = self.client.stat(path, 0, None).await?;
+        let mut response = Response::builder()
+            .header(header::CONTENT_TYPE, content_type(path, &meta.content_type))
+            .header(header::ETAG, tag(meta.version))
+            .header(header::CACHE_CONTROL, cache_control(false, meta.max_age));
+        if let Some(length) = meta.object_length {
+            response = response.header(header::CONTENT_LENGTH, length);
+        }
+        Ok(finish(response, Body::empty()))
+    }
+
+    async fn serve_playlist(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        mut object: Object,
+        first: Option<Bytes>,
+    ) -> Result<Response, Failure> {
+        let limit = usize::try_from(self.config.playlist_bytes_max.as_u64()).unwrap_or(usize::MAX);
+        let mut bytes = BytesMut::from(first.unwrap_or_default());
+        while let Some(part) = object.next().await {
+            bytes.extend_from_slice(&part?);
+            if bytes.len() > limit {
+                return Err(Failure::new(StatusCode::BAD_GATEWAY, "the playlist is too long"));
+            }
+        }
+        let bytes = match std::str::from_utf8(&bytes) {
+            Ok(text) if playlist::is_playlist(&bytes) => Bytes::from(self.turn_here(path, text).await),
+            _ => bytes.freeze(),
+        };
+        if let Some(media) = Media::parse(&bytes) {
+            let wanted = self.ahead().learn(path, &media);
+            self.prefetch(wanted);
+        }
+        let tag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
+        let response = Response::builder()
+            .header(header::CONTENT_TYPE, content_type(path, &object.content_type))
+            .header(header::CACHE_CONTROL, cache_control(object.mutable, object.max_age))
+            .header(header::ETAG, &tag);
+        Ok(slice(response, headers, &tag, bytes))
+    }
+
+    /// Turns the absolute URIs of a playlist to this gateway.
+    async fn turn_here(&self, path: &str, text: &str) -> String {
+        let stream = path.split(['/', '?']).nth(1).unwrap_or_default();
+        // The newest first: in a live playlist the oldest may just have gone.
+        for absolute in playlist::uris(text).filter_map(Absolute::parse).collect::<Vec<_>>().into_iter().rev() {
+            if self.origins().map(stream, absolute, Instant::now()) == Mapping::Ask {
+                let found = self.find(stream, absolute).await;
+                self.origins().learn(stream, absolute, found.as_deref(), Instant::now());
+            }
+        }
+        let (origins, now) = (self.origins(), Instant::now());
+        playlist::rewrite(text, |uri| match origins.map(stream, Absolute::parse(uri)?, now) {
+            Mapping::Path(path) => Some(path),
+            Mapping::Ask | Mapping::Elsewhere => None,
+        })
+    }
+
+    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Option<String> {
+        for candidate in origins::candidates(stream, absolute) {
+            if self.client.stat(&candidate, 0, None).await.is_ok() {
+                return Some(candidate);
+            }
+        }
+        tracing::warn!(stream, ?absolute, "a playlist names a file that is not the stream's; players will ask for it elsewhere");
+        None
+    }
+
+    fn look_ahead(&self, path: &str, range: Option<Range<u64>>) {
+        let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
+        self.prefetch(wanted);
+    }
+
+    fn prefetch(&self, wanted: Vec<Wanted>) {
+        for wanted in wanted {
+            self.client.prefetch(&wanted.path, wanted.range);
+        }
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn origins(&self) -> MutexGuard<'_, Origins> {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that is not the object.
+#[derive(Debug)]
+struct Failure {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+    content_range: Option<String>,
+    reason: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, reason: impl Into<String>) -> Self {
+        Self { status, retry_after: None, content_range: None, reason: reason.into() }
+    }
+
+    fn unsatisfiable(length: u64) -> Self {
+        let content_range = Some(format!("bytes */{length}"));
+        Self { content_range, ..Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "the object has no such bytes") }
+    }
+
+    fn into_response(self) -> Response {
+        let mut response = Response::builder()
+            .status(self.status)
+            .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
+            .header(header::CACHE_CONTROL, "no-store");
+        if let Some(after) = self.retry_after {
+            response = response.header(header::RETRY_AFTER, after.as_millis().div_ceil(1000).max(1).to_string());
+        }
+        if let Some(range) = self.content_range {
+            response = response.header(header::CONTENT_RANGE, range);
+        }
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            response = response.header(header::ALLOW, METHODS);
+        }
+        finish(response, Body::from(self.reason + "\n"))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal.code {
+            RefusalCode::Unknown => StatusCode::NOT_FOUND,
+            RefusalCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            RefusalCode::Overload | RefusalCode::GoingAway => StatusCode::SERVICE_UNAVAILABLE,
+            RefusalCode::Limit | RefusalCode::Origin | RefusalCode::Changed | RefusalCode::Internal => StatusCode::BAD_GATEWAY,
+        };
+        let later = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER);
+        Self { retry_after: refusal.retry_after.or(later), ..Self::new(status, refusal.reason) }
+    }
+}
+
+impl From<super::Error> for Failure {
+    fn from(error: super::Error) -> Self {
+        use super::Error;
+        let status = match error {
+            Error::Refused(refusal) => return refusal.into(),
+            Error::Range(length) => return Self::unsatisfiable(length),
+            Error::Path(_) => StatusCode::NOT_FOUND,
+            Error::Deadline | Error::Stalled => StatusCode::GATEWAY_TIMEOUT,
+            Error::Corrupt | Error::Changed => StatusCode::BAD_GATEWAY,
+            Error::Connection(_) | Error::Closed | Error::Setup(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let later = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER);
+        Self { retry_after: later, ..Self::new(status, error.to_string()) }
+    }
+}
+
+/// The object from here on, as it arrives. Holds the request's place until the last byte is gone or the player is.
+fn flow(object: Object, first: Option<Bytes>, place: OwnedSemaphorePermit) -> Body {
+    Body::from_stream(stream::unfold((object, first, place), async |(mut object, first, place)| {
+        let part = match first {
+            Some(first) => Ok(first),
+            None => object.next().await?,
+        };
+        if let Err(error) = &part {
+            tracing::warn!(%error, "an answer was cut off");
+        }
+        Some((part, (object, None, place)))
+    }))
+}
+
+/// A short answer in memory, or the part of it asked for.
+fn slice(response: response::Builder, headers: &HeaderMap, tag: &str, bytes: Bytes) -> Response {
+    if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, tag)) {
+        return finish(response.status(StatusCode::NOT_MODIFIED), Body::empty());
+    }
+    let length = bytes.len() as u64;
+    let same = text(headers, header::IF_RANGE).is_none_or(|known| known == tag);
+    let range = text(headers, header::RANGE).filter(|_| same).and_then(ByteRange::parse);
+    let Some(range) = range else {
+        return finish(response.header(header::CONTENT_LENGTH, length), Body::from(bytes));
+    };
+    let Some(Range { start, end }) = range.resolve(length) else { return Failure::unsatisfiable(length).into_response() };
+    let part = usize::try_from(start).ok().zip(usize::try_from(end).ok()).map(|(start, end)| bytes.slice(start..end));
+    let response = response
+        .status(StatusCode::PARTIAL_CONTENT)
+        .header(header::CONTENT_RANGE, format!("bytes {start}-{}/{length}", end - 1))
+        .header(header::CONTENT_LENGTH, end - start);
+    finish(response, Body::from(part.expect("a range of bytes in memory")))
+}
+
+fn preflight() -> Response {
+    let response = Response::builder()
+        .status(StatusCode::NO_CONTENT)
+        .header(header::ALLOW, METHODS)
+        .header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)
+        .header(header::ACCESS_CONTROL_ALLOW_HEADERS, "*")
+        .header(header::ACCESS_CONTROL_MAX_AGE, "86400")
+        // Browsers ask before a page from the network may reach loopback.
+        .header("access-control-allow-private-network", "true");
+    finish(response, Body::empty())
+}
+
+fn index() -> Response {
+    let response = Response::builder().header(header::CONTENT_TYPE, "text/html; charset=utf-8");
+    finish(response, Body::from(include_str!("gateway/index.html")))
+}
+
+/// A header value from the network that HTTP does not allow makes a 502, not a panic.
+fn finish(response: response::Builder, body: Body) -> Response {
+    response.body(body).unwrap_or_else(|_| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        response
+    })
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn tag(version: u64) -> String {
+    format!("\"{version:016x}\"")
+}
+
+/// Whether an If-None-Match names the tag; weak comparison (RFC 9110 section 13.1.2).
+fn names(known: &str, tag: &str) -> bool {
+    known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
+}
+
+fn content_type(path: &str, said: &str) -> String {
+    if said.is_empty() { media_type(path).to_owned() } else { said.to_owned() }
+}
+
+fn cache_control(mutable: bool, max_age: Duration) -> String {
+    if mutable { "no-cache".into() } else { format!("max-age={}", max_age.as_secs()) }
+}
+
+fn is_playlist_type(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
+}
+
+const METHODS: &str = "GET, HEAD, OPTIONS";
+/// When a player may try again after the gateway had too much to do.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// On every answer.
+const CORS: [(HeaderName, HeaderValue); 3] = [
+    (header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
+    (
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After"),
+    ),
+    (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_their_status() {
+        let status = |code| {
+            let failure = Failure::from(Refusal { code, retry_after: None, reason: "no".into() });
+            (failure.status.as_u16(), failure.retry_after.is_some())
+        };
+        assert_eq!(status(RefusalCode::Unknown), (404, false));
+        assert_eq!(status(RefusalCode::Deadline), (504, false));
+        assert_eq!(status(RefusalCode::Overload), (503, true));
+        assert_eq!(status(RefusalCode::GoingAway), (503, true));
+        assert_eq!(status(RefusalCode::Origin), (502, false));
+    }
+
+    #[test]
+    fn tags_match_weakly() {
+        assert!(names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"b\"") && !names("\"a\"", "\"b\""));
+    }
+
+    #[test]
+    fn playlist_types_are_known_with_parameters() {
+        assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
+    }
+
+    #[test]
+    fn an_impossible_media_type_is_the_origins_fault() {
+        let response = finish(Response::builder().header(header::CONTENT_TYPE, "a\nb"), Body::empty());
+        assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    }
+}

@@ -1,0 +1,157 @@
+//! Decides what to fetch before the player asks. No I/O: the gateway tells it of playlists and requests and prefetches what it
+//! answers.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+
+use url::Url;
+
+use crate::peer::playlist::{Media, Upcoming};
+
+/// A file or a part of one, by path at the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Wanted {
+    pub(super) path: String,
+    pub(super) range: Option<Range<u64>>,
+}
+
+/// The media playlists in use, the one read last at the back.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    depth: usize,
+    playlists: VecDeque<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    path: String,
+    order: Vec<Wanted>,
+    places: HashMap<Wanted, usize>,
+    /// What was answered already, so that nothing is fetched ahead twice; forgotten with the window.
+    answered: HashSet<Wanted>,
+}
+
+impl Ahead {
+    /// Looks `depth` segments ahead of the player.
+    pub(super) fn new(depth: usize) -> Self {
+        Self { depth, playlists: VecDeque::new() }
+    }
+
+    /// A media playlist passed. Answers where a player that has just opened it will start, and what it has to have for that;
+    /// for one that was read before, what is new at the live edge.
+    pub(super) fn learn(&mut self, path: &str, media: &Media) -> Vec<Wanted> {
+        let resolve = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
+        let order = resolve(&media.segments);
+        let places = order.iter().cloned().enumerate().map(|(place, wanted)| (wanted, place)).collect();
+        let mut answered = self.forget(path).map(|known| known.answered).unwrap_or_default();
+        answered.retain(|wanted| HashMap::contains_key(&places, wanted));
+        let start = if media.ended { 0 } else { order.len().saturating_sub(self.depth) };
+        let first_seen = answered.is_empty();
+        let mut answer = if first_seen { resolve(&media.maps) } else { Vec::new() };
+        let known = Known { path: path.to_owned(), order, places, answered };
+        self.playlists.push_back(known);
+        if self.playlists.len() > PLAYLISTS_MAX {
+            self.playlists.pop_front();
+        }
+        // A recording read again, by a second player or after a seek, starts wherever it likes; its requests will tell.
+        if first_seen || !media.ended {
+            answer.extend(self.playlists.back_mut().into_iter().flat_map(|known| known.take(start, self.depth)));
+        }
+        answer
+    }
+
+    /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
+    pub(super) fn after(&mut self, asked: &Wanted) -> Vec<Wanted> {
+        let depth = self.depth;
+        let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.places.get(asked).copied()?, known)));
+        found.map_or_else(Vec::new, |(place, known)| {
+            known.answered.insert(asked.clone());
+            known.take(place + 1, depth)
+        })
+    }
+
+    fn forget(&mut self, path: &str) -> Option<Known> {
+        let place = self.playlists.iter().position(|known| known.path == path)?;
+        self.playlists.remove(place)
+    }
+}
+
+impl Known {
+    fn take(&mut self, start: usize, depth: usize) -> Vec<Wanted> {
+        let coming = self.order.iter().skip(start).take(depth);
+        let new = coming.filter(|wanted| !self.answered.contains(wanted)).cloned().collect::<Vec<_>>();
+        self.answered.extend(new.iter().cloned());
+        new
+    }
+}
+
+/// The path at the gateway that a URI of the playlist at `base` leads to; `None` where it leads elsewhere.
+fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
+    let here = Url::parse("http://gateway/").ok()?;
+    let url = here.join(base).ok()?.join(&upcoming.uri).ok()?;
+    let same = url.host_str() == here.host_str() && url.scheme() == here.scheme();
+    let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
+    same.then(|| Wanted { path: format!("{}{query}", url.path()), range: upcoming.range.clone() })
+}
+
+/// Playlists remembered: a player switches between the renditions of a few streams.
+const PLAYLISTS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn media(segments: Range<u32>, ended: bool) -> Media {
+        let upcoming = |uri: String| Upcoming { uri, range: None };
+        Media {
+            maps: vec![upcoming("init.mp4".into())],
+            segments: segments.map(|number| upcoming(format!("s{number}.m4s?t=1"))).collect(),
+            ended,
+        }
+    }
+
+    fn paths(wanted: Vec<Wanted>) -> Vec<String> {
+        wanted.into_iter().map(|wanted| wanted.path).collect()
+    }
+
+    fn segment(number: u32) -> Wanted {
+        Wanted { path: format!("/live/a/s{number}.m4s?t=1"), range: None }
+    }
+
+    #[test]
+    fn a_recording_is_fetched_from_its_start_and_then_ahead_of_the_player() {
+        let mut ahead = Ahead::new(2);
+        let first = ahead.learn("/live/a/v.m3u8", &media(0..9, true));
+        assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s0.m4s?t=1", "/live/a/s1.m4s?t=1"]);
+        assert_eq!(ahead.after(&segment(0)), [segment(2)]);
+        assert_eq!(ahead.after(&segment(6)), [segment(7), segment(8)]);
+        assert_eq!(ahead.after(&segment(8)), []);
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(0..9, true)), []);
+    }
+
+    #[test]
+    fn a_live_stream_is_fetched_at_its_edge() {
+        let mut ahead = Ahead::new(2);
+        let first = ahead.learn("/live/a/v.m3u8", &media(10..16, false));
+        assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s14.m4s?t=1", "/live/a/s15.m4s?t=1"]);
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false)), [segment(16)]);
+        assert_eq!(ahead.after(&segment(13)), []);
+    }
+
+    #[test]
+    fn what_leads_elsewhere_is_left_alone() {
+        let upcoming = |uri: &str| Upcoming { uri: uri.into(), range: None };
+        assert_eq!(wanted("/live/v.m3u8", &upcoming("https://cdn/x.ts")), None);
+        assert_eq!(wanted("/live/v.m3u8", &upcoming("/live/x.ts")).unwrap().path, "/live/x.ts");
+        assert_eq!(wanted("/live/v.m3u8?a=b", &upcoming("x%20y.ts?c=d")).unwrap().path, "/live/x%20y.ts?c=d");
+    }
+
+    #[test]
+    fn few_playlists_are_remembered() {
+        let mut ahead = Ahead::new(1);
+        for number in 0..100 {
+            ahead.learn(&format!("/live/{number}.m3u8"), &media(0..1, true));
+        }
+        assert_eq!(ahead.playlists.len(), PLAYLISTS_MAX);
+    }
+}

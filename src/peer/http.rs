@@ -1,0 +1,118 @@
+//! The pieces of HTTP that have one right answer whoever serves: byte ranges (RFC 9110 section 14) and media types by name.
+
+use std::ops::Range;
+
+/// One byte range as a client writes it, before the length of the object is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteRange {
+    /// From a byte to another one, that included, or to the end.
+    From(u64, Option<u64>),
+    /// The last so many bytes.
+    Suffix(u64),
+}
+
+impl ByteRange {
+    /// Reads a `Range` header.
+    ///
+    /// `None` means that the header is to be ignored: another unit, a malformed range, or several ranges, which a server may
+    /// answer with the whole object.
+    pub fn parse(header: &str) -> Option<Self> {
+        let (unit, range) = header.split_once('=')?;
+        if !unit.trim().eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        let (first, last) = range.trim().split_once('-')?;
+        if first.is_empty() {
+            return number(last).map(Self::Suffix);
+        }
+        let first = number(first)?;
+        if last.is_empty() {
+            return Some(Self::From(first, None));
+        }
+        let last = number(last)?;
+        (first <= last).then_some(Self::From(first, Some(last)))
+    }
+
+    /// The bytes meant in an object of `length` bytes, `None` if it has none of them.
+    pub fn resolve(self, length: u64) -> Option<Range<u64>> {
+        let range = match self {
+            Self::From(first, None) => first..length,
+            Self::From(first, Some(last)) => first..last.saturating_add(1).min(length),
+            Self::Suffix(count) => length.saturating_sub(count)..length,
+        };
+        (range.start < range.end).then_some(range)
+    }
+}
+
+/// The media type that an object's name tells, for servers that did not say.
+pub fn media_type(path: &str) -> &'static str {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let extension = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, extension)| extension);
+    match extension.to_ascii_lowercase().as_str() {
+        "m3u8" | "m3u" => "application/vnd.apple.mpegurl",
+        "mpd" => "application/dash+xml",
+        "ts" => "video/mp2t",
+        "m4s" => "video/iso.segment",
+        "mp4" | "m4v" | "cmfv" => "video/mp4",
+        "m4a" | "cmfa" => "audio/mp4",
+        "aac" => "audio/aac",
+        "mp3" => "audio/mpeg",
+        "webm" => "video/webm",
+        "vtt" => "text/vtt",
+        "jpg" | "jpeg" => "image/jpeg",
+        "png" => "image/png",
+        "json" => "application/json",
+        "html" => "text/html; charset=utf-8",
+        "txt" => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}
+
+/// Digits alone: `u64::from_str` would take a sign as well.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(header: &str, length: u64) -> Option<Option<Range<u64>>> {
+        ByteRange::parse(header).map(|range| range.resolve(length))
+    }
+
+    #[test]
+    fn ranges_are_cut_to_the_object() {
+        assert_eq!(range("bytes=0-0", 10), Some(Some(0..1)));
+        assert_eq!(range("bytes=3-", 10), Some(Some(3..10)));
+        assert_eq!(range("bytes=3-99", 10), Some(Some(3..10)));
+        assert_eq!(range("bytes=-4", 10), Some(Some(6..10)));
+        assert_eq!(range("bytes=-40", 10), Some(Some(0..10)));
+        assert_eq!(range("Bytes = 1-2", 10), Some(Some(1..3)));
+        assert_eq!(range("bytes=0-18446744073709551615", 10), Some(Some(0..10)));
+    }
+
+    #[test]
+    fn ranges_beyond_the_object_cannot_be_satisfied() {
+        assert_eq!(range("bytes=10-", 10), Some(None));
+        assert_eq!(range("bytes=10-12", 10), Some(None));
+        assert_eq!(range("bytes=-0", 10), Some(None));
+        assert_eq!(range("bytes=0-", 0), Some(None));
+    }
+
+    #[test]
+    fn other_headers_are_ignored() {
+        for header in ["", "bytes", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=+1-2", "items=0-1", "bytes=0-1,4-5"] {
+            assert_eq!(ByteRange::parse(header), None, "{header}");
+        }
+        assert_eq!(ByteRange::parse("bytes=99999999999999999999-"), None);
+    }
+
+    #[test]
+    fn names_tell_media_types() {
+        assert_eq!(media_type("/live/master.m3u8?token=a.ts"), "application/vnd.apple.mpegurl");
+        assert_eq!(media_type("/live/1.TS"), "video/mp2t");
+        assert_eq!(media_type("/live.ts/plain"), "application/octet-stream");
+    }
+}

@@ -1,0 +1,258 @@
+//! The books of one request: what was given as credit, what came, what will not come any more.
+//!
+//! Streams lose nothing. Datagrams are numbered by the sender, so a gap in the numbers is a block that is late or lost: lost once
+//! [`REORDER`] later ones have come, or, when the sender has said that it is silent now (LAST), after a quarter of a round trip.
+//! A block that comes after it was given up is a block like any other and is taken off the losses again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How many later datagrams prove that one is lost.
+const REORDER: u8 = 3;
+
+/// The books of one request.
+#[derive(Debug)]
+pub(super) struct Flight {
+    credited: u64,
+    received: u64,
+    lost: u64,
+    /// The number that follows the highest seen.
+    next: u64,
+    /// Numbers passed over. Never more than the credit given.
+    gaps: BTreeMap<u64, Gap>,
+    /// Blocks that came by datagram, and by stream.
+    by_datagram: bool,
+    by_stream: bool,
+    /// When something last came, or credit was last given.
+    heard: Instant,
+    credited_at: Instant,
+    silences: u32,
+}
+
+#[derive(Debug)]
+enum Gap {
+    Late { since: Instant, later: u8, silent: bool },
+    Lost,
+}
+
+/// What a block is to the books.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Expected.
+    New,
+    /// Given up before.
+    Returned,
+    /// Seen already: the network doubled it.
+    Duplicate,
+    /// More than there is credit for.
+    Excess,
+}
+
+impl Flight {
+    /// A request that goes out now with this much credit.
+    pub(super) fn new(now: Instant, credit: u32) -> Self {
+        Self {
+            credited: u64::from(credit),
+            received: 0,
+            lost: 0,
+            next: 0,
+            gaps: BTreeMap::new(),
+            by_datagram: false,
+            by_stream: false,
+            heard: now,
+            credited_at: now,
+            silences: 0,
+        }
+    }
+
+    /// Blocks that may still come.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.credited.saturating_sub(self.received + self.lost)
+    }
+
+    /// Datagrams given up.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// When something last came, or credit was last given.
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// When credit was last given.
+    pub(super) fn credited_at(&self) -> Instant {
+        self.credited_at
+    }
+
+    /// How many silences in a row have been answered with a probe.
+    pub(super) fn silences(&self) -> u32 {
+        self.silences
+    }
+
+    /// Whether everything comes on a stream, so that silence means waiting and not loss.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.by_stream && !self.by_datagram
+    }
+
+    /// More credit goes out now.
+    pub(super) fn credit(&mut self, now: Instant, blocks: u32) {
+        self.credited += u64::from(blocks);
+        self.credited_at = now;
+        self.heard = now;
+    }
+
+    /// More credit goes out now because nothing came for too long.
+    pub(super) fn probe(&mut self, now: Instant, blocks: u32) {
+        self.credit(now, blocks);
+        self.silences += 1;
+    }
+
+    /// A block came on the request's stream.
+    pub(super) fn record(&mut self, now: Instant) -> Arrival {
+        if self.received >= self.credited {
+            return Arrival::Excess;
+        }
+        self.by_stream = true;
+        self.arrived(now);
+        Arrival::New
+    }
+
+    /// A block came in a datagram with this number. Returns also how many others are given up because of it.
+    pub(super) fn datagram(&mut self, now: Instant, seq: u16, last: bool) -> (Arrival, u64) {
+        let number = self.unwrap(seq);
+        if number >= self.credited {
+            return (Arrival::Excess, 0);
+        }
+        let mut arrival = Arrival::New;
+        if number < self.next {
+            match self.gaps.remove(&number) {
+                None => return (Arrival::Duplicate, 0),
+                Some(Gap::Lost) => {
+                    self.lost -= 1;
+                    arrival = Arrival::Returned;
+                }
+                Some(Gap::Late { .. }) => {}
+            }
+        } else {
+            self.gaps.extend((self.next..number).map(|missed| (missed, Gap::Late { since: now, later: 0, silent: false })));
+            self.next = number + 1;
+        }
+        self.by_datagram = true;
+        self.arrived(now);
+        (arrival, self.pass(number, last))
+    }
+
+    /// Gives up what is late and will not come. Returns how many that are.
+    pub(super) fn give_up(&mut self, now: Instant, patience: Duration) -> u64 {
+        let mut given_up = 0;
+        for gap in self.gaps.values_mut() {
+            if matches!(gap, Gap::Late { since, silent: true, .. } if *since + patience <= now) {
+                *gap = Gap::Lost;
+                given_up += 1;
+            }
+        }
+        self.lost += given_up;
+        given_up
+    }
+
+    /// When [`Flight::give_up`] has something to do.
+    pub(super) fn give_up_at(&self, patience: Duration) -> Option<Instant> {
+        let late = self.gaps.values().filter_map(|gap| match gap {
+            Gap::Late { since, silent: true, .. } => Some(*since + patience),
+            _ => None,
+        });
+        late.min()
+    }
+
+    fn arrived(&mut self, now: Instant) {
+        self.received += 1;
+        self.heard = now;
+        self.silences = 0;
+    }
+
+    /// Counts a datagram against the gaps before it.
+    fn pass(&mut self, number: u64, last: bool) -> u64 {
+        let mut given_up = 0;
+        for gap in self.gaps.range_mut(..number).map(|(_, gap)| gap) {
+            if let Gap::Late { later, silent, .. } = gap {
+                *later += 1;
+                *silent |= last;
+                if *later >= REORDER {
+                    *gap = Gap::Lost;
+                    given_up += 1;
+                }
+            }
+        }
+        self.lost += given_up;
+        given_up
+    }
+
+    /// The full number behind the 16 bits that travel: the one nearest to what is expected.
+    fn unwrap(&self, seq: u16) -> u64 {
+        let [.., high, low] = self.next.to_be_bytes();
+        let ahead = seq.wrapping_sub(u16::from_be_bytes([high, low]));
+        if ahead < 0x8000 { self.next + u64::from(ahead) } else { self.next.saturating_sub(u64::from(ahead.wrapping_neg())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(25);
+
+    fn flight(credit: u32) -> (Flight, Instant) {
+        let now = Instant::now();
+        (Flight::new(now, credit), now)
+    }
+
+    #[test]
+    fn three_later_ones_prove_a_loss() {
+        let (mut flight, now) = flight(10);
+        assert_eq!(flight.datagram(now, 0, false), (Arrival::New, 0));
+        assert_eq!(flight.datagram(now, 2, false), (Arrival::New, 0));
+        assert_eq!(flight.datagram(now, 3, false), (Arrival::New, 0));
+        assert_eq!(flight.datagram(now, 4, false), (Arrival::New, 1));
+        assert_eq!((flight.in_flight(), flight.lost()), (5, 1));
+        // It comes after all.
+        assert_eq!(flight.datagram(now, 1, false), (Arrival::Returned, 0));
+        assert_eq!((flight.in_flight(), flight.lost()), (5, 0));
+        assert_eq!(flight.datagram(now, 1, false), (Arrival::Duplicate, 0));
+    }
+
+    #[test]
+    fn after_the_last_one_patience_is_short() {
+        let (mut flight, now) = flight(4);
+        flight.datagram(now, 0, false);
+        assert_eq!(flight.give_up_at(PATIENCE), None);
+        flight.datagram(now, 3, true);
+        assert_eq!(flight.give_up_at(PATIENCE), Some(now + PATIENCE));
+        assert_eq!(flight.give_up(now, PATIENCE), 0);
+        assert_eq!(flight.give_up(now + PATIENCE, PATIENCE), 2);
+        assert_eq!(flight.in_flight(), 0);
+        assert_eq!(flight.give_up_at(PATIENCE), None);
+    }
+
+    #[test]
+    fn credit_bounds_what_is_taken() {
+        let (mut flight, now) = flight(2);
+        assert_eq!(flight.datagram(now, 2, false).0, Arrival::Excess);
+        assert_eq!(flight.record(now), Arrival::New);
+        assert_eq!(flight.record(now), Arrival::New);
+        assert!(flight.is_reliable());
+        assert_eq!(flight.record(now), Arrival::Excess);
+        flight.credit(now, 1);
+        assert_eq!(flight.record(now), Arrival::New);
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let (mut flight, now) = flight(200_000);
+        for number in 0..200_000u32 {
+            let [.., high, low] = number.to_be_bytes();
+            assert_eq!(flight.datagram(now, u16::from_be_bytes([high, low]), false), (Arrival::New, 0));
+        }
+        assert_eq!(flight.in_flight(), 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! What is known of the path to one sender: round trip, loss, rate; and what follows for credit.
+
+use std::time::{Duration, Instant};
+
+/// Before the first measurement.
+const RTT_START: Duration = Duration::from_millis(100);
+/// Below this a timer says more about this machine than about the path.
+const RTT_FLOOR: Duration = Duration::from_millis(1);
+/// Besides 1.5 round trips, silence may last this long: the sender encodes in batches and has others to serve.
+const SERVICE_TIME: Duration = Duration::from_millis(30);
+/// Losses above this are taken for this when credit is given ahead of them.
+const LOSS_MAX: f64 = 0.25;
+/// Blocks over which the loss rate is smoothed.
+const LOSS_MEMORY: f64 = 100.0;
+/// The rate is measured over at least this long.
+const RATE_SPAN: Duration = Duration::from_millis(20);
+
+/// Round trip, loss and rate of one path.
+#[derive(Debug)]
+pub(super) struct Pace {
+    rtt: Duration,
+    rtt_min: Duration,
+    loss: f64,
+    rate: f64,
+    span_from: Option<Instant>,
+    span_bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self { rtt: RTT_START, rtt_min: RTT_START, loss: 0.0, rate: 0.0, span_from: None, span_bytes: 0 }
+    }
+
+    /// The smoothed round trip, as QUIC measures it.
+    pub(super) fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = rtt.max(RTT_FLOOR);
+        // The shortest one, slowly forgotten: a queue that this side's own requests fill must not enlarge its window.
+        let forgotten = self.rtt_min + self.rtt.saturating_sub(self.rtt_min) / 1024;
+        self.rtt_min = forgotten.min(self.rtt);
+    }
+
+    pub(super) fn rtt(&self) -> Duration {
+        self.rtt
+    }
+
+    /// Share of the datagrams that are lost.
+    pub(super) fn loss(&self) -> f64 {
+        self.loss
+    }
+
+    /// Bytes a second that come.
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// A block came.
+    pub(super) fn arrived(&mut self, now: Instant, bytes: usize) {
+        self.loss -= self.loss / LOSS_MEMORY;
+        let from = *self.span_from.get_or_insert(now);
+        self.span_bytes += bytes as u64;
+        let span = now.saturating_duration_since(from);
+        if span >= RATE_SPAN.max(self.rtt_min) {
+            self.close_span(now, span);
+        }
+    }
+
+    /// Datagrams were given up.
+    pub(super) fn lost(&mut self, datagrams: u64) {
+        for _ in 0..datagrams {
+            self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+        }
+    }
+
+    /// Nothing is asked for: a pause to come says nothing about the path.
+    pub(super) fn idle(&mut self) {
+        self.span_from = None;
+        self.span_bytes = 0;
+    }
+
+    /// Bytes of credit that keep the path full: twice what it holds.
+    pub(super) fn window(&self, floor: u64, ceiling: u64) -> u64 {
+        let holds = Duration::from_secs_f64(self.rtt_min.as_secs_f64().min(10.0)).as_secs_f64() * self.rate;
+        bytes(2.0 * holds).clamp(floor.min(ceiling), ceiling)
+    }
+
+    /// How long a datagram may be late once the sender is silent.
+    pub(super) fn patience(&self) -> Duration {
+        self.rtt / 4
+    }
+
+    /// How long nothing may come before the end of a flight is taken for lost.
+    pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
+        let block = if self.rate > 0.0 { f64::from(block_bytes) / self.rate } else { 0.0 };
+        let once = self.rtt * 3 / 2 + SERVICE_TIME + Duration::from_secs_f64(block.min(1.0));
+        once.saturating_mul(1 << silences.min(3))
+    }
+
+    /// Whether a deadline that is this far away leaves no time for another round trip.
+    pub(super) fn is_near(&self, left: Duration) -> bool {
+        left <= self.rtt * 5 / 2
+    }
+
+    /// How many blocks to have in flight for `missing` independent ones.
+    pub(super) fn target(&self, missing: u16, near: bool) -> u32 {
+        let missing = u32::from(missing);
+        if !near {
+            return missing;
+        }
+        let expected = f64::from(missing) * self.loss.min(LOSS_MAX);
+        missing + count(expected + expected.sqrt())
+    }
+
+    fn close_span(&mut self, now: Instant, span: Duration) {
+        let rate = self.span_bytes as f64 / span.as_secs_f64();
+        self.rate = if self.rate == 0.0 { rate } else { self.rate + (rate - self.rate) / 4.0 };
+        self.span_from = Some(now);
+        self.span_bytes = 0;
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few blocks, never negative")]
+fn count(value: f64) -> u32 {
+    value.ceil() as u32
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, never negative")]
+fn bytes(value: f64) -> u64 {
+    value as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_the_deadline_losses_are_asked_for_ahead() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.target(100, true), 100);
+        for _ in 0..1000 {
+            pace.lost(1);
+            (0..19).for_each(|_| pace.arrived(Instant::now(), 1000));
+        }
+        assert!((0.03..0.07).contains(&pace.loss()), "{}", pace.loss());
+        assert_eq!(pace.target(100, false), 100);
+        let ahead = pace.target(100, true);
+        assert!((106..=110).contains(&ahead), "{ahead}");
+        pace.lost(10_000);
+        assert_eq!(pace.target(100, true), 130);
+        assert_eq!(pace.target(0, true), 0);
+    }
+
+    #[test]
+    fn the_window_follows_rate_and_round_trip() {
+        let mut pace = Pace::new();
+        let start = Instant::now();
+        assert_eq!(pace.window(1000, 1_000_000), 1000);
+        // A megabyte a second over 100 ms is 100 kB on the way.
+        for ms in 0..2000 {
+            pace.arrived(start + Duration::from_millis(ms), 1000);
+        }
+        let window = pace.window(1000, 1_000_000);
+        assert!((180_000..220_000).contains(&window), "{window}");
+        assert_eq!(pace.window(1000, 50_000), 50_000);
+    }
+
+    #[test]
+    fn silence_grows_with_each_probe() {
+        let pace = Pace::new();
+        let first = pace.silence(1024, 0);
+        assert_eq!(first, Duration::from_millis(180));
+        assert_eq!(pace.silence(1024, 3), first * 8);
+        assert_eq!(pace.silence(1024, 60), first * 8);
+    }
+}

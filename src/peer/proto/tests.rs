@@ -1,0 +1,342 @@
+use super::*;
+use crate::block::Vector;
+use crate::codec::rlnc::{Encoder, row_key};
+use crate::object::Generation;
+use crate::wire::message::{Delivery, Request, RequestError, StopReason};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config() -> Config {
+    Config {
+        hello: Hello::defaults(),
+        datagrams: true,
+        requests_max: 8,
+        window_min: 1 << 20,
+        window_max: 1 << 20,
+        answer_timeout: 5 * SECOND,
+        stall_timeout: 10 * SECOND,
+        kernels: Kernels::detect(),
+    }
+}
+
+/// A peer that has exchanged HELLO with a server.
+fn open() -> (Proto, Instant) {
+    let now = Instant::now();
+    let mut proto = Proto::new(config());
+    proto.handle_connected(now);
+    assert!(matches!(proto.poll_message(now), Some(Message::Hello(_))));
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready)));
+    (proto, now)
+}
+
+fn source() -> Vec<u8> {
+    (0..1000u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect()
+}
+
+/// 1000 bytes in 16 blocks of 64: two generations of 8.
+fn order() -> Order {
+    let shape = Shape::new(1000, 64, 8).unwrap();
+    Order { segment: SegmentId::of(&source()), shape, deadline: None, urgency: Urgency::Now }
+}
+
+fn meta(request: u64, delivery: Delivery, bytes: &[u8]) -> Meta {
+    Meta {
+        request,
+        path: "/a/b".to_owned(),
+        id: SegmentId::of(bytes),
+        offset: 0,
+        length: bytes.len() as u64,
+        object_length: Some(bytes.len() as u64),
+        version: 1,
+        max_age_ms: 0,
+        content_type: String::new(),
+        delivery,
+        signature: Bytes::new(),
+    }
+}
+
+fn messages(proto: &mut Proto, now: Instant) -> Vec<Message> {
+    std::iter::from_fn(|| proto.poll_message(now)).collect()
+}
+
+fn requests(messages: &[Message]) -> Vec<Request> {
+    let requests = messages.iter().filter_map(|message| match message {
+        Message::Request(request) => Some(request.clone()),
+        _ => None,
+    });
+    requests.collect()
+}
+
+fn answer(proto: &mut Proto) -> Option<(u64, Result<Answer, Failure>)> {
+    match proto.poll_event()? {
+        Event::Answered { request, answer } => Some((request, answer)),
+        event => panic!("{event:?}"),
+    }
+}
+
+fn encoder(generation: &Generation) -> Encoder {
+    let bytes = source();
+    let start = usize::try_from(generation.offset).unwrap();
+    let part = &bytes[start..start + usize::try_from(generation.length).unwrap()];
+    Encoder::new(generation, part, row_key(&order().segment, generation), Kernels::detect()).unwrap()
+}
+
+fn datagram(request: &Request, seq: u16, seed: u32, last: bool) -> Bytes {
+    let generation = order().shape.generation(request.generation).unwrap();
+    let mut out = vec![0; 10 + 64];
+    block::write_datagram_header(&mut out[..10], &Vector::Seed(seed), request.alias, seq, last);
+    encoder(&generation).block(seed, &mut out[10..]);
+    out.into()
+}
+
+#[test]
+fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
+    let (mut proto, now) = open();
+    proto.fetch(now, order());
+    let requests = requests(&messages(&mut proto, now));
+    assert_eq!(requests.iter().map(|request| (request.generation, request.credit)).collect::<Vec<_>>(), [(0, 8), (1, 8)]);
+    let mut decoded = Vec::new();
+    for request in &requests {
+        for seq in 0..8 {
+            proto.handle_datagram(now, datagram(request, seq, 40 + u32::from(seq), seq == 7)).unwrap();
+        }
+        let said = messages(&mut proto, now);
+        let (alias, reason) = (request.alias, StopReason::Complete);
+        assert_eq!(said.last(), Some(&Message::Stop { alias, reason }), "{said:?}");
+        let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!() };
+        decoded.extend(decoder.into_bytes().unwrap());
+    }
+    assert_eq!(decoded, source());
+    assert!(proto.is_idle());
+    // One that was under way.
+    proto.handle_datagram(now, datagram(&requests[0], 8, 99, true)).unwrap();
+    assert_eq!((proto.counts().late, proto.counts().useless), (1, 0));
+}
+
+#[test]
+fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
+    let (mut proto, now) = open();
+    proto.set_rtt(Duration::from_millis(40));
+    proto.fetch(now, order());
+    let request = &requests(&messages(&mut proto, now))[0];
+    for seq in [0, 1, 3, 4] {
+        proto.handle_datagram(now, datagram(request, seq, u32::from(seq), false)).unwrap();
+    }
+    let later = now + Duration::from_millis(50);
+    assert_eq!(messages(&mut proto, later), []);
+    proto.handle_datagram(later, datagram(request, 5, 5, false)).unwrap();
+    assert_eq!(messages(&mut proto, later), [Message::Credit { alias: request.alias, blocks: 1 }]);
+    // The next loss is known ten milliseconds later and waits for its round trip.
+    for seq in [7, 8] {
+        proto.handle_datagram(later, datagram(request, seq, u32::from(seq), seq == 8)).unwrap();
+    }
+    let known = later + Duration::from_millis(10);
+    proto.handle_timeout(known).unwrap();
+    assert_eq!(messages(&mut proto, known), []);
+    let due = later + Duration::from_millis(40);
+    assert_eq!(proto.poll_timeout(), Some(due));
+    proto.handle_timeout(due).unwrap();
+    assert_eq!(messages(&mut proto, due), [Message::Credit { alias: request.alias, blocks: 1 }]);
+}
+
+#[test]
+fn a_rejected_request_is_made_again_when_it_makes_sense() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, order());
+    let first = requests(&messages(&mut proto, now));
+    let reject = |code, retry_after_ms| Message::Reject { alias: first[0].alias, code, retry_after_ms };
+    proto.handle_message(now, reject(RefusalCode::Overload, 500)).unwrap();
+    assert_eq!(messages(&mut proto, now), []);
+    let later = now + SECOND / 2;
+    assert!(proto.poll_timeout().unwrap() <= later);
+    proto.handle_timeout(later).unwrap();
+    let again = requests(&messages(&mut proto, later));
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].generation, 0);
+    assert_ne!(again[0].alias, first[0].alias);
+    proto
+        .handle_message(later, Message::Reject { alias: again[0].alias, code: RefusalCode::Unknown, retry_after_ms: 0 })
+        .unwrap();
+    let stop = Message::Stop { alias: first[1].alias, reason: StopReason::Cancelled };
+    assert_eq!(messages(&mut proto, later), [stop]);
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, failure: Failure::Refused(_) }) if failed == fetch));
+}
+
+#[test]
+fn urgent_segments_go_before_others() {
+    let (mut proto, now) = open();
+    let ahead = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() });
+    proto.fetch(now, Order { segment: SegmentId::of(b"urgent"), ..order() });
+    proto.hurry(ahead);
+    let asked = requests(&messages(&mut proto, now));
+    assert_eq!(asked[0].segment, order().segment, "the older of two urgent ones");
+    proto.fetch(now, Order { urgency: Urgency::Ahead, segment: SegmentId::of(b"ahead"), ..order() });
+    let later = requests(&messages(&mut proto, now));
+    assert!(later.iter().all(|request| request.deadline_ms > asked[0].deadline_ms));
+}
+
+#[test]
+fn blocks_without_credit_end_the_connection() {
+    let (mut proto, now) = open();
+    proto.fetch(now, order());
+    let request = &requests(&messages(&mut proto, now))[0];
+    for seq in 8..16 {
+        proto.handle_datagram(now, datagram(request, seq, 1, false)).unwrap();
+    }
+    assert_eq!(proto.handle_datagram(now, datagram(request, 16, 1, false)), Err(Violation::Flood("blocks without credit")));
+    assert_eq!(proto.counts().blocks, 0);
+}
+
+#[test]
+fn a_sender_of_useless_blocks_ends_the_connection() {
+    let (mut proto, now) = open();
+    let shape = Shape::new(64 * 64, 64, 64).unwrap();
+    proto.fetch(now, Order { shape, ..order() });
+    let request = &requests(&messages(&mut proto, now))[0];
+    let send = |proto: &mut Proto, seq: u16| {
+        let mut out = vec![7; 10 + 64];
+        block::write_datagram_header(&mut out[..10], &Vector::Seed(1), request.alias, seq, false);
+        proto.handle_datagram(now, out.into())
+    };
+    for seq in 0..9 {
+        send(&mut proto, seq).unwrap();
+    }
+    assert_eq!(send(&mut proto, 9), Err(Violation::Flood("useless blocks")));
+}
+
+#[test]
+fn datagrams_that_belong_to_nothing_are_put_up_with_for_a_while() {
+    let (mut proto, now) = open();
+    for _ in 0..1000 {
+        proto.handle_datagram(now, Bytes::from_static(&[0x41; 20])).unwrap();
+    }
+    assert!(proto.handle_datagram(now, Bytes::from_static(&[0; 3])).is_err());
+    assert_eq!(proto.counts().stray, 1001);
+}
+
+#[test]
+fn questions_are_answered_in_any_order() {
+    let (mut proto, now) = open();
+    let first = proto.get(now, "/a/b", 0, None);
+    let second = proto.get(now, "/a/c", 0, None);
+    assert_eq!(messages(&mut proto, now).len(), 2);
+    let inline = meta(second, Delivery::Inline(Bytes::from_static(b"xyz")), b"xyz");
+    proto.handle_message(now, Message::Meta(inline)).unwrap();
+    assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"xyz")));
+    let (code, reason) = (RefusalCode::Origin, String::new());
+    proto.handle_message(now, Message::Error(RequestError { request: first, code, retry_after_ms: 9, reason })).unwrap();
+    let (request, refused) = answer(&mut proto).unwrap();
+    assert_eq!(request, first);
+    assert!(matches!(refused, Err(Failure::Refused(refusal)) if refusal.retry_after == Some(Duration::from_millis(9))));
+    // Answers to what was never asked break the rules.
+    let unasked = meta(second + 1, Delivery::Inline(Bytes::new()), b"");
+    assert!(proto.handle_message(now, Message::Meta(unasked)).is_err());
+}
+
+#[test]
+fn an_answer_that_does_not_cover_the_offset_breaks_the_rules() {
+    let (mut proto, now) = open();
+    let request = proto.get(now, "/a/b", 5, None);
+    messages(&mut proto, now);
+    let short = meta(request, Delivery::Inline(Bytes::from_static(b"12345")), b"12345");
+    assert_eq!(proto.handle_message(now, Message::Meta(short)), Err(Violation::Unexpected("META")));
+}
+
+#[test]
+fn an_object_may_come_before_its_metadata() {
+    let (mut proto, now) = open();
+    let request = proto.get(now, "/a/b", 0, None);
+    messages(&mut proto, now);
+    let mut stream = Vec::new();
+    StreamHead::Object { request }.encode(&mut stream);
+    stream.extend_from_slice(b"hello");
+    for byte in &stream {
+        proto.handle_stream(now, 3, &[*byte]).unwrap();
+    }
+    proto.handle_stream_end(3, StreamEnd::Finished).unwrap();
+    assert!(proto.poll_event().is_none());
+    proto.handle_message(now, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
+    assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"hello")));
+}
+
+#[test]
+fn an_object_of_another_length_breaks_the_rules() {
+    for (came, end) in [(&b"hell"[..], true), (b"hello!", false)] {
+        let (mut proto, now) = open();
+        let request = proto.get(now, "/a/b", 0, None);
+        messages(&mut proto, now);
+        proto.handle_message(now, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
+        let mut stream = Vec::new();
+        StreamHead::Object { request }.encode(&mut stream);
+        stream.extend_from_slice(came);
+        let taken = proto.handle_stream(now, 3, &stream);
+        let ended = if end { taken.and_then(|()| proto.handle_stream_end(3, StreamEnd::Finished)) } else { taken };
+        assert_eq!(ended, Err(Violation::Malformed("object stream")));
+    }
+}
+
+#[test]
+fn a_reset_object_fails_with_its_code() {
+    let (mut proto, now) = open();
+    let request = proto.get(now, "/a/b", 0, None);
+    messages(&mut proto, now);
+    let mut stream = Vec::new();
+    StreamHead::Object { request }.encode(&mut stream);
+    proto.handle_stream(now, 3, &stream).unwrap();
+    proto.handle_stream_end(3, StreamEnd::Reset(u64::from(RefusalCode::Origin.quic()))).unwrap();
+    assert!(matches!(answer(&mut proto).unwrap().1, Err(Failure::Refused(refusal)) if refusal.code == RefusalCode::Origin));
+}
+
+#[test]
+fn what_nobody_answers_fails_in_time() {
+    let (mut proto, now) = open();
+    proto.get(now, "/a/b", 0, None);
+    proto.fetch(now, order());
+    messages(&mut proto, now);
+    proto.handle_timeout(now + 5 * SECOND).unwrap();
+    assert_eq!(answer(&mut proto).unwrap().1.unwrap_err(), Failure::Stalled);
+    proto.handle_timeout(now + 10 * SECOND).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Stalled, .. })));
+    assert!(proto.is_quiet() || !messages(&mut proto, now + 10 * SECOND).is_empty());
+}
+
+#[test]
+fn a_stream_of_a_request_that_is_over_is_refused_once() {
+    let (mut proto, now) = open();
+    let mut stream = Vec::new();
+    StreamHead::Blocks { alias: 700 }.encode(&mut stream);
+    proto.handle_stream(now, 3, &stream).unwrap();
+    proto.handle_stream(now, 3, &[0; 100]).unwrap();
+    assert_eq!((proto.poll_stop(), proto.poll_stop()), (Some(3), None));
+    proto.handle_stream_end(3, StreamEnd::Finished).unwrap();
+}
+
+#[test]
+fn questions_and_subscriptions_outlive_a_connection() {
+    let (mut proto, now) = open();
+    let request = proto.get(now, "/a/b", 0, None);
+    let news = proto.subscribe("a");
+    assert_eq!(messages(&mut proto, now).len(), 2);
+    proto.handle_disconnected(now);
+    assert_eq!(messages(&mut proto, now), []);
+    proto.handle_connected(now);
+    let said = messages(&mut proto, now);
+    assert!(matches!(&said[0], Message::Hello(_)));
+    assert!(said.iter().any(|message| matches!(message, Message::Subscribe(again) if again.request == news)));
+    assert!(said.iter().any(|message| matches!(message, Message::Get(again) if again.request == request)));
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    let announced = meta(news, Delivery::Inline(Bytes::from_static(b"x")), b"x");
+    proto.handle_message(now, Message::Meta(announced)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready)));
+    assert!(matches!(proto.poll_event(), Some(Event::Announced { request, .. }) if request == news));
+}
+
+#[test]
+fn the_first_message_is_hello_and_comes_in_time() {
+    let now = Instant::now();
+    let mut proto = Proto::new(config());
+    proto.handle_connected(now);
+    assert!(proto.handle_message(now, Message::GoAway { drain_ms: 1 }).is_err());
+    assert_eq!(proto.handle_timeout(now + HELLO_TIMEOUT), Err(Violation::Timeout("HELLO")));
+}

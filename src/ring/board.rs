@@ -1,0 +1,433 @@
+//! Who wants which coded blocks, and which are ready: the ring's books, as a plain value.
+//!
+//! A *line* is what one generation has in the ring. Sessions add to what they want of a line and claim what is ready; the encoder
+//! takes orders, which are the difference, oldest first, and publishes what it made. Demand and supply are counted in blocks, so
+//! that every operation costs the same however many sessions there are, but for `max_reuse` above one.
+//!
+//! Coded blocks of a generation are anyone's and lie in one line. Source blocks are ordered by index for one session, and lie in a
+//! line of that session.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::task::Waker;
+
+use crate::object::{GenerationKey, SegmentKey};
+
+/// A session in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// One line of the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LineKey {
+    /// Of which generation.
+    pub generation: GenerationKey,
+    /// What lies in it.
+    pub lane: Lane,
+}
+
+/// What lies in a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Coded blocks, for whoever claims them.
+    Coded,
+    /// Source blocks that this session ordered.
+    Source(SessionId),
+}
+
+/// What the encoder is to make next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Where the blocks go.
+    pub line: LineKey,
+    /// Which they are.
+    pub blocks: Blocks,
+}
+
+/// The blocks of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Blocks {
+    /// This many coded blocks.
+    Coded(u32),
+    /// These source blocks.
+    Source(Vec<u16>),
+}
+
+impl Blocks {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::Coded(count) => *count,
+            Self::Source(indices) => u32::try_from(indices.len()).expect("an order has at most a generation of source blocks"),
+        }
+    }
+}
+
+/// The books. `T` is a ready block.
+#[derive(Debug)]
+pub(super) struct Board<T> {
+    lines: HashMap<LineKey, Line<T>>,
+    /// Lines with something to make, in the order in which they came to it. May name lines that are gone.
+    hungry: VecDeque<LineKey>,
+    max_reuse: u32,
+    /// How a block is handed out and kept at once, where `max_reuse` is above one.
+    share: fn(&T) -> Option<T>,
+    ready: usize,
+    needed: u64,
+    clock: u64,
+    encoder: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    ready: VecDeque<Ready<T>>,
+    next_number: u64,
+    making: u32,
+    /// How many ready blocks to keep although nobody has asked.
+    floor: u32,
+    wants: HashMap<SessionId, Want>,
+    wanted: u64,
+    /// Source blocks ordered and not yet given to the encoder.
+    to_make: VecDeque<Range<u16>>,
+    waiters: VecDeque<(SessionId, Waker)>,
+    /// What is to be made, as counted in [`Board::needed`].
+    need: u32,
+    published_at: u64,
+}
+
+#[derive(Debug)]
+struct Ready<T> {
+    number: u64,
+    uses_left: u32,
+    block: T,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Want {
+    blocks: u32,
+    /// Blocks before this number have been seen by this session.
+    cursor: u64,
+}
+
+impl<T> Board<T> {
+    /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with what `share` makes of it.
+    pub(super) fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
+        let lines = HashMap::new();
+        Self { lines, hungry: VecDeque::new(), max_reuse: max_reuse.max(1), share, ready: 0, needed: 0, clock: 0, encoder: None }
+    }
+
+    /// A session wants this many more coded blocks of a generation.
+    pub(super) fn want_coded(&mut self, session: SessionId, generation: GenerationKey, blocks: u32) {
+        let key = LineKey { generation, lane: Lane::Coded };
+        self.line(key).add_want(session, blocks);
+        self.settle(key);
+    }
+
+    /// A session wants these source blocks of a generation.
+    pub(super) fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>) {
+        let key = LineKey { generation, lane: Lane::Source(session) };
+        let line = self.line(key);
+        line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)));
+        line.to_make.push_back(blocks);
+        self.settle(key);
+    }
+
+    /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken when there are.
+    pub(super) fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
+        let (max_reuse, share) = (self.max_reuse, self.share);
+        let Some(line) = self.lines.get_mut(&key) else { return Vec::new() };
+        let wanted = line.wants.get(&session).map_or(0, |want| want.blocks).min(max);
+        if wanted == 0 {
+            return Vec::new();
+        }
+        let before = line.ready.len();
+        let claimed =
+            if max_reuse == 1 || key.lane != Lane::Coded { line.take(wanted) } else { line.take_shared(session, wanted, share) };
+        self.ready -= before - line.ready.len();
+        line.satisfy(session, claimed.len());
+        if claimed.is_empty() {
+            line.wait(session, waker);
+        } else {
+            line.wake_next();
+        }
+        self.settle(key);
+        claimed
+    }
+
+    /// A session is done with a line: what it still wants of it is forgotten.
+    pub(super) fn leave(&mut self, session: SessionId, key: LineKey) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        if let Some(want) = line.wants.remove(&session) {
+            line.wanted -= u64::from(want.blocks);
+        }
+        line.waiters.retain(|(waiting, _)| *waiting != session);
+        if matches!(key.lane, Lane::Source(_)) {
+            line.to_make.clear();
+            self.ready -= line.ready.len();
+            line.ready.clear();
+        }
+        line.wake_next();
+        self.settle(key);
+    }
+
+    /// Keeps this many coded blocks of a generation ready although nobody asked; 0 ends that.
+    pub(super) fn keep_ready(&mut self, generation: GenerationKey, blocks: u32) {
+        let key = LineKey { generation, lane: Lane::Coded };
+        self.line(key).floor = blocks;
+        self.settle(key);
+    }
+
+    /// How many blocks are to be made. If none, `waker` is woken when there are.
+    pub(super) fn needed(&mut self, waker: &Waker) -> u64 {
+        if self.needed == 0 {
+            self.encoder = Some(waker.clone());
+        }
+        self.needed
+    }
+
+    /// Takes orders of at most `max` blocks in all, oldest line first.
+    pub(super) fn take_orders(&mut self, max: u32) -> Vec<Order> {
+        let mut orders = Vec::new();
+        let mut room = max;
+        while room > 0 {
+            let Some(key) = self.hungry.pop_front() else { break };
+            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let count = line.need.min(room);
+            if count == 0 {
+                continue;
+            }
+            orders.push(Order { line: key, blocks: line.start(key, count) });
+            room -= count;
+            // Whatever is left of the line's need goes to the end of the queue.
+            self.needed -= u64::from(line.need);
+            line.need = 0;
+            self.settle(key);
+        }
+        orders
+    }
+
+    /// An order was not made: its blocks are wanted as before.
+    pub(super) fn give_up(&mut self, order: &Order) {
+        let Some(line) = self.lines.get_mut(&order.line) else { return };
+        line.making = line.making.saturating_sub(order.blocks.count());
+        if let Blocks::Source(indices) = &order.blocks {
+            indices.iter().rev().for_each(|index| line.to_make.push_front(*index..index.saturating_add(1)));
+        }
+        self.settle(order.line);
+    }
+
+    /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
+    pub(super) fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
+        self.clock += 1;
+        let (clock, uses_left) = (self.clock, if key.lane == Lane::Coded { self.max_reuse } else { 1 });
+        let Some(line) = self.lines.get_mut(&key) else { return blocks };
+        let count = u32::try_from(blocks.len()).expect("a batch is bounded");
+        line.making = line.making.saturating_sub(count);
+        if key.lane != Lane::Coded && line.wants.is_empty() {
+            self.settle(key);
+            return blocks;
+        }
+        line.published_at = clock;
+        for block in blocks {
+            line.ready.push_back(Ready { number: line.next_number, uses_left, block });
+            line.next_number += 1;
+        }
+        self.ready += count as usize;
+        line.wake_for(u64::from(count) * u64::from(uses_left));
+        self.settle(key);
+        Vec::new()
+    }
+
+    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got theirs longest ago.
+    pub(super) fn drop_unwanted(&mut self, count: usize) -> Vec<T> {
+        let idle = self.lines.iter().filter(|(_, line)| line.surplus() > 0);
+        let mut idle: Vec<_> = idle.map(|(key, line)| (line.published_at, *key)).collect();
+        idle.sort_unstable_by_key(|(at, _)| *at);
+        let mut dropped = Vec::new();
+        for (_, key) in idle {
+            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let take = line.surplus().min(count - dropped.len());
+            dropped.extend(line.ready.drain(..take).map(|ready| ready.block));
+            // Not to be made again at once: the room is needed elsewhere.
+            line.floor = 0;
+            self.ready -= take;
+            self.settle(key);
+            if dropped.len() == count {
+                break;
+            }
+        }
+        dropped
+    }
+
+    /// A segment is gone: its ready blocks come back, and nobody gets any more of it.
+    pub(super) fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
+        let keys: Vec<_> = self.lines.keys().filter(|key| key.generation.segment == segment).copied().collect();
+        let mut dropped = Vec::new();
+        for line in keys.iter().filter_map(|key| self.lines.remove(key)).collect::<Vec<_>>() {
+            self.ready -= line.ready.len();
+            self.needed -= u64::from(line.need);
+            dropped.extend(line.ready.into_iter().map(|ready| ready.block));
+            line.waiters.into_iter().for_each(|(_, waker)| waker.wake());
+        }
+        dropped
+    }
+
+    /// Blocks that are ready, in all lines.
+    pub(super) fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Lines with wants or blocks.
+    pub(super) fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn line(&mut self, key: LineKey) -> &mut Line<T> {
+        self.lines.entry(key).or_insert_with(Line::new)
+    }
+
+    /// Brings the order book in step with one line after any change to it, and forgets the line if nothing is left of it.
+    fn settle(&mut self, key: LineKey) {
+        let max_reuse = self.max_reuse;
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        let need = line.count_need(key.lane, max_reuse);
+        let before = std::mem::replace(&mut line.need, need);
+        self.needed = self.needed + u64::from(line.need) - u64::from(before);
+        if before == 0 && line.need > 0 {
+            self.hungry.push_back(key);
+            if let Some(waker) = self.encoder.take() {
+                waker.wake();
+            }
+        }
+        if line.is_idle() {
+            self.lines.remove(&key);
+        }
+    }
+}
+
+impl<T> Line<T> {
+    fn new() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            next_number: 0,
+            making: 0,
+            floor: 0,
+            wants: HashMap::new(),
+            wanted: 0,
+            to_make: VecDeque::new(),
+            waiters: VecDeque::new(),
+            need: 0,
+            published_at: 0,
+        }
+    }
+
+    fn add_want(&mut self, session: SessionId, blocks: u32) {
+        self.wants.entry(session).or_default().blocks += blocks;
+        self.wanted += u64::from(blocks);
+    }
+
+    fn satisfy(&mut self, session: SessionId, count: usize) {
+        let count = u32::try_from(count).expect("no more than was wanted");
+        if let Some(want) = self.wants.get_mut(&session) {
+            want.blocks -= count;
+            self.wanted -= u64::from(count);
+        }
+    }
+
+    fn take(&mut self, count: u32) -> Vec<T> {
+        let count = self.ready.len().min(count as usize);
+        self.ready.drain(..count).map(|ready| ready.block).collect()
+    }
+
+    fn take_shared(&mut self, session: SessionId, count: u32, share: fn(&T) -> Option<T>) -> Vec<T> {
+        let seen = self.wants.get(&session).map_or(0, |want| want.cursor);
+        let mut cursor = seen;
+        let mut taken = Vec::new();
+        for ready in self.ready.iter_mut().filter(|ready| ready.number >= seen && ready.uses_left > 0).take(count as usize) {
+            let Some(block) = share(&ready.block) else { break };
+            taken.push(block);
+            ready.uses_left -= 1;
+            cursor = ready.number + 1;
+        }
+        if let Some(want) = self.wants.get_mut(&session) {
+            want.cursor = cursor;
+        }
+        self.ready.retain(|ready| ready.uses_left > 0);
+        taken
+    }
+
+    /// How many blocks are to be made beyond those being made.
+    fn count_need(&self, lane: Lane, max_reuse: u32) -> u32 {
+        if lane != Lane::Coded {
+            return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
+        }
+        let ready = self.ready.len() as u64;
+        let missing = if max_reuse == 1 {
+            (self.wanted + u64::from(self.floor)).saturating_sub(ready)
+        } else {
+            self.missing_shared(max_reuse)
+        };
+        u32::try_from(missing.saturating_sub(u64::from(self.making))).unwrap_or(u32::MAX)
+    }
+
+    /// With reuse a session needs blocks that it has not seen, and all sessions together need enough uses.
+    fn missing_shared(&self, max_reuse: u32) -> u64 {
+        let unseen = |cursor: u64| self.ready.iter().rev().take_while(|ready| ready.number >= cursor).count() as u64;
+        let longest =
+            self.wants.values().map(|want| u64::from(want.blocks).saturating_sub(unseen(want.cursor))).max().unwrap_or(0);
+        let uses: u64 = self.ready.iter().map(|ready| u64::from(ready.uses_left)).sum();
+        let shared = self.wanted.saturating_sub(uses).div_ceil(u64::from(max_reuse));
+        longest.max(shared).max(u64::from(self.floor).saturating_sub(self.ready.len() as u64))
+    }
+
+    fn start(&mut self, key: LineKey, count: u32) -> Blocks {
+        self.making += count;
+        if key.lane == Lane::Coded {
+            return Blocks::Coded(count);
+        }
+        let mut indices = Vec::with_capacity(count as usize);
+        while indices.len() < count as usize {
+            let Some(range) = self.to_make.front_mut() else { break };
+            match range.next() {
+                Some(index) => indices.push(index),
+                None => drop(self.to_make.pop_front()),
+            }
+        }
+        Blocks::Source(indices)
+    }
+
+    /// Ready blocks beyond what is wanted.
+    fn surplus(&self) -> usize {
+        self.ready.len().saturating_sub(usize::try_from(self.wanted).unwrap_or(usize::MAX))
+    }
+
+    fn wait(&mut self, session: SessionId, waker: &Waker) {
+        self.waiters.retain(|(waiting, _)| *waiting != session);
+        self.waiters.push_back((session, waker.clone()));
+    }
+
+    /// Wakes as many waiters as these blocks can serve. Each of them wakes the next when it has taken its share, so that no block
+    /// is left lying while somebody waits for it.
+    fn wake_for(&mut self, mut blocks: u64) {
+        while blocks > 0 {
+            let Some((session, waker)) = self.waiters.pop_front() else { break };
+            blocks = blocks.saturating_sub(self.wants.get(&session).map_or(0, |want| u64::from(want.blocks)));
+            waker.wake();
+        }
+    }
+
+    fn wake_next(&mut self) {
+        if !self.ready.is_empty()
+            && let Some((_, waker)) = self.waiters.pop_front()
+        {
+            waker.wake();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.making == 0 && self.floor == 0 && self.wants.is_empty() && self.waiters.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

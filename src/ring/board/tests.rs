@@ -1,0 +1,203 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
+const CODED: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
+const ANNA: SessionId = SessionId(1);
+const BERT: SessionId = SessionId(2);
+
+fn board(max_reuse: u32) -> Board<u32> {
+    Board::new(max_reuse, |block| Some(*block))
+}
+
+fn claim(board: &mut Board<u32>, session: SessionId, max: u32) -> Vec<u32> {
+    board.claim(session, CODED, max, Waker::noop())
+}
+
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn demand_of_all_sessions_is_one_order() {
+    let mut board = board(1);
+    board.want_coded(ANNA, GENERATION, 3);
+    board.want_coded(BERT, GENERATION, 4);
+    assert_eq!(board.needed(Waker::noop()), 7);
+    assert_eq!(board.take_orders(100), [Order { line: CODED, blocks: Blocks::Coded(7) }]);
+    assert_eq!(board.needed(Waker::noop()), 0);
+    board.publish(CODED, (0..7).collect());
+    assert_eq!(claim(&mut board, ANNA, 100), [0, 1, 2]);
+    assert_eq!(claim(&mut board, BERT, 2), [3, 4]);
+    assert_eq!(claim(&mut board, BERT, 100), [5, 6]);
+    board.leave(ANNA, CODED);
+    board.leave(BERT, CODED);
+    assert_eq!((board.lines(), board.ready()), (0, 0));
+}
+
+#[test]
+fn an_order_larger_than_a_batch_is_split_and_others_get_their_turn() {
+    let mut board = board(1);
+    let other = GenerationKey { segment: SegmentKey(2), index: 0 };
+    board.want_coded(ANNA, GENERATION, 10);
+    board.want_coded(BERT, other, 2);
+    assert_eq!(board.take_orders(6), [Order { line: CODED, blocks: Blocks::Coded(6) }]);
+    let lines: Vec<_> = board.take_orders(6).into_iter().map(|order| (order.line.generation, order.blocks.count())).collect();
+    assert_eq!(lines, [(other, 2), (GENERATION, 4)]);
+}
+
+#[test]
+fn source_blocks_go_to_who_ordered_them() {
+    let mut board = board(1);
+    let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
+    board.want_source(ANNA, GENERATION, 2..5);
+    let orders = board.take_orders(2);
+    assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3]) }]);
+    board.give_up(&orders[0]);
+    let orders = board.take_orders(9);
+    assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3, 4]) }]);
+    board.publish(line, vec![2, 3, 4]);
+    assert_eq!(board.claim(ANNA, line, 9, Waker::noop()), [2, 3, 4]);
+    board.leave(ANNA, line);
+    assert_eq!(board.lines(), 0);
+}
+
+#[test]
+fn source_blocks_of_a_session_that_left_come_back() {
+    let mut board = board(1);
+    let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
+    board.want_source(ANNA, GENERATION, 0..2);
+    board.take_orders(9);
+    board.leave(ANNA, line);
+    assert_eq!(board.publish(line, vec![0, 1]), [0, 1]);
+    assert_eq!((board.lines(), board.ready()), (0, 0));
+}
+
+#[test]
+fn reuse_gives_no_session_a_block_twice() {
+    let mut board = board(3);
+    board.want_coded(ANNA, GENERATION, 4);
+    board.want_coded(BERT, GENERATION, 4);
+    assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(4));
+    board.publish(CODED, vec![0, 1, 2, 3]);
+    assert_eq!(claim(&mut board, ANNA, 9), [0, 1, 2, 3]);
+    assert_eq!(claim(&mut board, BERT, 9), [0, 1, 2, 3]);
+    board.want_coded(ANNA, GENERATION, 1);
+    assert_eq!(claim(&mut board, ANNA, 9), Vec::<u32>::new());
+    assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(1));
+    board.publish(CODED, vec![4]);
+    assert_eq!(claim(&mut board, ANNA, 9), [4]);
+}
+
+#[test]
+fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
+    let mut board = board(1);
+    let other = GenerationKey { segment: SegmentKey(2), index: 0 };
+    board.keep_ready(GENERATION, 2);
+    board.keep_ready(other, 2);
+    board.take_orders(100);
+    board.publish(CODED, vec![0, 1]);
+    board.publish(LineKey { generation: other, lane: Lane::Coded }, vec![10, 11]);
+    board.want_coded(ANNA, GENERATION, 1);
+    assert_eq!(board.drop_unwanted(2), [0, 10]);
+    assert_eq!(claim(&mut board, ANNA, 9), [1]);
+}
+
+#[test]
+fn a_block_left_over_wakes_the_next_in_line() {
+    let mut board = board(1);
+    let (first, second) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    board.want_coded(ANNA, GENERATION, 8);
+    board.want_coded(BERT, GENERATION, 8);
+    board.claim(ANNA, CODED, 8, &Arc::clone(&first).into());
+    board.claim(BERT, CODED, 8, &Arc::clone(&second).into());
+    board.publish(CODED, (0..8).collect());
+    assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (1, 0));
+    board.leave(ANNA, CODED);
+    assert_eq!(second.0.load(Ordering::Relaxed), 1, "Anna left without claiming: Bert is told");
+}
+
+#[test]
+fn forgetting_a_segment_wakes_and_empties() {
+    let mut board = board(1);
+    board.want_coded(ANNA, GENERATION, 8);
+    board.keep_ready(GENERATION, 3);
+    assert_eq!(board.forget(SegmentKey(1)), Vec::<u32>::new());
+    assert_eq!((board.needed(Waker::noop()), board.lines()), (0, 0));
+    assert!(board.take_orders(9).is_empty());
+    assert_eq!(board.publish(CODED, vec![1]), [1]);
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Want(u64, u32),
+    Claim(u64, u32),
+    Leave(u64),
+    Make(u32),
+    Drop(usize),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        (0..3_u64, 1..20_u32).prop_map(|(session, blocks)| Operation::Want(session, blocks)),
+        (0..3_u64, 1..20_u32).prop_map(|(session, max)| Operation::Claim(session, max)),
+        (0..3_u64).prop_map(Operation::Leave),
+        (1..40_u32).prop_map(Operation::Make),
+        (1..10_usize).prop_map(Operation::Drop),
+    ]
+}
+
+proptest! {
+    /// Against a plain queue: blocks come out in the order in which they went in, each once, and nobody gets more than it wanted.
+    #[test]
+    fn one_line_is_a_queue(operations in prop::collection::vec(operation(), 1..80)) {
+        let mut board = board(1);
+        let mut queue = VecDeque::new();
+        let mut wants = [0_u32; 3];
+        let mut next = 0;
+        for operation in operations {
+            match operation {
+                Operation::Want(session, blocks) => {
+                    board.want_coded(SessionId(session), GENERATION, blocks);
+                    wants[usize::try_from(session).unwrap()] += blocks;
+                }
+                Operation::Claim(session, max) => {
+                    let want = &mut wants[usize::try_from(session).unwrap()];
+                    let expected: Vec<u32> = (0..max.min(*want)).map_while(|_| queue.pop_front()).collect();
+                    *want -= u32::try_from(expected.len()).unwrap();
+                    prop_assert_eq!(claim(&mut board, SessionId(session), max), expected);
+                }
+                Operation::Leave(session) => {
+                    board.leave(SessionId(session), CODED);
+                    wants[usize::try_from(session).unwrap()] = 0;
+                }
+                Operation::Make(max) => {
+                    for order in board.take_orders(max) {
+                        let blocks: Vec<u32> = (next..next + order.blocks.count()).collect();
+                        next += order.blocks.count();
+                        queue.extend(blocks.iter().copied());
+                        prop_assert!(board.publish(order.line, blocks).is_empty());
+                    }
+                }
+                Operation::Drop(count) => {
+                    let surplus = queue.len().saturating_sub(wants.iter().sum::<u32>() as usize);
+                    let expected: Vec<u32> = queue.drain(..surplus.min(count)).collect();
+                    prop_assert_eq!(board.drop_unwanted(count), expected);
+                }
+            }
+            prop_assert_eq!(board.ready(), queue.len());
+            let missing = u64::from(wants.iter().sum::<u32>()).saturating_sub(queue.len() as u64);
+            prop_assert_eq!(board.needed(Waker::noop()), missing);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The memory of the ring: slots that are taken by the encoder, filled by the device, sent by a session, and come back.
+//!
+//! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
+//! a copy. Slots of one size come from slabs of about a mebibyte, each one allocation that is cut once and stays; the steady
+//! state allocates no memory for payloads. When the budget is spent on slabs of one size and another size is needed (a stream
+//! was reconfigured), slabs none of whose slots is out are given up.
+//!
+//! A slot knows its way home: dropping it, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the session that
+//! held it and wakes whoever waits for room. That happens in the QUIC stack's own tasks, so the lock is held for a few
+//! instructions and nothing is freed under it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::task::Waker;
+
+use bytes::BytesMut;
+
+use super::sync::{Arc, AtomicUsize, Mutex, Ordering};
+
+/// Bytes before a block's payload in its slot: room for any header a server writes (10 bytes) and a cache line of alignment.
+pub const HEADROOM: usize = 64;
+
+/// About how many bytes are allocated at once.
+const SLAB_BYTES: usize = 1 << 20;
+
+/// All slots of the ring, within one budget of bytes.
+pub(super) struct Pool {
+    state: Mutex<State>,
+    budget: usize,
+}
+
+struct State {
+    classes: BTreeMap<usize, Class>,
+    allocated: usize,
+    waiting: Option<Waker>,
+}
+
+/// The slots of one size.
+#[derive(Default)]
+struct Class {
+    free: Vec<BytesMut>,
+    slots: usize,
+}
+
+/// A buffer of the pool: [`HEADROOM`] bytes and a block's payload. Returns to the pool when dropped.
+pub struct Slot {
+    bytes: BytesMut,
+    pool: Arc<Pool>,
+    held_by: Option<Arc<Quota>>,
+}
+
+/// How many slots one session may hold that its peer has not acknowledged.
+#[derive(Debug)]
+pub struct Quota {
+    held: AtomicUsize,
+    limit: usize,
+    waiting: Mutex<Option<Waker>>,
+}
+
+impl Pool {
+    /// An empty pool that will allocate at most `budget` bytes.
+    pub(super) fn new(budget: usize) -> Arc<Self> {
+        let state = State { classes: BTreeMap::new(), allocated: 0, waiting: None };
+        Arc::new(Self { state: Mutex::new(state), budget })
+    }
+
+    /// Takes up to `count` slots for payloads of `block_bytes` bytes. Fewer, or none, if the pool is spent: then `waker`, if given,
+    /// is woken when a slot comes home.
+    pub(super) fn take(pool: &Arc<Self>, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
+        let size = HEADROOM + block_bytes;
+        let mut taken = Vec::with_capacity(count);
+        let mut state = pool.lock();
+        while taken.len() < count {
+            let class = state.classes.entry(size).or_default();
+            if let Some(bytes) = class.free.pop() {
+                taken.push(Slot { bytes, pool: Arc::clone(pool), held_by: None });
+            } else if !state.grow(size, pool.budget) {
+                if let Some(waker) = waker {
+                    state.waiting = Some(waker.clone());
+                }
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Bytes that are out of the pool, and bytes it may have.
+    pub(super) fn usage(&self) -> (usize, usize) {
+        let state = self.lock();
+        let out = state.classes.iter().map(|(size, class)| size * (class.slots - class.free.len())).sum();
+        (out, self.budget)
+    }
+
+    fn give_back(&self, bytes: BytesMut) {
+        let woken = {
+            let mut state = self.lock();
+            let class = state.classes.entry(bytes.len()).or_default();
+            class.free.push(bytes);
+            state.waiting.take()
+        };
+        if let Some(waker) = woken {
+            waker.wake();
+        }
+    }
+
+    fn lock(&self) -> impl std::ops::DerefMut<Target = State> + '_ {
+        self.state.lock().expect("no code panics while it holds the pool")
+    }
+}
+
+impl State {
+    /// Allocates one more slab of slots of `size` bytes, giving up idle slabs of other sizes if that makes the room.
+    fn grow(&mut self, size: usize, budget: usize) -> bool {
+        let slots = (SLAB_BYTES / size).max(1).min((budget / size).max(1));
+        let wanted = slots * size;
+        if wanted > budget {
+            return false;
+        }
+        if self.allocated + wanted > budget {
+            self.give_up_idle(size);
+        }
+        let affordable = (budget - self.allocated) / size;
+        if affordable == 0 {
+            return false;
+        }
+        let slots = slots.min(affordable);
+        let mut slab = BytesMut::zeroed(slots * size);
+        let class = self.classes.entry(size).or_default();
+        class.free.extend((0..slots).map(|_| slab.split_to(size)));
+        class.slots += slots;
+        self.allocated += slots * size;
+        true
+    }
+
+    /// Frees the classes of other sizes that have every slot at home.
+    fn give_up_idle(&mut self, wanted_size: usize) {
+        let mut freed = 0;
+        self.classes.retain(|size, class| {
+            let idle = *size != wanted_size && class.slots == class.free.len();
+            if idle {
+                freed += size * class.slots;
+            }
+            !idle
+        });
+        self.allocated -= freed;
+    }
+}
+
+impl Slot {
+    /// The payload's bytes.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[HEADROOM..]
+    }
+
+    /// The payload's bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[HEADROOM..]
+    }
+
+    /// Takes the memory out, for the device to fill; [`Slot::restore`] puts it back.
+    pub fn take_bytes(&mut self) -> BytesMut {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Puts back the memory that [`Slot::take_bytes`] took.
+    pub fn restore(&mut self, bytes: BytesMut) {
+        self.bytes = bytes;
+    }
+
+    /// Writes a header right before the payload and returns where it starts.
+    ///
+    /// # Panics
+    /// If the header is longer than [`HEADROOM`].
+    pub fn write_header(&mut self, header: &[u8]) -> usize {
+        let start = HEADROOM - header.len();
+        self.bytes[start..HEADROOM].copy_from_slice(header);
+        start
+    }
+
+    /// Header and payload from `start` on.
+    pub fn from(&self, start: usize) -> &[u8] {
+        &self.bytes[start..]
+    }
+
+    /// Counts this slot against a session until it is dropped.
+    pub fn charge(&mut self, quota: &Arc<Quota>) {
+        quota.held.fetch_add(1, Ordering::AcqRel);
+        self.held_by = Some(Arc::clone(quota));
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            self.pool.give_back(bytes);
+        }
+        if let Some(quota) = self.held_by.take() {
+            quota.release();
+        }
+    }
+}
+
+impl Quota {
+    /// Room for `limit` slots.
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { held: AtomicUsize::new(0), limit, waiting: Mutex::new(None) })
+    }
+
+    /// How many more slots the session may hold. If none, `waker` is woken when one is acknowledged.
+    pub fn room(&self, waker: &Waker) -> usize {
+        let room = self.free();
+        if room > 0 {
+            return room;
+        }
+        *self.waiting.lock().expect("no code panics while it holds a quota") = Some(waker.clone());
+        // A slot may have come home between the look and the registration.
+        self.free()
+    }
+
+    /// How many slots are held.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.held())
+    }
+
+    pub(crate) fn add(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn release(&self) {
+        self.held.fetch_sub(1, Ordering::AcqRel);
+        let woken = self.waiting.lock().expect("no code panics while it holds a quota").take();
+        if let Some(waker) = woken {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (out, budget) = self.usage();
+        f.debug_struct("Pool").field("out_bytes", &out).field("budget_bytes", &budget).finish()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}

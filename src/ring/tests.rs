@@ -1,0 +1,113 @@
+use super::*;
+
+#[test]
+fn slots_come_home_and_the_budget_holds() {
+    let pool = Pool::new(10 * (HEADROOM + 4096));
+    let first = Pool::take(&pool, 4096, 8, None);
+    assert_eq!(first.len(), 8);
+    assert_eq!(Pool::take(&pool, 4096, 8, None).len(), 2);
+    drop(first);
+    assert_eq!(pool.usage().0, 0);
+    assert_eq!(Pool::take(&pool, 4096, 100, None).len(), 10);
+}
+
+#[test]
+fn idle_slots_of_another_size_make_room() {
+    let pool = Pool::new(100_000);
+    let large = Pool::take(&pool, 4096, 100, None);
+    assert!(Pool::take(&pool, 1088, 1, None).is_empty());
+    drop(large);
+    assert!(Pool::take(&pool, 1088, 50, None).len() == 50);
+}
+
+#[test]
+fn a_quota_counts_what_is_out() {
+    let pool = Pool::new(1 << 20);
+    let quota = Quota::new(2);
+    let mut slots = Pool::take(&pool, 64, 2, None);
+    for slot in &mut slots {
+        slot.charge(&quota);
+    }
+    assert_eq!(quota.room(Waker::noop()), 0);
+    slots.pop();
+    assert_eq!(quota.room(Waker::noop()), 1);
+}
+
+#[test]
+fn headers_lie_against_the_payload() {
+    let pool = Pool::new(1 << 20);
+    let mut slot = Pool::take(&pool, 64, 1, None).pop().expect("the pool is empty no more");
+    slot.payload_mut().fill(7);
+    let start = slot.write_header(&[1, 2, 3]);
+    assert_eq!(&slot.from(start)[..4], &[1, 2, 3, 7]);
+    assert_eq!(slot.from(start).len(), 67);
+}
+
+/// A ring of a few slots with its counters.
+fn ring(slots: u64, max_reuse: u16) -> Ring {
+    let config = Config { bytes: ByteSize(slots * (64 + HEADROOM as u64)), max_reuse };
+    Ring::new(&config, Metrics::new(&prometheus::Registry::new()).expect("the registry is empty"))
+}
+
+const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
+const LINE: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
+
+fn make(ring: &Ring, count: u32) {
+    for order in ring.take_orders(count) {
+        let slots = ring.reserve(64, order.blocks.count(), Waker::noop());
+        ring.publish(
+            order.line,
+            slots.into_iter().enumerate().map(|(i, mut slot)| {
+                slot.payload_mut().fill(9);
+                (Vector::Seed(u32::try_from(i).unwrap_or(0)), slot)
+            }),
+        );
+    }
+}
+
+#[test]
+fn a_block_leaves_in_the_slot_that_was_filled() {
+    let (ring, quota) = (ring(4, 1), Quota::new(8));
+    ring.want_coded(SessionId(1), GENERATION, 2);
+    make(&ring, 9);
+    let mut claimed = ring.claim(SessionId(1), LINE, 9, &quota, Waker::noop());
+    assert_eq!((claimed.len(), quota.held()), (2, 2));
+    let filled = claimed[0].payload().as_ptr();
+    let (bytes, copied) = claimed.remove(0).into_datagram(&[1, 2, 3], 60);
+    assert_eq!((bytes.len(), &bytes[..4], copied), (63, &[1, 2, 3, 9][..], 0));
+    assert_eq!(bytes[3..].as_ptr(), filled);
+    let clone = bytes.clone();
+    drop(bytes);
+    assert_eq!(quota.held(), 2);
+    drop(clone);
+    assert_eq!(quota.held(), 1);
+}
+
+#[test]
+fn a_shared_block_is_copied_into_datagrams_alone() {
+    let (ring, quota) = (ring(4, 2), Quota::new(8));
+    for session in [1, 2] {
+        ring.want_coded(SessionId(session), GENERATION, 1);
+    }
+    make(&ring, 9);
+    let claim = |session| ring.claim(SessionId(session), LINE, 9, &quota, Waker::noop()).remove(0);
+    let (first, second) = (claim(1), claim(2));
+    let filled = second.payload().as_ptr();
+    assert_eq!(quota.held(), 2);
+    assert_eq!(first.into_datagram(&[1], 64).1, 64);
+    let (header, payload) = second.into_chunks(&[1, 2], 64);
+    let payload = payload.expect("a shared block comes in two pieces");
+    assert_eq!((header.len(), payload.as_ptr()), (2, filled));
+    drop(payload);
+    assert_eq!(quota.held(), 0);
+}
+
+#[test]
+fn blocks_that_nobody_wants_make_room() {
+    let ring = ring(4, 1);
+    ring.keep_ready(GENERATION, 4);
+    make(&ring, 9);
+    assert_eq!(ring.reserve(64, 3, Waker::noop()).len(), 3);
+    ring.want_coded(SessionId(1), GENERATION, 1);
+    assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
+}

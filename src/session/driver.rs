@@ -1,0 +1,533 @@
+//! One task a connection, between [`Proto`], the ring and QUIC.
+//!
+//! A turn of the loop carries everything that is ready in every direction, then waits for any of: bytes of the control stream, an
+//! answer, an announcement, room on a stream or for datagrams, a slot or a block of the ring, a deadline, the drain. Blocks are
+//! claimed for a stream only when its last write has been taken, and for datagrams only when the last batch has left, so that QUIC's
+//! own back-pressure is the only queue, and several blocks leave in one go.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::proto::{Claim, Ended, Event, Proto, Route, Want};
+use super::{Ask, Config, Metrics};
+use crate::object::{Held, Refusal, RefusalCode, Resolved};
+use crate::ring::{Claimed, Lane, LineKey, Quota, Ring, SessionId};
+use crate::wire::block::StreamHead;
+use crate::wire::{CloseCode, Violation, frame};
+
+/// Most blocks of one write.
+const WRITE_BLOCKS_MAX: u32 = 32;
+
+/// Control bytes taken from QUIC at once.
+const CONTROL_READ_MAX: usize = 16 * 1024;
+
+/// What a session needs from the server.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Where blocks come from.
+    pub ring: Ring,
+    /// Where questions go.
+    pub asks: mpsc::Sender<Ask>,
+    /// Limits.
+    pub config: Config,
+    /// Counters of all sessions.
+    pub metrics: Metrics,
+    /// Set once, to how long open requests may take when the server goes away.
+    pub drain: watch::Receiver<Option<Duration>>,
+}
+
+/// Runs a session until its connection ends or the server has drained.
+pub async fn run(connection: Connection, session: SessionId, context: Context) {
+    let metrics = context.metrics.clone();
+    metrics.opened.inc();
+    metrics.sessions.inc();
+    let end = Session::serve(connection.clone(), session, context).await;
+    metrics.sessions.dec();
+    if let End::Violation(violation) = end {
+        metrics.violations.inc();
+        tracing::debug!(peer = %connection.remote_address(), %violation, "session closed");
+    }
+    let (code, reason) = end.close();
+    connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+}
+
+/// How a session ended.
+enum End {
+    Violation(Violation),
+    Connection,
+    Drained,
+    Internal,
+}
+
+impl End {
+    /// The one place where the end of a session becomes a close code.
+    fn close(&self) -> (CloseCode, String) {
+        match self {
+            Self::Violation(violation) => (violation.close_code(), violation.to_string()),
+            Self::Connection => (CloseCode::Done, String::new()),
+            Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
+            Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
+        }
+    }
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl From<ConnectionError> for End {
+    fn from(_: ConnectionError) -> Self {
+        Self::Connection
+    }
+}
+
+/// An answer to something that was asked.
+enum Answer {
+    Resolved(u64, Result<Resolved, Refusal>),
+    Found(u64, Option<Held>),
+    Subscribed(u64, Result<broadcast::Receiver<Arc<Resolved>>, Refusal>),
+}
+
+type Pending<T> = FuturesUnordered<Pin<Box<dyn Future<Output = T> + Send>>>;
+
+struct Session {
+    id: SessionId,
+    connection: Connection,
+    context: Context,
+    proto: Proto,
+    quota: Arc<Quota>,
+    frames: frame::Reader,
+    control: Option<SendStream>,
+    answers: Pending<Answer>,
+    announcements: Pending<(u64, broadcast::Receiver<Arc<Resolved>>, Option<Arc<Resolved>>)>,
+    writes: Pending<Written>,
+    deliveries: Pending<()>,
+    streams: HashMap<u16, RequestStream>,
+    datagrams: Option<Pin<Box<dyn Future<Output = Result<(), SendDatagramError>> + Send>>>,
+    draining: Option<Instant>,
+}
+
+/// The stream of one request.
+enum RequestStream {
+    Idle(SendStream),
+    /// A write is under way; dropping or using the sender ends it.
+    Busy(oneshot::Sender<()>),
+}
+
+/// A write that has ended.
+enum Written {
+    Control(Option<SendStream>),
+    Blocks(u16, Option<SendStream>),
+    Stopped(u16),
+}
+
+impl Session {
+    async fn serve(connection: Connection, id: SessionId, context: Context) -> End {
+        let hello_timeout = context.config.hello_timeout;
+        let (send, mut receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
+            Ok(Ok(streams)) => streams,
+            Ok(Err(_)) => return End::Connection,
+            Err(_) => return Violation::Timeout("control stream").into(),
+        };
+        // Control goes before blocks, whatever their deadline.
+        let _ = send.set_priority(i32::MAX);
+        let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
+        let proto = Proto::new(id, context.config, Instant::now());
+        let mut session = Self {
+            id,
+            connection,
+            context,
+            proto,
+            quota,
+            frames: frame::Reader::new(),
+            control: Some(send),
+            answers: Pending::new(),
+            announcements: Pending::new(),
+            writes: Pending::new(),
+            deliveries: Pending::new(),
+            streams: HashMap::new(),
+            datagrams: None,
+            draining: None,
+        };
+        let end = match session.converse(&mut receive).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        };
+        session.leave_all();
+        end
+    }
+
+    async fn converse(&mut self, receive: &mut RecvStream) -> Result<std::convert::Infallible, End> {
+        let mut drain = self.context.drain.clone();
+        loop {
+            self.proto.handle_timeout(Instant::now())?;
+            let waker = own_waker().await;
+            self.turn(&waker);
+            if let Some(until) = self.draining
+                && (Instant::now() >= until || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
+            {
+                return Err(End::Drained);
+            }
+            let resumes = self.proto.control_resumes(Instant::now());
+            let timeout = [self.proto.poll_timeout(), self.draining, resumes].into_iter().flatten().min();
+            tokio::select! {
+                chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
+                Some(answer) = self.answers.next() => self.answered(answer)?,
+                Some((request, receiver, news)) = self.announcements.next() => self.announced(request, receiver, news),
+                Some(written) = self.writes.next() => self.written(written)?,
+                Some(()) = self.deliveries.next() => {}
+                result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
+                changed = drain.changed() => match changed {
+                    Ok(()) => {
+                        let bound = drain.borrow_and_update().unwrap_or_default();
+                        self.proto.go_away(bound);
+                        self.draining = Some(Instant::now() + bound);
+                    }
+                    Err(_) => return Err(End::Internal),
+                },
+                () = until(timeout) => {}
+                error = self.connection.closed() => return Err(error.into()),
+                () = next_wake() => {}
+            }
+        }
+    }
+
+    /// Carries everything that is ready.
+    fn turn(&mut self, waker: &Waker) {
+        while let Some(event) = self.proto.poll_event() {
+            self.act(event);
+        }
+        self.proto.set_datagram_max(self.connection.max_datagram_size());
+        while let Some(want) = self.proto.poll_want() {
+            match want {
+                Want::Coded(generation, blocks) => self.context.ring.want_coded(self.id, generation, blocks),
+                Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks),
+            }
+        }
+        self.push(waker);
+        self.flush_control();
+        self.context.metrics.add(self.proto.take_tally());
+    }
+
+    fn act(&mut self, event: Event) {
+        match event {
+            Event::Resolve(get) => {
+                let request = get.request;
+                self.ask(
+                    |reply| Ask::Resolve { get, reply },
+                    move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
+                );
+            }
+            Event::Find { ticket, id } => {
+                self.ask(|reply| Ask::Find { id, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
+            }
+            Event::Subscribe(subscribe) => {
+                let request = subscribe.request;
+                self.ask(
+                    |reply| Ask::Subscribe { stream: subscribe.stream, reply },
+                    move |answer| Answer::Subscribed(request, answer.unwrap_or_else(|| Err(stopped()))),
+                );
+            }
+            Event::Deliver { request, bytes } => self.deliver(request, bytes),
+            Event::Ended(ended) => self.ended(ended),
+        }
+    }
+
+    /// Puts a question to the server and keeps its answer among those awaited.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+        into: impl FnOnce(Option<T>) -> Answer + Send + 'static,
+    ) {
+        let (reply, answer) = oneshot::channel();
+        let (asks, question) = (self.context.asks.clone(), question(reply));
+        self.answers.push(Box::pin(async move {
+            // A closed channel means that the server stops; the answer below is then `None`.
+            let _ = asks.send(question).await;
+            into(answer.await.ok())
+        }));
+    }
+
+    fn answered(&mut self, answer: Answer) -> Result<(), End> {
+        let now = Instant::now();
+        match answer {
+            Answer::Resolved(request, resolved) => self.proto.resolved(now, request, resolved),
+            Answer::Found(ticket, held) => self.proto.found(now, ticket, held)?,
+            Answer::Subscribed(request, Ok(receiver)) => {
+                self.proto.subscribed(request, Ok(()));
+                self.listen(request, receiver);
+            }
+            Answer::Subscribed(request, Err(refusal)) => self.proto.subscribed(request, Err(refusal)),
+        }
+        Ok(())
+    }
+
+    fn listen(&self, request: u64, mut receiver: broadcast::Receiver<Arc<Resolved>>) {
+        self.announcements.push(Box::pin(async move {
+            loop {
+                match receiver.recv().await {
+                    Ok(news) => return (request, receiver, Some(news)),
+                    // The peer was slow; it learns of the newest segments.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return (request, receiver, None),
+                }
+            }
+        }));
+    }
+
+    fn announced(&mut self, request: u64, receiver: broadcast::Receiver<Arc<Resolved>>, news: Option<Arc<Resolved>>) {
+        let Some(news) = news else { return };
+        if self.proto.announced(Instant::now(), request, Arc::unwrap_or_clone(news)) {
+            self.listen(request, receiver);
+        }
+    }
+
+    fn control_bytes(&mut self, chunk: Result<Option<Bytes>, quinn::ReadError>) -> Result<(), End> {
+        let bytes = match chunk {
+            Ok(Some(bytes)) => bytes,
+            Err(quinn::ReadError::ConnectionLost(error)) => return Err(error.into()),
+            Ok(None) | Err(_) => return Err(Violation::Unexpected("end of the control stream").into()),
+        };
+        let now = Instant::now();
+        self.proto.handle_control_bytes(now, bytes.len());
+        self.frames.push(&bytes);
+        while let Some(message) = self.frames.next()? {
+            self.proto.handle_message(now, message)?;
+        }
+        Ok(())
+    }
+
+    fn flush_control(&mut self) {
+        let Some(mut stream) = self.control.take() else { return };
+        let mut out = Vec::new();
+        while let Some(message) = self.proto.poll_message() {
+            message.encode(&mut out);
+        }
+        if out.is_empty() {
+            self.control = Some(stream);
+            return;
+        }
+        self.writes.push(Box::pin(async move { Written::Control(stream.write_chunk(out.into()).await.ok().map(|()| stream)) }));
+    }
+
+    fn written(&mut self, written: Written) -> Result<(), End> {
+        match written {
+            Written::Control(Some(stream)) => self.control = Some(stream),
+            Written::Control(None) => return Err(End::Connection),
+            Written::Blocks(alias, Some(stream)) => match self.streams.get_mut(&alias) {
+                Some(state) => *state = RequestStream::Idle(stream),
+                None => abandon(stream),
+            },
+            Written::Blocks(alias, None) | Written::Stopped(alias) => {
+                self.streams.remove(&alias);
+                self.proto.stream_stopped(alias);
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
+    fn push(&mut self, waker: &Waker) {
+        for claim in self.proto.claims() {
+            let busy = match claim.route {
+                Route::Datagram => self.datagrams.is_some(),
+                Route::Stream => matches!(self.streams.get(&claim.alias), Some(RequestStream::Busy(_))),
+            };
+            let room = u32::try_from(self.quota.room(waker)).unwrap_or(u32::MAX).min(WRITE_BLOCKS_MAX).min(claim.blocks);
+            if busy || room == 0 {
+                continue;
+            }
+            let blocks = self.context.ring.claim(self.id, claim.line, room, &self.quota, waker);
+            if !blocks.is_empty() {
+                self.observe_birth(claim.alias);
+                match claim.route {
+                    Route::Datagram => self.send_datagrams(&claim, blocks),
+                    Route::Stream => self.send_records(&claim, blocks),
+                }
+            }
+        }
+    }
+
+    fn observe_birth(&self, alias: u16) {
+        let birth = self.proto.held(alias).and_then(|held| held.birth.as_ref());
+        if let Some(age) = birth.and_then(|birth| birth.first_sent(Instant::now())) {
+            self.context.metrics.first_block_seconds.observe(age.as_secs_f64());
+        }
+    }
+
+    fn send_datagrams(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
+        let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block)).collect();
+        let connection = self.connection.clone();
+        self.datagrams = Some(Box::pin(async move {
+            for datagram in datagrams {
+                connection.send_datagram_wait(datagram).await?;
+            }
+            Ok(())
+        }));
+    }
+
+    fn datagram(&mut self, claim: &Claim, block: Claimed) -> Option<Bytes> {
+        let Some(stamp) = self.proto.stamp(claim.alias, &block.vector, claim.route) else {
+            self.context.metrics.discarded.inc();
+            return None;
+        };
+        self.context.metrics.count_sent(&block.vector, claim.route, stamp.payload);
+        let (bytes, copied) = block.into_datagram(stamp.header(), stamp.payload);
+        self.context.ring.count_copied(copied);
+        Some(bytes)
+    }
+
+    fn datagrams_left(&mut self, result: Result<(), SendDatagramError>) -> Result<(), End> {
+        self.datagrams = None;
+        match result {
+            // The path's limit fell between look and send: those blocks are lost like any other, and the next go by stream.
+            Ok(()) | Err(SendDatagramError::TooLarge) => Ok(()),
+            Err(SendDatagramError::ConnectionLost(error)) => Err(error.into()),
+            Err(SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled) => Ok(()),
+        }
+    }
+
+    fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
+        let mut chunks = Vec::with_capacity(blocks.len() + 1);
+        let idle = match self.streams.remove(&claim.alias) {
+            Some(RequestStream::Idle(stream)) => Some(stream),
+            _ => {
+                let mut head = Vec::with_capacity(3);
+                StreamHead::Blocks { alias: claim.alias }.encode(&mut head);
+                chunks.push(head.into());
+                None
+            }
+        };
+        for block in blocks {
+            let Some(stamp) = self.proto.stamp(claim.alias, &block.vector, claim.route) else {
+                self.context.metrics.discarded.inc();
+                continue;
+            };
+            self.context.metrics.count_sent(&block.vector, claim.route, stamp.payload);
+            let (first, rest) = block.into_chunks(stamp.header(), stamp.payload);
+            chunks.push(first);
+            chunks.extend(rest);
+        }
+        let (cancel, cancelled) = oneshot::channel();
+        self.streams.insert(claim.alias, RequestStream::Busy(cancel));
+        let (connection, alias) = (self.connection.clone(), claim.alias);
+        let priority = priority(claim.deadline);
+        self.writes.push(Box::pin(async move {
+            let mut stream = match idle {
+                Some(stream) => stream,
+                None => match connection.open_uni().await {
+                    Ok(stream) => stream,
+                    Err(_) => return Written::Blocks(alias, None),
+                },
+            };
+            let _ = stream.set_priority(priority);
+            let result = tokio::select! {
+                result = stream.write_all_chunks(&mut chunks) => Some(result),
+                _ = cancelled => None,
+            };
+            match result {
+                Some(Ok(())) => Written::Blocks(alias, Some(stream)),
+                Some(Err(WriteError::Stopped(_))) => Written::Stopped(alias),
+                Some(Err(_)) => Written::Blocks(alias, None),
+                None => {
+                    abandon(stream);
+                    Written::Stopped(alias)
+                }
+            }
+        }));
+    }
+
+    fn deliver(&self, request: u64, bytes: Bytes) {
+        self.context.metrics.objects.inc();
+        let connection = self.connection.clone();
+        self.deliveries.push(Box::pin(async move {
+            let mut head = Vec::with_capacity(9);
+            StreamHead::Object { request }.encode(&mut head);
+            let Ok(mut stream) = connection.open_uni().await else { return };
+            let _ = stream.set_priority(i32::MAX - 1);
+            // If the peer stops reading or leaves, nobody wants the rest.
+            if stream.write_all_chunks(&mut [head.into(), bytes]).await.is_ok() {
+                let _ = stream.finish();
+            }
+        }));
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.leave(ended);
+        match self.streams.remove(&ended.alias) {
+            Some(RequestStream::Idle(stream)) if ended.abandon => abandon(stream),
+            Some(RequestStream::Idle(mut stream)) => drop(stream.finish()),
+            // Dropping the sender cancels the write, which resets the stream.
+            Some(RequestStream::Busy(cancel)) => drop(cancel),
+            None => {}
+        }
+    }
+
+    fn leave(&self, ended: Ended) {
+        for lane in [Lane::Coded, Lane::Source(self.id)] {
+            self.context.ring.leave(self.id, LineKey { generation: ended.generation, lane });
+        }
+    }
+
+    /// Forgets all demand at the ring.
+    fn leave_all(&mut self) {
+        for generation in self.proto.generations() {
+            self.leave(Ended { alias: 0, generation, abandon: true });
+        }
+    }
+}
+
+/// Later deadlines give way; what is due within the hour is told apart by the millisecond.
+fn priority(deadline: Instant) -> i32 {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    i32::try_from(left).map_or(i32::MIN, |left| -left)
+}
+
+/// Gives up what a stream still holds.
+fn abandon(mut stream: SendStream) {
+    // An error says that the stream is closed already.
+    let _ = stream.reset(VarInt::from_u32(CloseCode::Done.quic()));
+}
+
+fn stopped() -> Refusal {
+    Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
+}
+
+async fn leaving(
+    datagrams: &mut Option<Pin<Box<dyn Future<Output = Result<(), SendDatagramError>> + Send>>>,
+) -> Result<(), SendDatagramError> {
+    match datagrams {
+        Some(sending) => sending.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The waker of the running task, for those who wake it.
+async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
+}
+
+/// Pending once: ready when the task is woken for whatever reason.
+async fn next_wake() {
+    let mut asked = false;
+    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}

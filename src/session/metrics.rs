@@ -1,0 +1,120 @@
+//! What the sessions count, all together: no label names a peer.
+
+use prometheus::{Error, Histogram, IntCounter, IntGauge, Registry};
+
+use super::proto::{Route, Tally};
+use crate::block::Vector;
+use crate::telemetry::register;
+
+/// Counters of all sessions.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Open sessions.
+    pub sessions: IntGauge,
+    /// Sessions begun.
+    pub opened: IntCounter,
+    /// Sessions closed because the peer broke the protocol or a limit.
+    pub violations: IntCounter,
+    sent: Sent,
+    sent_bytes: Sent,
+    /// Objects sent whole.
+    pub objects: IntCounter,
+    /// Blocks claimed for a request that had ended when they were to leave.
+    pub discarded: IntCounter,
+    requests: IntCounter,
+    refused: IntCounter,
+    useless: IntCounter,
+    lost: IntCounter,
+    late: IntCounter,
+    moved: IntCounter,
+    /// From a live segment's last byte at its source to its first block handed to QUIC.
+    pub first_block_seconds: Histogram,
+}
+
+/// One counter for each kind of block and way to travel.
+#[derive(Debug, Clone)]
+struct Sent {
+    coded_datagram: IntCounter,
+    coded_stream: IntCounter,
+    source_datagram: IntCounter,
+    source_stream: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        Ok(Self {
+            sessions: register::gauge(registry, "ncserverd_session_open_sessions", "Open sessions.")?,
+            opened: counter("ncserverd_session_opened_total", "Sessions begun.")?,
+            violations: counter(
+                "ncserverd_session_violations_total",
+                "Sessions closed because the peer broke the protocol or a limit.",
+            )?,
+            sent: Sent::new(registry, "ncserverd_session_sent_blocks_total", "Blocks handed to QUIC, by kind and route.")?,
+            sent_bytes: Sent::new(
+                registry,
+                "ncserverd_session_sent_bytes_total",
+                "Payload bytes of blocks handed to QUIC, by kind and route.",
+            )?,
+            objects: counter("ncserverd_session_objects_total", "Mutable objects sent whole.")?,
+            discarded: counter(
+                "ncserverd_session_discarded_blocks_total",
+                "Blocks claimed for a request that had ended when they were to leave.",
+            )?,
+            requests: counter("ncserverd_session_requests_total", "Requests for blocks of a generation.")?,
+            refused: counter("ncserverd_session_refused_total", "GETs, SUBSCRIBEs and REQUESTs refused.")?,
+            useless: counter("ncserverd_session_useless_blocks_total", "Blocks that brought nothing, as peers report them.")?,
+            lost: counter("ncserverd_session_lost_datagrams_total", "Datagrams that never came, as peers report them.")?,
+            late: counter("ncserverd_session_late_requests_total", "Requests that met their deadline before their end.")?,
+            moved: counter(
+                "ncserverd_session_moved_requests_total",
+                "Requests that went on as a stream because their blocks no longer fitted a datagram.",
+            )?,
+            first_block_seconds: register::histogram(
+                registry,
+                "ncserverd_session_first_block_seconds",
+                "Time from a live segment's last byte at its source to its first block handed to QUIC.",
+                &[0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0],
+            )?,
+        })
+    }
+
+    /// Counts blocks handed to QUIC.
+    pub fn count_sent(&self, vector: &Vector, route: Route, payload_bytes: usize) {
+        self.sent.of(vector, route).inc();
+        self.sent_bytes.of(vector, route).inc_by(payload_bytes as u64);
+    }
+
+    /// Adds what a session's state machine counted.
+    pub fn add(&self, tally: Tally) {
+        let Tally { requests, useless, lost, late, moved, refused } = tally;
+        self.requests.inc_by(requests);
+        self.useless.inc_by(useless);
+        self.lost.inc_by(lost);
+        self.late.inc_by(late);
+        self.moved.inc_by(moved);
+        self.refused.inc_by(refused);
+    }
+}
+
+impl Sent {
+    fn new(registry: &Registry, name: &str, help: &str) -> Result<Self, Error> {
+        let all = register::counters(registry, name, help, &["kind", "route"])?;
+        Ok(Self {
+            coded_datagram: all.with_label_values(&["coded", "datagram"]),
+            coded_stream: all.with_label_values(&["coded", "stream"]),
+            source_datagram: all.with_label_values(&["source", "datagram"]),
+            source_stream: all.with_label_values(&["source", "stream"]),
+        })
+    }
+
+    fn of(&self, vector: &Vector, route: Route) -> &IntCounter {
+        match (vector, route) {
+            (Vector::Source(_), Route::Datagram) => &self.source_datagram,
+            (Vector::Source(_), Route::Stream) => &self.source_stream,
+            (_, Route::Datagram) => &self.coded_datagram,
+            (_, Route::Stream) => &self.coded_stream,
+        }
+    }
+}

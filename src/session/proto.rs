@@ -1,0 +1,686 @@
+//! The server's side of a conversation, without I/O: what may be asked, what is owed, in which order.
+//!
+//! Messages go in with [`Proto::handle_message`], answers of the rest of the server with [`Proto::resolved`], [`Proto::found`] and
+//! [`Proto::announced`]. Out come messages ([`Proto::poll_message`]), questions and endings ([`Proto::poll_event`]), demand for the
+//! ring ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]). After any call that puts
+//! something in, poll all of them until they are empty; polling too often is harmless. [`Proto::poll_timeout`] may have changed after any call.
+//!
+//! A request is credit that runs down. A window of it is registered at the ring, so that nothing is encoded for a peer that does
+//! not read; the rest waits until blocks have left. Requests are served by earliest deadline.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::block::Vector;
+use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
+use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
+use crate::wire::message::{
+    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
+};
+use crate::wire::{Violation, block};
+
+use super::Config;
+
+/// Messages that wait for the control stream; a peer that lets more pile up is not reading.
+const OUTBOX_MAX: usize = 1024;
+
+/// How long a segment stays leased for a peer that knows of it and asks for nothing.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// The farthest deadline that is kept; later ones count as this.
+const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+
+/// How much of a peer's rate of control bytes it may send at once.
+const BUDGET_DEPTH: Duration = Duration::from_secs(1);
+
+/// The server's side of one conversation.
+#[derive(Debug)]
+pub struct Proto {
+    session: SessionId,
+    config: Config,
+    hello_due: Option<Instant>,
+    peer: Option<Hello>,
+    draining: bool,
+    outbox: VecDeque<Message>,
+    events: VecDeque<Event>,
+    unanswered: usize,
+    subscriptions: Vec<u64>,
+    known: HashMap<SegmentId, Known>,
+    finding: HashMap<u64, Request>,
+    next_ticket: u64,
+    requests: BTreeMap<u16, Open>,
+    control: Budget,
+    datagram_max: Option<usize>,
+    tally: Tally,
+}
+
+/// What the driver is to do.
+#[derive(Debug)]
+pub enum Event {
+    /// Ask what a path is; answer with [`Proto::resolved`].
+    Resolve(Get),
+    /// Ask for a segment that this peer has heard of elsewhere; answer with [`Proto::found`].
+    Find {
+        /// Names the question.
+        ticket: u64,
+        /// The segment.
+        id: SegmentId,
+    },
+    /// Start to announce a stream; answer with [`Proto::subscribed`], then [`Proto::announced`].
+    Subscribe(Subscribe),
+    /// Send a whole object on a stream of its own.
+    Deliver {
+        /// The GET it answers.
+        request: u64,
+        /// The object.
+        bytes: Bytes,
+    },
+    /// A request is over: leave its lines, and end its stream.
+    Ended(Ended),
+}
+
+/// A request that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// The request.
+    pub alias: u16,
+    /// Its generation.
+    pub generation: GenerationKey,
+    /// Whether what is on the way is of no use any more.
+    pub abandon: bool,
+}
+
+/// Demand to register at the ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Want {
+    /// This many coded blocks.
+    Coded(GenerationKey, u32),
+    /// These source blocks.
+    Source(GenerationKey, Range<u16>),
+}
+
+/// A request that may claim blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The request.
+    pub alias: u16,
+    /// Where its blocks lie.
+    pub line: LineKey,
+    /// How many it may take.
+    pub blocks: u32,
+    /// How they travel.
+    pub route: Route,
+    /// When they are of no use any more.
+    pub deadline: Instant,
+}
+
+/// How blocks travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// One datagram each.
+    Datagram,
+    /// As records of the request's stream.
+    Stream,
+}
+
+/// A header made for a block.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamp {
+    bytes: [u8; HEADROOM],
+    header: usize,
+    /// Bytes of the payload that travel.
+    pub payload: usize,
+}
+
+impl Stamp {
+    /// The header.
+    pub fn header(&self) -> &[u8] {
+        &self.bytes[..self.header]
+    }
+}
+
+/// Counts since the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Requests opened.
+    pub requests: u64,
+    /// Blocks that peers reported useless.
+    pub useless: u64,
+    /// Datagrams that peers reported lost.
+    pub lost: u64,
+    /// Requests that met their deadline.
+    pub late: u64,
+    /// Requests that went from datagrams to a stream because their blocks no longer fit.
+    pub moved: u64,
+    /// GETs, SUBSCRIBEs and REQUESTs refused.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    held: Held,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Open {
+    held: Held,
+    generation: Generation,
+    key: GenerationKey,
+    accept: Accept,
+    deadline: Instant,
+    /// Blocks that may still leave.
+    credit: u32,
+    /// Source blocks to send before any coded one, not yet registered at the ring.
+    source: VecDeque<Range<u16>>,
+    source_wanted: u32,
+    coded_wanted: u32,
+    seq: u16,
+    on_stream: bool,
+    reported: (u32, u32),
+}
+
+impl Proto {
+    /// A conversation that begins now.
+    pub fn new(session: SessionId, config: Config, now: Instant) -> Self {
+        let mut proto = Self {
+            session,
+            config,
+            hello_due: Some(now + config.hello_timeout),
+            peer: None,
+            draining: false,
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+            unanswered: 0,
+            subscriptions: Vec::new(),
+            known: HashMap::new(),
+            finding: HashMap::new(),
+            next_ticket: 0,
+            requests: BTreeMap::new(),
+            control: Budget::new(config.control_bytes_per_second.as_u64(), now),
+            datagram_max: None,
+            tally: Tally::default(),
+        };
+        proto.outbox.push_back(Message::Hello(config.hello()));
+        proto
+    }
+
+    /// Bytes arrived on the control stream.
+    pub fn handle_control_bytes(&mut self, now: Instant, bytes: usize) {
+        self.control.spend(now, bytes as u64);
+    }
+
+    /// When the control stream may be read again, if the peer has sent more than its share: until then QUIC's flow control holds it
+    /// back.
+    pub fn control_resumes(&self, now: Instant) -> Option<Instant> {
+        self.control.resumes(now)
+    }
+
+    /// Takes a message.
+    pub fn handle_message(&mut self, now: Instant, message: Message) -> Result<(), Violation> {
+        if self.peer.is_none() {
+            return self.handle_hello(message);
+        }
+        match message {
+            Message::Get(get) => self.handle_get(get),
+            Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
+            Message::Unsubscribe { request } => {
+                self.subscriptions.retain(|open| *open != request);
+                Ok(())
+            }
+            Message::Request(request) => self.handle_request(now, request),
+            Message::Credit { alias, blocks } => self.handle_credit(alias, blocks),
+            Message::Stop { alias, reason } => {
+                self.handle_stop(alias, reason);
+                Ok(())
+            }
+            Message::Rank { alias, useless, lost, .. } => {
+                self.handle_rank(alias, useless, lost);
+                Ok(())
+            }
+            // A peer that leaves says so; what it still wants it goes on asking for.
+            Message::GoAway { .. } => Ok(()),
+            Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
+            Message::Meta(_) => Err(Violation::Unexpected("META")),
+            Message::Error(_) => Err(Violation::Unexpected("ERROR")),
+            Message::SubscribeOk { .. } => Err(Violation::Unexpected("SUBSCRIBE_OK")),
+            Message::Reject { .. } => Err(Violation::Unexpected("REJECT")),
+        }
+    }
+
+    /// The answer to [`Event::Resolve`].
+    pub fn resolved(&mut self, now: Instant, request: u64, answer: Result<Resolved, Refusal>) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        match answer {
+            Ok(resolved) => self.answer(now, request, resolved),
+            Err(refusal) => self.refuse(request, &refusal),
+        }
+    }
+
+    /// The answer to [`Event::Find`].
+    pub fn found(&mut self, now: Instant, ticket: u64, held: Option<Held>) -> Result<(), Violation> {
+        // Stopped meanwhile: nobody waits.
+        let Some(request) = self.finding.remove(&ticket) else { return Ok(()) };
+        match held {
+            Some(held) => self.open(now, request, held),
+            None => {
+                self.reject(request.alias, RequestCode::Unknown, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// The answer to [`Event::Subscribe`].
+    pub fn subscribed(&mut self, request: u64, answer: Result<(), Refusal>) {
+        match answer {
+            Ok(()) => self.send(Message::SubscribeOk { request }),
+            Err(refusal) => {
+                self.subscriptions.retain(|open| *open != request);
+                self.refuse(request, &refusal);
+            }
+        }
+    }
+
+    /// A new segment of a stream that the peer subscribed to. False if it no longer is.
+    pub fn announced(&mut self, now: Instant, request: u64, resolved: Resolved) -> bool {
+        let open = self.subscriptions.contains(&request);
+        if open {
+            self.answer(now, request, resolved);
+        }
+        open
+    }
+
+    /// The largest datagram that the path carries now; `None` if the peer takes none. To be read before each round of claims.
+    pub fn set_datagram_max(&mut self, bytes: Option<usize>) {
+        self.datagram_max = bytes.filter(|_| self.config.datagrams);
+    }
+
+    /// The peer refused to read a request's stream any further.
+    pub fn stream_stopped(&mut self, alias: u16) {
+        self.end(alias, true);
+    }
+
+    /// Nothing new from now on; open requests may finish.
+    pub fn go_away(&mut self, drain: Duration) {
+        if !self.draining {
+            self.draining = true;
+            self.send(Message::GoAway { drain_ms: millis(drain) });
+        }
+    }
+
+    /// Whether nothing is owed to the peer.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.finding.is_empty() && self.unanswered == 0 && self.outbox.is_empty()
+    }
+
+    /// When [`Proto::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let deadlines = self.requests.values().map(|open| open.deadline);
+        let known = self.known.values().map(|known| known.until);
+        deadlines.chain(known).chain(self.hello_due).min()
+    }
+
+    /// Does what is due. Calling it early is harmless.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Violation> {
+        if self.hello_due.is_some_and(|due| due <= now) {
+            return Err(Violation::Timeout("HELLO"));
+        }
+        self.known.retain(|_, known| known.until > now);
+        let late: Vec<u16> = self.requests.iter().filter(|(_, open)| open.deadline <= now).map(|(alias, _)| *alias).collect();
+        for alias in late {
+            self.tally.late += 1;
+            self.end(alias, true);
+            self.reject(alias, RequestCode::Deadline, None);
+        }
+        if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
+    }
+
+    /// The next message to send.
+    pub fn poll_message(&mut self) -> Option<Message> {
+        self.outbox.pop_front()
+    }
+
+    /// The next thing to do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next demand to register at the ring.
+    pub fn poll_want(&mut self) -> Option<Want> {
+        let window = self.config.window_blocks;
+        self.requests.values_mut().find_map(|open| open.next_want(window))
+    }
+
+    /// The requests that wait for blocks, earliest deadline first.
+    pub fn claims(&mut self) -> Vec<Claim> {
+        let (session, datagram_max) = (self.session, self.datagram_max);
+        let mut claims = Vec::new();
+        for (alias, open) in &mut self.requests {
+            if open.source_wanted + open.coded_wanted == 0 {
+                continue;
+            }
+            let route = open.route(datagram_max, &mut self.tally);
+            let mut add = |lane, blocks| {
+                let line = LineKey { generation: open.key, lane };
+                claims.push(Claim { alias: *alias, line, blocks, route, deadline: open.deadline });
+            };
+            if open.source_wanted > 0 {
+                add(Lane::Source(session), open.source_wanted);
+            }
+            if open.coded_wanted > 0 {
+                add(Lane::Coded, open.coded_wanted);
+            }
+        }
+        claims.sort_by_key(|claim| claim.deadline);
+        claims
+    }
+
+    /// Spends one block of a request's credit and makes the header of the block that leaves for it. `None` if the request has ended.
+    pub fn stamp(&mut self, alias: u16, vector: &Vector, route: Route) -> Option<Stamp> {
+        let open = self.requests.get_mut(&alias)?;
+        let payload = block::payload_len(vector, &open.generation)?;
+        match vector {
+            Vector::Source(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
+            Vector::Seed(_) | Vector::Explicit(_) => open.coded_wanted = open.coded_wanted.saturating_sub(1),
+        }
+        open.credit = open.credit.saturating_sub(1);
+        let mut bytes = [0; HEADROOM];
+        let header = match route {
+            Route::Datagram => {
+                let header = block::datagram_header_len(vector);
+                block::write_datagram_header(bytes.get_mut(..header)?, vector, alias, open.seq, open.credit == 0);
+                open.seq = open.seq.wrapping_add(1);
+                header
+            }
+            Route::Stream => {
+                let header = block::record_header_len(vector);
+                block::write_record_header(bytes.get_mut(..header)?, vector);
+                header
+            }
+        };
+        Some(Stamp { bytes, header, payload })
+    }
+
+    /// The segment of an open request.
+    pub fn held(&self, alias: u16) -> Option<&Held> {
+        self.requests.get(&alias).map(|open| &open.held)
+    }
+
+    /// The generations of the open requests.
+    pub fn generations(&self) -> impl Iterator<Item = GenerationKey> {
+        self.requests.values().map(|open| open.key)
+    }
+
+    /// What happened since the last call.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+
+    fn handle_hello(&mut self, message: Message) -> Result<(), Violation> {
+        let Message::Hello(hello) = message else { return Err(Violation::Unexpected("message before HELLO")) };
+        self.config.hello().agree(&hello)?;
+        self.peer = Some(hello);
+        self.hello_due = None;
+        Ok(())
+    }
+
+    fn handle_get(&mut self, get: Get) -> Result<(), Violation> {
+        if self.unanswered >= usize::from(self.config.resolves_max) {
+            return Err(Violation::Limit("unanswered GETs"));
+        }
+        if self.draining {
+            self.refuse(get.request, &going_away());
+            return Ok(());
+        }
+        self.unanswered += 1;
+        self.events.push_back(Event::Resolve(get));
+        Ok(())
+    }
+
+    fn handle_subscribe(&mut self, subscribe: Subscribe) -> Result<(), Violation> {
+        if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
+            return Err(Violation::Limit("subscriptions"));
+        }
+        if self.subscriptions.contains(&subscribe.request) {
+            return Err(Violation::Unexpected("subscription that is open already"));
+        }
+        if self.draining {
+            self.refuse(subscribe.request, &going_away());
+            return Ok(());
+        }
+        self.subscriptions.push(subscribe.request);
+        self.events.push_back(Event::Subscribe(subscribe));
+        Ok(())
+    }
+
+    fn handle_request(&mut self, now: Instant, request: Request) -> Result<(), Violation> {
+        if self.requests.len() + self.finding.len() >= usize::from(self.config.requests_max) {
+            return Err(Violation::Limit("open requests"));
+        }
+        if request.credit > self.config.credit_max {
+            return Err(Violation::Limit("credit"));
+        }
+        if self.requests.contains_key(&request.alias) || self.finding.values().any(|other| other.alias == request.alias) {
+            return Err(Violation::Unexpected("alias that is open already"));
+        }
+        if self.draining {
+            self.reject(request.alias, RequestCode::GoingAway, None);
+            return Ok(());
+        }
+        if let Some(known) = self.known.get_mut(&request.segment) {
+            known.until = now + KNOWN_FOR;
+            let held = known.held.clone();
+            return self.open(now, request, held);
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.events.push_back(Event::Find { ticket, id: request.segment });
+        self.finding.insert(ticket, request);
+        Ok(())
+    }
+
+    fn handle_credit(&mut self, alias: u16, blocks: u32) -> Result<(), Violation> {
+        let waiting = self.finding.values_mut().find(|request| request.alias == alias).map(|request| &mut request.credit);
+        let credit = self.requests.get_mut(&alias).map(|open| &mut open.credit).or(waiting);
+        // Unknown: the request ended here while the credit was on its way.
+        let Some(credit) = credit else { return Ok(()) };
+        *credit = credit.saturating_add(blocks);
+        if *credit > self.config.credit_max { Err(Violation::Limit("credit")) } else { Ok(()) }
+    }
+
+    fn handle_stop(&mut self, alias: u16, _reason: StopReason) {
+        self.finding.retain(|_, request| request.alias != alias);
+        self.end(alias, true);
+    }
+
+    fn handle_rank(&mut self, alias: u16, useless: u32, lost: u32) {
+        let Some(open) = self.requests.get_mut(&alias) else { return };
+        self.tally.useless += u64::from(useless.saturating_sub(open.reported.0));
+        self.tally.lost += u64::from(lost.saturating_sub(open.reported.1));
+        open.reported = (useless.max(open.reported.0), lost.max(open.reported.1));
+    }
+
+    fn open(&mut self, now: Instant, request: Request, held: Held) -> Result<(), Violation> {
+        let Some(generation) = held.lease.shape.generation(request.generation) else {
+            return Err(Violation::Malformed("index of the generation"));
+        };
+        let key = GenerationKey { segment: held.lease.key, index: generation.index };
+        if self.requests.values().any(|open| open.key == key) {
+            self.reject(request.alias, RequestCode::Limit, None);
+            return Ok(());
+        }
+        let mut source: VecDeque<Range<u16>> = VecDeque::new();
+        for (first, count) in &request.ranges {
+            let end = first.checked_add(*count).filter(|end| *end <= generation.n);
+            source.push_back(*first..end.ok_or(Violation::Malformed("range of source blocks"))?);
+        }
+        if !request.accept.systematic {
+            source.clear();
+        } else if source.is_empty() && held.first_pass == FirstPass::Systematic {
+            source.push_back(0..generation.n);
+        }
+        let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);
+        let open = Open {
+            held,
+            generation,
+            key,
+            accept: request.accept,
+            deadline,
+            credit: request.credit,
+            source,
+            source_wanted: 0,
+            coded_wanted: 0,
+            seq: 0,
+            on_stream: false,
+            reported: (0, 0),
+        };
+        self.tally.requests += 1;
+        self.requests.insert(request.alias, open);
+        Ok(())
+    }
+
+    fn end(&mut self, alias: u16, abandon: bool) {
+        if let Some(open) = self.requests.remove(&alias) {
+            self.events.push_back(Event::Ended(Ended { alias, generation: open.key, abandon }));
+        }
+    }
+
+    fn answer(&mut self, now: Instant, request: u64, resolved: Resolved) {
+        let length = resolved.length;
+        let (delivery, after) = match resolved.body {
+            Body::Coded(held) => {
+                let shape = held.lease.shape;
+                if !self.peer.as_ref().is_some_and(|peer| peer.takes(&shape)) {
+                    let reason = "the segment is cut in a way that this peer does not take".to_owned();
+                    return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
+                }
+                self.remember(now, resolved.id, held);
+                (Delivery::Coded(shape), None)
+            }
+            Body::Inline(bytes) => (Delivery::Inline(bytes), None),
+            Body::Whole(bytes) => (Delivery::Stream, Some(Event::Deliver { request, bytes })),
+        };
+        self.send(Message::Meta(Meta {
+            request,
+            path: resolved.path,
+            id: resolved.id,
+            offset: resolved.offset,
+            length,
+            object_length: resolved.object_length,
+            version: resolved.version,
+            max_age_ms: millis(resolved.max_age),
+            content_type: resolved.content_type,
+            delivery,
+            signature: Bytes::new(),
+        }));
+        self.events.extend(after);
+    }
+
+    /// Keeps a segment leased for a while, for the request that follows its META.
+    fn remember(&mut self, now: Instant, id: SegmentId, held: Held) {
+        if self.known.len() >= usize::from(self.config.known_segments_max)
+            && let Some(oldest) = self.known.iter().min_by_key(|(_, known)| known.until).map(|(id, _)| *id)
+        {
+            self.known.remove(&oldest);
+        }
+        self.known.insert(id, Known { held, until: now + KNOWN_FOR });
+    }
+
+    fn refuse(&mut self, request: u64, refusal: &Refusal) {
+        self.tally.refused += 1;
+        let mut reason = refusal.reason.clone();
+        reason.truncate(reason.floor_char_boundary(crate::wire::message::REASON_MAX));
+        let retry_after_ms = refusal.retry_after.map_or(0, |after| millis(after).max(1));
+        self.send(Message::Error(RequestError { request, code: refusal.code, retry_after_ms, reason }));
+    }
+
+    fn reject(&mut self, alias: u16, code: RequestCode, retry_after: Option<Duration>) {
+        self.tally.refused += 1;
+        self.send(Message::Reject { alias, code, retry_after_ms: retry_after.map_or(0, millis) });
+    }
+
+    fn send(&mut self, message: Message) {
+        self.outbox.push_back(message);
+    }
+}
+
+impl Open {
+    /// Registers what the window has room for: source blocks first, then coded ones, never more than the credit.
+    fn next_want(&mut self, window: u32) -> Option<Want> {
+        let registered = self.source_wanted + self.coded_wanted;
+        let room = self.credit.min(window).saturating_sub(registered);
+        if room == 0 {
+            return None;
+        }
+        while let Some(range) = self.source.front_mut() {
+            let count = u32::from(range.end - range.start).min(room);
+            let first = range.start;
+            range.start += u16::try_from(count).expect("no more than the range has");
+            let end = range.start;
+            if range.start >= range.end {
+                self.source.pop_front();
+            }
+            if count > 0 {
+                self.source_wanted += count;
+                return Some(Want::Source(self.key, first..end));
+            }
+        }
+        if !self.accept.coded {
+            return None;
+        }
+        self.coded_wanted += room;
+        Some(Want::Coded(self.key, room))
+    }
+
+    /// Datagrams where the peer takes them and every block of the request fits; once on the stream a request stays there.
+    fn route(&mut self, datagram_max: Option<usize>, tally: &mut Tally) -> Route {
+        if !self.accept.datagrams || self.on_stream {
+            return Route::Stream;
+        }
+        let needed = block::datagram_header_len(&Vector::Seed(0)) + self.generation.block_bytes as usize;
+        if datagram_max.is_some_and(|max| needed <= max) {
+            return Route::Datagram;
+        }
+        self.on_stream = true;
+        tally.moved += u64::from(self.seq > 0);
+        Route::Stream
+    }
+}
+
+/// A token bucket for control bytes: a second's worth at most. The last read may overdraw it.
+#[derive(Debug)]
+struct Budget {
+    rate: u64,
+    /// When the bucket is full again.
+    full_at: Instant,
+}
+
+impl Budget {
+    fn new(rate: u64, now: Instant) -> Self {
+        Self { rate: rate.max(1), full_at: now }
+    }
+
+    fn spend(&mut self, now: Instant, bytes: u64) {
+        let micros = bytes.saturating_mul(1_000_000) / self.rate;
+        self.full_at = self.full_at.max(now) + Duration::from_micros(micros);
+    }
+
+    fn resumes(&self, now: Instant) -> Option<Instant> {
+        let empty_at = self.full_at.checked_sub(BUDGET_DEPTH)?;
+        (empty_at > now).then_some(empty_at)
+    }
+}
+
+fn going_away() -> Refusal {
+    Refusal { code: RequestCode::GoingAway, retry_after: None, reason: "the server is going away".to_owned() }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min((1 << 62) - 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::object::{Lease, SegmentKey, Shape};
+
+const SESSION: SessionId = SessionId(7);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn held(first_pass: FirstPass) -> Held {
+    let shape = Shape::new(64 * 1088, 1088, 64).unwrap();
+    Held { lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Arc::new(())), first_pass, birth: None }
+}
+
+fn resolved(held: Held) -> Resolved {
+    Resolved {
+        path: "/live/1.m4s".into(),
+        id: held.lease.id,
+        offset: 0,
+        length: held.lease.shape.length(),
+        object_length: None,
+        version: 1,
+        max_age: SECOND,
+        content_type: String::new(),
+        body: Body::Coded(held),
+    }
+}
+
+fn request(alias: u16, credit: u32) -> Request {
+    Request {
+        alias,
+        segment: SegmentId::of(b"segment"),
+        generation: 0,
+        deadline_ms: 1000,
+        credit,
+        accept: Accept { coded: true, systematic: true, datagrams: true, recoded: false },
+        ranges: Vec::new(),
+    }
+}
+
+/// A conversation past its HELLO, where the peer knows the segment.
+fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    let get = Get { request: 1, path: "/live/1.m4s".into(), offset: 0, length: None };
+    proto.handle_message(now, Message::Get(get)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Resolve(_))));
+    proto.resolved(now, 1, Ok(resolved(held(first_pass))));
+    proto.set_datagram_max(Some(1162));
+    while proto.poll_message().is_some() {}
+    (proto, now)
+}
+
+fn wants(proto: &mut Proto) -> Vec<Want> {
+    std::iter::from_fn(|| proto.poll_want()).collect()
+}
+
+#[test]
+fn credit_is_registered_a_window_at_a_time_and_runs_down() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Request(request(3, 100))).unwrap();
+    let key = GenerationKey { segment: SegmentKey(1), index: 0 };
+    assert_eq!(wants(&mut proto), [Want::Coded(key, 64)]);
+    let claims = proto.claims();
+    assert_eq!((claims[0].alias, claims[0].blocks, claims[0].route), (3, 64, Route::Datagram));
+    for seed in 0..99 {
+        let stamp = proto.stamp(3, &Vector::Seed(seed), Route::Datagram).unwrap();
+        assert_eq!((stamp.header().len(), stamp.payload, stamp.header()[1]), (10, 1088, 0));
+        wants(&mut proto);
+    }
+    let last = proto.stamp(3, &Vector::Seed(99), Route::Datagram).unwrap();
+    assert_eq!(last.header()[1], 1, "the last block of the credit says so");
+    assert_eq!(last.header()[4..6], [0, 99]);
+    assert_eq!(wants(&mut proto), []);
+    proto.handle_message(now, Message::Credit { alias: 3, blocks: 2 }).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Coded(key, 2)]);
+}
+
+#[test]
+fn a_systematic_stream_sends_its_source_blocks_once_and_then_coded_ones() {
+    let (mut proto, now) = conversation(FirstPass::Systematic);
+    proto.handle_message(now, Message::Request(request(3, 64))).unwrap();
+    let key = GenerationKey { segment: SegmentKey(1), index: 0 };
+    assert_eq!(wants(&mut proto), [Want::Source(key, 0..64)]);
+    for index in 0..64 {
+        proto.stamp(3, &Vector::Source(index), Route::Datagram).unwrap();
+    }
+    proto.handle_message(now, Message::Credit { alias: 3, blocks: 5 }).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Coded(key, 5)]);
+}
+
+#[test]
+fn ranges_are_served_where_they_were_asked_for() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let mut request = request(3, 10);
+    request.ranges = vec![(2, 3), (60, 4)];
+    proto.handle_message(now, Message::Request(request)).unwrap();
+    let key = GenerationKey { segment: SegmentKey(1), index: 0 };
+    assert_eq!(wants(&mut proto), [Want::Source(key, 2..5), Want::Source(key, 60..64), Want::Coded(key, 3)]);
+}
+
+#[test]
+fn a_range_beyond_the_generation_ends_the_connection() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    for range in [(60, 5), (65_535, 1), (1, 65_535)] {
+        let mut request = request(3, 10);
+        request.ranges = vec![range];
+        assert_eq!(proto.handle_message(now, Message::Request(request)), Err(Violation::Malformed("range of source blocks")));
+    }
+}
+
+#[test]
+fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    wants(&mut proto);
+    proto.stamp(3, &Vector::Seed(0), Route::Datagram).unwrap();
+    proto.set_datagram_max(Some(1000));
+    assert_eq!(proto.claims()[0].route, Route::Stream);
+    proto.set_datagram_max(Some(1162));
+    assert_eq!(proto.claims()[0].route, Route::Stream);
+    assert_eq!(proto.take_tally().moved, 1);
+}
+
+#[test]
+fn the_earliest_deadline_goes_first() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let mut first = held(FirstPass::Coded);
+    first.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), first.lease.shape, Arc::new(()));
+    let mut urgent = request(9, 4);
+    urgent.segment = SegmentId::of(b"other");
+    urgent.deadline_ms = 10;
+    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    proto.handle_message(now, Message::Request(urgent)).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("an unknown segment is looked for") };
+    proto.found(now, ticket, Some(first)).unwrap();
+    wants(&mut proto);
+    assert_eq!(proto.claims().iter().map(|claim| claim.alias).collect::<Vec<_>>(), [9, 3]);
+}
+
+#[test]
+fn a_deadline_ends_a_request_and_says_so() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    assert_eq!(proto.poll_timeout(), Some(now + SECOND));
+    proto.handle_timeout(now + SECOND).unwrap();
+    assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Deadline, retry_after_ms: 0 }));
+    assert!(matches!(proto.poll_event(), Some(Event::Ended(Ended { alias: 3, abandon: true, .. }))));
+    assert!(proto.stamp(3, &Vector::Seed(0), Route::Stream).is_none());
+}
+
+#[test]
+fn limits_are_kept() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let limit = Config::default();
+    assert_eq!(proto.handle_message(now, Message::Request(request(0, limit.credit_max + 1))), Err(Violation::Limit("credit")));
+    proto.handle_message(now, Message::Request(request(0, limit.credit_max))).unwrap();
+    assert_eq!(proto.handle_message(now, Message::Credit { alias: 0, blocks: u32::MAX }), Err(Violation::Limit("credit")));
+    let unknown = |alias| {
+        let mut request = request(alias, 1);
+        request.segment = SegmentId::of(b"never heard of");
+        Message::Request(request)
+    };
+    for alias in 1..limit.requests_max {
+        proto.handle_message(now, unknown(alias)).unwrap();
+    }
+    assert_eq!(proto.handle_message(now, unknown(999)), Err(Violation::Limit("open requests")));
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let get = |request| Message::Get(Get { request, path: "/x/y".into(), offset: 0, length: None });
+    for request in 0..u64::from(limit.resolves_max) {
+        proto.handle_message(now, get(request)).unwrap();
+    }
+    assert_eq!(proto.handle_message(now, get(999)), Err(Violation::Limit("unanswered GETs")));
+}
+
+#[test]
+fn nothing_but_hello_comes_first_and_not_late() {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    let early = Message::Credit { alias: 0, blocks: 1 };
+    assert!(matches!(proto.handle_message(now, early), Err(Violation::Unexpected(_))));
+    assert_eq!(proto.handle_timeout(now + 2 * SECOND), Ok(()));
+    assert_eq!(proto.handle_timeout(now + 3 * SECOND), Err(Violation::Timeout("HELLO")));
+}
+
+#[test]
+fn control_bytes_are_rationed() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let second = usize::try_from(Config::default().control_bytes_per_second.as_u64()).unwrap();
+    proto.handle_control_bytes(now, second);
+    assert_eq!(proto.control_resumes(now), None, "a second's worth at once");
+    proto.handle_control_bytes(now, second / 2);
+    assert_eq!(proto.control_resumes(now), Some(now + SECOND / 2));
+    assert_eq!(proto.control_resumes(now + SECOND / 2), None);
+    for step in 2..100 {
+        proto.handle_control_bytes(now + step * SECOND, second);
+        assert_eq!(proto.control_resumes(now + step * SECOND), None);
+    }
+}
+
+#[test]
+fn a_drained_conversation_refuses_what_is_new_and_finishes_what_is_open() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    proto.go_away(SECOND);
+    assert_eq!(proto.poll_message(), Some(Message::GoAway { drain_ms: 1000 }));
+    proto.handle_message(now, Message::Request(request(4, 4))).unwrap();
+    assert!(matches!(proto.poll_message(), Some(Message::Reject { alias: 4, code: RequestCode::GoingAway, .. })));
+    assert!(!proto.is_idle());
+    proto.handle_message(now, Message::Stop { alias: 3, reason: StopReason::Complete }).unwrap();
+    assert!(proto.is_idle());
+}
+
+#[test]
+fn useless_blocks_are_counted_once() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    for (useless, lost) in [(1, 0), (1, 2), (0, 1), (3, 2)] {
+        proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless, lost }).unwrap();
+    }
+    let tally = proto.take_tally();
+    assert_eq!((tally.useless, tally.lost), (3, 2));
+}

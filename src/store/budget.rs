@@ -1,0 +1,67 @@
+//! How many bytes may be resident. A plain value.
+
+/// A number of bytes and how many of them are spoken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    limit: u64,
+    used: u64,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes, none of them used.
+    pub const fn new(limit: u64) -> Self {
+        Self { limit, used: 0 }
+    }
+
+    /// The whole budget.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What is spoken for.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Speaks for `bytes` if they are free.
+    #[must_use]
+    pub fn reserve(&mut self, bytes: u64) -> bool {
+        let is_free = self.used.checked_add(bytes).is_some_and(|used| used <= self.limit);
+        if is_free {
+            self.used += bytes;
+        }
+        is_free
+    }
+
+    /// Gives `bytes` back.
+    pub fn release(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.used, "more is given back than was taken");
+        self.used = self.used.saturating_sub(bytes);
+    }
+
+    /// Exchanges an estimate for what it came to. Without an answer, because the bytes are there already: the budget may be
+    /// exceeded by it, and is made up for by the next eviction.
+    pub fn correct(&mut self, estimate: u64, actual: u64) {
+        self.release(estimate);
+        self.used = self.used.saturating_add(actual);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_the_limit_is_given() {
+        let mut budget = Budget::new(10);
+        assert!(budget.reserve(7));
+        assert!(!budget.reserve(4));
+        assert!(budget.reserve(3));
+        budget.release(5);
+        assert_eq!(budget.used(), 5);
+        assert!(!budget.reserve(u64::MAX));
+        budget.correct(5, 12);
+        assert_eq!(budget.used(), 12);
+        assert!(!budget.reserve(0), "above the limit nothing is free");
+    }
+}

@@ -1,0 +1,173 @@
+//! The listener and its three pages.
+
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus::{IntGauge, Registry, TextEncoder};
+use serde_json::json;
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use super::listener::Bounded;
+use super::{Config, Error, Readiness, rate, register};
+
+/// The running listener. Dropping it ends its thread.
+#[derive(Debug)]
+pub struct Listener {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Where it listens: the configured address, with the port that the system chose if that was 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap_or_else(|_| tracing::error!("the metrics thread panicked"));
+        }
+    }
+}
+
+/// Listens and starts the thread that answers. Also starts the log line about the encoder.
+pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Result<Listener, Error> {
+    let listen = |source| Error::Listen { address: config.listen, source };
+    let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
+    socket.set_nonblocking(true).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    let help = "1 when every part can serve, 0 otherwise; /readyz gives the reasons.";
+    let ready = register::gauge(&registry, "ncserverd_telemetry_ready", help)?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
+    let (stop, stopped) = oneshot::channel();
+    let (shown, interval) = (Shown { registry, readiness, ready }, config.rate_interval);
+    let thread = std::thread::Builder::new()
+        .name("telemetry".into())
+        .spawn(move || runtime.block_on(answer(socket, shown, interval, stopped)))
+        .map_err(Error::Thread)?;
+    Ok(Listener { address, stop: Some(stop), thread: Some(thread) })
+}
+
+#[derive(Clone)]
+struct Shown {
+    registry: Registry,
+    readiness: Readiness,
+    ready: IntGauge,
+}
+
+async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
+    let socket = match tokio::net::TcpListener::from_std(socket) {
+        Ok(socket) => Bounded::new(socket),
+        Err(error) => return tracing::error!("cannot answer for metrics: {error}"),
+    };
+    let lines = rate::log(shown.registry.clone(), interval);
+    let pages = axum::serve(socket, routes(shown));
+    tokio::select! {
+        _ = stopped => {}
+        () = lines => {}
+        result = async { pages.await } => {
+            if let Err(error) = result {
+                tracing::error!("metrics are no longer answered: {error}");
+            }
+        }
+    }
+}
+
+fn routes(shown: Shown) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(shown)
+}
+
+async fn metrics(State(shown): State<Shown>) -> Response {
+    shown.ready.set(i64::from(shown.readiness.reasons().is_empty()));
+    let encoder = TextEncoder::new();
+    match encoder.encode_to_string(&shown.registry.gather()) {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn readyz(State(shown): State<Shown>) -> Response {
+    let reasons = shown.readiness.reasons();
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "ready": reasons.is_empty(), "reasons": reasons });
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn request(address: SocketAddr, line: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(stream, "{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn started() -> (Listener, Readiness) {
+        let config = Config { listen: "127.0.0.1:0".parse().unwrap(), ..Config::default() };
+        let readiness = Readiness::new();
+        (serve(&config, super::super::registry().unwrap(), readiness.clone()).unwrap(), readiness)
+    }
+
+    #[test]
+    fn the_pages_answer() {
+        let (listener, readiness) = started();
+        let address = listener.address();
+        assert!(request(address, "GET /healthz").starts_with("HTTP/1.1 200"));
+        let metrics = request(address, "GET /metrics");
+        assert!(metrics.contains("text/plain; version=0.0.4"), "{metrics}");
+        assert!(metrics.contains("ncserverd_build_info{version="), "{metrics}");
+        let unready = request(address, "GET /readyz");
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        assert!(unready.contains(r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}]}"#), "{unready}");
+        assert!(metrics.contains("ncserverd_telemetry_ready 0"), "{metrics}");
+        readiness.ready("server");
+        assert!(request(address, "GET /metrics").contains("ncserverd_telemetry_ready 1"));
+        assert!(request(address, "GET /readyz").starts_with("HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn other_methods_and_paths_are_refused() {
+        let (listener, _readiness) = started();
+        assert!(request(listener.address(), "POST /metrics").starts_with("HTTP/1.1 405"));
+        assert!(request(listener.address(), "DELETE /readyz").starts_with("HTTP/1.1 405"));
+        assert!(request(listener.address(), "GET /").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn dropping_the_listener_frees_its_address() {
+        let (listener, _readiness) = started();
+        let address = listener.address();
+        drop(listener);
+        assert!(std::net::TcpListener::bind(address).is_ok());
+    }
+
+    #[test]
+    fn an_address_in_use_is_named() {
+        let (listener, readiness) = started();
+        let config = Config { listen: listener.address(), ..Config::default() };
+        let error = serve(&config, Registry::new(), readiness).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot listen on {} for metrics", listener.address())), "{error}");
+    }
+}

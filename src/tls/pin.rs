@@ -1,0 +1,82 @@
+//! Whom a peer trusts: one certificate, or the system's roots.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
+
+use super::{Error, Fingerprint};
+use crate::wire::ALPN;
+
+/// Which server certificates are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// This one alone, whatever name and dates it bears.
+    Fingerprint(Fingerprint),
+    /// What the system's roots vouch for.
+    System,
+}
+
+/// The client's side of the handshake: TLS 1.3, no 0-RTT, no certificate of its own.
+pub fn client_config(trust: &Trust) -> Result<QuicClientConfig, Error> {
+    let setup = |error: rustls::Error| Error::Setup(error.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, provider: provider.clone() }),
+        Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
+    };
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).map_err(setup)?;
+    let mut tls = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
+}
+
+/// Accepts one certificate.
+#[derive(Debug)]
+struct Pinned {
+    pin: Fingerprint,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if Fingerprint::of(end_entity) == self.pin {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("QUIC has no TLS 1.2".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,390 @@
+//! Blocks on the wire: a datagram each, or records of a unidirectional stream.
+//!
+//! Senders write the header into the room before a payload, so that a block leaves as one piece of memory. Receivers read the
+//! head of a datagram alone first: it names the request, and a block of a request that is not open costs nothing more. Neither
+//! form carries the length of the payload; that follows from the generation.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::{Violation, varint};
+use crate::block::{Block, Vector};
+use crate::object::Generation;
+
+/// Bytes of a datagram before the vector: kind, flags, alias, sequence number.
+const DATAGRAM_HEAD: usize = 6;
+/// Bytes of a record before the vector: the kind.
+const RECORD_HEAD: usize = 1;
+/// The sender has no unspent credit for the request after this block.
+const FLAG_LAST: u8 = 1;
+
+const SYSTEMATIC: u8 = 0x40;
+const SEEDED: u8 = 0x41;
+const EXPLICIT: u8 = 0x42;
+
+/// First byte of a unidirectional stream of blocks.
+const STREAM_BLOCKS: u8 = 0x50;
+/// First byte of a unidirectional stream with a whole object.
+const STREAM_OBJECT: u8 = 0x51;
+
+/// Which form of vector a block carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A source block, by its index.
+    Systematic,
+    /// A dense row, by its seed.
+    Seeded,
+    /// All n coefficients.
+    Explicit,
+}
+
+impl Kind {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            SYSTEMATIC => Some(Self::Systematic),
+            SEEDED => Some(Self::Seeded),
+            EXPLICIT => Some(Self::Explicit),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a vector of this kind where the generation has `n` blocks.
+    pub const fn vector_len(self, n: u16) -> usize {
+        match self {
+            Self::Systematic => 2,
+            Self::Seeded => 4,
+            Self::Explicit => n as usize,
+        }
+    }
+}
+
+/// The part of a datagram that says whom it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramHead {
+    /// Form of the vector.
+    pub kind: Kind,
+    /// The sender has spent all credit of the request with this block.
+    pub last: bool,
+    /// The request.
+    pub alias: u16,
+    /// Counts the datagrams of the request from 0, wrapping: a gap is a datagram lost or late.
+    pub seq: u16,
+}
+
+/// Bytes before the payload of a datagram with this vector.
+pub fn datagram_header_len(vector: &Vector) -> usize {
+    DATAGRAM_HEAD + vector_len(vector)
+}
+
+/// Bytes before the payload of a record with this vector.
+pub fn record_header_len(vector: &Vector) -> usize {
+    RECORD_HEAD + vector_len(vector)
+}
+
+/// Fills `out` with the header of a datagram.
+///
+/// # Panics
+/// If `out` is not [`datagram_header_len`] long.
+pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u16, last: bool) {
+    assert_eq!(out.len(), datagram_header_len(vector), "room for the header of a datagram");
+    out[0] = kind_byte(vector);
+    out[1] = if last { FLAG_LAST } else { 0 };
+    out[2..4].copy_from_slice(&alias.to_be_bytes());
+    out[4..6].copy_from_slice(&seq.to_be_bytes());
+    write_vector(&mut out[DATAGRAM_HEAD..], vector);
+}
+
+/// Fills `out` with the header of a record.
+///
+/// # Panics
+/// If `out` is not [`record_header_len`] long.
+pub fn write_record_header(out: &mut [u8], vector: &Vector) {
+    assert_eq!(out.len(), record_header_len(vector), "room for the header of a record");
+    out[0] = kind_byte(vector);
+    write_vector(&mut out[RECORD_HEAD..], vector);
+}
+
+/// Takes the head off a datagram; what is left is for [`parse_block`]. `None` for what is no block of this version.
+pub fn parse_datagram(datagram: &mut Bytes) -> Option<DatagramHead> {
+    let head = datagram.get(..DATAGRAM_HEAD)?;
+    let head = DatagramHead {
+        kind: Kind::from_byte(head[0])?,
+        last: head[1] & FLAG_LAST != 0,
+        alias: u16::from_be_bytes([head[2], head[3]]),
+        seq: u16::from_be_bytes([head[4], head[5]]),
+    };
+    datagram.advance(DATAGRAM_HEAD);
+    Some(head)
+}
+
+/// The vector and payload behind the head of a datagram for this generation. `None` unless every byte fits: the index lies in
+/// the generation and the payload has the length of its block.
+pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Option<Block> {
+    let vector = read_vector(kind, generation.n, &mut rest)?;
+    let expected = payload_len(&vector, generation)?;
+    (rest.len() == expected).then_some(Block { vector, payload: rest })
+}
+
+/// Bytes of the payload of a block with this vector; `None` for a source block that the generation does not have.
+pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
+    match vector {
+        Vector::Source(index) => (*index < generation.n).then(|| generation.block_length(*index)),
+        Vector::Seed(_) | Vector::Explicit(_) => usize::try_from(generation.block_bytes).ok(),
+    }
+}
+
+/// What a unidirectional stream carries, by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamHead {
+    /// Records of blocks of one request.
+    Blocks {
+        /// The request.
+        alias: u16,
+    },
+    /// The bytes of a META whose delivery is [`Stream`](super::message::Delivery::Stream).
+    Object {
+        /// The GET that asked for them.
+        request: u64,
+    },
+}
+
+impl StreamHead {
+    /// Appends the head.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Blocks { alias } => {
+                out.push(STREAM_BLOCKS);
+                out.extend_from_slice(&alias.to_be_bytes());
+            }
+            Self::Object { request } => {
+                out.push(STREAM_OBJECT);
+                varint::write(*request, out);
+            }
+        }
+    }
+
+    /// The head at the start of `input` and its length; `None` until there is more of it.
+    pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
+        let Some((kind, rest)) = input.split_first() else { return Ok(None) };
+        match *kind {
+            STREAM_BLOCKS => {
+                let Some(alias) = rest.first_chunk::<2>() else { return Ok(None) };
+                Ok(Some((Self::Blocks { alias: u16::from_be_bytes(*alias) }, 3)))
+            }
+            STREAM_OBJECT => {
+                let request = varint::read(rest).map_err(|_| Violation::Malformed("object stream"))?;
+                Ok(request.map(|(request, length)| (Self::Object { request }, 1 + length)))
+            }
+            _ => Err(Violation::Malformed("stream type")),
+        }
+    }
+}
+
+/// Cuts a stream of blocks, behind its head, into blocks.
+///
+/// Holds less than one record besides the last push if it is drained after every push.
+#[derive(Debug)]
+pub struct Records {
+    generation: Generation,
+    buffer: BytesMut,
+}
+
+impl Records {
+    /// A reader of the records of this generation.
+    pub fn new(generation: Generation) -> Self {
+        Self { generation, buffer: BytesMut::new() }
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next block, or `None` until more is pushed.
+    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    pub fn next(&mut self) -> Result<Option<Block>, Violation> {
+        const MALFORMED: Violation = Violation::Malformed("block record");
+        let Some(first) = self.buffer.first() else { return Ok(None) };
+        let kind = Kind::from_byte(*first).ok_or(MALFORMED)?;
+        let head = RECORD_HEAD + kind.vector_len(self.generation.n);
+        if self.buffer.len() < head {
+            return Ok(None);
+        }
+        let mut vector_bytes = Bytes::copy_from_slice(&self.buffer[RECORD_HEAD..head]);
+        let vector = read_vector(kind, self.generation.n, &mut vector_bytes).ok_or(MALFORMED)?;
+        let payload = payload_len(&vector, &self.generation).ok_or(MALFORMED)?;
+        if self.buffer.len() < head + payload {
+            self.buffer.reserve(head + payload - self.buffer.len());
+            return Ok(None);
+        }
+        self.buffer.advance(head);
+        Ok(Some(Block { vector, payload: self.buffer.split_to(payload).freeze() }))
+    }
+
+    /// Whether the stream may end here: no record is half received.
+    pub fn is_between_records(&self) -> bool {
+        self.buffer.is_empty()
+    }
+}
+
+fn vector_len(vector: &Vector) -> usize {
+    match vector {
+        Vector::Source(_) => 2,
+        Vector::Seed(_) => 4,
+        Vector::Explicit(coefficients) => coefficients.len(),
+    }
+}
+
+const fn kind_byte(vector: &Vector) -> u8 {
+    match vector {
+        Vector::Source(_) => SYSTEMATIC,
+        Vector::Seed(_) => SEEDED,
+        Vector::Explicit(_) => EXPLICIT,
+    }
+}
+
+fn write_vector(out: &mut [u8], vector: &Vector) {
+    match vector {
+        Vector::Source(index) => out.copy_from_slice(&index.to_be_bytes()),
+        Vector::Seed(seed) => out.copy_from_slice(&seed.to_be_bytes()),
+        Vector::Explicit(coefficients) => out.copy_from_slice(coefficients),
+    }
+}
+
+fn read_vector(kind: Kind, n: u16, input: &mut Bytes) -> Option<Vector> {
+    let length = kind.vector_len(n);
+    if input.len() < length {
+        return None;
+    }
+    let bytes = input.split_to(length);
+    match kind {
+        Kind::Systematic => Some(Vector::Source(u16::from_be_bytes(*bytes.first_chunk()?))),
+        Kind::Seeded => Some(Vector::Seed(u32::from_be_bytes(*bytes.first_chunk()?))),
+        Kind::Explicit => Some(Vector::Explicit(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::object::Shape;
+
+    fn generation(length: u64, block_bytes: u32, n_max: u16) -> Generation {
+        Shape::new(length, block_bytes, n_max).unwrap().generation(0).unwrap()
+    }
+
+    fn datagram(vector: &Vector, payload: &[u8], alias: u16, seq: u16, last: bool) -> Bytes {
+        let mut out = vec![0; datagram_header_len(vector)];
+        write_datagram_header(&mut out, vector, alias, seq, last);
+        out.extend_from_slice(payload);
+        out.into()
+    }
+
+    fn record(vector: &Vector, payload: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; record_header_len(vector)];
+        write_record_header(&mut out, vector);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    fn parse(mut bytes: Bytes, generation: &Generation) -> Option<(DatagramHead, Block)> {
+        let head = parse_datagram(&mut bytes)?;
+        Some((head, parse_block(head.kind, generation, bytes)?))
+    }
+
+    fn any_case() -> impl Strategy<Value = (Generation, Vector)> {
+        let generation = (1u64..20_000, (4u32..70).prop_map(|step| step * 16), 1u16..=64)
+            .prop_map(|(length, block_bytes, n_max)| generation(length, block_bytes, n_max));
+        generation.prop_flat_map(|generation| {
+            let n = generation.n;
+            let vector = prop_oneof![
+                (0..n).prop_map(Vector::Source),
+                any::<u32>().prop_map(Vector::Seed),
+                prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Explicit(row.into())),
+            ];
+            (Just(generation), vector)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn datagrams_round_trip_and_no_cut_one_is_taken(
+            (generation, vector) in any_case(), alias: u16, seq: u16, last: bool, fill: u8,
+        ) {
+            let payload = vec![fill; payload_len(&vector, &generation).unwrap()];
+            let bytes = datagram(&vector, &payload, alias, seq, last);
+            let (head, block) = parse(bytes.clone(), &generation).unwrap();
+            prop_assert_eq!((head.alias, head.seq, head.last), (alias, seq, last));
+            prop_assert_eq!(&block, &Block { vector, payload: payload.into() });
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(parse(bytes.slice(..cut), &generation), None);
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            prop_assert_eq!(parse(longer.into(), &generation), None);
+        }
+
+        #[test]
+        fn records_round_trip_however_they_are_cut((generation, vector) in any_case(), step in 1usize..40) {
+            let payload = vec![7; payload_len(&vector, &generation).unwrap()];
+            let bytes = [record(&vector, &payload), record(&vector, &payload)].concat();
+            let mut records = Records::new(generation);
+            let mut blocks = Vec::new();
+            for piece in bytes.chunks(step) {
+                records.push(piece);
+                while let Some(block) = records.next().unwrap() {
+                    blocks.push(block);
+                }
+            }
+            let block = Block { vector, payload: payload.into() };
+            prop_assert_eq!(blocks, [block.clone(), block]);
+            prop_assert!(records.is_between_records());
+        }
+    }
+
+    #[test]
+    fn header_sizes_are_those_of_the_packet_budget() {
+        assert_eq!(datagram_header_len(&Vector::Source(0)), 8);
+        assert_eq!(datagram_header_len(&Vector::Seed(0)), 10);
+        assert_eq!(datagram_header_len(&Vector::Explicit(vec![0; 64].into())), 70);
+        assert_eq!(record_header_len(&Vector::Source(0)), 3);
+        assert_eq!(record_header_len(&Vector::Seed(0)), 5);
+        assert_eq!(record_header_len(&Vector::Explicit(vec![0; 64].into())), 65);
+    }
+
+    #[test]
+    fn a_source_block_outside_the_generation_is_no_block() {
+        let generation = generation(100, 64, 4);
+        assert_eq!(parse(datagram(&Vector::Source(2), &[0; 64], 1, 1, false), &generation), None);
+        let mut records = Records::new(generation);
+        records.push(&record(&Vector::Source(2), &[0; 64]));
+        assert_eq!(records.next(), Err(Violation::Malformed("block record")));
+    }
+
+    #[test]
+    fn the_last_source_block_comes_without_padding() {
+        let generation = generation(100, 64, 4);
+        assert!(parse(datagram(&Vector::Source(1), &[0; 36], 1, 1, false), &generation).is_some());
+        assert!(parse(datagram(&Vector::Source(1), &[0; 64], 1, 1, false), &generation).is_none());
+    }
+
+    #[test]
+    fn unknown_kinds_are_no_blocks() {
+        for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=EXPLICIT).contains(kind)) {
+            assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0])), None);
+        }
+    }
+
+    #[test]
+    fn stream_heads_round_trip_from_every_cut() {
+        for head in [StreamHead::Blocks { alias: 0xbeef }, StreamHead::Object { request: 70_000 }] {
+            let mut bytes = Vec::new();
+            head.encode(&mut bytes);
+            assert_eq!(StreamHead::parse(&bytes), Ok(Some((head, bytes.len()))));
+            for cut in 0..bytes.len() {
+                assert_eq!(StreamHead::parse(&bytes[..cut]), Ok(None));
+            }
+        }
+        assert!(StreamHead::parse(&[0x40]).is_err());
+    }
+}

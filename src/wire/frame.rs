@@ -1,0 +1,573 @@
+//! The control stream: frames of type, length and body.
+//!
+//! A frame of an unknown type with the lowest bit set is skipped; with the bit clear it ends the connection. That is seen from
+//! its first bytes, as is a length above [`BODY_MAX`]: the reader never waits for, or keeps, a body that it will not take.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::message::{
+    AGENT_MAX, Accept, CONTENT_TYPE_MAX, Delivery, Get, Hello, INLINE_MAX, Message, Meta, PARAMETERS_MAX, PATH_MAX, RANGES_MAX,
+    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, StopReason, Subscribe, is_path,
+    is_stream_name,
+};
+use super::{Violation, varint};
+use crate::object::{SegmentId, Shape};
+
+/// Most bytes of a frame's body.
+pub const BODY_MAX: usize = 65_535;
+
+/// Frame types. Even ones that a side does not know end the connection, odd ones are skipped.
+mod kind {
+    pub(super) const HELLO: u64 = 0x00;
+    pub(super) const SUBSCRIBE: u64 = 0x06;
+    pub(super) const SUBSCRIBE_OK: u64 = 0x08;
+    pub(super) const ERROR: u64 = 0x0a;
+    pub(super) const UNSUBSCRIBE: u64 = 0x0c;
+    pub(super) const META: u64 = 0x0e;
+    pub(super) const REQUEST: u64 = 0x10;
+    pub(super) const CREDIT: u64 = 0x12;
+    pub(super) const STOP: u64 = 0x14;
+    pub(super) const REJECT: u64 = 0x16;
+    pub(super) const RANK: u64 = 0x17;
+    pub(super) const GOAWAY: u64 = 0x22;
+    pub(super) const GET: u64 = 0x24;
+
+    pub(super) const fn is_known(kind: u64) -> bool {
+        matches!(
+            kind,
+            HELLO
+                | SUBSCRIBE
+                | SUBSCRIBE_OK
+                | ERROR
+                | UNSUBSCRIBE
+                | META
+                | REQUEST
+                | CREDIT
+                | STOP
+                | REJECT
+                | RANK
+                | GOAWAY
+                | GET
+        )
+    }
+
+    pub(super) const fn may_be_skipped(kind: u64) -> bool {
+        kind & 1 == 1
+    }
+}
+
+/// HELLO parameters. 2 (roles) and 9, 12 to 14 of the drafts are reserved; `0x1f * N + 0x21` are there to be ignored.
+mod parameter {
+    pub(super) const MINOR: u64 = 1;
+    pub(super) const CODECS: u64 = 3;
+    pub(super) const FIELDS: u64 = 4;
+    pub(super) const GENERATORS: u64 = 5;
+    pub(super) const N_MAX: u64 = 6;
+    pub(super) const BLOCK_BYTES_MAX: u64 = 7;
+    pub(super) const SEGMENT_BYTES_MAX: u64 = 8;
+    pub(super) const REQUESTS_MAX: u64 = 10;
+    pub(super) const CREDIT_MAX: u64 = 11;
+    pub(super) const AGENT: u64 = 15;
+}
+
+/// Random linear coding over bytes.
+const CODEC_RLNC: u64 = 1;
+/// GF(2^8) with polynomial 0x11D and generator 2.
+const FIELD_11D: u64 = 0x1d;
+/// Philox4x32-10.
+const GENERATOR_PHILOX: u64 = 1;
+
+/// How META's bytes come.
+mod delivery {
+    pub(super) const INLINE: u8 = 0;
+    pub(super) const CODED: u8 = 1;
+    pub(super) const STREAM: u8 = 2;
+}
+
+/// Bits of a REQUEST's flags.
+mod accept {
+    pub(super) const CODED: u8 = 1;
+    pub(super) const SYSTEMATIC: u8 = 2;
+    pub(super) const DATAGRAMS: u8 = 4;
+    pub(super) const RECODED: u8 = 8;
+}
+
+/// Cuts what the control stream brings into messages, however it was split on its way.
+///
+/// Holds what was pushed and not taken yet. Drain it with [`Reader::next`] after every push: then it holds less than one frame
+/// besides the last push.
+#[derive(Debug, Default)]
+pub struct Reader {
+    buffer: BytesMut,
+    skip: usize,
+}
+
+impl Reader {
+    /// An empty reader.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        self.buffer.extend_from_slice(&bytes[skipped..]);
+    }
+
+    /// The next message, or `None` until more is pushed. After a violation the reader is of no use any more.
+    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    pub fn next(&mut self) -> Result<Option<Message>, Violation> {
+        loop {
+            let Some((kind, length, head)) = frame_head(&self.buffer)? else { return Ok(None) };
+            if !kind::is_known(kind) {
+                self.buffer.advance(head);
+                let skipped = length.min(self.buffer.len());
+                self.buffer.advance(skipped);
+                self.skip = length - skipped;
+                continue;
+            }
+            if self.buffer.len() < head + length {
+                return Ok(None);
+            }
+            self.buffer.advance(head);
+            let body = self.buffer.split_to(length).freeze();
+            return Message::parse(kind, body).map(Some);
+        }
+    }
+
+    /// Whether the stream may end here: no frame is half received.
+    pub fn is_between_frames(&self) -> bool {
+        self.buffer.is_empty() && self.skip == 0
+    }
+}
+
+/// Type, length and the bytes that both take, once they are all there.
+fn frame_head(input: &[u8]) -> Result<Option<(u64, usize, usize)>, Violation> {
+    let Some((kind, kind_length)) = varint::read(input).map_err(|_| Violation::Malformed("frame type"))? else { return Ok(None) };
+    if !kind::is_known(kind) && !kind::may_be_skipped(kind) {
+        return Err(Violation::UnknownFrame(kind));
+    }
+    let rest = &input[kind_length..];
+    let Some((length, length_length)) = varint::read(rest).map_err(|_| Violation::Malformed("frame length"))? else {
+        return Ok(None);
+    };
+    let body = usize::try_from(length).ok().filter(|length| *length <= BODY_MAX).ok_or(Violation::FrameTooLong(length))?;
+    Ok(Some((kind, body, kind_length + length_length)))
+}
+
+impl Message {
+    /// Appends the message as a frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        let kind = self.write_body(&mut body);
+        debug_assert!(body.len() <= BODY_MAX, "a frame of {} bytes", body.len());
+        varint::write(kind, out);
+        varint::write(body.len() as u64, out);
+        out.append(&mut body);
+    }
+
+    /// The message as a frame.
+    pub fn to_frame(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out.into()
+    }
+
+    fn write_body(&self, out: &mut Vec<u8>) -> u64 {
+        match self {
+            Self::Hello(hello) => write_hello(hello, out),
+            Self::Get(get) => write_get(get, out),
+            Self::Meta(meta) => write_meta(meta, out),
+            Self::Error(error) => write_error(error, out),
+            Self::Subscribe(subscribe) => write_subscribe(subscribe, out),
+            Self::SubscribeOk { request } => write_only(kind::SUBSCRIBE_OK, *request, out),
+            Self::Unsubscribe { request } => write_only(kind::UNSUBSCRIBE, *request, out),
+            Self::Request(request) => write_request(request, out),
+            Self::Credit { alias, blocks } => {
+                out.extend_from_slice(&alias.to_be_bytes());
+                varint::write(u64::from(*blocks), out);
+                kind::CREDIT
+            }
+            Self::Stop { alias, reason } => {
+                out.extend_from_slice(&alias.to_be_bytes());
+                varint::write(stop_value(*reason), out);
+                kind::STOP
+            }
+            Self::Reject { alias, code, retry_after_ms } => {
+                out.extend_from_slice(&alias.to_be_bytes());
+                varint::write(u64::from(code.value()), out);
+                varint::write(*retry_after_ms, out);
+                kind::REJECT
+            }
+            Self::Rank { alias, rank, useless, lost } => {
+                out.extend_from_slice(&alias.to_be_bytes());
+                [rank, useless, lost].into_iter().for_each(|count| varint::write(u64::from(*count), out));
+                kind::RANK
+            }
+            Self::GoAway { drain_ms } => write_only(kind::GOAWAY, *drain_ms, out),
+        }
+    }
+
+    /// The message in a frame of this type, which [`kind::is_known`].
+    fn parse(kind: u64, body: Bytes) -> Result<Self, Violation> {
+        let (name, parser): (&'static str, Parser) = match kind {
+            kind::HELLO => ("HELLO", parse_hello),
+            kind::GET => ("GET", |body| Ok(Self::Get(parse_get(body)?))),
+            kind::META => ("META", |body| Ok(Self::Meta(parse_meta(body)?))),
+            kind::ERROR => ("ERROR", |body| Ok(Self::Error(parse_error(body)?))),
+            kind::SUBSCRIBE => ("SUBSCRIBE", |body| Ok(Self::Subscribe(parse_subscribe(body)?))),
+            kind::SUBSCRIBE_OK => ("SUBSCRIBE_OK", |body| Ok(Self::SubscribeOk { request: body.varint()? })),
+            kind::UNSUBSCRIBE => ("UNSUBSCRIBE", |body| Ok(Self::Unsubscribe { request: body.varint()? })),
+            kind::REQUEST => ("REQUEST", |body| Ok(Self::Request(parse_request(body)?))),
+            kind::CREDIT => ("CREDIT", parse_credit),
+            kind::STOP => ("STOP", |body| Ok(Self::Stop { alias: body.u16()?, reason: stop_reason(body.varint()?) })),
+            kind::REJECT => ("REJECT", parse_reject),
+            kind::RANK => ("RANK", parse_rank),
+            kind::GOAWAY => ("GOAWAY", |body| Ok(Self::GoAway { drain_ms: body.varint()? })),
+            other => return Err(Violation::UnknownFrame(other)),
+        };
+        let mut body = Body(body);
+        let message = parser(&mut body).map_err(|fault| match fault {
+            Fault::Malformed => Violation::Malformed(name),
+            Fault::Violation(violation) => violation,
+        })?;
+        if body.0.is_empty() { Ok(message) } else { Err(Violation::Malformed(name)) }
+    }
+}
+
+type Parser = fn(&mut Body) -> Result<Message, Fault>;
+
+fn write_only(kind: u64, value: u64, out: &mut Vec<u8>) -> u64 {
+    varint::write(value, out);
+    kind
+}
+
+fn write_text(text: &str, max: usize, out: &mut Vec<u8>) {
+    debug_assert!(text.len() <= max, "a text of {} bytes where {max} are the most", text.len());
+    varint::write(text.len() as u64, out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
+    let numbers: [(u64, &[u64]); 9] = [
+        (parameter::MINOR, &[hello.minor.0, hello.minor.1]),
+        (parameter::CODECS, &[CODEC_RLNC]),
+        (parameter::FIELDS, &[FIELD_11D]),
+        (parameter::GENERATORS, &[GENERATOR_PHILOX]),
+        (parameter::N_MAX, &[u64::from(hello.n_max)]),
+        (parameter::BLOCK_BYTES_MAX, &[u64::from(hello.block_bytes_max)]),
+        (parameter::SEGMENT_BYTES_MAX, &[hello.segment_bytes_max]),
+        (parameter::REQUESTS_MAX, &[u64::from(hello.requests_max)]),
+        (parameter::CREDIT_MAX, &[u64::from(hello.credit_max)]),
+    ];
+    varint::write(numbers.len() as u64 + 1, out);
+    for (id, values) in numbers {
+        let mut value = Vec::new();
+        values.iter().for_each(|number| varint::write(*number, &mut value));
+        varint::write(id, out);
+        varint::write(value.len() as u64, out);
+        out.append(&mut value);
+    }
+    varint::write(parameter::AGENT, out);
+    write_text(&hello.agent, AGENT_MAX, out);
+    kind::HELLO
+}
+
+fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
+    let mut hello = Hello::defaults();
+    let mut seen = Vec::new();
+    let count = body.varint()?;
+    if count > PARAMETERS_MAX {
+        return Err(Fault::Malformed);
+    }
+    for _ in 0..count {
+        let id = body.varint()?;
+        let length = body.length(BODY_MAX)?;
+        if seen.contains(&id) {
+            return Err(Fault::Malformed);
+        }
+        seen.push(id);
+        let mut value = Body(body.take(length)?);
+        match id {
+            parameter::MINOR => hello.minor = (value.varint()?, value.varint()?),
+            parameter::CODECS => value.list_with(CODEC_RLNC, "codec")?,
+            parameter::FIELDS => value.list_with(FIELD_11D, "field")?,
+            parameter::GENERATORS => value.list_with(GENERATOR_PHILOX, "coefficient generator")?,
+            parameter::N_MAX => hello.n_max = value.at_most()?,
+            parameter::BLOCK_BYTES_MAX => hello.block_bytes_max = value.at_most()?,
+            parameter::SEGMENT_BYTES_MAX => hello.segment_bytes_max = value.varint()?,
+            parameter::REQUESTS_MAX => hello.requests_max = value.at_most()?,
+            parameter::CREDIT_MAX => hello.credit_max = value.at_most()?,
+            parameter::AGENT => hello.agent = value.rest_as_agent()?,
+            _ => continue,
+        }
+        if !value.0.is_empty() {
+            return Err(Fault::Malformed);
+        }
+    }
+    if hello.minor.0 > hello.minor.1 {
+        return Err(Fault::Malformed);
+    }
+    Ok(Message::Hello(hello))
+}
+
+fn write_get(get: &Get, out: &mut Vec<u8>) -> u64 {
+    debug_assert!(is_path(&get.path), "not a path: {:?}", get.path);
+    varint::write(get.request, out);
+    write_text(&get.path, PATH_MAX, out);
+    varint::write(get.offset, out);
+    varint::write(get.length.unwrap_or(0), out);
+    kind::GET
+}
+
+fn parse_get(body: &mut Body) -> Result<Get, Fault> {
+    let (request, path) = (body.varint()?, body.path()?);
+    let (offset, length) = (body.varint()?, body.varint()?);
+    Ok(Get { request, path, offset, length: (length > 0).then_some(length) })
+}
+
+fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
+    debug_assert!(is_path(&meta.path), "not a path: {:?}", meta.path);
+    varint::write(meta.request, out);
+    write_text(&meta.path, PATH_MAX, out);
+    out.extend_from_slice(meta.id.as_bytes());
+    varint::write(meta.offset, out);
+    varint::write(meta.length, out);
+    varint::write(meta.object_length.map_or(0, |length| length.saturating_add(1)), out);
+    out.extend_from_slice(&meta.version.to_be_bytes());
+    varint::write(meta.max_age_ms, out);
+    write_text(&meta.content_type, CONTENT_TYPE_MAX, out);
+    match &meta.delivery {
+        Delivery::Inline(bytes) => {
+            debug_assert!(bytes.len() <= INLINE_MAX && bytes.len() as u64 == meta.length, "inline bytes of another length");
+            out.push(delivery::INLINE);
+            out.extend_from_slice(bytes);
+        }
+        Delivery::Coded(shape) => {
+            debug_assert_eq!(shape.length(), meta.length, "the shape belongs to other bytes");
+            out.push(delivery::CODED);
+            varint::write(u64::from(shape.block_bytes()), out);
+            varint::write(u64::from(shape.n_max()), out);
+        }
+        Delivery::Stream => out.push(delivery::STREAM),
+    }
+    debug_assert!(meta.signature.len() <= SIGNATURE_MAX, "a signature of {} bytes", meta.signature.len());
+    varint::write(meta.signature.len() as u64, out);
+    out.extend_from_slice(&meta.signature);
+    kind::META
+}
+
+fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
+    let (request, path) = (body.varint()?, body.path()?);
+    let id = SegmentId::from_bytes(body.array()?);
+    let (offset, length) = (body.varint()?, body.varint()?);
+    let object_length = body.varint()?.checked_sub(1);
+    let end = offset.checked_add(length).filter(|end| *end <= varint::MAX).ok_or(Fault::Malformed)?;
+    if object_length.is_some_and(|object_length| end > object_length) {
+        return Err(Fault::Malformed);
+    }
+    let version = u64::from_be_bytes(body.array()?);
+    let max_age_ms = body.varint()?;
+    let content_type = body.text(CONTENT_TYPE_MAX)?;
+    if !content_type.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+        return Err(Fault::Malformed);
+    }
+    let delivery = match body.u8()? {
+        delivery::INLINE => {
+            let length = usize::try_from(length).ok().filter(|length| *length <= INLINE_MAX).ok_or(Fault::Malformed)?;
+            Delivery::Inline(body.take(length)?)
+        }
+        delivery::CODED => {
+            let (block_bytes, n_max) = (body.at_most()?, body.at_most()?);
+            Delivery::Coded(Shape::new(length, block_bytes, n_max).map_err(|_| Fault::Malformed)?)
+        }
+        delivery::STREAM => Delivery::Stream,
+        _ => return Err(Fault::Malformed),
+    };
+    let signature_length = body.length(SIGNATURE_MAX)?;
+    let signature = body.take(signature_length)?;
+    Ok(Meta { request, path, id, offset, length, object_length, version, max_age_ms, content_type, delivery, signature })
+}
+
+fn write_error(error: &RequestError, out: &mut Vec<u8>) -> u64 {
+    varint::write(error.request, out);
+    varint::write(u64::from(error.code.value()), out);
+    varint::write(error.retry_after_ms, out);
+    write_text(&error.reason, REASON_MAX, out);
+    kind::ERROR
+}
+
+fn parse_error(body: &mut Body) -> Result<RequestError, Fault> {
+    Ok(RequestError {
+        request: body.varint()?,
+        code: RequestCode::from_value(body.varint()?),
+        retry_after_ms: body.varint()?,
+        reason: body.text(REASON_MAX)?,
+    })
+}
+
+fn write_subscribe(subscribe: &Subscribe, out: &mut Vec<u8>) -> u64 {
+    debug_assert!(is_stream_name(&subscribe.stream), "not the name of a stream: {:?}", subscribe.stream);
+    varint::write(subscribe.request, out);
+    write_text(&subscribe.stream, STREAM_NAME_MAX, out);
+    kind::SUBSCRIBE
+}
+
+fn parse_subscribe(body: &mut Body) -> Result<Subscribe, Fault> {
+    let (request, stream) = (body.varint()?, body.text(STREAM_NAME_MAX)?);
+    if is_stream_name(&stream) { Ok(Subscribe { request, stream }) } else { Err(Fault::Malformed) }
+}
+
+fn write_request(request: &Request, out: &mut Vec<u8>) -> u64 {
+    debug_assert!(request.ranges.len() <= RANGES_MAX, "{} ranges", request.ranges.len());
+    out.extend_from_slice(&request.alias.to_be_bytes());
+    out.extend_from_slice(request.segment.as_bytes());
+    varint::write(u64::from(request.generation), out);
+    varint::write(request.deadline_ms, out);
+    varint::write(u64::from(request.credit), out);
+    let Accept { coded, systematic, datagrams, recoded } = request.accept;
+    let bits =
+        [(coded, accept::CODED), (systematic, accept::SYSTEMATIC), (datagrams, accept::DATAGRAMS), (recoded, accept::RECODED)];
+    out.push(bits.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit));
+    varint::write(request.ranges.len() as u64, out);
+    for (first, count) in &request.ranges {
+        varint::write(u64::from(*first), out);
+        varint::write(u64::from(*count), out);
+    }
+    kind::REQUEST
+}
+
+fn parse_request(body: &mut Body) -> Result<Request, Fault> {
+    let alias = body.u16()?;
+    let segment = SegmentId::from_bytes(body.array()?);
+    let (generation, deadline_ms, credit) = (body.at_most()?, body.varint()?, body.at_most()?);
+    let flags = body.u8()?;
+    let accept = Accept {
+        coded: flags & accept::CODED != 0,
+        systematic: flags & accept::SYSTEMATIC != 0,
+        datagrams: flags & accept::DATAGRAMS != 0,
+        recoded: flags & accept::RECODED != 0,
+    };
+    if !accept.coded && !accept.systematic {
+        return Err(Fault::Malformed);
+    }
+    let count = body.length(RANGES_MAX)?;
+    let mut ranges = Vec::with_capacity(count);
+    let mut end = 0;
+    for _ in 0..count {
+        let (first, blocks): (u16, u16) = (body.at_most()?, body.at_most()?);
+        let next = first.checked_add(blocks).filter(|next| blocks > 0 && first >= end && *next <= Shape::N_LIMIT);
+        end = next.ok_or(Fault::Malformed)?;
+        ranges.push((first, blocks));
+    }
+    Ok(Request { alias, segment, generation, deadline_ms, credit, accept, ranges })
+}
+
+fn parse_credit(body: &mut Body) -> Result<Message, Fault> {
+    let (alias, blocks) = (body.u16()?, body.at_most()?);
+    if blocks > 0 { Ok(Message::Credit { alias, blocks }) } else { Err(Fault::Malformed) }
+}
+
+fn parse_reject(body: &mut Body) -> Result<Message, Fault> {
+    let (alias, code) = (body.u16()?, RequestCode::from_value(body.varint()?));
+    Ok(Message::Reject { alias, code, retry_after_ms: body.varint()? })
+}
+
+fn parse_rank(body: &mut Body) -> Result<Message, Fault> {
+    let alias = body.u16()?;
+    Ok(Message::Rank { alias, rank: body.at_most()?, useless: body.at_most()?, lost: body.at_most()? })
+}
+
+const fn stop_value(reason: StopReason) -> u64 {
+    match reason {
+        StopReason::Complete => 0,
+        StopReason::Deadline => 1,
+        StopReason::Cancelled => 2,
+    }
+}
+
+/// A reason that this version does not know is a cancellation.
+const fn stop_reason(value: u64) -> StopReason {
+    match value {
+        0 => StopReason::Complete,
+        1 => StopReason::Deadline,
+        _ => StopReason::Cancelled,
+    }
+}
+
+/// Why a body is not taken.
+enum Fault {
+    Malformed,
+    Violation(Violation),
+}
+
+/// What is left of a body.
+struct Body(Bytes);
+
+impl Body {
+    fn varint(&mut self) -> Result<u64, Fault> {
+        let (value, length) = varint::read(&self.0).ok().flatten().ok_or(Fault::Malformed)?;
+        self.0.advance(length);
+        Ok(value)
+    }
+
+    /// A varint that fits the narrower type of its field.
+    fn at_most<T: TryFrom<u64>>(&mut self) -> Result<T, Fault> {
+        T::try_from(self.varint()?).map_err(|_| Fault::Malformed)
+    }
+
+    /// A varint that counts at most `max` things.
+    fn length(&mut self, max: usize) -> Result<usize, Fault> {
+        usize::try_from(self.varint()?).ok().filter(|length| *length <= max).ok_or(Fault::Malformed)
+    }
+
+    fn take(&mut self, length: usize) -> Result<Bytes, Fault> {
+        if length > self.0.len() { Err(Fault::Malformed) } else { Ok(self.0.split_to(length)) }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let bytes = self.take(N)?;
+        <[u8; N]>::try_from(&bytes[..]).map_err(|_| Fault::Malformed)
+    }
+
+    fn u8(&mut self) -> Result<u8, Fault> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, Fault> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn text(&mut self, max: usize) -> Result<String, Fault> {
+        let length = self.length(max)?;
+        let bytes = self.take(length)?;
+        String::from_utf8(bytes.into()).map_err(|_| Fault::Malformed)
+    }
+
+    fn path(&mut self) -> Result<String, Fault> {
+        let path = self.text(PATH_MAX)?;
+        if is_path(&path) { Ok(path) } else { Err(Fault::Malformed) }
+    }
+
+    /// The whole rest as the name of an agent.
+    fn rest_as_agent(&mut self) -> Result<String, Fault> {
+        let bytes = self.take(self.0.len())?;
+        if bytes.len() > AGENT_MAX || !bytes.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
+            return Err(Fault::Malformed);
+        }
+        String::from_utf8(bytes.into()).map_err(|_| Fault::Malformed)
+    }
+
+    /// The whole rest as a list of numbers that has to contain `wanted`.
+    fn list_with(&mut self, wanted: u64, what: &'static str) -> Result<(), Fault> {
+        let mut found = false;
+        while !self.0.is_empty() {
+            found |= self.varint()? == wanted;
+        }
+        if found { Ok(()) } else { Err(Fault::Violation(Violation::Unsupported(what))) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

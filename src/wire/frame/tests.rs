@@ -1,0 +1,269 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn path() -> impl Strategy<Value = String> {
+    "/[!-~]{0,60}"
+}
+
+fn any_varint() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..200, 0..=varint::MAX]
+}
+
+fn hello() -> impl Strategy<Value = Message> {
+    let limits = (any::<u16>(), any::<u32>(), any_varint(), any::<u16>(), any::<u32>());
+    (0u64..9, 0u64..9, limits, "[ -~]{0,64}").prop_map(|(low, more, limits, agent)| {
+        let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
+        let minor = (low, low + more);
+        Message::Hello(Hello { minor, n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max, agent })
+    })
+}
+
+fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
+    let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024)
+        .prop_map(|(length, step, n_max)| (length, Delivery::Coded(Shape::new(length, step * 16, n_max).unwrap())));
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..400).prop_map(|bytes| (bytes.len() as u64, Delivery::Inline(bytes.into()))),
+        shape,
+        (0u64..1 << 40).prop_map(|length| (length, Delivery::Stream)),
+    ]
+}
+
+fn meta() -> impl Strategy<Value = Message> {
+    let texts = (path(), "[ -~]{0,40}", prop::collection::vec(any::<u8>(), 0..=SIGNATURE_MAX));
+    let numbers = (any_varint(), 0u64..1 << 50, prop::option::of(0u64..1 << 50), any::<u64>(), any_varint());
+    (texts, numbers, any::<[u8; 32]>(), delivery()).prop_map(|(texts, numbers, id, (length, delivery))| {
+        let (path, content_type, signature) = texts;
+        let (request, offset, more, version, max_age_ms) = numbers;
+        Message::Meta(Meta {
+            request,
+            path,
+            id: SegmentId::from_bytes(id),
+            offset,
+            length,
+            object_length: more.map(|more| offset + length + more),
+            version,
+            max_age_ms,
+            content_type,
+            delivery,
+            signature: signature.into(),
+        })
+    })
+}
+
+fn ranges() -> impl Strategy<Value = Vec<(u16, u16)>> {
+    prop::collection::vec((0u16..8, 1u16..8), 0..=RANGES_MAX).prop_map(|gaps| {
+        let mut end = 0;
+        gaps.into_iter()
+            .map(|(gap, count)| {
+                let first = end + gap;
+                end = first + count;
+                (first, count)
+            })
+            .collect()
+    })
+}
+
+fn request() -> impl Strategy<Value = Message> {
+    let numbers = (any::<u16>(), any::<u32>(), any_varint(), any::<u32>());
+    (numbers, any::<[u8; 32]>(), any::<[bool; 4]>(), ranges()).prop_map(|(numbers, id, flags, ranges)| {
+        let (alias, generation, deadline_ms, credit) = numbers;
+        let [coded, systematic, datagrams, recoded] = flags;
+        let accept = Accept { coded: coded || !systematic, systematic, datagrams, recoded };
+        let segment = SegmentId::from_bytes(id);
+        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges })
+    })
+}
+
+fn request_code() -> impl Strategy<Value = RequestCode> {
+    use RequestCode::{Changed, Deadline, GoingAway, Internal, Limit, Origin, Overload, Unknown};
+    prop::sample::select(vec![Unknown, Deadline, Overload, Limit, Origin, Changed, GoingAway, Internal])
+}
+
+fn stop() -> impl Strategy<Value = StopReason> {
+    prop::sample::select(vec![StopReason::Complete, StopReason::Deadline, StopReason::Cancelled])
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        hello(),
+        meta(),
+        request(),
+        (any_varint(), path(), any_varint(), prop::option::of(1..=varint::MAX))
+            .prop_map(|(request, path, offset, length)| Message::Get(Get { request, path, offset, length })),
+        (any_varint(), request_code(), any_varint(), "\\PC{0,60}").prop_map(|(request, code, retry_after_ms, reason)| {
+            Message::Error(RequestError { request, code, retry_after_ms, reason })
+        }),
+        (any_varint(), "[0-9A-Za-z_.-]{1,128}").prop_map(|(request, stream)| Message::Subscribe(Subscribe { request, stream })),
+        any_varint().prop_map(|request| Message::SubscribeOk { request }),
+        any_varint().prop_map(|request| Message::Unsubscribe { request }),
+        any_varint().prop_map(|drain_ms| Message::GoAway { drain_ms }),
+        (any::<u16>(), 1..=u32::MAX).prop_map(|(alias, blocks)| Message::Credit { alias, blocks }),
+        (any::<u16>(), stop()).prop_map(|(alias, reason)| Message::Stop { alias, reason }),
+        (any::<u16>(), request_code(), any_varint()).prop_map(|(alias, code, retry_after_ms)| Message::Reject {
+            alias,
+            code,
+            retry_after_ms
+        }),
+        (any::<u16>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(alias, rank, useless, lost)| Message::Rank {
+            alias,
+            rank,
+            useless,
+            lost
+        }),
+    ]
+}
+
+fn read_all(reader: &mut Reader) -> Result<Vec<Message>, Violation> {
+    std::iter::from_fn(|| reader.next().transpose()).collect()
+}
+
+fn read_one(frame: &[u8]) -> Result<Option<Message>, Violation> {
+    let mut reader = Reader::new();
+    reader.push(frame);
+    reader.next()
+}
+
+/// A frame of any type and body, also such as `encode` never makes.
+fn raw(kind: u64, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    varint::write(kind, &mut out);
+    varint::write(body.len() as u64, &mut out);
+    out.extend_from_slice(body);
+    out
+}
+
+/// The type and body of the frame of a message.
+fn taken_apart(message: &Message) -> (u64, Vec<u8>) {
+    let mut body = Vec::new();
+    let kind = message.write_body(&mut body);
+    (kind, body)
+}
+
+proptest! {
+    #[test]
+    fn messages_round_trip_however_they_are_cut(messages in prop::collection::vec(message(), 1..5), step in 1usize..50) {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| message.encode(&mut bytes));
+        let mut reader = Reader::new();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(step) {
+            reader.push(piece);
+            found.extend(read_all(&mut reader).unwrap());
+        }
+        prop_assert_eq!(found, messages);
+        prop_assert!(reader.is_between_frames());
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_waits_for_the_rest(message in message()) {
+        let frame = message.to_frame();
+        for cut in 0..frame.len() {
+            prop_assert_eq!(read_one(&frame[..cut]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_body_cut_or_lengthened_is_malformed(message in message()) {
+        let (kind, mut body) = taken_apart(&message);
+        for cut in 0..body.len() {
+            prop_assert!(read_one(&raw(kind, &body[..cut])).is_err(), "cut at {}", cut);
+        }
+        body.push(0);
+        prop_assert!(read_one(&raw(kind, &body)).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_one(&bytes);
+    }
+
+    #[test]
+    fn no_body_makes_it_panic_and_what_is_taken_has_one_encoding(
+        kind in prop::sample::select(vec![0u64, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23, 34, 36]),
+        body in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
+    ) {
+        if let Ok(Some(message)) = read_one(&raw(kind, &body)) {
+            prop_assert_eq!(read_one(&message.to_frame()), Ok(Some(message)));
+        }
+    }
+}
+
+#[test]
+fn ignorable_frames_are_skipped_even_in_pieces() {
+    let mut bytes = raw(0x21, &[9; 3000]);
+    Message::GoAway { drain_ms: 5 }.encode(&mut bytes);
+    bytes.extend(raw(0x1f, &[]));
+    for step in [1, 7, 4096] {
+        let mut reader = Reader::new();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(step) {
+            reader.push(piece);
+            found.extend(read_all(&mut reader).unwrap());
+            assert!(reader.buffer.len() < 16, "the skipped body is not kept");
+        }
+        assert_eq!(found, [Message::GoAway { drain_ms: 5 }]);
+        assert!(reader.is_between_frames());
+    }
+}
+
+#[test]
+fn unknown_even_types_and_long_frames_are_seen_from_their_head() {
+    assert_eq!(read_one(&[0x02]), Err(Violation::UnknownFrame(2)));
+    assert_eq!(read_one(&[0x1a]), Err(Violation::UnknownFrame(0x1a)));
+    assert_eq!(read_one(&[0x21, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
+    assert_eq!(read_one(&[0x24, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
+    assert_eq!(read_one(&[0x40, 0x24]), Err(Violation::Malformed("frame type")));
+}
+
+#[test]
+fn hello_parameters_unknown_repeated_missing() {
+    assert_eq!(read_one(&raw(0, &[0])), Ok(Some(Message::Hello(Hello::defaults()))));
+    let grease = [1, 0x21, 3, 1, 2, 3];
+    assert_eq!(read_one(&raw(0, &grease)), Ok(Some(Message::Hello(Hello::defaults()))));
+    let repeated = [2, 6, 1, 16, 6, 1, 16];
+    assert_eq!(read_one(&raw(0, &repeated)), Err(Violation::Malformed("HELLO")));
+    let inverted = [1, 1, 2, 3, 2];
+    assert_eq!(read_one(&raw(0, &inverted)), Err(Violation::Malformed("HELLO")));
+    let other_field = [1, 4, 1, 0x1b];
+    assert_eq!(read_one(&raw(0, &other_field)), Err(Violation::Unsupported("field")));
+    let both_fields = [1, 4, 2, 0x1b, 0x1d];
+    assert_eq!(read_one(&raw(0, &both_fields)), Ok(Some(Message::Hello(Hello::defaults()))));
+}
+
+#[test]
+fn versions_agree_on_the_highest_common_minor() {
+    let with = |low, high| Hello { minor: (low, high), ..Hello::defaults() };
+    assert_eq!(with(0, 3).agree(&with(1, 2)), Ok(2));
+    assert_eq!(with(0, 0).agree(&with(0, 7)), Ok(0));
+    assert_eq!(with(0, 0).agree(&with(1, 7)), Err(Violation::Version));
+}
+
+#[test]
+fn huge_numbers_cost_nothing() {
+    let id = [0; 32];
+    let mut body = vec![0, 1, b'/'];
+    body.extend_from_slice(&id);
+    varint::write(0, &mut body);
+    varint::write(varint::MAX, &mut body);
+    varint::write(0, &mut body);
+    body.extend_from_slice(&[0; 8]);
+    body.extend_from_slice(&[0, 0, delivery::CODED]);
+    varint::write(u64::from(u32::MAX), &mut body);
+    varint::write(65_535, &mut body);
+    body.push(0);
+    assert_eq!(read_one(&raw(kind::META, &body)), Err(Violation::Malformed("META")));
+}
+
+#[test]
+fn requests_with_disordered_ranges_or_nothing_accepted_are_malformed() {
+    let mut head = vec![0, 1];
+    head.extend_from_slice(&[0; 32]);
+    head.extend_from_slice(&[0, 0, 1]);
+    let with = |tail: &[u8]| read_one(&raw(kind::REQUEST, &[&head[..], tail].concat()));
+    assert!(with(&[3, 0]).is_ok());
+    assert!(with(&[3, 2, 0, 4, 4, 1]).is_ok());
+    for tail in [&[0, 0][..], &[12, 0], &[3, 2, 0, 4, 3, 1], &[3, 1, 0, 0], &[3, 1, 0x40, 0x80, 0x47, 0xff], &[3, 0x40, 65]] {
+        assert_eq!(with(tail), Err(Violation::Malformed("REQUEST")), "{tail:?}");
+    }
+}

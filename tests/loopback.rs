@@ -1,0 +1,192 @@
+//! The data path over real sockets without an origin: store, device, ring, encoder and session on one side, a client on the other.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ncserverd::object::{Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
+use ncserverd::ring::{Ring, SessionId};
+use ncserverd::session::{self, Ask, driver};
+use ncserverd::store::{Placement, Store};
+use ncserverd::tls::{self, ServerIdentity, Trust};
+use ncserverd::{device, encoder, endpoint, peer, ring, store};
+use prometheus::Registry;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{mpsc, watch};
+
+struct Server {
+    address: SocketAddr,
+    fingerprint: tls::Fingerprint,
+    registry: Registry,
+    ring: Ring,
+    _directory: tempfile::TempDir,
+    _settings: watch::Sender<encoder::Config>,
+    _arrivals: mpsc::Sender<encoder::Arrival>,
+    _drain: watch::Sender<Option<Duration>>,
+    _device: device::Thread,
+}
+
+/// A server that holds these objects, cut in this way.
+async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_pass: FirstPass, ring: ring::Config) -> Server {
+    let registry = Registry::new();
+    let device = device::Config { cpu_threads: "2".parse().unwrap(), ..device::Config::default() };
+    let (device, thread) = device::Device::open(&device, &registry).unwrap();
+    let store = Store::new(&store::Config::default(), device.clone(), store::Metrics::new(&registry).unwrap());
+    let mut answers = HashMap::new();
+    for (path, bytes) in objects {
+        let shape = Shape::new(bytes.len() as u64, block_bytes, n_max).unwrap();
+        let placement = Placement { first_pass, ..Placement::default() };
+        let held = store.insert(bytes.clone().into(), shape, placement).await.unwrap();
+        let resolved = Resolved {
+            path: (*path).to_owned(),
+            id: held.lease.id,
+            offset: 0,
+            length: bytes.len() as u64,
+            object_length: Some(bytes.len() as u64),
+            version: 1,
+            max_age: Duration::from_secs(60),
+            content_type: "video/mp4".into(),
+            body: Body::Coded(held),
+        };
+        answers.insert((*path).to_owned(), resolved);
+    }
+    let ring = Ring::new(&ring, ring::Metrics::new(&registry).unwrap());
+    let (settings, watch_settings) = watch::channel(encoder::Config::default());
+    let (arrivals, heard) = mpsc::channel(1);
+    let metrics = encoder::Metrics::new(&registry, device.backend(), device.kernel()).unwrap();
+    let segments = store.clone();
+    let encoder =
+        encoder::Encoder::new(encoder::Config::default(), ring.clone(), store, device, metrics, StdRng::seed_from_u64(1));
+    tokio::spawn(encoder.run(heard, watch_settings));
+
+    let (asks, mut questions) = mpsc::channel(64);
+    tokio::spawn(async move {
+        while let Some(ask) = questions.recv().await {
+            match ask {
+                Ask::Resolve { get, reply } => {
+                    let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such object".into() };
+                    let _ = reply.send(answers.get(&get.path).cloned().ok_or_else(unknown));
+                }
+                Ask::Find { id, reply } => drop(reply.send(segments.lookup(&id))),
+                Ask::Subscribe { .. } => {}
+            }
+        }
+    });
+    let (drain, drained) = watch::channel(None);
+    let session = session::Config::default();
+    let context = driver::Context {
+        ring: ring.clone(),
+        asks,
+        config: session,
+        metrics: session::Metrics::new(&registry).unwrap(),
+        drain: drained,
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let identity =
+        ServerIdentity::open(&tls::Config { directory: Some(directory.path().to_owned()), ..tls::Config::default() }).unwrap();
+    let config = endpoint::Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..endpoint::Config::default() };
+    let endpoint = endpoint::open(&config, session.idle_timeout, &identity).unwrap().remove(0);
+    let address = endpoint.local_addr().unwrap();
+    let metrics = endpoint::Metrics::new(&registry).unwrap();
+    let next = Arc::new(AtomicU64::new(0));
+    let serve = move |connection| driver::run(connection, SessionId(next.fetch_add(1, Ordering::Relaxed)), context.clone());
+    tokio::spawn(endpoint::accept(endpoint, config, metrics, serve));
+    let fingerprint = identity.fingerprint();
+    Server {
+        address,
+        fingerprint,
+        registry,
+        ring,
+        _directory: directory,
+        _settings: settings,
+        _arrivals: arrivals,
+        _drain: drain,
+        _device: thread,
+    }
+}
+
+async fn connect(server: &Server) -> peer::Client {
+    let place = server.address.to_string().parse().unwrap();
+    peer::Client::connect(peer::Config::new(place, Trust::Fingerprint(server.fingerprint))).await.unwrap()
+}
+
+async fn read(client: &peer::Client, path: &str) -> Vec<u8> {
+    let mut object = client.open(path, None).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(part) = object.next().await {
+        bytes.extend_from_slice(&part.unwrap());
+    }
+    bytes
+}
+
+fn clip(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn value(registry: &Registry, name: &str) -> f64 {
+    let families = registry.gather();
+    let family = families.iter().find(|family| family.name() == name).expect("the series is there");
+    family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coded_blocks_arrive_over_streams_and_datagrams() {
+    for (block_bytes, n_max) in [(4096, 128), (1088, 64), (64, 1), (16_384, 8)] {
+        let bytes = clip(1_000_003);
+        let server = serve(&[("/a/b.mp4", bytes.clone())], block_bytes, n_max, FirstPass::Coded, ring::Config::default()).await;
+        let client = connect(&server).await;
+        assert!(read(&client, "/a/b.mp4").await == bytes, "k = {block_bytes}, n = {n_max}");
+        assert_eq!(value(&server.registry, "ncserverd_ring_copied_bytes_total"), 0.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn source_blocks_arrive_where_the_stream_wants_them_first() {
+    for (block_bytes, n_max) in [(4096, 128), (1088, 64)] {
+        let bytes = clip(700_001);
+        let server = serve(&[("/a/b", bytes.clone())], block_bytes, n_max, FirstPass::Systematic, ring::Config::default()).await;
+        let client = connect(&server).await;
+        assert!(read(&client, "/a/b").await == bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_share_a_small_ring() {
+    let bytes = clip(2_000_000);
+    for max_reuse in [1, 4] {
+        let small = ring::Config { bytes: bytesize::ByteSize::mib(1), max_reuse };
+        let server = serve(&[("/a/b", bytes.clone())], 4096, 64, FirstPass::Coded, small).await;
+        let clients = futures_util::future::join_all((0..12).map(|_| connect(&server))).await;
+        for read in futures_util::future::join_all(clients.iter().map(|client| read(client, "/a/b"))).await {
+            assert!(read == bytes);
+        }
+        drop(clients);
+        for _ in 0..100 {
+            server.ring.publish_metrics();
+            if value(&server.registry, "ncserverd_session_open_sessions") == 0.0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(value(&server.registry, "ncserverd_session_open_sessions"), 0.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_refused() {
+    let server = serve(&[], 4096, 64, FirstPass::Coded, ring::Config::default()).await;
+    let client = connect(&server).await;
+    let error = client.open("/a/b", None).await.unwrap_err();
+    assert!(matches!(&error, peer::Error::Refused(refusal) if refusal.code == RefusalCode::Unknown), "{error:?}");
+    let wrong = Trust::Fingerprint("00".repeat(32).parse().unwrap());
+    let place = server.address.to_string();
+    assert!(
+        peer::Client::connect(peer::Config::new(place.parse().unwrap(), wrong)).await.is_err(),
+        "another certificate is not trusted"
+    );
+}

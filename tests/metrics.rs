@@ -1,0 +1,169 @@
+//! What a started server shows at `/metrics`, what `docs/metrics.md` says about it, and what `deploy/` makes of it: one set of names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A family of series, but for its values.
+#[derive(Debug, PartialEq, Eq)]
+struct Family {
+    kind: String,
+    labels: BTreeSet<String>,
+    help: String,
+}
+
+/// A server without configuration, on ports that the system chooses.
+struct Server {
+    process: Child,
+    metrics: SocketAddr,
+    _state: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let state = TempDir::new().unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_ncserverd"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"])
+            .env("STATE_DIRECTORY", state.path())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let log = process.stderr.take().unwrap();
+        let (found, address) = std::sync::mpsc::channel();
+        // The log is read to its end, so that the server never waits for a reader.
+        std::thread::spawn(move || {
+            for line in BufReader::new(log).lines().map_while(Result::ok) {
+                let after = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics"));
+                after.map(|(address, _)| found.send(address.to_owned()));
+            }
+        });
+        let address = address.recv_timeout(Duration::from_secs(60)).expect("the server says where its metrics are");
+        Self { process, metrics: address.parse().unwrap(), _state: state }
+    }
+
+    fn exposition(&self) -> String {
+        let mut stream = TcpStream::connect(self.metrics).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn families(exposition: &str) -> BTreeMap<String, Family> {
+    let mut families = BTreeMap::<String, Family>::new();
+    for line in exposition.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            families.get_mut(name).expect("help comes before type").kind = kind.into();
+        } else if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            families.insert(name.into(), Family { kind: String::new(), labels: BTreeSet::new(), help: help.into() });
+        } else if let Some((series, _)) = line.rsplit_once(' ') {
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let family = families.iter_mut().find(|(known, family)| is_series_of(name, known, &family.kind));
+            let (_, family) = family.unwrap_or_else(|| panic!("{line} belongs to no family"));
+            let names = labels.split("\",").filter_map(|label| Some(label.split_once("=\"")?.0.to_owned()));
+            family.labels.extend(names.filter(|label| label != "le"));
+        }
+    }
+    families
+}
+
+fn is_series_of(series: &str, family: &str, kind: &str) -> bool {
+    let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+    suffixes.iter().any(|suffix| series.strip_suffix(suffix) == Some(family))
+}
+
+/// The table of the document: name to (type, labels).
+fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let rows = include_str!("../docs/metrics.md").lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| {
+        let (name, rest) = row.split_once("` | ").unwrap();
+        let cells: Vec<_> = rest.split(" | ").collect();
+        let labels = cells[1].split(", ").filter(|label| *label != "-").map(str::to_owned).collect();
+        (name.to_owned(), (cells[0].to_owned(), labels))
+    })
+    .collect()
+}
+
+#[test]
+fn every_series_is_documented_and_every_documented_series_is_there() {
+    let shown = families(&Server::start().exposition());
+    let documented = documented();
+    let mut faults = Vec::new();
+    for (name, family) in &shown {
+        let labels = family.labels.iter().cloned().collect::<Vec<_>>().join(", ");
+        let labels = if labels.is_empty() { "-" } else { &labels };
+        match documented.get(name) {
+            None => faults.push(format!("not documented:\n| `{name}` | {} | {labels} | UNIT | {} |", family.kind, family.help)),
+            Some((kind, known)) if (kind, known) != (&family.kind, &family.labels) => {
+                faults.push(format!("documented otherwise:\n| `{name}` | {} | {labels} |", family.kind));
+            }
+            Some(_) => {}
+        }
+    }
+    let absent = documented.keys().filter(|name| !shown.contains_key(*name));
+    faults.extend(absent.map(|name| format!("documented and not there from the start: {name}")));
+    assert!(faults.is_empty(), "docs/metrics.md and the server differ:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn counters_and_histograms_begin_at_zero() {
+    let exposition = Server::start().exposition();
+    let families = families(&exposition);
+    for line in exposition.lines().filter(|line| line.starts_with("ncserverd_")) {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let name = series.split('{').next().unwrap();
+        let is_gauge = families.get(name).is_some_and(|family| family.kind == "gauge");
+        assert!(is_gauge || value == "0", "{line}");
+    }
+}
+
+#[test]
+fn rules_and_dashboards_use_series_that_exist() {
+    let documented = documented();
+    let rules = include_str!("../deploy/prometheus/rules.yml");
+    let recorded: BTreeSet<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect();
+    for text in [rules, include_str!("../deploy/prometheus/rules_test.yml"), include_str!("../deploy/grafana/ncserverd.json")] {
+        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'));
+        for word in
+            words.filter(|word| word.starts_with("ncserverd_") || word.starts_with("ncserverd:") || word.starts_with("process_"))
+        {
+            let is_series = documented.iter().any(|(name, (kind, _))| is_series_of(word, name, kind));
+            assert!(is_series || recorded.contains(word), "deploy/ speaks of {word}, which is not there");
+        }
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_to_say() {
+    if Command::new("promtool").arg("--version").output().is_err() {
+        assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "promtool is not installed");
+        return eprintln!("skipped: promtool is not installed");
+    }
+    let mut check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check.stdin.take().unwrap().write_all(Server::start().exposition().as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}

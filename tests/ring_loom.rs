@@ -1,0 +1,83 @@
+//! The slots of the ring under every interleaving of two threads, by loom.
+//!
+//! What is compiled here is the ring's own file, with loom's lock and counters in the place of the standard library's. Covered: slots
+//! taken and given back by different threads are neither lost nor doubled, and whoever waits for a slot or for its quota is woken.
+//! Not covered: the books of the ring, which are a plain value behind one lock and have tests of their own, and more than two threads.
+
+#![allow(dead_code, unreachable_pub)]
+
+pub(crate) mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{Arc, Mutex};
+}
+
+#[path = "../src/ring/slots.rs"]
+mod slots;
+
+use std::task::{Wake, Waker};
+
+use loom::thread;
+
+use slots::{HEADROOM, Pool, Quota};
+use sync::{Arc, AtomicUsize, Ordering};
+
+/// A waker that says whether it was woken.
+struct Flag(AtomicUsize);
+
+impl Wake for Flag {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(1, Ordering::Release);
+    }
+}
+
+fn flag() -> (std::sync::Arc<Flag>, Waker) {
+    let flag = std::sync::Arc::new(Flag(AtomicUsize::new(0)));
+    (std::sync::Arc::clone(&flag), flag.into())
+}
+
+#[test]
+fn who_waits_for_a_slot_is_woken() {
+    loom::model(|| {
+        let pool = Pool::new(HEADROOM + 64);
+        let slot = Pool::take(&pool, 64, 1, None);
+        assert_eq!(slot.len(), 1);
+        let giver = thread::spawn(move || drop(slot));
+        let (woken, waker) = flag();
+        let taken = Pool::take(&pool, 64, 1, Some(&waker));
+        giver.join().unwrap();
+        assert!(!taken.is_empty() || woken.0.load(Ordering::Acquire) == 1);
+        drop(taken);
+        assert_eq!(pool.usage().0, 0);
+        assert_eq!(Pool::take(&pool, 64, 2, None).len(), 1);
+    });
+}
+
+#[test]
+fn who_waits_for_its_quota_is_woken() {
+    loom::model(|| {
+        let pool = Pool::new(HEADROOM + 64);
+        let quota = Quota::new(1);
+        let mut slot = Pool::take(&pool, 64, 1, None).pop().unwrap();
+        slot.charge(&quota);
+        let giver = thread::spawn(move || drop(slot));
+        let (woken, waker) = flag();
+        let room = quota.room(&waker);
+        giver.join().unwrap();
+        assert!(room == 1 || woken.0.load(Ordering::Acquire) == 1);
+        assert_eq!(quota.held(), 0);
+    });
+}
+
+#[test]
+fn two_threads_share_the_slots() {
+    loom::model(|| {
+        let pool = Pool::new(2 * (HEADROOM + 64));
+        let other = Arc::clone(&pool);
+        let theirs = thread::spawn(move || Pool::take(&other, 64, 1, None));
+        let ours = Pool::take(&pool, 64, 2, None);
+        let theirs = theirs.join().unwrap();
+        assert_eq!(ours.len() + theirs.len(), 2);
+        drop((ours, theirs));
+        assert_eq!(pool.usage().0, 0);
+    });
+}

@@ -1,0 +1,293 @@
+//! Server and peer in virtual time over a path that loses, doubles and reorders: the protocol's decisions without a socket.
+//!
+//! Every scenario is one seed of a list; whatever is found in the field becomes one more, by name.
+
+#[path = "sim/link.rs"]
+mod link;
+#[path = "sim/world.rs"]
+mod world;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use link::Conditions;
+use ncserverd::object::{FirstPass, RefusalCode};
+use ncserverd::peer::proto::Failure;
+use world::{Setup, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+const SEEDS: std::ops::Range<u64> = 1..9;
+
+/// 16 generations of 32 blocks for datagrams.
+const LENGTH: usize = 16 * 32 * 1088;
+
+fn lossy(loss: f64, seed: u64) -> Setup {
+    let path = Conditions { loss, ..Conditions::default() };
+    Setup { down: path, up: path, seed, ..Setup::default() }
+}
+
+fn live(world: &mut World) -> Bytes {
+    world.publish("/live/1.m4s", LENGTH, 1088, 32)
+}
+
+#[test]
+fn no_loss() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.0, seed));
+        let bytes = live(&mut world);
+        let time = world.fetch_and_check("/live/1.m4s", &bytes, 3 * SECOND);
+        world.idle(SECOND);
+        let (sent, counts) = (world.sent.datagrams, world.peer.counts());
+        // Exactly what was missing, but for one more block where a row was a combination of others.
+        assert_eq!(sent, 512 + counts.useless, "{counts:?}");
+        assert!(counts.useless <= 3 && counts.lost == 0 && counts.late == 0, "{counts:?}");
+        // 557 kB at 2 MB/s are 0.28 s; the pipe must not idle much longer.
+        assert!(time < Duration::from_millis(600), "{time:?}");
+    }
+}
+
+#[test]
+fn random_loss() {
+    for (loss, share) in [(0.05, 0.05), (0.2, 0.2)] {
+        for seed in SEEDS {
+            let mut world = World::new(lossy(loss, seed));
+            let bytes = live(&mut world);
+            world.fetch_and_check("/live/1.m4s", &bytes, 10 * SECOND);
+            world.idle(SECOND);
+            let (sent, counts) = (world.sent.datagrams as f64, world.peer.counts());
+            assert!(counts.repaired > 0 && counts.lost > 0, "{counts:?}");
+            // What the path takes and a few blocks more: nothing is asked for ahead of need.
+            let needed = 512.0 / (1.0 - share);
+            assert!(sent < needed * 1.06 + 8.0, "{sent} for {needed}: {counts:?}");
+            assert!(counts.late <= 12, "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn reordering_is_not_taken_for_loss_for_long() {
+    for seed in SEEDS {
+        let path = Conditions { jitter: Duration::from_millis(4), ..Conditions::default() };
+        let mut world = World::new(Setup { down: path, seed, ..Setup::default() });
+        let bytes = live(&mut world);
+        world.fetch_and_check("/live/1.m4s", &bytes, 3 * SECOND);
+        world.idle(SECOND);
+        let counts = world.peer.counts();
+        assert!(world.sent.datagrams <= 512 + 60, "{:?} {counts:?}", world.sent);
+    }
+}
+
+#[test]
+fn doubled_datagrams_cost_no_credit() {
+    for seed in SEEDS {
+        let path = Conditions { double: 0.3, loss: 0.05, ..Conditions::default() };
+        let mut world = World::new(Setup { down: path, seed, ..Setup::default() });
+        let bytes = live(&mut world);
+        world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+        let counts = world.peer.counts();
+        assert!(counts.duplicate > 50 && counts.useless <= 4, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_systematic_first_pass_is_repaired_by_coded_blocks() {
+    for seed in SEEDS {
+        let mut world = World::new(Setup { first_pass: FirstPass::Systematic, ..lossy(0.1, seed) });
+        let bytes = live(&mut world);
+        world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+        let counts = world.peer.counts();
+        assert!(counts.systematic > 400 && counts.innovative - counts.systematic > 10, "{counts:?}");
+    }
+}
+
+#[test]
+fn large_blocks_travel_on_streams_and_lose_nothing() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.05, seed));
+        let bytes = world.publish("/vod/1.ts", 1_500_001, 4096, 128);
+        world.fetch_and_check("/vod/1.ts", &bytes, 10 * SECOND);
+        world.idle(SECOND);
+        let counts = world.peer.counts();
+        assert_eq!(world.sent.datagrams, 0);
+        assert_eq!(counts.lost, 0);
+        assert!(world.sent.records <= 367 + counts.useless + 1, "{:?} {counts:?}", world.sent);
+    }
+}
+
+#[test]
+fn a_path_without_datagrams_moves_requests_to_streams() {
+    let mut world = World::new(Setup { datagram_max: Some(900), ..Setup::default() });
+    let bytes = live(&mut world);
+    world.fetch_and_check("/live/1.m4s", &bytes, 3 * SECOND);
+    assert_eq!(world.sent.datagrams, 0);
+}
+
+#[test]
+fn a_slow_reader_is_sent_no_more_than_it_reads() {
+    let mut world = World::new(Setup { reader: Some((400_000, 64 << 10)), ..Setup::default() });
+    let bytes = world.publish("/vod/1.ts", 600_000, 4096, 64);
+    let fetch = world.fetch("/vod/1.ts", None);
+    world.idle(Duration::from_millis(300));
+    assert!(world.sent.records < 50, "{:?}", world.sent);
+    world.run(30 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+    assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+}
+
+#[test]
+fn the_last_block_of_all_is_lost() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.0, seed));
+        let bytes = world.publish("/live/1.m4s", 32 * 1088, 1088, 32);
+        world.doom = Box::new(|sent, _| sent.datagrams == 31);
+        let time = world.fetch_and_check("/live/1.m4s", &bytes, SECOND);
+        // A silence of 1.5 round trips, then one round trip for the block that replaces it.
+        assert!(time < Duration::from_millis(300), "{time:?}");
+        world.idle(SECOND);
+        assert!(world.sent.datagrams <= 34, "{:?}", world.sent);
+    }
+}
+
+#[test]
+fn every_block_that_says_last_is_lost_once() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.05, seed));
+        let bytes = live(&mut world);
+        let mut spared = 0;
+        world.doom = Box::new(move |_, last| {
+            spared += u32::from(last);
+            last && spared % 2 == 1
+        });
+        world.fetch_and_check("/live/1.m4s", &bytes, 10 * SECOND);
+    }
+}
+
+#[test]
+fn everything_is_lost_for_a_while() {
+    let mut world = World::new(Setup::default());
+    let bytes = live(&mut world);
+    world.doom = Box::new(|sent, _| (100..300).contains(&sent.datagrams));
+    world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+}
+
+#[test]
+fn a_connection_lost_half_way_costs_what_was_on_the_way() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.05, seed));
+        let bytes = live(&mut world);
+        let fetch = world.fetch("/live/1.m4s", None);
+        world.run(5 * SECOND, |world| world.peer.counts().innovative >= 250);
+        world.disconnect();
+        world.idle(SECOND);
+        world.connect();
+        world.run(5 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+        assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+        assert!(world.peer.counts().innovative == 512, "what was decoded is not fetched again");
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_finishes_what_is_open() {
+    let mut world = World::new(Setup::default());
+    let bytes = world.publish("/live/1.m4s", 2 * 32 * 1088, 1088, 32);
+    let fetch = world.fetch("/live/1.m4s", None);
+    world.run(SECOND, |world| world.peer.counts().blocks > 0);
+    world.server().go_away(SECOND);
+    let refused = world.peer.get(world.now, "/live/1.m4s", 0, None);
+    world.run(2 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+    assert!(world.peer.is_leaving());
+    // What was asked too late waits for another server.
+    world.disconnect();
+    world.connect();
+    world.run(SECOND, |world| world.answers.contains_key(&refused));
+}
+
+#[test]
+fn a_cancelled_fetch_leaves_nothing_open() {
+    for after in [0, 1, 20, 60, 100] {
+        let mut world = World::new(Setup::default());
+        let bytes = live(&mut world);
+        let fetch = world.fetch("/live/1.m4s", None);
+        world.idle(Duration::from_millis(after));
+        world.peer.cancel_fetch(fetch);
+        world.idle(Duration::from_millis(200));
+        let sent = world.sent;
+        world.idle(SECOND);
+        assert_eq!(world.sent, sent, "nothing is sent for what was cancelled");
+        assert!(world.peer.is_idle() && world.server().is_idle());
+        world.fetch_and_check("/live/1.m4s", &bytes, 3 * SECOND);
+    }
+}
+
+#[test]
+fn near_the_deadline_losses_are_met_ahead() {
+    let mut late = [0, 0];
+    for seed in 1..40 {
+        let path = Conditions { loss: 0.1, delay: Duration::from_millis(100), ..Conditions::default() };
+        let setup = Setup { down: path, up: Conditions { loss: 0.0, ..path }, seed, ..Setup::default() };
+        for (tight, late) in late.iter_mut().enumerate() {
+            let mut world = World::new(setup);
+            // The loss rate is learnt first.
+            let first = world.publish("/live/1.m4s", 200 * 1088, 1088, 32);
+            world.fetch_and_check("/live/1.m4s", &first, 10 * SECOND);
+            let bytes = world.publish("/live/2.m4s", 32 * 1088, 1088, 32);
+            // 450 ms leave no second round trip of 200 ms; 1500 ms leave several.
+            let deadline = Duration::from_millis(if tight == 1 { 450 } else { 1500 });
+            let fetch = world.fetch("/live/2.m4s", Some(deadline));
+            world.run(3 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some() || world.failures.contains_key(&fetch));
+            *late += u32::from(world.failures.get(&fetch) == Some(&Failure::Deadline));
+        }
+    }
+    assert!(late[0] <= 1, "with time for several round trips {} of 39 were late", late[0]);
+    assert!(late[1] <= 13, "{} of 39 late", late[1]);
+}
+
+#[test]
+fn a_deadline_that_passes_ends_the_request() {
+    let path = Conditions { bytes_per_second: 20_000, ..Conditions::default() };
+    let mut world = World::new(Setup { down: path, ..Setup::default() });
+    live(&mut world);
+    let fetch = world.fetch("/live/1.m4s", Some(SECOND));
+    world.run(2 * SECOND, |world| world.failures.contains_key(&fetch));
+    assert_eq!(world.failures[&fetch], Failure::Deadline);
+    world.idle(SECOND);
+    assert!(world.server().is_idle());
+}
+
+#[test]
+fn a_server_that_sends_nothing_is_given_up() {
+    let mut world = World::new(Setup::default());
+    live(&mut world);
+    let fetch = world.fetch("/live/1.m4s", None);
+    world.doom = Box::new(|_, _| true);
+    world.run(15 * SECOND, |world| world.failures.contains_key(&fetch));
+    assert_eq!(world.failures[&fetch], Failure::Stalled);
+}
+
+#[test]
+fn whole_objects_and_refusals_are_answered() {
+    for seed in SEEDS {
+        let mut world = World::new(lossy(0.1, seed));
+        let playlist = Bytes::from(vec![b'#'; 40_000]);
+        world.publish_whole("/live/index.m3u8", &playlist);
+        let whole = world.peer.get(world.now, "/live/index.m3u8", 0, None);
+        let unknown = world.peer.get(world.now, "/live/none", 0, None);
+        world.run(5 * SECOND, |world| world.answers.len() == 2);
+        assert_eq!(world.answers[&whole].as_ref().unwrap().bytes, Some(playlist));
+        let Err(Failure::Refused(refusal)) = &world.answers[&unknown] else { panic!() };
+        assert_eq!(refusal.code, RefusalCode::Unknown);
+    }
+}
+
+#[test]
+fn many_segments_share_the_path() {
+    let mut world = World::new(lossy(0.05, 3));
+    let segments: Vec<_> = (0..12)
+        .map(|index| (format!("/live/{index}.m4s"), world.publish(&format!("/live/{index}.m4s"), 80_000, 1088, 32)))
+        .collect();
+    let fetches: Vec<_> = segments.iter().map(|(path, bytes)| (world.fetch(path, None), bytes.clone())).collect();
+    let done = |world: &World| fetches.iter().all(|(fetch, bytes)| world.decoded(*fetch, bytes.len()).is_some());
+    world.run(10 * SECOND, done);
+    for (fetch, bytes) in &fetches {
+        assert_eq!(world.decoded(*fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+    }
+}

@@ -1,0 +1,548 @@
+//! A server's and a peer's side of the protocol, joined by a path in virtual time.
+//!
+//! The server's side is `session::proto` with a stand-in for the ring that encodes whatever is wanted at once; the peer's is
+//! `peer::proto`. Nothing here knows a socket or a real clock, so a seed repeats a run exactly.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ncserverd::block::Vector;
+use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::gf::Kernels;
+use ncserverd::object::{
+    Body, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
+};
+use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, StreamEnd, Urgency};
+use ncserverd::ring::{Lane, SessionId};
+use ncserverd::session::proto as session;
+use ncserverd::wire::block::StreamHead;
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Delivery, Hello};
+
+use super::link::{Conditions, Link};
+
+/// More steps than any scenario needs: one that makes no progress fails instead of running for ever.
+const STEPS_MAX: usize = 2_000_000;
+
+/// How a scenario is set up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) down: Conditions,
+    pub(crate) up: Conditions,
+    pub(crate) seed: u64,
+    pub(crate) datagram_max: Option<usize>,
+    pub(crate) first_pass: FirstPass,
+    /// Time that the peer needs for a stream's bytes, and the window that it gives.
+    pub(crate) reader: Option<(u64, usize)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let path = Conditions::default();
+        Self { down: path, up: path, seed: 1, datagram_max: Some(1162), first_pass: FirstPass::Coded, reader: None }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    started: Instant,
+    setup: Setup,
+    pub(crate) peer: peer::Proto,
+    server: Option<Server>,
+    down: Link,
+    up: Link,
+    to_peer: Reader,
+    packets: BinaryHeap<Reverse<(Instant, u64)>>,
+    contents: HashMap<u64, Packet>,
+    next_packet: u64,
+    library: HashMap<String, Published>,
+    encoders: HashMap<GenerationKey, Encoder>,
+    /// As a server does, every generation counts its seeds up from a random one, whoever asks.
+    seeds: HashMap<GenerationKey, u32>,
+    /// Bytes of streams that the peer has not read yet.
+    unread: usize,
+    pub(crate) answers: HashMap<u64, Result<Answer, Failure>>,
+    pub(crate) failures: HashMap<FetchId, Failure>,
+    generations: HashMap<FetchId, Vec<(u64, Vec<u8>)>>,
+    pub(crate) announced: Vec<String>,
+    pub(crate) sent: Sent,
+    /// Called for each block about to be sent; true drops it on the way.
+    pub(crate) doom: Box<dyn FnMut(&Sent, bool) -> bool>,
+}
+
+struct Server {
+    proto: session::Proto,
+    from_peer: Reader,
+    streams: HashMap<u16, u64>,
+    next_stream: u64,
+    sources: HashMap<u16, VecDeque<u16>>,
+    resolving: Vec<(Instant, u64, String)>,
+}
+
+#[derive(Clone)]
+struct Published {
+    bytes: Bytes,
+    resolved: Resolved,
+}
+
+/// What the server has sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) datagrams: u64,
+    pub(crate) records: u64,
+    pub(crate) dropped: u64,
+}
+
+enum Packet {
+    ControlDown(Bytes),
+    ControlUp(Bytes),
+    Datagram(Bytes),
+    Stream(u64, Bytes),
+    StreamEnd(u64),
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let now = Instant::now();
+        let config = peer::Config {
+            hello: Hello { n_max: Shape::N_LIMIT, block_bytes_max: 65_536, segment_bytes_max: 64 << 20, ..Hello::defaults() },
+            datagrams: true,
+            requests_max: 64,
+            window_min: 128 << 10,
+            window_max: 8 << 20,
+            answer_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(10),
+            kernels: Kernels::detect(),
+        };
+        let mut world = Self {
+            now,
+            started: now,
+            setup,
+            peer: peer::Proto::new(config),
+            server: None,
+            down: Link::new(setup.down, setup.seed, now),
+            up: Link::new(setup.up, setup.seed ^ 0xffff, now),
+            to_peer: Reader::new(),
+            packets: BinaryHeap::new(),
+            contents: HashMap::new(),
+            next_packet: 0,
+            library: HashMap::new(),
+            encoders: HashMap::new(),
+            seeds: HashMap::new(),
+            unread: 0,
+            answers: HashMap::new(),
+            failures: HashMap::new(),
+            generations: HashMap::new(),
+            announced: Vec::new(),
+            sent: Sent::default(),
+            doom: Box::new(|_, _| false),
+        };
+        world.connect();
+        world
+    }
+
+    /// A new connection to a server with the same library.
+    pub(crate) fn connect(&mut self) {
+        let proto = session::Proto::new(SessionId(1), ncserverd::session::Config::default(), self.now);
+        self.server = Some(Server {
+            proto,
+            from_peer: Reader::new(),
+            streams: HashMap::new(),
+            next_stream: 3,
+            sources: HashMap::new(),
+            resolving: Vec::new(),
+        });
+        self.to_peer = Reader::new();
+        self.peer.handle_connected(self.now);
+    }
+
+    /// The connection breaks; what was under way is gone.
+    pub(crate) fn disconnect(&mut self) {
+        self.server = None;
+        self.packets.clear();
+        self.contents.clear();
+        self.unread = 0;
+        self.peer.handle_disconnected(self.now);
+    }
+
+    pub(crate) fn server(&mut self) -> &mut session::Proto {
+        &mut self.server.as_mut().expect("connected").proto
+    }
+
+    /// Publishes bytes that no other path has, to be sent coded.
+    pub(crate) fn publish(&mut self, path: &str, length: usize, block_bytes: u32, n_max: u16) -> Bytes {
+        let key = self.library.len() as u64;
+        let bytes: Bytes =
+            (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(key * 7919) >> 11) as u8).collect();
+        let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
+        let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
+        let held = Held { lease, first_pass: self.setup.first_pass, birth: None };
+        self.add(path, bytes.clone(), Body::Coded(held));
+        bytes
+    }
+
+    /// Publishes bytes to be sent whole.
+    pub(crate) fn publish_whole(&mut self, path: &str, bytes: &Bytes) {
+        self.add(path, bytes.clone(), Body::Whole(bytes.clone()));
+    }
+
+    fn add(&mut self, path: &str, bytes: Bytes, body: Body) {
+        let resolved = Resolved {
+            path: path.to_owned(),
+            id: SegmentId::of(&bytes),
+            offset: 0,
+            length: bytes.len() as u64,
+            object_length: Some(bytes.len() as u64),
+            version: 1,
+            max_age: Duration::from_secs(1),
+            content_type: String::new(),
+            body,
+        };
+        self.library.insert(path.to_owned(), Published { bytes, resolved });
+    }
+
+    /// Runs until the condition holds. Fails if it does not within this much virtual time.
+    pub(crate) fn run(&mut self, limit: Duration, mut until: impl FnMut(&Self) -> bool) -> Duration {
+        let begin = self.now;
+        for _ in 0..STEPS_MAX {
+            self.settle();
+            if until(self) {
+                return self.now - begin;
+            }
+            let next = self.next_at().expect("something is still to happen");
+            assert!(next - begin <= limit, "nothing came of it in {limit:?}: {:?} {:?}", self.sent, self.peer.counts());
+            self.now = self.now.max(next);
+            self.arrive();
+        }
+        panic!("no progress after {STEPS_MAX} steps at {:?}", self.now - self.started);
+    }
+
+    /// Runs for this long, or until nothing is left to happen.
+    pub(crate) fn idle(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..STEPS_MAX {
+            self.settle();
+            match self.next_at().filter(|next| *next <= end) {
+                Some(next) => self.now = self.now.max(next),
+                None => {
+                    self.now = end;
+                    return;
+                }
+            }
+            self.arrive();
+        }
+        panic!("no end after {STEPS_MAX} steps");
+    }
+
+    /// Asks for a path and fetches what it names.
+    pub(crate) fn fetch(&mut self, path: &str, deadline: Option<Duration>) -> FetchId {
+        let request = self.peer.get(self.now, path, 0, None);
+        self.run(Duration::from_secs(5), |world| world.answers.contains_key(&request));
+        let answer = self.answers[&request].clone().unwrap();
+        let Delivery::Coded(shape) = answer.meta.delivery else { panic!("not coded") };
+        let deadline = deadline.map(|deadline| self.now + deadline);
+        self.peer.fetch(self.now, Order { segment: answer.meta.id, shape, deadline, urgency: Urgency::Now })
+    }
+
+    /// The decoded bytes of a fetch, once all are there.
+    pub(crate) fn decoded(&self, fetch: FetchId, length: usize) -> Option<Vec<u8>> {
+        let mut generations: Vec<_> = self.generations.get(&fetch)?.iter().collect();
+        if generations.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() != length {
+            return None;
+        }
+        generations.sort_by_key(|(offset, _)| *offset);
+        Some(generations.into_iter().flat_map(|(_, bytes)| bytes).copied().collect())
+    }
+
+    /// Fetches a path and checks every byte; returns how long it took.
+    pub(crate) fn fetch_and_check(&mut self, path: &str, bytes: &Bytes, limit: Duration) -> Duration {
+        let fetch = self.fetch(path, None);
+        let time = self.run(limit, |world| world.decoded(fetch, bytes.len()).is_some());
+        assert_eq!(self.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+        time
+    }
+
+    fn next_at(&self) -> Option<Instant> {
+        let packet = self.packets.peek().map(|Reverse((at, _))| *at);
+        let server = self.server.as_ref().and_then(|server| {
+            let resolving = server.resolving.iter().map(|(at, ..)| *at).min();
+            [server.proto.poll_timeout(), resolving].into_iter().flatten().min()
+        });
+        // Whatever waits for room on the path goes on when there is some.
+        let room = Some(self.down.has_room_at()).filter(|at| *at > self.now);
+        [packet, server, self.peer.poll_timeout(), room].into_iter().flatten().min()
+    }
+
+    /// Takes everything that has arrived by now.
+    fn arrive(&mut self) {
+        while let Some(Reverse((at, number))) = self.packets.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.packets.pop();
+            let packet = self.contents.remove(&number).unwrap();
+            self.take(packet);
+        }
+        let now = self.now;
+        self.peer.handle_timeout(now).unwrap();
+        if let Some(server) = &mut self.server {
+            server.proto.handle_timeout(now).unwrap();
+        }
+    }
+
+    fn take(&mut self, packet: Packet) {
+        let now = self.now;
+        match packet {
+            Packet::Datagram(bytes) => self.peer.handle_datagram(now, bytes).unwrap(),
+            Packet::Stream(stream, bytes) => {
+                self.unread -= bytes.len();
+                self.peer.handle_stream(now, stream, &bytes).unwrap();
+            }
+            Packet::StreamEnd(stream) => self.peer.handle_stream_end(stream, StreamEnd::Finished).unwrap(),
+            Packet::ControlDown(bytes) => {
+                self.to_peer.push(&bytes);
+                while let Some(message) = self.to_peer.next().unwrap() {
+                    self.peer.handle_message(now, message).unwrap();
+                }
+            }
+            Packet::ControlUp(bytes) => {
+                let Some(server) = &mut self.server else { return };
+                server.proto.handle_control_bytes(now, bytes.len()).unwrap();
+                server.from_peer.push(&bytes);
+                while let Some(message) = server.from_peer.next().unwrap() {
+                    server.proto.handle_message(now, message).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Lets both sides say and do everything that they want to now.
+    fn settle(&mut self) {
+        self.peer.set_rtt(self.setup.down.delay + self.setup.up.delay + self.setup.down.jitter / 2);
+        self.settle_peer();
+        self.settle_server();
+        self.settle_peer();
+    }
+
+    fn settle_peer(&mut self) {
+        let mut out = Vec::new();
+        while let Some(message) = self.peer.poll_message(self.now) {
+            message.encode(&mut out);
+        }
+        if !out.is_empty() {
+            let at = self.up.ordered(self.now, out.len());
+            self.post(at, Packet::ControlUp(out.into()));
+        }
+        while let Some(event) = self.peer.poll_event() {
+            match event {
+                Event::Answered { request, answer } => drop(self.answers.insert(request, answer)),
+                Event::Decoded { fetch, decoder } => {
+                    let offset = decoder.generation().offset;
+                    self.generations.entry(fetch).or_default().push((offset, decoder.into_bytes().unwrap()));
+                }
+                Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
+                Event::Announced { meta, .. } => self.announced.push(meta.path),
+                Event::Ready | Event::GoingAway | Event::Unsubscribed { .. } => {}
+            }
+        }
+        while self.peer.poll_stop().is_some() {}
+    }
+
+    fn settle_server(&mut self) {
+        let now = self.now;
+        let Some(mut server) = self.server.take() else { return };
+        let (ready, waiting) = std::mem::take(&mut server.resolving).into_iter().partition(|(at, ..)| *at <= now);
+        server.resolving = waiting;
+        for (_, request, path) in Vec::from_iter::<Vec<(Instant, u64, String)>>(ready) {
+            let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
+            let answer = self.library.get(&path).map(|published| published.resolved.clone()).ok_or_else(unknown);
+            server.proto.resolved(now, request, answer);
+        }
+        while let Some(event) = server.proto.poll_event() {
+            self.act(&mut server, event);
+        }
+        server.proto.set_datagram_max(self.setup.datagram_max);
+        while let Some(want) = server.proto.poll_want() {
+            if let session::Want::Source(generation, range) = want {
+                let alias =
+                    server.proto.claims().iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);
+                server.sources.entry(alias.expect("what is wanted can be claimed")).or_default().extend(range);
+            }
+        }
+        self.send_blocks(&mut server);
+        let mut out = Vec::new();
+        while let Some(message) = server.proto.poll_message() {
+            message.encode(&mut out);
+        }
+        if !out.is_empty() {
+            let at = self.down.ordered(now, out.len());
+            self.post(at, Packet::ControlDown(out.into()));
+        }
+        self.server = Some(server);
+    }
+
+    fn act(&mut self, server: &mut Server, event: session::Event) {
+        let now = self.now;
+        match event {
+            session::Event::Resolve(get) => server.resolving.push((now + Duration::from_millis(1), get.request, get.path)),
+            session::Event::Find { ticket, id } => {
+                let found = self.library.values().find(|published| published.resolved.id == id);
+                let held = found.and_then(|published| match &published.resolved.body {
+                    Body::Coded(held) => Some(held.clone()),
+                    _ => None,
+                });
+                server.proto.found(now, ticket, held).unwrap();
+            }
+            session::Event::Subscribe(subscribe) => server.proto.subscribed(subscribe.request, Ok(())),
+            session::Event::Deliver { request, bytes } => {
+                let mut head = Vec::new();
+                StreamHead::Object { request }.encode(&mut head);
+                let stream = server.open_stream();
+                for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
+                    self.send_stream(stream, chunk);
+                }
+                let at = self.down.ordered(now, 0);
+                self.post(at, Packet::StreamEnd(stream));
+            }
+            session::Event::Ended(ended) => {
+                server.sources.remove(&ended.alias);
+                if let Some(stream) = server.streams.remove(&ended.alias) {
+                    let at = self.down.ordered(now, 0);
+                    self.post(at, Packet::StreamEnd(stream));
+                }
+            }
+        }
+    }
+
+    /// Sends what requests may claim, one block each in turn, as long as the path has room.
+    fn send_blocks(&mut self, server: &mut Server) {
+        loop {
+            let mut sent = false;
+            for claim in server.proto.claims() {
+                let window = self.setup.reader.map_or(usize::MAX, |(_, window)| window);
+                let blocked = claim.route == session::Route::Stream && self.unread >= window;
+                if self.down.has_room_at() > self.now || blocked {
+                    continue;
+                }
+                let generation = self.generation(claim.line.generation);
+                let vector = match claim.line.lane {
+                    Lane::Source(_) => {
+                        let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
+                        Vector::Source(next.expect("as many as are claimed"))
+                    }
+                    Lane::Coded => {
+                        let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
+                        *seed = seed.wrapping_add(1);
+                        Vector::Seed(*seed)
+                    }
+                };
+                let stamp = server.proto.stamp(claim.alias, &vector, claim.route).unwrap();
+                let mut block = stamp.header().to_vec();
+                block.extend_from_slice(&self.payload(claim.line.generation, generation, &vector)[..stamp.payload]);
+                self.send_block(server, claim.alias, claim.route, block.into());
+                sent = true;
+            }
+            // What has left makes room in the window of credit.
+            server.register();
+            if !sent {
+                return;
+            }
+        }
+    }
+
+    fn send_block(&mut self, server: &mut Server, alias: u16, route: session::Route, block: Bytes) {
+        match route {
+            session::Route::Datagram => {
+                let last = block[1] & 1 == 1;
+                let doomed = (self.doom)(&self.sent, last);
+                self.sent.datagrams += 1;
+                self.sent.dropped += u64::from(doomed);
+                let arrivals = self.down.datagram(self.now, block.len());
+                for at in arrivals.into_iter().filter(|_| !doomed) {
+                    self.post(at, Packet::Datagram(block.clone()));
+                }
+            }
+            session::Route::Stream => {
+                self.sent.records += 1;
+                if !server.streams.contains_key(&alias) {
+                    let stream = server.open_stream();
+                    server.streams.insert(alias, stream);
+                    let mut head = Vec::new();
+                    StreamHead::Blocks { alias }.encode(&mut head);
+                    self.send_stream(stream, head.into());
+                }
+                self.send_stream(server.streams[&alias], block);
+            }
+        }
+    }
+
+    fn send_stream(&mut self, stream: u64, bytes: Bytes) {
+        let mut at = self.down.ordered(self.now, bytes.len());
+        self.unread += bytes.len();
+        if let Some((bytes_per_second, _)) = self.setup.reader {
+            // The reader takes what has arrived at its own pace.
+            at += Duration::from_secs_f64(self.unread as f64 / bytes_per_second as f64);
+        }
+        self.post(at, Packet::Stream(stream, bytes));
+    }
+
+    fn generation(&self, key: GenerationKey) -> Generation {
+        let (_, held) = self.held(key);
+        held.lease.shape.generation(key.index).unwrap()
+    }
+
+    fn held(&self, key: GenerationKey) -> (&Published, &Held) {
+        let coded = self.library.values().filter_map(|published| match &published.resolved.body {
+            Body::Coded(held) if held.lease.key == key.segment => Some((published, held)),
+            _ => None,
+        });
+        coded.into_iter().next().unwrap()
+    }
+
+    fn payload(&mut self, key: GenerationKey, generation: Generation, vector: &Vector) -> Vec<u8> {
+        let (published, held) = self.held(key);
+        let (bytes, id) = (published.bytes.clone(), held.lease.id);
+        let part = |range: Range<u64>| bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap());
+        match vector {
+            Vector::Source(index) => part(generation.block_range(*index)).to_vec(),
+            Vector::Seed(seed) => {
+                let encoder = self.encoders.entry(key).or_insert_with(|| {
+                    let source = part(generation.offset..generation.offset + generation.length);
+                    Encoder::new(&generation, &source, row_key(&id, &generation), Kernels::detect()).unwrap()
+                });
+                let mut out = vec![0; encoder.block_bytes()];
+                encoder.block(*seed, &mut out);
+                out
+            }
+            Vector::Explicit(_) => unreachable!("a server sends none"),
+        }
+    }
+
+    fn post(&mut self, at: Instant, packet: Packet) {
+        self.packets.push(Reverse((at, self.next_packet)));
+        self.contents.insert(self.next_packet, packet);
+        self.next_packet += 1;
+    }
+}
+
+impl Server {
+    /// Keeps which source blocks are wanted; coded ones are made when they are claimed.
+    fn register(&mut self) {
+        while let Some(want) = self.proto.poll_want() {
+            if let session::Want::Source(generation, range) = want {
+                let claims = self.proto.claims();
+                let alias = claims.iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);
+                self.sources.entry(alias.expect("what is wanted can be claimed")).or_default().extend(range);
+            }
+        }
+    }
+
+    fn open_stream(&mut self) -> u64 {
+        self.next_stream += 4;
+        self.next_stream - 4
+    }
+}

@@ -1,0 +1,240 @@
+//! `docs/protocol.md` is the authority on the wire: its examples and known answers are what the crate reads and writes.
+
+use bytes::Bytes;
+use ncserverd::block::{Block, Vector};
+use ncserverd::object::{Generation, SegmentId, Shape};
+use ncserverd::wire::block::{self, StreamHead};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{
+    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
+};
+
+const DOCUMENT: &str = include_str!("../docs/protocol.md");
+
+/// The object of all examples: the bytes 0, 1, … 149 in blocks of 64.
+fn object() -> Vec<u8> {
+    (0..150).collect()
+}
+
+fn generation() -> Generation {
+    Shape::new(150, 64, 4).unwrap().generation(0).unwrap()
+}
+
+/// The fenced blocks with this first word: what follows the word, and the lines.
+fn fenced(word: &str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut found = Vec::new();
+    let mut lines = DOCUMENT.lines();
+    while let Some(line) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let body = lines.by_ref().take_while(|line| *line != "```").collect();
+        if let Some(rest) = info.strip_prefix(word) {
+            found.push((rest.trim(), body));
+        }
+    }
+    found
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits: Vec<_> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+fn hex_of(bytes: &[u8]) -> String {
+    let lines: Vec<_> =
+        bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")).collect();
+    lines.join("\n")
+}
+
+/// Compares an example of the document with what the crate writes.
+fn assert_example(name: &str, written: &[u8]) {
+    let examples = fenced("example ");
+    let Some((_, lines)) = examples.iter().find(|(found, _)| *found == name) else {
+        panic!("docs/protocol.md has no example {name}; it would be\n{}", hex_of(written));
+    };
+    let hex: String = lines.iter().map(|line| line.split('#').next().unwrap()).collect();
+    assert_eq!(bytes_of(&hex), written, "example {name}; the crate writes\n{}", hex_of(written));
+}
+
+fn messages() -> Vec<(&'static str, Message)> {
+    let id = SegmentId::of(&object());
+    let path = "/live/v0/seg_00001.m4s".to_string();
+    let meta = Meta {
+        request: 1,
+        path: path.clone(),
+        id,
+        offset: 0,
+        length: 150,
+        object_length: Some(150),
+        version: 0x0123_4567_89ab_cdef,
+        max_age_ms: 3_600_000,
+        content_type: "video/iso.segment".to_string(),
+        delivery: Delivery::Coded(Shape::new(150, 64, 4).unwrap()),
+        signature: Bytes::new(),
+    };
+    let playlist = b"#EXTM3U\n";
+    let inline = Meta {
+        request: 2,
+        path: "/live/index.m3u8?a=b".to_string(),
+        id: SegmentId::of(playlist),
+        length: 8,
+        object_length: Some(8),
+        max_age_ms: 500,
+        content_type: "application/vnd.apple.mpegurl".to_string(),
+        delivery: Delivery::Inline(Bytes::from_static(playlist)),
+        ..meta.clone()
+    };
+    let stream = Meta { request: 3, delivery: Delivery::Stream, content_type: String::new(), ..meta.clone() };
+    let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
+    let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
+    let request = Request { alias: 7, segment: id, generation: 0, deadline_ms: 10_000, credit: 3, accept, ranges: Vec::new() };
+    let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
+    let error =
+        RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
+    vec![
+        ("HELLO", Message::Hello(hello)),
+        ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
+        ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
+        ("META coded", Message::Meta(meta)),
+        ("META inline", Message::Meta(inline)),
+        ("META stream", Message::Meta(stream)),
+        ("ERROR", Message::Error(error)),
+        ("SUBSCRIBE", Message::Subscribe(Subscribe { request: 5, stream: "live".to_string() })),
+        ("SUBSCRIBE_OK", Message::SubscribeOk { request: 5 }),
+        ("UNSUBSCRIBE", Message::Unsubscribe { request: 5 }),
+        ("REQUEST", Message::Request(request)),
+        ("REQUEST ranges", Message::Request(ranges)),
+        ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
+        ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
+        ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
+        ("RANK", Message::Rank { alias: 7, rank: 2, useless: 0, lost: 1 }),
+        ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
+    ]
+}
+
+/// The product in GF(2^8), written from section 5 of the document alone.
+fn product(a: u8, b: u8) -> u8 {
+    (0..8).rev().fold(0u8, |sum, bit| {
+        let doubled = (sum << 1) ^ if sum & 0x80 == 0 { 0 } else { 0x1d };
+        if b >> bit & 1 == 1 { doubled ^ a } else { doubled }
+    })
+}
+
+/// The payload of the combination of the object's padded blocks with these coefficients.
+fn combined(row: &[u8]) -> Vec<u8> {
+    let mut padded = object();
+    padded.resize(3 * 64, 0);
+    (0..64).map(|column| row.iter().zip(padded.chunks(64)).fold(0, |sum, (c, block)| sum ^ product(*c, block[column]))).collect()
+}
+
+/// The row of a seed, written from section 5 of the document alone.
+fn row(key: u64, generation: u64, seed: u32, n: usize) -> Vec<u8> {
+    let low = |wide: u64| u32::try_from(wide & 0xffff_ffff).unwrap();
+    let high = |wide: u64| u32::try_from(wide >> 32).unwrap();
+    let philox = |mut c: [u32; 4]| {
+        let mut k = [low(key), high(key)];
+        for _ in 0..10 {
+            let (p0, p1) = (u64::from(c[0]) * 0xD251_1F53, u64::from(c[2]) * 0xCD9E_8D57);
+            c = [high(p1) ^ c[1] ^ k[0], low(p1), high(p0) ^ c[3] ^ k[1], low(p0)];
+            k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+        }
+        c
+    };
+    let groups = (0..).flat_map(|q| philox([q, seed, low(generation), high(generation)]));
+    groups.flat_map(u32::to_le_bytes).take(n).collect()
+}
+
+#[test]
+fn every_message_is_written_and_read_as_documented() {
+    for (name, message) in messages() {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        assert_example(name, &out);
+        let mut reader = Reader::new();
+        reader.push(&out);
+        assert_eq!(reader.next(), Ok(Some(message)));
+    }
+}
+
+#[test]
+fn every_kind_of_block_is_written_and_read_as_documented() {
+    let key = SegmentId::of(&object()).coefficient_key();
+    let seeded = row(key, 0, 9, 3);
+    let explicit = [1, 0, 0x80];
+    let blocks = [
+        ("systematic", Vector::Source(0), object()[..64].to_vec()),
+        ("systematic last", Vector::Source(2), object()[128..].to_vec()),
+        ("seeded", Vector::Seed(9), combined(&seeded)),
+        ("explicit", Vector::Explicit(Bytes::copy_from_slice(&explicit)), combined(&explicit)),
+    ];
+    let mut stream = Vec::new();
+    StreamHead::Blocks { alias: 7 }.encode(&mut stream);
+    for (seq, (name, vector, payload)) in (0u16..).zip(blocks) {
+        let mut datagram = vec![0; block::datagram_header_len(&vector)];
+        block::write_datagram_header(&mut datagram, &vector, 7, seq, seq == 3);
+        datagram.extend_from_slice(&payload);
+        assert_example(&format!("datagram {name}"), &datagram);
+
+        let mut rest = Bytes::from(datagram);
+        let head = block::parse_datagram(&mut rest).unwrap();
+        assert_eq!((head.alias, head.seq, head.last), (7, seq, seq == 3));
+        let parsed = block::parse_block(head.kind, &generation(), rest);
+        assert_eq!(parsed, Some(Block { vector: vector.clone(), payload: payload.clone().into() }));
+
+        if name.starts_with("systematic") {
+            let mut header = vec![0; block::record_header_len(&vector)];
+            block::write_record_header(&mut header, &vector);
+            stream.extend(header);
+            stream.extend(payload);
+        }
+    }
+    assert_example("stream of blocks", &stream);
+}
+
+#[test]
+fn an_object_stream_is_written_as_documented() {
+    let mut stream = Vec::new();
+    StreamHead::Object { request: 3 }.encode(&mut stream);
+    stream.extend(object());
+    assert_example("stream of an object", &stream);
+}
+
+#[test]
+fn the_documents_rows_follow_from_its_definition() {
+    let rows = fenced("rows");
+    let lines: Vec<_> = rows.iter().flat_map(|(_, lines)| lines.chunks(2)).collect();
+    assert!(lines.len() >= 4);
+    for pair in lines {
+        let words: Vec<_> = pair[0].split_whitespace().collect();
+        let ["key", key, "generation", generation, "seed", seed, "n", n] = words[..] else { panic!("{}", pair[0]) };
+        let key = u64::from_str_radix(key, 16).unwrap();
+        let found = row(key, generation.parse().unwrap(), seed.parse().unwrap(), n.parse().unwrap());
+        assert_eq!(found, bytes_of(pair[1]), "{}", pair[0]);
+    }
+    assert_eq!(product(20, 38), 194);
+    assert_eq!(product(0x80, 2), 0x1d);
+}
+
+#[test]
+fn the_documents_generations_follow_from_the_shape() {
+    let rows = DOCUMENT.lines().skip_while(|line| !line.starts_with("| L | k | n_max")).skip(2);
+    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() >= 6);
+    for line in rows {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect();
+        let number = |cell: usize| cells[cell].replace(',', "").parse::<u64>().unwrap();
+        let shape = Shape::new(number(0), u32::try_from(number(1)).unwrap(), u16::try_from(number(2)).unwrap()).unwrap();
+        assert_eq!((shape.blocks(), u64::from(shape.generations())), (number(3), number(4)), "{line}");
+        let sizes: Vec<_> = shape.iter().map(|generation| generation.n.to_string()).collect();
+        assert_eq!(cells[5].split(", ").collect::<Vec<_>>(), sizes, "{line}");
+    }
+}
+
+#[test]
+fn no_example_is_left_unchecked() {
+    let mut names: Vec<_> = messages().iter().map(|(name, _)| (*name).to_string()).collect();
+    names.extend(["systematic", "systematic last", "seeded", "explicit"].map(|name| format!("datagram {name}")));
+    names.extend(["stream of blocks", "stream of an object"].map(str::to_string));
+    for (name, _) in fenced("example ") {
+        assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");
+    }
+}
