@@ -8,6 +8,8 @@
 //! In the plain layout the same offset of blocks of 4 KiB falls into the same few cache sets and on one page each, which costs
 //! half the speed from n = 128 on.
 
+use std::ops::Range;
+
 pub mod gf256;
 pub mod panel;
 pub mod rows;
@@ -31,6 +33,8 @@ pub(crate) trait Field {
 
     /// The neutral element of addition.
     const ZERO: Self::Element;
+    /// The neutral element of multiplication.
+    const ONE: Self::Element;
 
     /// A matrix of zeros.
     fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> Self::Matrix;
@@ -40,10 +44,10 @@ pub(crate) trait Field {
     fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
     /// Divides this part of `row` by `divisor`, which is not zero.
     fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
-    /// Subtracts `factors[i]` times row i, for every i, from the row behind them.
-    fn reduce(&self, matrix: &mut Self::Matrix, part: Part, factors: &[Self::Element]);
-    /// Subtracts `factors[i]` times the row behind them from row i, for every i.
-    fn spread(&self, matrix: &mut Self::Matrix, part: Part, factors: &[Self::Element]);
+    /// Subtracts `factors[i]` times row i, for every i, from the row behind them, in these columns of the part at least.
+    fn reduce(&self, matrix: &mut Self::Matrix, part: Part, columns: Range<usize>, factors: &[Self::Element]);
+    /// Subtracts `factors[i]` times the row behind them from row i, for every i, in these columns of the part at least.
+    fn spread(&self, matrix: &mut Self::Matrix, part: Part, columns: Range<usize>, factors: &[Self::Element]);
 }
 
 /// Which columns of a matrix an operation means.
@@ -80,6 +84,12 @@ impl ByteMatrix {
         }
     }
 
+    /// The lines of a row that hold these columns.
+    fn lines_of(&self, part: Part, columns: Range<usize>) -> Range<usize> {
+        let (first, ..) = self.extent(part);
+        first + columns.start / Line::BYTES..first + columns.end.div_ceil(Line::BYTES)
+    }
+
     /// The first `count` rows as sources of a combination.
     pub(crate) fn strip(&self, part: Part, count: usize) -> Strip<'_> {
         let (first, width, _) = self.extent(part);
@@ -92,6 +102,7 @@ impl Field for Kernels {
     type Matrix = ByteMatrix;
 
     const ZERO: u8 = 0;
+    const ONE: u8 = 1;
 
     fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> ByteMatrix {
         let mut matrix = ByteMatrix { lines: Vec::new(), coefficients, tail };
@@ -115,19 +126,17 @@ impl Field for Kernels {
         self.scale(self.row_mut(matrix, row, part), gf256::inv(divisor));
     }
 
-    fn reduce(&self, matrix: &mut ByteMatrix, part: Part, factors: &[u8]) {
-        let (first, width, bytes) = matrix.extent(part);
-        let stride = matrix.stride();
+    fn reduce(&self, matrix: &mut ByteMatrix, part: Part, columns: Range<usize>, factors: &[u8]) {
+        let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
         let (held, target) = matrix.lines.split_at_mut(factors.len() * stride);
-        let strip = Strip::new(held, factors.len(), stride, first, width);
-        let target = &mut Line::bytes_mut(&mut target[first..first + width])[..bytes];
+        let strip = Strip::new(held, factors.len(), stride, lines.start, lines.len());
+        let target = Line::bytes_mut(&mut target[lines]);
         self.combine_strip(strip, &[factors], &mut [target], 0, true);
     }
 
-    fn spread(&self, matrix: &mut ByteMatrix, part: Part, factors: &[u8]) {
-        let (first, width, _) = matrix.extent(part);
-        let stride = matrix.stride();
+    fn spread(&self, matrix: &mut ByteMatrix, part: Part, columns: Range<usize>, factors: &[u8]) {
+        let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
         let (held, source) = matrix.lines.split_at_mut(factors.len() * stride);
-        self.spread_lines(held, stride, first, factors, &source[first..first + width]);
+        self.spread_lines(held, stride, lines.start, factors, &source[lines]);
     }
 }

@@ -41,7 +41,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::gib(1) }
+        Self { bytes: ByteSize::mib(512) }
     }
 }
 
@@ -404,7 +404,8 @@ mod tests {
         let held: Vec<Held> = futures_util::future::join_all(inserts).await.into_iter().map(Result::unwrap).collect();
         assert!(held.iter().all(|other| other.lease.key == held[0].lease.key));
         assert_eq!(store.usage().1, 1);
-        assert_eq!(store.shared.state().budget.used(), store.usage().0);
+        let used = store.shared.state().budget.used();
+        assert_eq!(used, store.usage().0);
     }
 
     #[tokio::test]

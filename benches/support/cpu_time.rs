@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use rustix::time::{ClockId, clock_gettime};
 
-/// Time that this thread has run, from the kernel's scheduler; wall time where there is no such file.
+/// Time that this thread has run.
 #[derive(Debug)]
-pub struct CpuTime;
+pub(crate) struct CpuTime;
 
 impl Measurement for CpuTime {
     type Intermediate = Duration;
@@ -38,8 +39,6 @@ impl Measurement for CpuTime {
 }
 
 fn now() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
-    let wall = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    nanoseconds.map_or_else(wall, Duration::from_nanos)
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("the clock runs forwards from zero")
 }

@@ -5,6 +5,11 @@
 //! the same operations made of what its block brought. With n rows held the coefficients are a permutation of the identity.
 //!
 //! A new row is reduced in its coefficients first. Only if something is left of it is its tail touched.
+//!
+//! Half of a matrix with its transform is zeros at any time: the columns in front of the first one without a pivot, but for the
+//! pivots themselves, and the transform's columns of rows that have not come. Row operations leave both out.
+
+use std::ops::Range;
 
 use crate::gf::{Field, Part};
 
@@ -19,13 +24,29 @@ pub(super) struct Elimination<F: Field> {
     /// Row that has its pivot in this column.
     rows: Vec<Option<usize>>,
     factors: Vec<F::Element>,
+    /// First column without a pivot, or `n`.
+    first_free: usize,
+    tail: Tail,
+}
+
+/// What the second part of each row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// How the row is made of those that came: as many columns as there are rows.
+    Transform,
+    /// That many further elements.
+    Payload(usize),
 }
 
 impl<F: Field> Elimination<F> {
-    /// Room for `n` rows of `n` coefficients and `tail` further elements.
-    pub(super) fn new(field: F, n: usize, tail: usize) -> Self {
-        let matrix = field.matrix(n, n, tail);
-        Self { field, n, matrix, pivots: Vec::with_capacity(n), rows: vec![None; n], factors: Vec::with_capacity(n) }
+    /// Room for `n` rows of `n` coefficients, each with its tail.
+    pub(super) fn new(field: F, n: usize, tail: Tail) -> Self {
+        let matrix = match tail {
+            Tail::Transform => field.matrix(n, n, n),
+            Tail::Payload(length) => field.matrix(n, n, length),
+        };
+        let (pivots, rows, factors) = (Vec::with_capacity(n), vec![None; n], Vec::with_capacity(n));
+        Self { field, n, matrix, pivots, rows, factors, first_free: 0, tail }
     }
 
     /// Rows held.
@@ -33,38 +54,64 @@ impl<F: Field> Elimination<F> {
         self.pivots.len()
     }
 
-    /// Takes a row whose coefficients and tail the two closures write, or drops it if it depends on those held; `tail` is then
-    /// not called. Both write over zeros.
-    pub(super) fn absorb(&mut self, coefficients: impl FnOnce(&mut [F::Element]), tail: impl FnOnce(&mut [F::Element])) -> bool {
+    /// Takes a row whose coefficients and payload the two closures write over zeros, or drops it if it depends on those held;
+    /// `payload` is then not called, nor if the tail is a transform.
+    pub(super) fn absorb(
+        &mut self,
+        coefficients: impl FnOnce(&mut [F::Element]),
+        payload: impl FnOnce(&mut [F::Element]),
+    ) -> bool {
         let row = self.rank();
         if row == self.n {
             return false;
         }
-        let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
-        place.fill(F::ZERO);
-        coefficients(place);
-        self.factors.clear();
-        self.factors.extend(self.pivots.iter().map(|&pivot| place[pivot]));
-        let dependent = self.factors.iter().any(|&factor| factor != F::ZERO);
-        if dependent {
-            self.field.reduce(&mut self.matrix, Part::Coefficients, &self.factors);
-        }
-        let left = self.field.row(&self.matrix, row, Part::Coefficients);
-        let Some(pivot) = left.iter().position(|&element| element != F::ZERO) else {
+        let Some((pivot, leading)) = self.reduce_coefficients(row, coefficients) else {
             return false;
         };
-        let leading = left[pivot];
-        tail(self.field.row_mut(&mut self.matrix, row, Part::Tail));
-        if dependent {
-            self.field.reduce(&mut self.matrix, Part::Tail, &self.factors);
+        let tail = self.field.row_mut(&mut self.matrix, row, Part::Tail);
+        match self.tail {
+            Tail::Transform => tail[row] = F::ONE,
+            Tail::Payload(_) => payload(tail),
         }
+        self.reduce(Part::Tail);
         for part in [Part::Coefficients, Part::Tail] {
             self.field.divide(&mut self.matrix, row, part, leading);
         }
         self.clear_column(pivot);
         self.rows[pivot] = Some(row);
         self.pivots.push(pivot);
+        self.first_free += self.rows[self.first_free..].iter().take_while(|row| row.is_some()).count();
         true
+    }
+
+    /// The row's pivot column and what stands there, unless nothing is left of it. Leaves the factors it was reduced by.
+    fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
+        let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
+        place.fill(F::ZERO);
+        coefficients(place);
+        self.factors.clear();
+        self.factors.extend(self.pivots.iter().map(|&pivot| place[pivot]));
+        self.reduce(Part::Coefficients);
+        let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
+        place[..self.first_free].fill(F::ZERO);
+        let pivot = place.iter().position(|&element| element != F::ZERO)?;
+        Some((pivot, place[pivot]))
+    }
+
+    fn reduce(&mut self, part: Part) {
+        if self.factors.iter().any(|&factor| factor != F::ZERO) {
+            let columns = self.columns_in_use(part);
+            self.field.reduce(&mut self.matrix, part, columns, &self.factors);
+        }
+    }
+
+    /// Where the newest row, or those before it outside of pivots, may have something else than zeros.
+    fn columns_in_use(&self, part: Part) -> Range<usize> {
+        match (part, self.tail) {
+            (Part::Coefficients, _) => self.first_free..self.n,
+            (Part::Tail, Tail::Transform) => 0..self.rank() + 1,
+            (Part::Tail, Tail::Payload(length)) => 0..length,
+        }
     }
 
     /// The row with its pivot in `column`, if there is one, in the order of arrival.
@@ -97,7 +144,8 @@ impl<F: Field> Elimination<F> {
         self.factors.extend((0..self.pivots.len()).map(|row| field.row(matrix, row, Part::Coefficients)[pivot]));
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
             for part in [Part::Coefficients, Part::Tail] {
-                self.field.spread(&mut self.matrix, part, &self.factors);
+                let columns = self.columns_in_use(part);
+                self.field.spread(&mut self.matrix, part, columns, &self.factors);
             }
         }
     }
@@ -112,11 +160,10 @@ mod tests {
     fn rows_stay_reduced_and_the_transform_explains_them() {
         let kernels = Kernels::detect();
         let rows: [[u8; 3]; 4] = [[2, 3, 4], [4, 6, 8], [0, 0, 9], [7, 1, 1]];
-        let mut elimination = Elimination::new(kernels, 3, 3);
+        let mut elimination = Elimination::new(kernels, 3, Tail::Transform);
         let mut taken = Vec::new();
         for row in rows {
-            let slot = taken.len();
-            if elimination.absorb(|place| place.copy_from_slice(&row), |tail| tail[slot] = 1) {
+            if elimination.absorb(|place| place.copy_from_slice(&row), |_| panic!("a transform has no payload")) {
                 taken.push(row);
             }
         }
@@ -130,6 +177,16 @@ mod tests {
             unit[column] = 1;
             assert_eq!(sum, unit);
         }
-        assert!(!elimination.absorb(|place| place.fill(1), |_| panic!("a dependent row has no tail")));
+        assert!(!elimination.absorb(|place| place.fill(1), |_| ()));
+    }
+
+    #[test]
+    fn a_dependent_row_costs_no_payload_work() {
+        let mut elimination = Elimination::new(Kernels::detect(), 3, Tail::Payload(5));
+        assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 2, 2]), |payload| payload.fill(2)));
+        assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 1, 0]), |payload| payload.fill(9)));
+        assert!(!elimination.absorb(|place| place.copy_from_slice(&[0, 0, 7]), |_| panic!("it is dependent")));
+        assert_eq!(elimination.row(elimination.row_of(2).unwrap(), Part::Tail), [8; 5]);
+        assert!(elimination.is_unit(1) && elimination.is_unit(2) && !elimination.is_unit(0));
     }
 }

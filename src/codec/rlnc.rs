@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use rand::Rng;
 
-use super::elimination::Elimination;
+use super::elimination::{Elimination, Tail};
 use super::{Error, Outcome, block_bytes, check, length};
 use crate::block::{Block, Vector};
 use crate::gf::{Kernels, Panel, Part, RowKey};
@@ -98,7 +98,7 @@ impl Decoder {
             generation,
             key,
             kernels,
-            elimination: Elimination::new(kernels, n, n),
+            elimination: Elimination::new(kernels, n, Tail::Transform),
             blocks: vec![0; n * block_bytes(&generation)],
             places: Vec::with_capacity(n),
             tenants: vec![None; n],
@@ -109,11 +109,8 @@ impl Decoder {
     /// Takes a block that arrived. [`Vector::Source`] payloads come without padding, all others are whole blocks.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         check(&self.generation, vector, payload)?;
-        let row = self.rank();
-        let key = self.key;
-        let accepted =
-            self.elimination.absorb(|place| write_row(vector, key, place), |transform| transform[usize::from(row)] = 1);
-        if !accepted {
+        let (row, key) = (self.rank(), self.key);
+        if !self.elimination.absorb(|place| write_row(vector, key, place), |_| ()) {
             return Ok(Outcome::Redundant);
         }
         let place = match vector {
@@ -267,7 +264,7 @@ pub struct Progressive {
 impl Progressive {
     /// An empty decoder for `generation`, whose seeded rows are drawn with `key`.
     pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
-        let elimination = Elimination::new(kernels, usize::from(generation.n), block_bytes(&generation));
+        let elimination = Elimination::new(kernels, usize::from(generation.n), Tail::Payload(block_bytes(&generation)));
         Self { generation, key, elimination }
     }
 
@@ -310,7 +307,7 @@ impl Progressive {
             return Err(Error::Payload { length: out.len(), expected });
         }
         for (index, block) in (0..self.generation.n).zip(out.chunks_mut(block_bytes(&self.generation))) {
-            block.copy_from_slice(self.source(index).ok_or(Error::Incomplete { missing: self.missing() })?);
+            block.copy_from_slice(self.source(index).ok_or_else(|| Error::Incomplete { missing: self.missing() })?);
         }
         Ok(())
     }
