@@ -407,6 +407,7 @@ const BATCHES_IN_A_ROW: u32 = 4;
 const THREADS_MAX: NonZeroU16 = NonZeroU16::new(1024).expect("1024 is not zero");
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 mod tests {
     use super::*;
     use crate::gf::{Kernels, RowKey, gf256};
@@ -452,7 +453,7 @@ mod tests {
             let registry = Registry::new();
             let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
             let shape = Shape::new(9_999, 96, 24).unwrap();
-            let bytes: Bytes = (0..9_999_u32).map(|i| (i * i >> 3) as u8).collect::<Vec<_>>().into();
+            let bytes: Bytes = (0..9_999_u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
             let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
             assert!(resident.resident_bytes() >= 9_999);
             let mut batch = Batch::default();

@@ -35,12 +35,13 @@ use index::{Cause, Index};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How much memory of the device held segments may occupy.
+    #[serde(with = "crate::config::size")]
     pub bytes: ByteSize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::gib(1) }
+        Self { bytes: ByteSize::mib(512) }
     }
 }
 
@@ -403,7 +404,8 @@ mod tests {
         let held: Vec<Held> = futures_util::future::join_all(inserts).await.into_iter().map(Result::unwrap).collect();
         assert!(held.iter().all(|other| other.lease.key == held[0].lease.key));
         assert_eq!(store.usage().1, 1);
-        assert_eq!(store.shared.state().budget.used(), store.usage().0);
+        let used = store.shared.state().budget.used();
+        assert_eq!(used, store.usage().0);
     }
 
     #[tokio::test]

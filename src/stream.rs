@@ -1,37 +1,91 @@
 //! Publishing points: what a path of a stream is, resolved once however many ask.
+//!
+//! The [`Library`] has one publishing point for each configured stream. Asked for a path, a point answers from its catalogue if
+//! the answer is held and fresh; otherwise one fetch is begun, in a task of its own, and everybody who asks for the same waits
+//! for that one. A fetched part is put into the store before anybody is answered. Segments that playlists newly list, and files
+//! that appear in a watched directory, are fetched without being asked for, told to subscribers and handed to the encoder.
+//!
+//! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
+//! is dropped. Bounds: fetches at once, fetches that wait, askers that wait, known paths and the bytes of documents
+//! (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
+//! subscriber that lags misses the oldest.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
+use url::Url;
 
-/// One publishing point.
+use crate::ingest::directory::Directory;
+use crate::ingest::http::{Http, Origin};
+use crate::ingest::{self, ObjectPath, Source, directory, http};
+use crate::object::{FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::store::Store;
+
+mod catalogue;
+mod follow;
+pub mod metrics;
+mod point;
+
+pub use metrics::Metrics;
+use point::{Point, Shared};
+
+/// One table of `[streams]` in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// URL that paths of the stream are appended to.
     pub origin: Option<String>,
-    /// Directory that is watched instead of an origin.
+    /// Directory that is watched instead of an origin; its files are the objects.
     pub directory: Option<PathBuf>,
     /// Most blocks in a generation.
     pub n_max: u16,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Which blocks a peer gets first.
+    /// What is sent first where a request leaves the choice.
     pub first_pass: FirstPass,
-    /// How long a segment that left the playlist is kept.
+    /// How long a segment stays after it has left its playlist's window or the directory.
     #[serde(with = "crate::config::duration")]
     pub retention: Duration,
-}
-
-/// Which blocks a peer gets first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FirstPass {
-    /// Coded blocks from the ring.
-    Coded,
-    /// The source blocks, then coded ones.
-    Systematic,
+    /// How long a playlist or another mutable object is used without asking the origin.
+    #[serde(with = "crate::config::duration")]
+    pub playlist_age: Duration,
+    /// How long a playlist is used while the origin fails.
+    #[serde(with = "crate::config::duration")]
+    pub playlist_grace: Duration,
+    /// How long a live playlist may stay the same before it is refused as stale; at least three of its target durations.
+    #[serde(with = "crate::config::duration")]
+    pub playlist_stale_after: Duration,
+    /// The largest playlist or other mutable object.
+    #[serde(with = "crate::config::size")]
+    pub playlist_max_bytes: ByteSize,
+    /// How long an immutable object is used without asking the origin whether it still is the same.
+    #[serde(with = "crate::config::duration")]
+    pub segment_age: Duration,
+    /// How many segments at the live edge are fetched before anybody asks; none with 0.
+    pub prefetch: u16,
+    /// Playlists to follow whether anybody asks or not; a master playlist brings its variants.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub playlists: Vec<String>,
+    /// Extensions of mutable objects.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub mutable: Vec<String>,
+    /// Headers to send to the origin.
+    pub headers: BTreeMap<String, String>,
+    /// `Host` to send to the origin instead of the URL's.
+    pub host: Option<String>,
+    /// Hosts, as `name` or `name:port`, that the origin may redirect to.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub redirect_hosts: Vec<String>,
+    /// How long a fetch may take, retries included.
+    #[serde(with = "crate::config::duration")]
+    pub timeout: Duration,
 }
 
 impl Default for Config {
@@ -41,8 +95,384 @@ impl Default for Config {
             directory: None,
             n_max: 128,
             block_bytes: 4096,
-            first_pass: FirstPass::Coded,
+            first_pass: FirstPass::default(),
             retention: Duration::from_secs(60),
+            playlist_age: Duration::from_millis(500),
+            playlist_grace: Duration::from_secs(10),
+            playlist_stale_after: Duration::from_secs(60),
+            playlist_max_bytes: ByteSize::mib(4),
+            segment_age: Duration::from_secs(600),
+            prefetch: 3,
+            playlists: Vec::new(),
+            mutable: ["m3u8", "m3u", "mpd"].map(Into::into).to_vec(),
+            headers: BTreeMap::new(),
+            host: None,
+            redirect_hosts: Vec::new(),
+            timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// Every stream by its name: 1 to 64 letters, digits, `-` and `_`.
+pub type Streams = BTreeMap<String, Config>;
+
+/// What is wrong with the configuration of a stream.
+#[derive(Debug, thiserror::Error)]
+#[error("stream `{stream}`: {fault}")]
+pub struct Error {
+    /// The stream.
+    pub stream: String,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What can be wrong with a stream.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The name.
+    #[error("a name is 1 to 64 letters, digits, `-` or `_`: it is the first part of a path")]
+    Name,
+    /// Neither origin nor directory, or both.
+    #[error("a stream has either `origin` (a URL) or `directory` (a path)")]
+    Place,
+    /// The origin.
+    #[error("origin = \"{0}\": {1}")]
+    Origin(String, &'static str),
+    /// How segments are cut.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A path in `playlists`.
+    #[error("playlists: \"{0}\": {1}")]
+    Playlist(String, ingest::PathError),
+    /// The HTTP origin.
+    #[error(transparent)]
+    Http(#[from] http::OpenError),
+    /// The directory.
+    #[error(transparent)]
+    Directory(#[from] directory::OpenError),
+}
+
+/// The publishing points. Clones are cheap; when the last is dropped, all fetching ends.
+#[derive(Debug, Clone)]
+pub struct Library {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    ingest_metrics: ingest::Metrics,
+    points: ArcSwap<BTreeMap<String, Running>>,
+    sweeper: AbortHandle,
+}
+
+/// A publishing point and its task, which ends when this is dropped for the last time.
+#[derive(Debug, Clone)]
+struct Running {
+    point: Arc<Point>,
+    _task: Arc<Task>,
+}
+
+#[derive(Debug)]
+struct Task(AbortHandle);
+
+/// What a new configuration has changed, by the names of streams.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// New ones.
+    pub added: Vec<String>,
+    /// Those that are gone.
+    pub removed: Vec<String>,
+    /// Those whose origin is another; what was held of them is not used any more.
+    pub replaced: Vec<String>,
+    /// Those of which anything else has changed; new segments follow.
+    pub changed: Vec<String>,
+}
+
+/// How a stream fares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// What was wrong with the origin when it was last asked, if anything was.
+    pub fault: Option<String>,
+}
+
+impl Library {
+    /// Opens every stream. Must be called within a tokio runtime.
+    pub fn open(
+        config: &ingest::Config,
+        streams: &Streams,
+        store: Store,
+        ingest_metrics: ingest::Metrics,
+        metrics: Metrics,
+    ) -> Result<Self, Error> {
+        let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
+        let shared = Arc::new(Shared { config: config.clone(), store: store.clone(), metrics, arrivals });
+        let sweeper = tokio::spawn(sweep(store)).abort_handle();
+        let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
+        let library = Self { inner: Arc::new(inner) };
+        library.apply(streams)?;
+        Ok(library)
+    }
+
+    /// What a path is at `offset`: found, or fetched from the origin.
+    ///
+    /// The answer covers `offset` where the object does; it may start before, and where it ends the next question starts.
+    /// `length` is what the asker wants in all; objects are cut at the ranges of their playlists whatever is asked.
+    pub async fn resolve(&self, path: &str, offset: u64, _length: Option<u64>) -> Result<Resolved, Refusal> {
+        let outcome = match self.locate(path) {
+            Ok((point, object)) => point.resolve(&object, offset).await,
+            Err(refusal) => Err(refusal),
+        };
+        let outcome = outcome.map(|resolved| Resolved { path: path.to_owned(), ..resolved });
+        outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
+    }
+
+    /// A held segment.
+    pub fn find(&self, id: &SegmentId) -> Option<Held> {
+        self.inner.shared.store.lookup(id)
+    }
+
+    /// New segments of a stream as they appear; `None` if there is no such stream. Closed when the stream goes.
+    pub fn subscribe(&self, stream: &str) -> Option<broadcast::Receiver<Arc<Resolved>>> {
+        let points = self.inner.points.load();
+        points.get(stream).map(|running| running.point.announced.subscribe())
+    }
+
+    /// New live segments of all streams as they come in, for whoever warms them.
+    pub fn arrivals(&self) -> broadcast::Receiver<Held> {
+        self.inner.shared.arrivals.subscribe()
+    }
+
+    /// Names of the streams.
+    pub fn names(&self) -> Vec<String> {
+        self.inner.points.load().keys().cloned().collect()
+    }
+
+    /// How every stream fares.
+    pub fn status(&self) -> Vec<Status> {
+        let points = self.inner.points.load();
+        points.iter().map(|(name, running)| Status { name: name.clone(), fault: running.point.fault() }).collect()
+    }
+
+    /// Takes new streams instead of the present ones: all of them, or none if one is wrong.
+    pub fn apply(&self, streams: &Streams) -> Result<Applied, Error> {
+        let before = self.inner.points.load_full();
+        let mut applied = Applied::default();
+        let mut points = BTreeMap::new();
+        let mut configured = Vec::new();
+        for (name, config) in streams {
+            let fail = |fault| Error { stream: name.clone(), fault };
+            let settings = Settings::new(name, config, &self.inner.shared.config).map_err(fail)?;
+            let running = match before.get(name) {
+                Some(running) if running.point.settings().is_same_place(&settings) => {
+                    if *running.point.settings() != settings {
+                        applied.changed.push(name.clone());
+                        configured.push((Arc::clone(&running.point), settings));
+                    }
+                    running.clone()
+                }
+                other => {
+                    let list = if other.is_some() { &mut applied.replaced } else { &mut applied.added };
+                    list.push(name.clone());
+                    let announced = other.map(|running| running.point.announced.clone());
+                    self.start(name, settings, announced).map_err(fail)?
+                }
+            };
+            points.insert(name.clone(), running);
+        }
+        for (point, settings) in configured {
+            point.configure(settings);
+        }
+        applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
+        self.inner.points.store(Arc::new(points));
+        Ok(applied)
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        settings: Settings,
+        announced: Option<broadcast::Sender<Arc<Resolved>>>,
+    ) -> Result<Running, Fault> {
+        let (config, metrics) = (&self.inner.shared.config, &self.inner.ingest_metrics);
+        let source: Arc<dyn Source> = match &settings.place {
+            Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
+            Place::Directory(root) => Arc::new(Directory::open(root, settings.timeout, config, metrics.directory.clone())?),
+        };
+        let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);
+        let unreadable = metrics.playlist_errors.clone();
+        let point = Arc::new(Point::new(name, settings, source, Arc::clone(&self.inner.shared), announced, unreadable));
+        let task = tokio::spawn(follow::follow(Arc::clone(&point))).abort_handle();
+        Ok(Running { point, _task: Arc::new(Task(task)) })
+    }
+
+    /// The stream that a path begins with, and the rest of the path.
+    fn locate(&self, path: &str) -> Result<(Arc<Point>, ObjectPath), Refusal> {
+        let (name, object) = path
+            .strip_prefix('/')
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(|| unknown("a path is / and the name of the stream, / and the path of the object"))?;
+        let points = self.inner.points.load();
+        let running = points.get(name).ok_or_else(|| unknown("no such stream"))?;
+        let object = ObjectPath::parse(object).map_err(|error| unknown(&error.to_string()))?;
+        Ok((Arc::clone(&running.point), object))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The configuration of a stream as it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Settings {
+    place: Place,
+    n_max: u16,
+    block_bytes: u32,
+    first_pass: FirstPass,
+    retention: Duration,
+    playlist_age: Duration,
+    playlist_grace: Duration,
+    playlist_stale_after: Duration,
+    playlist_max_bytes: u64,
+    segment_age: Duration,
+    prefetch: u16,
+    playlists: Vec<ObjectPath>,
+    mutable: Vec<String>,
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Http(Origin),
+    Directory(PathBuf),
+}
+
+impl Settings {
+    fn new(name: &str, config: &Config, ingest: &ingest::Config) -> Result<Self, Fault> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
+            return Err(Fault::Name);
+        }
+        Shape::new(ingest.segment_max_bytes.as_u64(), config.block_bytes, config.n_max)?;
+        let playlist = |text: &String| ObjectPath::parse(text).map_err(|error| Fault::Playlist(text.clone(), error));
+        Ok(Self {
+            place: Place::new(config)?,
+            n_max: config.n_max,
+            block_bytes: config.block_bytes,
+            first_pass: config.first_pass,
+            retention: config.retention,
+            playlist_age: config.playlist_age,
+            playlist_grace: config.playlist_grace,
+            playlist_stale_after: config.playlist_stale_after,
+            playlist_max_bytes: config.playlist_max_bytes.as_u64(),
+            segment_age: config.segment_age,
+            prefetch: config.prefetch,
+            playlists: config.playlists.iter().map(playlist).collect::<Result<_, _>>()?,
+            mutable: config.mutable.iter().map(|text| text.trim_start_matches('.').to_ascii_lowercase()).collect(),
+            timeout: config.timeout,
+        })
+    }
+
+    /// Whether objects come from the same place in the same way, so that what is held stays right.
+    fn is_same_place(&self, other: &Self) -> bool {
+        self.place == other.place && self.timeout == other.timeout
+    }
+}
+
+impl Place {
+    fn new(config: &Config) -> Result<Self, Fault> {
+        let origin = match (&config.origin, &config.directory) {
+            (Some(origin), None) => origin,
+            (None, Some(directory)) => return Ok(Self::Directory(directory.clone())),
+            (Some(_), Some(_)) | (None, None) => return Err(Fault::Place),
+        };
+        let fail = |why| Fault::Origin(origin.clone(), why);
+        let mut base = Url::parse(origin).map_err(|_| fail("this is no URL"))?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(fail("http and https are possible"));
+        }
+        if base.query().is_some() || base.fragment().is_some() {
+            return Err(fail("a query or fragment cannot be kept; send what the origin needs in headers"));
+        }
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        Ok(Self::Http(Origin {
+            base,
+            host: config.host.clone(),
+            headers: config.headers.clone(),
+            redirect_hosts: config.redirect_hosts.clone(),
+            timeout: config.timeout,
+        }))
+    }
+}
+
+fn unknown(reason: &str) -> Refusal {
+    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
+}
+
+/// The library's task.
+async fn sweep(store: Store) {
+    let mut tick = tokio::time::interval(SWEEP);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        store.sweep(Instant::now());
+    }
+}
+
+const SWEEP: Duration = Duration::from_secs(1);
+/// Announcements hold leases until the slowest subscriber has seen them, so there are few.
+const ANNOUNCEMENTS_MAX: usize = 16;
+const ARRIVALS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(name: &str, config: &Config) -> Result<Settings, Fault> {
+        Settings::new(name, config, &ingest::Config::default())
+    }
+
+    fn config(origin: &str) -> Config {
+        Config { origin: Some(origin.into()), ..Config::default() }
+    }
+
+    #[test]
+    fn names_are_one_part_of_a_path() {
+        for (name, is_good) in [("live-1_X", true), ("", false), ("a/b", false), ("..", false), ("a b", false), ("é", false)] {
+            assert_eq!(settings(name, &config("http://origin.test")).is_ok(), is_good, "{name}");
+        }
+    }
+
+    #[test]
+    fn origins_are_urls() {
+        let place = |origin: &str| settings("s", &config(origin)).map(|settings| settings.place);
+        let Ok(Place::Http(origin)) = place("https://origin.test/base") else { panic!("an origin over HTTP") };
+        assert_eq!(origin.base.as_str(), "https://origin.test/base/");
+        for origin in ["", "media", "/srv", "ftp://x/", "http://", "http://x/?a", "http://x/#a"] {
+            assert!(place(origin).is_err(), "{origin}");
+        }
+        let both = Config { directory: Some("/srv".into()), ..config("http://origin.test") };
+        assert!(matches!(settings("s", &both), Err(Fault::Place)));
+        assert!(matches!(settings("s", &Config::default()), Err(Fault::Place)));
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_refused() {
+        assert!(settings("s", &Config { n_max: 0, ..config("http://origin.test") }).is_err());
+        assert!(settings("s", &Config { block_bytes: 100, ..config("http://origin.test") }).is_err());
+        assert!(settings("s", &Config { playlists: vec!["../x.m3u8".into()], ..config("http://origin.test") }).is_err());
     }
 }

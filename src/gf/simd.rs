@@ -409,9 +409,12 @@ struct Table {
     add: unsafe fn(&mut [u8], &[u8]),
     scale: unsafe fn(&mut [u8], u8),
     mul_add: unsafe fn(&mut [u8], &[u8], u8),
-    combine: unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool),
+    combine: Combine,
     spread: unsafe fn(&mut [Line], usize, usize, &[u8], &[Line]),
 }
+
+/// Rows times a strip into outs, from a byte of each on, added to what is there or not.
+type Combine = unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool);
 
 /// A cache line: the unit in which sources are laid out, aligned for every vector.
 #[derive(Debug, Clone, Copy)]

@@ -23,7 +23,7 @@ use url::Url;
 
 use super::metrics::SourceMetrics;
 use super::settle::{Stat, Tracker};
-use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Validators, Want};
+use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +149,7 @@ impl Shared {
         let mut file = File::open(&inside).map_err(|error| io_error(&error))?;
         let before = stat(&file.metadata().map_err(|error| io_error(&error))?).ok_or(Error::NotFound)?;
         let complete = self.complete(fetch, before)?;
-        let validators = validators(before);
+        let validators = before.validators();
         if fetch.known.as_ref() == Some(&validators) {
             return Ok(Fetched::NotModified);
         }
@@ -359,12 +359,6 @@ fn inode(metadata: &Metadata) -> u64 {
 #[cfg(not(unix))]
 fn inode(_metadata: &Metadata) -> u64 {
     0
-}
-
-/// Size and time, which copies of a directory on several machines can share.
-fn validators(stat: Stat) -> Validators {
-    let modified = stat.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
-    Validators { etag: Some(format!("\"{:x}-{:x}\"", stat.length, modified.as_nanos())), last_modified: None }
 }
 
 fn bounds(want: &Want, length: u64) -> Result<(u64, u64), Error> {

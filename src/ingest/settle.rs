@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::path::ObjectPath;
-use super::{Change, ChangeKind};
+use super::{Change, ChangeKind, Validators};
 
 /// What the file system says of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,15 @@ pub struct Stat {
     pub modified: Option<SystemTime>,
     /// Which file it is, whatever its name.
     pub inode: u64,
+}
+
+impl Stat {
+    /// Size and time, which copies of a directory on several machines can share.
+    pub fn validators(&self) -> Validators {
+        let modified =
+            self.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+        Validators { etag: Some(format!("\"{:x}-{:x}\"", self.length, modified.as_nanos())), last_modified: None }
+    }
 }
 
 /// The files of a directory.
@@ -55,7 +64,7 @@ impl Tracker {
         file.is_open = true;
         file.since = now;
         file.stat = None;
-        file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
+        file.complete.take().map(|_| incomplete(path, ChangeKind::Written))
     }
 
     /// The writer of a file closed it, or it was moved into place.
@@ -71,7 +80,7 @@ impl Tracker {
     pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
         let file = self.files.remove(path)?;
         let was_known = file.complete.is_some() || file.is_open;
-        was_known.then(|| Change { path: path.clone(), kind: ChangeKind::Gone })
+        was_known.then(|| incomplete(path, ChangeKind::Gone))
     }
 
     /// Events were lost: nothing is known of open files any more.
@@ -139,8 +148,12 @@ impl File {
             return None;
         }
         self.complete = Some((stat, now));
-        Some(Change { path: path.clone(), kind: ChangeKind::Complete })
+        Some(Change { path: path.clone(), kind: ChangeKind::Complete, validators: stat.validators() })
     }
+}
+
+fn incomplete(path: &ObjectPath, kind: ChangeKind) -> Change {
+    Change { path: path.clone(), kind, validators: Validators::default() }
 }
 
 #[cfg(test)]
@@ -161,8 +174,12 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn change(kind: ChangeKind) -> Change {
-        Change { path: path(), kind }
+    fn change(kind: ChangeKind) -> (ObjectPath, ChangeKind) {
+        (path(), kind)
+    }
+
+    fn told(changes: impl IntoIterator<Item = Change>) -> Vec<(ObjectPath, ChangeKind)> {
+        changes.into_iter().map(|change| (change.path, change.kind)).collect()
     }
 
     /// A tracker that has made its first scan, of an empty directory.
@@ -178,13 +195,13 @@ mod tests {
         let mut tracker = tracker(now);
         assert_eq!(tracker.written(&path(), now), None);
         assert_eq!(tracker.complete(&path(), stat(5)), None);
-        assert_eq!(tracker.closed(&path(), stat(9), now), Some(change(ChangeKind::Complete)));
+        assert_eq!(told(tracker.closed(&path(), stat(9), now)), [change(ChangeKind::Complete)]);
         assert_eq!(tracker.complete(&path(), stat(9)), Some(now));
         assert_eq!(tracker.complete(&path(), stat(10)), None, "it has grown since");
         assert_eq!(tracker.closed(&path(), stat(9), now), None, "nothing is new");
-        assert_eq!(tracker.written(&path(), now), Some(change(ChangeKind::Written)));
+        assert_eq!(told(tracker.written(&path(), now)), [change(ChangeKind::Written)]);
         assert_eq!(tracker.complete(&path(), stat(9)), None);
-        assert_eq!(tracker.removed(&path()), Some(change(ChangeKind::Gone)));
+        assert_eq!(told(tracker.removed(&path())), [change(ChangeKind::Gone)]);
     }
 
     #[test]
@@ -200,7 +217,7 @@ mod tests {
         tracker.overflowed(now);
         assert!(tracker.scanned(vec![(path(), stat(5))], 99, now, wall(3000)).is_empty());
         let later = now + SETTLE;
-        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001)), [change(ChangeKind::Complete)]);
+        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001))), [change(ChangeKind::Complete)]);
     }
 
     #[test]
@@ -210,16 +227,16 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert!(tracker.scanned(vec![(path(), stat(5))], 2, at(2), wall(1002)).is_empty());
         assert!(tracker.scanned(vec![(path(), stat(6))], 3, at(4), wall(1004)).is_empty());
-        assert_eq!(tracker.scanned(vec![(path(), stat(6))], 4, at(6), wall(1006)), [change(ChangeKind::Complete)]);
+        assert_eq!(told(tracker.scanned(vec![(path(), stat(6))], 4, at(6), wall(1006))), [change(ChangeKind::Complete)]);
         assert!(tracker.scanned(vec![(path(), stat(6))], 5, at(8), wall(1008)).is_empty());
-        assert_eq!(tracker.scanned(Vec::new(), 6, at(10), wall(1010)), [change(ChangeKind::Gone)]);
+        assert_eq!(told(tracker.scanned(Vec::new(), 6, at(10), wall(1010))), [change(ChangeKind::Gone)]);
     }
 
     #[test]
     fn what_was_there_before_is_not_new() {
         let now = Instant::now();
         let mut tracker = Tracker::new(SETTLE, 100);
-        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(5000)), [change(ChangeKind::Present)]);
+        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(5000))), [change(ChangeKind::Present)]);
         assert_eq!(tracker.complete(&path(), stat(5)), Some(now));
     }
 
@@ -229,7 +246,7 @@ mod tests {
         let mut tracker = Tracker::new(SETTLE, 100);
         assert!(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(1000)).is_empty());
         let later = now + SETTLE;
-        assert_eq!(tracker.scanned(vec![(path(), stat(5))], 2, later, wall(1001)), [change(ChangeKind::Complete)]);
+        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 2, later, wall(1001))), [change(ChangeKind::Complete)]);
     }
 
     #[test]

@@ -311,7 +311,7 @@ impl World {
             }
             Packet::ControlUp(bytes) => {
                 let Some(server) = &mut self.server else { return };
-                server.proto.handle_control_bytes(now, bytes.len()).unwrap();
+                server.proto.handle_control_bytes(now, bytes.len());
                 server.from_peer.push(&bytes);
                 while let Some(message) = server.from_peer.next().unwrap() {
                     server.proto.handle_message(now, message).unwrap();

@@ -218,7 +218,8 @@ fn what_cannot_be_read_to_its_end_changes_nothing() {
         ("", Error::NoPlaylist),
         ("<html>", Error::NoPlaylist),
         ("#EXTM3U8\nx.ts", Error::NoPlaylist),
-        ("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"x\n#EXTINF:2,\na.ts?x=1\n#EXTINF:2,\nb.ts", Error::Unreadable),
+        ("#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1,BAD\na.m3u8?x=1\n", Error::Unreadable),
+        ("#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:7x\n#EXTINF:2,\na.ts", Error::Unreadable),
         ("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:18446744073709551615@1\na.ts", Error::Unreadable),
         ("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:0@1\na.ts", Error::Unreadable),
     ] {

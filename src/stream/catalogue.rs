@@ -1,0 +1,471 @@
+//! What a stream's paths are known to be. A plain value: `now` is an argument.
+//!
+//! A path is either made of segments or a document (a mutable object, kept whole). Segments themselves are the store's; the
+//! catalogue knows their ids, and may know one that has been evicted since. Parts of one object belong to one version of it:
+//! when a part comes with other validators or another length than the parts before, those are forgotten. Refusals are
+//! remembered beside all that, so that one bad part does not hide the good ones.
+//!
+//! The number of paths and the bytes of documents and small objects are bounded; the least recently used go.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::ingest::planner::Cut;
+use crate::ingest::{ObjectPath, Validators};
+use crate::object::{Refusal, SegmentId};
+
+/// The paths of a stream.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    entries: HashMap<ObjectPath, Entry>,
+    by_use: BTreeMap<u64, ObjectPath>,
+    missing: HashMap<ObjectPath, (Refusal, Instant)>,
+    leaving: BTreeMap<(Instant, u64), (Cut, Vec<SegmentId>)>,
+    bytes: u64,
+    uses: u64,
+    limits: Limits,
+}
+
+/// How much a catalogue may know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) objects_max: usize,
+    pub(super) bytes_max: u64,
+}
+
+/// What is known of an object apart from its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Description {
+    pub(super) validators: Validators,
+    pub(super) version: u64,
+    pub(super) length: Option<u64>,
+    pub(super) content_type: String,
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) id: SegmentId,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    /// The bytes, if they are few enough to be kept here.
+    pub(super) inline: Option<Bytes>,
+}
+
+/// A mutable object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Document {
+    pub(super) description: Description,
+    pub(super) id: SegmentId,
+    pub(super) bytes: Bytes,
+    /// When the origin last said that this is the object; `None` once it is known not to be.
+    pub(super) checked: Option<Instant>,
+    /// The same, whatever has become known since.
+    pub(super) confirmed: Instant,
+}
+
+/// What a path is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Not known, or not there.
+    Nothing,
+    /// A part, and when the origin last confirmed the object.
+    Part(Description, Part, Instant),
+    /// A document.
+    Document(Document),
+    /// The object ends before.
+    Beyond(u64),
+}
+
+/// What taking in a part has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Admitted {
+    /// The version that the part belongs to.
+    pub(super) version: u64,
+    /// Bytes of the whole object, as far as known from any part.
+    pub(super) length: Option<u64>,
+    /// Segments of another version, which no path leads to any more.
+    pub(super) dropped: Vec<SegmentId>,
+    /// Whether there was another version.
+    pub(super) changed: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    used: u64,
+    known: Known,
+}
+
+#[derive(Debug)]
+enum Known {
+    Segments { description: Description, checked: Instant, parts: BTreeMap<u64, Part> },
+    Document(Document),
+}
+
+impl Catalogue {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            entries: HashMap::new(),
+            by_use: BTreeMap::new(),
+            missing: HashMap::new(),
+            leaving: BTreeMap::new(),
+            bytes: 0,
+            uses: 0,
+            limits,
+        }
+    }
+
+    /// What is known at `offset` of a path.
+    pub(super) fn find(&mut self, path: &ObjectPath, offset: u64) -> Found {
+        self.touch(path);
+        match self.entries.get(path).map(|entry| &entry.known) {
+            None => Found::Nothing,
+            Some(Known::Document(document)) => Found::Document(document.clone()),
+            Some(Known::Segments { description, checked, parts }) => {
+                let part = parts.range(..=offset).next_back().map(|(_, part)| part);
+                match part.filter(|part| offset < part.offset + part.length || (offset == 0 && part.length == 0)) {
+                    Some(part) => Found::Part(description.clone(), part.clone(), *checked),
+                    None => {
+                        description.length.filter(|length| offset >= *length && offset > 0).map_or(Found::Nothing, Found::Beyond)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The document at a path.
+    pub(super) fn document(&self, path: &ObjectPath) -> Option<&Document> {
+        match self.entries.get(path).map(|entry| &entry.known) {
+            Some(Known::Document(document)) => Some(document),
+            _ => None,
+        }
+    }
+
+    /// Why a path was refused, while that is remembered.
+    pub(super) fn refusal(&self, path: &ObjectPath, now: Instant) -> Option<Refusal> {
+        self.missing.get(path).filter(|(_, until)| now < *until).map(|(refusal, _)| refusal.clone())
+    }
+
+    /// Remembers a refusal until then.
+    pub(super) fn refuse(&mut self, path: &ObjectPath, refusal: Refusal, until: Instant) {
+        if self.missing.len() < self.limits.objects_max {
+            self.missing.insert(path.clone(), (refusal, until));
+        }
+    }
+
+    /// Forgets that a path was refused.
+    pub(super) fn welcome(&mut self, path: &ObjectPath) {
+        self.missing.remove(path);
+    }
+
+    /// Compares a part's object with what is known, drops what is of another version, and takes the part in.
+    pub(super) fn admit(&mut self, path: &ObjectPath, description: Description, part: Part, now: Instant) -> Admitted {
+        self.missing.remove(path);
+        let mut admitted = Admitted { version: description.version, length: description.length, ..Admitted::default() };
+        let is_same = match self.entries.get(path).map(|entry| &entry.known) {
+            Some(Known::Segments { description: before, parts, .. }) => {
+                let is_same = before.is_same(&description);
+                admitted.changed = !is_same && !parts.is_empty();
+                is_same
+            }
+            _ => false,
+        };
+        if !is_same {
+            admitted.dropped = self.forget(path);
+            admitted.dropped.retain(|id| *id != part.id);
+            let known = Known::Segments { description: description.clone(), checked: now, parts: BTreeMap::new() };
+            self.put(path, known);
+        }
+        let inline = part.inline.as_ref().map_or(0, length_of);
+        if let Some(Entry { known: Known::Segments { description: known, checked, parts }, .. }) = self.entries.get_mut(path) {
+            known.length = known.length.or(description.length);
+            admitted.version = known.version;
+            admitted.length = known.length;
+            *checked = now;
+            let before = parts.insert(part.offset, part).and_then(|part| part.inline).as_ref().map_or(0, length_of);
+            self.bytes = self.bytes + inline - before;
+        }
+        self.touch(path);
+        self.shrink();
+        admitted
+    }
+
+    /// Notes that the origin confirmed an object.
+    pub(super) fn confirm(&mut self, path: &ObjectPath, now: Instant) {
+        match self.entries.get_mut(path).map(|entry| &mut entry.known) {
+            Some(Known::Segments { checked, .. }) => *checked = now,
+            Some(Known::Document(document)) => {
+                document.checked = Some(now);
+                document.confirmed = now;
+            }
+            None => {}
+        }
+    }
+
+    /// Takes a document in, instead of whatever was there.
+    pub(super) fn put_document(&mut self, path: &ObjectPath, document: Document) {
+        self.missing.remove(path);
+        self.forget(path);
+        self.bytes += length_of(&document.bytes);
+        self.put(path, Known::Document(document));
+        self.shrink();
+    }
+
+    /// Makes sure that the origin is asked before a document is used again.
+    pub(super) fn doubt(&mut self, path: &ObjectPath) {
+        self.missing.remove(path);
+        if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
+            document.checked = None;
+        }
+    }
+
+    /// Forgets a path. Returns the segments that it led to.
+    pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<SegmentId> {
+        self.missing.remove(path);
+        let Some(entry) = self.entries.remove(path) else { return Vec::new() };
+        self.by_use.remove(&entry.used);
+        self.bytes -= entry.known.bytes();
+        entry.known.ids(None)
+    }
+
+    /// Forgets a path unless it is known to be this version.
+    pub(super) fn forget_unless(&mut self, path: &ObjectPath, validators: &Validators) -> Vec<SegmentId> {
+        match self.entries.get(path).map(|entry| &entry.known) {
+            Some(Known::Segments { description, .. }) if description.validators == *validators => Vec::new(),
+            _ => self.forget(path),
+        }
+    }
+
+    /// Forgets an object or the parts of it in a range. Returns the segments that they were.
+    pub(super) fn forget_cut(&mut self, cut: &Cut) -> Vec<SegmentId> {
+        let Some(range) = &cut.range else { return self.forget(&cut.path) };
+        let Some(Entry { known: Known::Segments { parts, .. }, .. }) = self.entries.get_mut(&cut.path) else { return Vec::new() };
+        let inside: Vec<u64> = parts.range(range.clone()).map(|(offset, _)| *offset).collect();
+        let gone: Vec<Part> = inside.iter().filter_map(|offset| parts.remove(offset)).collect();
+        if parts.is_empty() {
+            self.forget(&cut.path);
+        }
+        self.bytes -= gone.iter().filter_map(|part| part.inline.as_ref()).map(length_of).sum::<u64>();
+        gone.iter().map(|part| part.id).collect()
+    }
+
+    /// Forgets what a cut is now, at `at`. Returns the segments that it is.
+    pub(super) fn leave(&mut self, cut: Cut, at: Instant) -> Vec<SegmentId> {
+        let Some(entry) = self.entries.get(&cut.path) else { return Vec::new() };
+        let ids = entry.known.ids(cut.range.as_ref());
+        if !ids.is_empty() {
+            self.uses += 1;
+            self.leaving.insert((at, self.uses), (cut, ids.clone()));
+        }
+        ids
+    }
+
+    /// Forgets what has left and refusals that are over.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        while let Some(first) = self.leaving.first_entry().filter(|first| first.key().0 <= now) {
+            let (cut, ids) = first.remove();
+            // What has come in under the same name since stays.
+            let known = self.entries.get(&cut.path).map(|entry| entry.known.ids(cut.range.as_ref()));
+            if known.is_some_and(|known| known.iter().all(|id| ids.contains(id))) {
+                self.forget_cut(&cut);
+            }
+        }
+        self.missing.retain(|_, (_, until)| now < *until);
+    }
+
+    fn put(&mut self, path: &ObjectPath, known: Known) {
+        self.uses += 1;
+        self.by_use.insert(self.uses, path.clone());
+        self.entries.insert(path.clone(), Entry { used: self.uses, known });
+    }
+
+    fn touch(&mut self, path: &ObjectPath) {
+        if let Some(entry) = self.entries.get_mut(path) {
+            self.uses += 1;
+            if let Some(path) = self.by_use.remove(&entry.used) {
+                self.by_use.insert(self.uses, path);
+            }
+            entry.used = self.uses;
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.entries.len() > self.limits.objects_max || self.bytes > self.limits.bytes_max {
+            let Some((_, path)) = self.by_use.first_key_value() else { return };
+            let path = path.clone();
+            self.forget(&path);
+        }
+    }
+}
+
+impl Description {
+    /// Whether two parts are of one version, as far as the origin says.
+    fn is_same(&self, other: &Self) -> bool {
+        let lengths = self.length.zip(other.length).is_none_or(|(one, two)| one == two);
+        self.validators == other.validators && lengths
+    }
+}
+
+impl Document {
+    /// How much longer it may be used without asking.
+    pub(super) fn fresh_for(&self, age: Duration, now: Instant) -> Option<Duration> {
+        age.checked_sub(now.saturating_duration_since(self.checked?)).filter(|left| !left.is_zero())
+    }
+}
+
+impl Known {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Segments { parts, .. } => parts.values().filter_map(|part| part.inline.as_ref()).map(length_of).sum(),
+            Self::Document(document) => length_of(&document.bytes),
+        }
+    }
+
+    fn ids(&self, range: Option<&std::ops::Range<u64>>) -> Vec<SegmentId> {
+        let all = 0..u64::MAX;
+        match self {
+            Self::Segments { parts, .. } => parts.range(range.unwrap_or(&all).clone()).map(|(_, part)| part.id).collect(),
+            Self::Document(_) => Vec::new(),
+        }
+    }
+}
+
+fn length_of(bytes: &Bytes) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::RefusalCode;
+    use proptest::prelude::*;
+
+    fn catalogue() -> Catalogue {
+        Catalogue::new(Limits { objects_max: 8, bytes_max: 1000 })
+    }
+
+    fn path(text: &str) -> ObjectPath {
+        ObjectPath::parse(text).unwrap()
+    }
+
+    fn description(etag: &str, length: Option<u64>) -> Description {
+        let validators = Validators { etag: Some(etag.into()), last_modified: None };
+        Description { version: validators.version(length), validators, length, content_type: String::new() }
+    }
+
+    fn part(offset: u64, length: u64) -> Part {
+        Part { id: SegmentId::of(&offset.to_le_bytes()), offset, length, inline: None }
+    }
+
+    fn small(name: &str, bytes: usize) -> Part {
+        Part { id: SegmentId::of(name.as_bytes()), offset: 0, length: 10, inline: Some(vec![0; bytes].into()) }
+    }
+
+    #[test]
+    fn parts_are_found_by_what_they_cover() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        catalogue.admit(&path("a"), description("1", Some(250)), part(100, 100), now);
+        for (offset, expected) in [(99, None), (100, Some(100)), (199, Some(100)), (200, None)] {
+            let found = match catalogue.find(&path("a"), offset) {
+                Found::Part(_, part, _) => Some(part.offset),
+                _ => None,
+            };
+            assert_eq!(found, expected, "{offset}");
+        }
+        assert_eq!(catalogue.find(&path("a"), 250), Found::Beyond(250));
+        assert_eq!(catalogue.find(&path("b"), 0), Found::Nothing);
+    }
+
+    #[test]
+    fn another_version_drops_all_parts() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        let first = catalogue.admit(&path("a"), description("1", None), part(0, 100), now);
+        let second = catalogue.admit(&path("a"), description("1", Some(300)), part(100, 100), now);
+        assert_eq!((second.version, second.changed), (first.version, false), "a length that becomes known is no change");
+        let third = catalogue.admit(&path("a"), description("2", Some(300)), part(200, 100), now);
+        assert!(third.changed && third.version != first.version);
+        assert_eq!(third.dropped, [part(0, 1).id, part(100, 1).id]);
+        assert_eq!(catalogue.find(&path("a"), 0), Found::Nothing);
+        assert!(catalogue.admit(&path("a"), description("2", Some(301)), part(0, 100), now).changed);
+    }
+
+    #[test]
+    fn what_has_left_goes_later_unless_it_has_come_again() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        let later = now + Duration::from_secs(10);
+        let cut = |name: &str| Cut { path: path(name), range: None };
+        for name in ["a", "b"] {
+            catalogue.admit(&path(name), description("1", None), part(7, 100), now);
+            assert_eq!(catalogue.leave(cut(name), later), [part(7, 1).id]);
+        }
+        catalogue.admit(&path("b"), description("2", None), part(8, 100), now);
+        catalogue.sweep(now);
+        assert!(matches!(catalogue.find(&path("a"), 7), Found::Part(..)));
+        catalogue.sweep(later);
+        assert_eq!(catalogue.find(&path("a"), 7), Found::Nothing);
+        assert!(matches!(catalogue.find(&path("b"), 8), Found::Part(..)));
+        assert!(catalogue.leave(cut("c"), later).is_empty());
+    }
+
+    #[test]
+    fn refusals_are_remembered_for_a_while() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no".into() };
+        catalogue.refuse(&path("a"), refusal.clone(), now + Duration::from_secs(1));
+        assert_eq!(catalogue.refusal(&path("a"), now), Some(refusal));
+        assert_eq!(catalogue.refusal(&path("a"), now + Duration::from_secs(1)), None);
+        catalogue.sweep(now + Duration::from_secs(1));
+        assert!(catalogue.missing.is_empty());
+    }
+
+    #[test]
+    fn documents_age() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        let age = Duration::from_secs(1);
+        let document = Document {
+            description: description("1", Some(3)),
+            id: SegmentId::of(b"abc"),
+            bytes: Bytes::from_static(b"abc"),
+            checked: Some(now),
+            confirmed: now,
+        };
+        catalogue.put_document(&path("a"), document);
+        let fresh = |catalogue: &Catalogue, now| catalogue.document(&path("a")).unwrap().fresh_for(age, now);
+        assert_eq!(fresh(&catalogue, now), Some(age));
+        assert_eq!(fresh(&catalogue, now + age), None);
+        catalogue.confirm(&path("a"), now + age);
+        assert_eq!(fresh(&catalogue, now + age), Some(age));
+        catalogue.doubt(&path("a"));
+        assert_eq!(fresh(&catalogue, now + age), None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_stays_within_its_limits(steps in proptest::collection::vec((0..12_u8, 0..6_u8, 0..400_usize), 0..100)) {
+            let (mut catalogue, now) = (catalogue(), Instant::now());
+            for (name, step, bytes) in steps {
+                let path = path(&format!("x{name}"));
+                match step {
+                    0 => drop(catalogue.forget(&path)),
+                    1 => drop(catalogue.forget_cut(&Cut { path, range: Some(0..5) })),
+                    2 => catalogue.put_document(&path, Document {
+                        description: description("d", None),
+                        id: SegmentId::of(b""),
+                        bytes: vec![0; bytes].into(),
+                        checked: Some(now),
+                        confirmed: now,
+                    }),
+                    3 => drop(catalogue.find(&path, 0)),
+                    _ => drop(catalogue.admit(&path, description(&bytes.to_string(), None), small("s", bytes), now)),
+                }
+                prop_assert!(catalogue.entries.len() <= 8 && catalogue.bytes <= 1000);
+                prop_assert_eq!(catalogue.bytes, catalogue.entries.values().map(|entry| entry.known.bytes()).sum::<u64>());
+                let mut uses: Vec<u64> = catalogue.entries.values().map(|entry| entry.used).collect();
+                uses.sort_unstable();
+                prop_assert_eq!(uses, catalogue.by_use.keys().copied().collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The task of a publishing point: looks at live playlists when their time has come, or listens to a directory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::point::Point;
+use crate::ingest::planner::Cut;
+use crate::ingest::{Change, ChangeKind};
+
+/// Runs until it is aborted.
+pub(super) async fn follow(point: Arc<Point>) {
+    let mut changes = point.source.changes();
+    let is_told = changes.is_some();
+    let mut sweep = tokio::time::interval(SWEEP);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next_look = if is_told { None } else { point.planner().next_look() };
+        let next_look = next_look.unwrap_or_else(|| Instant::now() + IDLE);
+        tokio::select! {
+            change = next(&mut changes) => match change {
+                Some(change) => heed(&point, change, Instant::now()),
+                None => changes = None,
+            },
+            () = tokio::time::sleep_until(next_look.into()), if !is_told => {
+                for path in point.planner().due(Instant::now()) {
+                    tokio::spawn(Arc::clone(&point).refresh(path));
+                }
+            }
+            () = point.planned.notified() => {}
+            _ = sweep.tick() => point.catalogue().sweep(Instant::now()),
+        }
+    }
+}
+
+async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {
+    match changes {
+        Some(changes) => changes.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Does what a change in a directory asks for. A segment that a live playlist will list is left to the playlist, which is
+/// written after it.
+fn heed(point: &Arc<Point>, change: Change, now: Instant) {
+    let Change { path, kind, validators } = change;
+    let is_mutable = point.is_mutable(&path);
+    match kind {
+        ChangeKind::Present | ChangeKind::Complete if is_mutable => {
+            tokio::spawn(Arc::clone(point).refresh(path));
+        }
+        ChangeKind::Present => {}
+        ChangeKind::Complete => {
+            point.invalidate(&path, &validators, now);
+            if point.settings().prefetch > 0 && !point.planner().governs(path.parent()) {
+                point.prefetch(vec![Cut { path, range: None }]);
+            }
+        }
+        ChangeKind::Written if is_mutable => point.catalogue().doubt(&path),
+        ChangeKind::Written => point.invalidate(&path, &validators, now),
+        ChangeKind::Gone if is_mutable => point.drop_document(&path, now),
+        ChangeKind::Gone => point.let_go(&Cut { path, range: None }, now),
+    }
+}
+
+const SWEEP: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(3600);

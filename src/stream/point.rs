@@ -1,0 +1,630 @@
+//! One publishing point: questions, fetches and what follows from them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use prometheus::IntCounter;
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
+
+use super::catalogue::{Catalogue, Description, Document, Found, Limits, Part};
+use super::metrics::Metrics;
+use super::{Place, Settings, unknown};
+use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
+use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
+use crate::object::{Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::store::{self, Placement, Store};
+
+/// What all points use.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: ingest::Config,
+    pub(super) store: Store,
+    pub(super) metrics: Metrics,
+    pub(super) arrivals: broadcast::Sender<Held>,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(super) struct Point {
+    name: String,
+    settings: ArcSwap<Settings>,
+    pub(super) source: Arc<dyn Source>,
+    shared: Arc<Shared>,
+    planner: Mutex<Planner>,
+    catalogue: Mutex<Catalogue>,
+    flights: Mutex<HashMap<Errand, Landing>>,
+    fetches: Semaphore,
+    waiters: Semaphore,
+    fault: Mutex<Option<String>>,
+    unreadable: IntCounter,
+    pub(super) announced: broadcast::Sender<Arc<Resolved>>,
+    /// Rung when there may be something new to follow.
+    pub(super) planned: Notify,
+}
+
+/// What a fetch is for. Two that are equal are one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Errand {
+    Document(ObjectPath),
+    Part(ObjectPath, u64),
+}
+
+/// Where the outcome of a fetch appears.
+type Landing = watch::Receiver<Option<Result<Arc<Resolved>, Refusal>>>;
+
+impl Point {
+    pub(super) fn new(
+        name: &str,
+        settings: Settings,
+        source: Arc<dyn Source>,
+        shared: Arc<Shared>,
+        announced: broadcast::Sender<Arc<Resolved>>,
+        unreadable: IntCounter,
+    ) -> Self {
+        let config = &shared.config;
+        let limits = Limits {
+            objects_max: usize::try_from(config.objects_max).unwrap_or(usize::MAX),
+            bytes_max: config.small_bytes_max.as_u64(),
+        };
+        let waiters_max = usize::try_from(config.waiters_max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let mut planner = Planner::new(planning(&settings), source.base().cloned());
+        planner.pin(settings.playlists.clone(), Instant::now());
+        Self {
+            name: name.to_owned(),
+            planner: Mutex::new(planner),
+            catalogue: Mutex::new(Catalogue::new(limits)),
+            flights: Mutex::new(HashMap::new()),
+            fetches: Semaphore::new(config.fetches_max.max(1).into()),
+            waiters: Semaphore::new(waiters_max),
+            fault: Mutex::new(None),
+            unreadable,
+            announced,
+            planned: Notify::new(),
+            settings: ArcSwap::from_pointee(settings),
+            source,
+            shared,
+        }
+    }
+
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Takes other settings for the same place. What is held stays as it was cut.
+    pub(super) fn configure(&self, settings: Settings) {
+        let mut planner = self.planner();
+        planner.configure(planning(&settings));
+        planner.pin(settings.playlists.clone(), Instant::now());
+        drop(planner);
+        self.settings.store(Arc::new(settings));
+        self.planned.notify_one();
+    }
+
+    pub(super) fn fault(&self) -> Option<String> {
+        match &self.settings().place {
+            Place::Directory(root) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
+            _ => lock(&self.fault).clone(),
+        }
+    }
+
+    pub(super) fn planner(&self) -> MutexGuard<'_, Planner> {
+        lock(&self.planner)
+    }
+
+    pub(super) fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
+        lock(&self.catalogue)
+    }
+
+    /// Answers a question.
+    pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64) -> Result<Resolved, Refusal> {
+        let path = if self.source.has_queries() { path.clone() } else { path.without_query() };
+        if self.is_mutable(&path) || self.catalogue().document(&path).is_some() {
+            return self.document(&path).await;
+        }
+        if let Some(answer) = self.held(&path, offset, Instant::now()) {
+            self.shared.metrics.held.inc();
+            return answer;
+        }
+        let part = self.planner().part(&path, offset, self.shared.config.segment_max_bytes.as_u64());
+        let resolved = self.wait(self.begin(Errand::Part(path, part.range.start), false)?).await?;
+        self.shared.metrics.fetched.inc();
+        let covers = resolved.offset + resolved.length > offset || matches!(resolved.body, Body::Whole(_)) || offset == 0;
+        if covers { Ok(Arc::unwrap_or_clone(resolved)) } else { Err(beyond(resolved.object_length)) }
+    }
+
+    async fn document(self: &Arc<Self>, path: &ObjectPath) -> Result<Resolved, Refusal> {
+        let now = Instant::now();
+        self.planner().asked(path, now);
+        self.planned.notify_one();
+        let resolved = match self.held(path, 0, now) {
+            Some(answer) => {
+                self.shared.metrics.held.inc();
+                answer?
+            }
+            None => {
+                let resolved = self.wait(self.begin(Errand::Document(path.clone()), false)?).await?;
+                self.shared.metrics.fetched.inc();
+                Arc::unwrap_or_clone(resolved)
+            }
+        };
+        let planner = self.planner();
+        let Some(still) = planner.stale(path, Instant::now()) else { return Ok(resolved) };
+        self.shared.metrics.playlists_standing.inc();
+        let reason = format!("the live playlist has not changed for {} s", still.as_secs());
+        Err(Refusal { code: RefusalCode::Origin, retry_after: planner.target_duration(path), reason })
+    }
+
+    /// What can be answered without a fetch.
+    fn held(&self, path: &ObjectPath, offset: u64, now: Instant) -> Option<Result<Resolved, Refusal>> {
+        let settings = self.settings();
+        let mut catalogue = self.catalogue();
+        match catalogue.find(path, offset) {
+            Found::Document(document) => {
+                if let Some(left) = document.fresh_for(settings.playlist_age, now) {
+                    return Some(Ok(self.whole(path, &document, left)));
+                }
+            }
+            Found::Part(description, part, checked) => {
+                let age = now.saturating_duration_since(checked);
+                let body = || match &part.inline {
+                    Some(bytes) => Some(Body::Inline(bytes.clone())),
+                    None => self.shared.store.lookup(&part.id).map(Body::Coded),
+                };
+                if let Some((left, body)) = settings.segment_age.checked_sub(age).zip(body()) {
+                    return Some(Ok(self.resolved(path, &description, &part, left, body)));
+                }
+            }
+            Found::Beyond(length) => return Some(Err(beyond(Some(length)))),
+            Found::Nothing => {}
+        }
+        catalogue.refusal(path, now).map(Err)
+    }
+
+    /// Begins a fetch, or joins the one that is under way.
+    fn begin(self: &Arc<Self>, errand: Errand, live: bool) -> Result<Landing, Refusal> {
+        let mut flights = lock(&self.flights);
+        if let Some(landing) = flights.get(&errand) {
+            self.shared.metrics.coalesced.inc();
+            return Ok(landing.clone());
+        }
+        let config = &self.shared.config;
+        if flights.len() >= usize::from(config.fetches_max) + usize::from(config.fetches_queued_max) {
+            return Err(overload("too many fetches are waiting"));
+        }
+        let (outcome, landing) = watch::channel(None);
+        flights.insert(errand.clone(), landing.clone());
+        let flight = Flight { point: Arc::clone(self), errand };
+        tokio::spawn(async move {
+            let result = match &flight.errand {
+                Errand::Document(path) => flight.point.fetch_document(path).await,
+                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, live).await,
+            };
+            // What comes of it is in the catalogue: who asks from here on finds it there.
+            drop(flight);
+            let _ = outcome.send(Some(result.map(Arc::new)));
+        });
+        Ok(landing)
+    }
+
+    async fn wait(&self, mut landing: Landing) -> Result<Arc<Resolved>, Refusal> {
+        let _waiter = self.waiters.try_acquire().map_err(|_| overload("too many questions are waiting"))?;
+        let outcome = landing.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        outcome.unwrap_or_else(|| Err(internal("a fetch was given up")))
+    }
+
+    async fn fetch_document(self: &Arc<Self>, path: &ObjectPath) -> Result<Resolved, Refusal> {
+        let _permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
+        if let Some(answer) = self.held(path, 0, Instant::now()) {
+            return answer;
+        }
+        let settings = self.settings();
+        let before = self.catalogue().document(path).cloned();
+        let known = before.as_ref().map(|document| document.description.validators.clone()).filter(|known| !known.is_empty());
+        let fetch = Fetch { path: path.clone(), want: Want::Whole(settings.playlist_max_bytes), known };
+        let outcome = self.source.fetch(fetch).await;
+        let now = Instant::now();
+        self.note(&outcome);
+        match (outcome, before) {
+            (Ok(Fetched::NotModified), Some(document)) => {
+                self.planner().unchanged(path, now);
+                Ok(self.keep_document(path, document, now))
+            }
+            (Ok(Fetched::NotModified), None) => Err(internal("an answer to a question that was not asked")),
+            (Ok(Fetched::Object(object)), before) => self.accept_document(path, object, before, now),
+            (Err(error), Some(document))
+                if error.is_transient() && now.saturating_duration_since(document.confirmed) < settings.playlist_grace =>
+            {
+                tracing::debug!(stream = self.name, %path, %error, "using the playlist at hand");
+                Ok(self.whole(path, &document, settings.playlist_age))
+            }
+            (Err(error), before) => {
+                if before.is_some() && !error.is_transient() {
+                    self.drop_document(path, now);
+                }
+                Err(self.refuse(path, &error, now))
+            }
+        }
+    }
+
+    /// Makes a document of what was fetched, and does what it says if it is a playlist.
+    fn accept_document(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        object: Object,
+        before: Option<Document>,
+        now: Instant,
+    ) -> Result<Resolved, Refusal> {
+        let mut bytes = object.bytes;
+        let content_type = content_type(path, object.content_type);
+        let is_playlist = matches!(path.extension().as_str(), "m3u8" | "m3u") || is_playlist_type(&content_type);
+        let mut plan = Plan::default();
+        if is_playlist {
+            let outcome = self.planner().update(path, &bytes, now);
+            match (outcome, before) {
+                (Ok(Plan { step: Step::Lagging, .. }), Some(document)) => {
+                    self.shared.metrics.playlists_lagging.inc();
+                    return Ok(self.keep_document(path, document, now));
+                }
+                (Ok(next), _) => plan = next,
+                (Err(planner::Error::NoPlaylist), _) => {
+                    self.unreadable.inc();
+                    let error = Error::Protocol(planner::Error::NoPlaylist.to_string());
+                    return Err(self.refuse(path, &error, now));
+                }
+                (Err(error), _) => {
+                    self.unreadable.inc();
+                    tracing::warn!(stream = self.name, %path, "{error}; it is passed on, and nothing of it is fetched ahead");
+                }
+            }
+            let local = self.source.base().and_then(|base| planner::localise(&bytes, path, base, &self.name));
+            bytes = local.map_or(bytes, Bytes::from);
+        }
+        let length = Some(length_of(&bytes));
+        let version = object.validators.version(length);
+        let description = Description { version, validators: object.validators, length, content_type };
+        let document = Document { description, id: SegmentId::of(&bytes), bytes, checked: Some(now), confirmed: now };
+        self.catalogue().put_document(path, document.clone());
+        self.apply(plan, now);
+        Ok(self.whole(path, &document, self.settings().playlist_age))
+    }
+
+    fn keep_document(&self, path: &ObjectPath, mut document: Document, now: Instant) -> Resolved {
+        document.checked = Some(now);
+        document.confirmed = now;
+        let resolved = self.whole(path, &document, self.settings().playlist_age);
+        self.catalogue().put_document(path, document);
+        resolved
+    }
+
+    /// Forgets a mutable object that is gone, and lets go what it listed.
+    pub(super) fn drop_document(self: &Arc<Self>, path: &ObjectPath, now: Instant) {
+        self.catalogue().forget(path);
+        let plan = self.planner().forget(path, now);
+        self.apply(plan, now);
+    }
+
+    async fn fetch_part(self: &Arc<Self>, path: &ObjectPath, offset: u64, live: bool) -> Result<Resolved, Refusal> {
+        let _permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
+        if let Some(answer) = self.held(path, offset, Instant::now()) {
+            return answer;
+        }
+        let planned = self.planner().part(path, offset, self.shared.config.segment_max_bytes.as_u64());
+        let want = match (planned.listed, planned.range.start) {
+            (true, _) => Want::Listed(planned.range),
+            (false, 0) => Want::Head(planned.range.end),
+            (false, _) => Want::Part(planned.range),
+        };
+        let known = match self.catalogue().find(path, offset) {
+            Found::Part(description, part, _) if part.inline.is_some() || self.shared.store.lookup(&part.id).is_some() => {
+                Some(description.validators).filter(|known| !known.is_empty())
+            }
+            _ => None,
+        };
+        let mut fetch = Fetch { path: path.clone(), want, known };
+        let mut outcome = self.source.fetch(fetch.clone()).await;
+        if let Ok(Fetched::NotModified) = outcome {
+            let now = Instant::now();
+            self.catalogue().confirm(path, now);
+            if let Some(answer) = self.held(path, offset, now) {
+                return answer;
+            }
+            // It was evicted between the question and the answer.
+            fetch.known = None;
+            outcome = self.source.fetch(fetch.clone()).await;
+        }
+        self.note(&outcome);
+        let now = Instant::now();
+        match outcome {
+            Ok(Fetched::Object(object)) => self.accept_part(path, object, &fetch.want, live).await,
+            Ok(Fetched::NotModified) => Err(internal("an answer to a question that was not asked")),
+            Err(Error::OutOfRange(length)) if !matches!(fetch.want, Want::Listed(_)) => Err(beyond(length)),
+            Err(error) => {
+                if error == Error::NotFound {
+                    self.let_go(&Cut { path: path.clone(), range: None }, now);
+                }
+                Err(self.refuse(path, &error, now))
+            }
+        }
+    }
+
+    async fn accept_part(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        object: Object,
+        want: &Want,
+        live: bool,
+    ) -> Result<Resolved, Refusal> {
+        let now = Instant::now();
+        let content_type = content_type(path, object.content_type.clone());
+        let is_whole = object.offset == 0 && object.length == Some(length_of(&object.bytes));
+        if is_whole && is_mutable_type(&content_type) {
+            return self.accept_document(path, object, None, now);
+        }
+        let length = length_of(&object.bytes);
+        let description = Description {
+            version: object.validators.version(object.length),
+            validators: object.validators,
+            length: object.length,
+            content_type,
+        };
+        let is_small = length < INLINE_MAX;
+        let body = if is_small {
+            Body::Inline(object.bytes.clone())
+        } else {
+            let range = matches!(want, Want::Listed(_)).then(|| object.offset..object.offset + length);
+            let cut = Cut { path: path.clone(), range };
+            let birth = (live || self.planner().is_edge(&cut)).then(|| Birth::new(object.complete));
+            Body::Coded(self.store(object.bytes.clone(), birth).await?)
+        };
+        let id = if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&object.bytes) };
+        let part = Part { id, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
+        let admitted = self.catalogue().admit(path, description.clone(), part.clone(), now);
+        for id in &admitted.dropped {
+            self.shared.store.expire(id, now);
+        }
+        if admitted.changed {
+            self.shared.metrics.changed.inc();
+            tracing::info!(stream = self.name, %path, "the object has changed at the origin");
+        }
+        if admitted.changed && part.offset > 0 {
+            let reason = "the object changed at the origin while its parts were fetched".to_owned();
+            return Err(Refusal { code: RefusalCode::Changed, retry_after: Some(RETRY_SOON), reason });
+        }
+        let description = Description { version: admitted.version, length: admitted.length, ..description };
+        Ok(self.resolved(path, &description, &part, self.settings().segment_age, body))
+    }
+
+    async fn store(&self, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
+        let settings = self.settings();
+        let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max).map_err(|error| Refusal {
+            code: RefusalCode::Limit,
+            retry_after: None,
+            reason: error.to_string(),
+        })?;
+        let placement = Placement { expires: None, first_pass: settings.first_pass, birth };
+        self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
+            tracing::warn!(stream = self.name, "{error}");
+            let (code, retry_after) = match error {
+                store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
+                store::Error::TooLarge { .. } => (RefusalCode::Limit, None),
+                store::Error::Device(_) => (RefusalCode::Internal, Some(RETRY_SOON)),
+            };
+            Refusal { code, retry_after, reason: error.to_string() }
+        })
+    }
+
+    /// Does what a playlist asks for.
+    fn apply(self: &Arc<Self>, plan: Plan, now: Instant) {
+        for cut in &plan.dropped {
+            let ids = self.catalogue().forget_cut(cut);
+            ids.iter().for_each(|id| self.shared.store.expire(id, now));
+        }
+        for cut in &plan.left {
+            self.let_go(cut, now);
+        }
+        self.planned.notify_one();
+        if !plan.prefetch.is_empty() {
+            self.prefetch(plan.prefetch);
+        }
+    }
+
+    /// Keeps what a cut is for the time of retention, then forgets it.
+    pub(super) fn let_go(&self, cut: &Cut, now: Instant) {
+        let at = now + self.settings().retention;
+        let ids = self.catalogue().leave(cut.clone(), at);
+        ids.iter().for_each(|id| self.shared.store.expire(id, at));
+    }
+
+    /// Forgets what a path was, unless it is known to be this version.
+    pub(super) fn invalidate(&self, path: &ObjectPath, validators: &ingest::Validators, now: Instant) {
+        let ids = self.catalogue().forget_unless(path, validators);
+        ids.iter().for_each(|id| self.shared.store.expire(id, now));
+    }
+
+    /// Fetches what nobody has asked for yet, all at once, and announces it in order.
+    pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>) {
+        let point = Arc::clone(self);
+        tokio::spawn(async move {
+            let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut)).collect();
+            for (cut, landing) in cuts.iter().zip(begun) {
+                let outcome = match landing {
+                    Ok(landing) => point.wait(landing).await,
+                    Err(refusal) => Err(refusal),
+                };
+                match outcome {
+                    Ok(resolved) => point.announce(resolved),
+                    Err(refusal) => {
+                        point.shared.metrics.prefetch_failed.inc();
+                        tracing::debug!(stream = point.name, path = %cut.path, reason = refusal.reason, "not fetched ahead");
+                    }
+                }
+            }
+        });
+    }
+
+    fn begin_prefetch(self: &Arc<Self>, cut: &Cut) -> Result<Landing, Refusal> {
+        self.catalogue().welcome(&cut.path);
+        let offset = cut.range.as_ref().map_or(0, |range| range.start);
+        self.begin(Errand::Part(cut.path.clone(), offset), true)
+    }
+
+    fn announce(&self, resolved: Arc<Resolved>) {
+        if let Body::Coded(held) = &resolved.body {
+            // Nobody may be listening, to either.
+            let _ = self.shared.arrivals.send(held.clone());
+        }
+        self.shared.metrics.announced.inc();
+        let _ = self.announced.send(resolved);
+    }
+
+    /// Asks the origin for a mutable object whatever its age.
+    pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath) {
+        let errand = Errand::Document(path.clone());
+        let under_way = lock(&self.flights).get(&errand).cloned();
+        if let Some(landing) = under_way {
+            let _ = self.wait(landing).await;
+        }
+        self.catalogue().doubt(&path);
+        let outcome = match self.begin(errand, false) {
+            Ok(landing) => self.wait(landing).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = outcome {
+            tracing::debug!(stream = self.name, %path, reason = refusal.reason, "no playlist");
+        }
+        self.planned.notify_one();
+    }
+
+    pub(super) fn is_mutable(&self, path: &ObjectPath) -> bool {
+        self.settings().mutable.contains(&path.extension())
+    }
+
+    /// Remembers that the origin refuses a path, and says so.
+    fn refuse(&self, path: &ObjectPath, error: &Error, now: Instant) -> Refusal {
+        let age = self.shared.config.negative_age;
+        let retry_after = (error.is_transient() || *error == Error::NotFound).then_some(age);
+        let refusal = Refusal { code: error.code(), retry_after, reason: error.to_string() };
+        self.catalogue().refuse(path, refusal.clone(), now + age);
+        refusal
+    }
+
+    /// Keeps for `/readyz` whether the origin is in order.
+    fn note(&self, outcome: &Result<Fetched, Error>) {
+        let fault = outcome.as_ref().err().filter(|error| error.is_transient() && **error != Error::Incomplete);
+        let mut noted = lock(&self.fault);
+        match fault {
+            Some(error) if noted.is_none() => tracing::warn!(stream = self.name, "{error}"),
+            None if noted.is_some() => tracing::info!(stream = self.name, "the origin answers again"),
+            _ => {}
+        }
+        *noted = fault.map(ToString::to_string);
+    }
+
+    fn whole(&self, path: &ObjectPath, document: &Document, max_age: Duration) -> Resolved {
+        let Document { description, id, bytes, .. } = document;
+        let part = Part { id: *id, offset: 0, length: length_of(bytes), inline: None };
+        self.resolved(path, description, &part, max_age, Body::Whole(bytes.clone()))
+    }
+
+    fn resolved(&self, path: &ObjectPath, description: &Description, part: &Part, max_age: Duration, body: Body) -> Resolved {
+        Resolved {
+            path: format!("/{}/{path}", self.name),
+            id: part.id,
+            offset: part.offset,
+            length: part.length,
+            object_length: description.length,
+            version: description.version,
+            max_age,
+            content_type: description.content_type.clone(),
+            body,
+        }
+    }
+}
+
+/// A fetch under way; ends being so when it is dropped, however the fetch ends.
+struct Flight {
+    point: Arc<Point>,
+    errand: Errand,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        lock(&self.point.flights).remove(&self.errand);
+    }
+}
+
+fn planning(settings: &Settings) -> planner::Config {
+    planner::Config { prefetch: settings.prefetch.into(), stale_after: settings.playlist_stale_after, interest: INTEREST }
+}
+
+/// The origin's word, unless it has none for this kind of file.
+fn content_type(path: &ObjectPath, origin: Option<String>) -> String {
+    let is_telling =
+        |text: &str| !text.is_empty() && !text.starts_with("application/octet-stream") && !text.starts_with("text/plain");
+    let by_name = TYPES.iter().find(|(extension, _)| *extension == path.extension()).map(|(_, text)| (*text).to_owned());
+    match (origin.filter(|text| text.len() <= CONTENT_TYPE_MAX), by_name) {
+        (Some(text), _) if is_telling(&text) => text,
+        (_, Some(text)) => text,
+        (origin, None) => origin.unwrap_or_default(),
+    }
+}
+
+fn is_playlist_type(content_type: &str) -> bool {
+    content_type.to_ascii_lowercase().contains("mpegurl")
+}
+
+fn is_mutable_type(content_type: &str) -> bool {
+    is_playlist_type(content_type) || content_type.to_ascii_lowercase().starts_with("application/dash+xml")
+}
+
+fn overload(reason: &str) -> Refusal {
+    Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
+}
+
+fn internal(reason: &str) -> Refusal {
+    Refusal { code: RefusalCode::Internal, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
+}
+
+fn beyond(length: Option<u64>) -> Refusal {
+    unknown(&length.map_or_else(|| "the object ends before".to_owned(), |length| format!("the object has {length} bytes")))
+}
+
+fn length_of(bytes: &Bytes) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Smaller objects travel with their metadata.
+const INLINE_MAX: u64 = 4096;
+const INTEREST: Duration = Duration::from_secs(30);
+const RETRY_SOON: Duration = Duration::from_millis(500);
+const CONTENT_TYPE_MAX: usize = 128;
+
+const TYPES: [(&str, &str); 20] = [
+    ("m3u8", "application/vnd.apple.mpegurl"),
+    ("m3u", "application/vnd.apple.mpegurl"),
+    ("mpd", "application/dash+xml"),
+    ("ts", "video/mp2t"),
+    ("m4s", "video/iso.segment"),
+    ("mp4", "video/mp4"),
+    ("m4v", "video/mp4"),
+    ("cmfv", "video/mp4"),
+    ("m4a", "audio/mp4"),
+    ("cmfa", "audio/mp4"),
+    ("aac", "audio/aac"),
+    ("ac3", "audio/ac3"),
+    ("mp3", "audio/mpeg"),
+    ("vtt", "text/vtt"),
+    ("webm", "video/webm"),
+    ("mkv", "video/x-matroska"),
+    ("jpg", "image/jpeg"),
+    ("png", "image/png"),
+    ("html", "text/html"),
+    ("json", "application/json"),
+];
