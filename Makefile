@@ -45,7 +45,10 @@ bench:
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
 fuzz:
-	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+	for target in $$(cargo +nightly fuzz list); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
 
 # The test executables, stripped, for a host with a GPU and no Rust toolchain. Copy the checkout there and run, in its root:
 #   for test in .gpu-tests/*-*; do NCTEST_BIN_DIR=.gpu-tests/bin $$test --nocapture --test-threads=1 || exit 1; done
