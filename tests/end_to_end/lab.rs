@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::media::Frames;
@@ -30,9 +30,12 @@ pub(crate) fn missing(tools: &[&str]) -> bool {
 }
 
 fn namespaces_work() -> bool {
-    let name = format!("nct{}", std::process::id());
-    let made = run("ip", &["netns", "add", &name]).is_ok();
-    made && run("ip", &["netns", "del", &name]).is_ok()
+    static WORK: OnceLock<bool> = OnceLock::new();
+    *WORK.get_or_init(|| {
+        let name = format!("nct{}", std::process::id());
+        let made = run("ip", &["netns", "add", &name]).is_ok();
+        made && run("ip", &["netns", "del", &name]).is_ok()
+    })
 }
 
 /// How the stream's blocks travel.
