@@ -113,10 +113,11 @@ fn whole_device(criterion: &mut Criterion) {
         for (n, k) in [(32, 4096), (64, 1088), (128, 4096)] {
             let (generations, count) = (4, 64);
             let case = Case::new(n * generations, k);
-            let shape = Shape::new(case.bytes.len() as u64, k as u32, n as u16).expect("a shape");
+            let (block_bytes, n_max) = (u32::try_from(k).expect("a small block"), u16::try_from(n).expect("a small generation"));
+            let shape = Shape::new(case.bytes.len() as u64, block_bytes, n_max).expect("a shape");
             let resident = runtime.block_on(device.load(Bytes::from(case.bytes), shape)).expect("room");
             let resident = Arc::new(resident);
-            let tasks = (0..generations as u32).map(|generation| Task {
+            let tasks = (0_u32..).take(generations).map(|generation| Task {
                 resident: Arc::clone(&resident),
                 generation,
                 rows: Rows::Seeded { key: RowKey { key: 5, generation: u64::from(generation) }, first_seed: 9, count },

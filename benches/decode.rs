@@ -34,7 +34,7 @@ impl Case {
     fn new(n: u16, block_bytes: u32) -> Self {
         let length = u64::from(n) * u64::from(block_bytes);
         let generation = Generation { index: 0, n, block_bytes, offset: 0, length };
-        let mut source = vec![0; length as usize];
+        let mut source = vec![0; usize::try_from(length).expect("a small generation")];
         SmallRng::seed_from_u64(1).fill_bytes(&mut source);
         let encoder = Encoder::new(&generation, &source, KEY, Kernels::detect()).expect("the generation's bytes");
         let mut coded = vec![vec![0; block_bytes as usize]; usize::from(n) + 4];

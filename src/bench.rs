@@ -1,1 +1,216 @@
 //! `ncserverd bench`: measures the coding engine on this machine, checking bytes first.
+//!
+//! A *case* is an operation by a contender on a shape: `encode/avx512/128x4096`. Before it is measured, what it makes is
+//! compared with the definition of the field ([`oracle`]); a contender that is wrong ends the run. The contenders of an operation
+//! on a shape take turns, round after round, so that a slow phase of the machine hits all of them. Of the rounds the median
+//! counts, and the best one is shown beside it.
+//!
+//! Two clocks: the processor time of the thread, which leaves out what else runs on the machine, and the wall's. The device works
+//! on several threads; there it is the wall that counts, and the processor time of the whole process.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::device::{self, Threads};
+use crate::gf::{Isa, Kernels};
+use crate::object::{Shape, ShapeError};
+
+mod clock;
+mod engine;
+mod machine;
+mod operation;
+mod oracle;
+mod report;
+mod rounds;
+mod work;
+
+use operation::Operation;
+use report::{Measured, Report};
+use work::Work;
+
+/// What to measure, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Only cases whose name contains this.
+    pub filter: Option<String>,
+    /// Print the names of the cases and measure nothing.
+    pub list: bool,
+    /// Few shapes and short rounds.
+    pub quick: bool,
+    /// Blocks of a generation; with `k` empty too, a fixed list of shapes.
+    pub n: Vec<u16>,
+    /// Bytes of a block.
+    pub k: Vec<u32>,
+    /// Instruction sets; all that this processor has if empty.
+    pub isas: Vec<Isa>,
+    /// Threads of the device.
+    pub threads: Threads,
+    /// Where the results go as JSON.
+    pub json: Option<PathBuf>,
+    /// The command line, for the record.
+    pub command: String,
+}
+
+/// Measures and prints as results come.
+pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
+    let kernels = options.kernels()?;
+    let shapes = options.shapes()?;
+    let mut report = Report::new(options, out)?;
+    let mut works = HashMap::new();
+    for operation in Operation::ALL {
+        for shape in &shapes {
+            let mut wanted = Vec::new();
+            for contender in operation.contenders(&kernels) {
+                let name = operation.name(&contender, *shape);
+                if options.filter.as_ref().is_none_or(|filter| name.contains(filter)) && !report.has(&name) {
+                    wanted.push((name, contender));
+                }
+            }
+            if options.list {
+                wanted.iter().try_for_each(|(name, _)| report.line(name))?;
+                continue;
+            }
+            if wanted.is_empty() {
+                continue;
+            }
+            let work = Rc::clone(works.entry(*shape).or_insert_with(|| Rc::new(Work::new(shape.0, shape.1))));
+            report.title(operation)?;
+            for measured in measure(operation, &work, wanted, options)? {
+                report.add(measured)?;
+            }
+        }
+    }
+    report.finish()
+}
+
+/// Checks the contenders and lets them take turns.
+fn measure(
+    operation: Operation,
+    work: &Rc<Work>,
+    wanted: Vec<(String, operation::Contender)>,
+    options: &Options,
+) -> Result<Vec<Measured>, Error> {
+    let mut runners = Vec::new();
+    for (name, contender) in &wanted {
+        let runner = operation.runner(contender, work, options.threads)?;
+        runners.push(runner.ok_or_else(|| Error::Wrong { case: name.clone() })?);
+    }
+    let results = options.pace().run(&mut runners);
+    let bytes = operation.bytes(work);
+    let measured = wanted.into_iter().zip(results).map(|((name, _), laps)| Measured::new(name, operation, bytes, laps));
+    Ok(measured.collect())
+}
+
+impl Options {
+    fn kernels(&self) -> Result<Vec<Kernels>, Error> {
+        if self.isas.is_empty() {
+            return Ok(Kernels::available().collect());
+        }
+        self.isas.iter().map(|&isa| Kernels::new(isa).ok_or(Error::Isa(isa))).collect()
+    }
+
+    fn shapes(&self) -> Result<Vec<(u16, u32)>, Error> {
+        if self.n.is_empty() && self.k.is_empty() {
+            return Ok(if self.quick { QUICK_SHAPES.to_vec() } else { SHAPES.to_vec() });
+        }
+        let ns = if self.n.is_empty() { &[128][..] } else { &self.n };
+        let ks = if self.k.is_empty() { &[4096][..] } else { &self.k };
+        let shapes = ns.iter().flat_map(|&n| ks.iter().map(move |&k| (n, k)));
+        shapes.map(|(n, k)| Shape::new(u64::from(n) * u64::from(k), k, n).map(|_| (n, k)).map_err(Error::Shape)).collect()
+    }
+
+    const fn pace(&self) -> rounds::Pace {
+        if self.quick {
+            rounds::Pace { rounds: 3, round: Duration::from_millis(5), case_max: Duration::from_millis(300) }
+        } else {
+            rounds::Pace { rounds: 9, round: Duration::from_millis(25), case_max: Duration::from_secs(3) }
+        }
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A contender makes other bytes than the definition.
+    #[error("{case} makes wrong bytes; nothing was measured")]
+    Wrong {
+        /// Which one.
+        case: String,
+    },
+    /// An instruction set that was asked for is not there.
+    #[error("this processor does not have {0}")]
+    Isa(Isa),
+    /// A shape that cannot be.
+    #[error("{0}")]
+    Shape(ShapeError),
+    /// The device does not open or fails.
+    #[error("the device: {0}")]
+    Device(#[from] device::Error),
+    /// The results cannot be written.
+    #[error("cannot write the results: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Blocks of a generation and bytes of a block: those of the papers, of streams over datagrams, and of published comparisons.
+const SHAPES: [(u16, u32); 8] =
+    [(32, 1088), (64, 1088), (32, 4096), (128, 1024), (128, 4096), (128, 16_384), (256, 4096), (512, 4096)];
+const QUICK_SHAPES: [(u16, u32); 2] = [(64, 1088), (128, 4096)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(filter: &str) -> Options {
+        Options {
+            filter: Some(filter.into()),
+            list: false,
+            quick: true,
+            n: vec![5],
+            k: vec![80],
+            isas: Vec::new(),
+            threads: Threads::Count(2.try_into().unwrap()),
+            json: None,
+            command: "ncserverd bench".into(),
+        }
+    }
+
+    fn text(options: &Options) -> String {
+        let mut out = Vec::new();
+        run(options, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Which is also a check of every operation on every instruction set.
+    #[test]
+    fn every_case_is_right_and_is_listed() {
+        let listed = text(&Options { list: true, ..options("") });
+        let measured = text(&options(""));
+        let names: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(names.len() > 8 * Kernels::available().count(), "{listed}");
+        for name in names {
+            assert!(measured.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {measured}");
+        }
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let json = directory.path().join("bench.json");
+        let text = text(&Options { json: Some(json.clone()), ..options("encode/scalar") });
+        assert!(text.contains("encode/scalar/5x80"));
+        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+        let results = value["results"].as_array().unwrap();
+        assert_eq!(results.len(), 1);
+        assert_eq!(results[0]["case"], "encode/scalar/5x80");
+        assert!(value["machine"]["processor"].is_string());
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        assert!(matches!(options("").kernels().map(|kernels| kernels.len()), Ok(count) if count > 0));
+        assert!(matches!(Options { k: vec![81], ..options("") }.shapes(), Err(Error::Shape(_))));
+    }
+}

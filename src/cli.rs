@@ -2,8 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use ncserverd::bench;
+use ncserverd::codec::Scheme;
 use ncserverd::config::{Sources, parse_override};
+use ncserverd::device::Threads;
+use ncserverd::gf::{Isa, RowKey};
+use ncserverd::offline::{Amount, Plan, Raw};
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
 /// QUIC to the peers that ask for them.
@@ -83,20 +88,37 @@ pub(crate) struct Demo {
 
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// Only cases whose name contains this text
+    /// Only cases whose name contains this text, such as encode/ or /128x4096
     pub(crate) filter: Option<String>,
     /// List the cases and stop
     #[arg(long)]
     pub(crate) list: bool,
-    /// How results are written
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    /// Few shapes and short rounds: a look, not a measurement
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Blocks of a generation; crossed with every --k (repeatable, or separated by commas)
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) n: Vec<u16>,
+    /// Bytes of a block; crossed with every --n (repeatable, or separated by commas)
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) k: Vec<u32>,
+    /// Instruction sets to compare; all that this processor has if not given (repeatable, or separated by commas)
+    #[arg(long, value_name = "ISA", value_delimiter = ',')]
+    pub(crate) isa: Vec<Isa>,
+    /// Threads of the device; one a core if not given
+    #[arg(long, value_name = "COUNT", default_value_t = Threads::Auto)]
+    pub(crate) threads: Threads,
+    /// Write the results to this file too, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
+impl Bench {
+    pub(crate) fn options(self) -> bench::Options {
+        let Self { filter, list, quick, n, k, isa, threads, json } = self;
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        bench::Options { filter, list, quick, n, k, isas: isa, threads, json, command }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -135,38 +157,60 @@ pub(crate) struct Row {
 
 #[derive(Debug, Args)]
 pub(crate) struct Encode {
-    /// The file to code
+    /// The file to code, - for standard input
     pub(crate) file: PathBuf,
-    /// Codec
-    #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
-    pub(crate) codec: Codec,
+    /// Codec: rlnc, random linear network coding over GF(2^8)/0x11D
+    #[arg(long, default_value_t = Scheme::Rlnc)]
+    pub(crate) codec: Scheme,
     /// Bytes of a block
     #[arg(long, default_value_t = 4096)]
     pub(crate) k: u32,
-    /// Blocks in the generation; as many as the file needs if not given
+    /// Blocks in the generation; as many as the file needs if not given. For block files: at most so many, 128 if not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) n: Option<u16>,
     /// Key of the coefficient rows: writes raw blocks, one after the other
     #[arg(long, value_parser = parse_integer)]
     pub(crate) key: Option<u64>,
-    /// Index of the generation
+    /// Index of the generation; 0 if not given
     #[arg(long, requires = "key", value_parser = parse_integer)]
     pub(crate) generation: Option<u64>,
-    /// Seed of the first block; further ones count up and wrap
+    /// Seed of the first block; further ones count up and wrap. If not given 0, or at random for block files
     #[arg(long)]
     pub(crate) seed: Option<u32>,
-    /// Coded blocks to write
+    /// Coded blocks to write: 1 if not given. For block files: of each generation, an eighth more than it has source blocks
     #[arg(long)]
     pub(crate) count: Option<u32>,
+    /// Block files of each generation beyond its source blocks
+    #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
+    pub(crate) extra: Option<u32>,
     /// File for raw blocks (- for standard output), or directory for self-describing ones
     #[arg(long, short)]
     pub(crate) output: PathBuf,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Codec {
-    /// Random linear network coding over GF(2^8)/0x11D
-    Rlnc,
+impl Encode {
+    /// Which raw blocks are meant, if raw ones are.
+    pub(crate) fn raw(&self) -> Option<Raw> {
+        let key = RowKey { key: self.key?, generation: self.generation.unwrap_or(0) };
+        let (first_seed, count) = (self.seed.unwrap_or(0), self.count.unwrap_or(1));
+        Some(Raw { key, first_seed, count, n: self.n, block_bytes: self.k })
+    }
+
+    /// What block files are meant. Seeds start anywhere, so that a second run makes other blocks.
+    pub(crate) fn plan(&self) -> Plan {
+        let amount = match (self.count, self.extra) {
+            (Some(count), _) => Amount::Count(count),
+            (None, Some(extra)) => Amount::Extra(extra),
+            (None, None) => Amount::Auto,
+        };
+        Plan {
+            scheme: self.codec,
+            block_bytes: self.k,
+            n_max: self.n.unwrap_or(128),
+            first_seed: self.seed.unwrap_or_else(rand::random),
+            amount,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

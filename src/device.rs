@@ -5,7 +5,7 @@
 //! [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them. The back end decides nothing: which rows
 //! is the codec's business, when is the encoder's. In which form a segment is held is the back end's secret, one form a run.
 //!
-//! Two bounded queues lead to the thread, batches and loads. Batches go first, but after [`BATCHES_IN_A_ROW`] of them a waiting
+//! Two bounded queues lead to the thread, batches and loads. Batches go first, but after `BATCHES_IN_A_ROW` of them a waiting
 //! load gets its turn, so that neither waits for long. When a queue is full the caller waits. A batch always comes back, done or
 //! with an error.
 
@@ -407,6 +407,7 @@ const BATCHES_IN_A_ROW: u32 = 4;
 const THREADS_MAX: NonZeroU16 = NonZeroU16::new(1024).expect("1024 is not zero");
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 mod tests {
     use super::*;
     use crate::gf::{Kernels, RowKey, gf256};
@@ -452,7 +453,7 @@ mod tests {
             let registry = Registry::new();
             let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
             let shape = Shape::new(9_999, 96, 24).unwrap();
-            let bytes: Bytes = (0..9_999_u32).map(|i| (i * i >> 3) as u8).collect::<Vec<_>>().into();
+            let bytes: Bytes = (0..9_999_u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
             let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
             assert!(resident.resident_bytes() >= 9_999);
             let mut batch = Batch::default();

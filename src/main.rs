@@ -4,9 +4,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use ncserverd::{config, server};
+use ncserverd::gf::RowKey;
+use ncserverd::{bench, config, offline, server};
 
-use crate::cli::{Cli, Command, ConfigCommand};
+use crate::cli::{Cli, CodecCommand, Command, ConfigCommand};
 
 mod cli;
 
@@ -29,7 +30,29 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
-        Some(Command::Demo(_) | Command::Bench(_) | Command::Codec(_)) => Err(Failure::Absent),
+        Some(Command::Codec(command)) => codec(&command),
+        Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
+        Some(Command::Demo(_)) => Err(Failure::Absent),
+    }
+}
+
+fn codec(command: &CodecCommand) -> Result<(), Failure> {
+    match command {
+        CodecCommand::Row(row) => {
+            let key = RowKey { key: row.key, generation: row.generation };
+            print(&format!("{}\n", offline::row(key, row.seed, row.n)))
+        }
+        CodecCommand::Encode(encode) => match encode.raw() {
+            Some(raw) => Ok(offline::encode_raw(&raw, &encode.file, &encode.output)?),
+            None => {
+                eprintln!("{}", offline::encode(&encode.plan(), &encode.file, &encode.output)?);
+                Ok(())
+            }
+        },
+        CodecCommand::Decode(decode) => {
+            eprintln!("{}", offline::decode(&decode.directory, &decode.output)?);
+            Ok(())
+        }
     }
 }
 
@@ -52,6 +75,10 @@ enum Failure {
     Runtime(#[source] io::Error),
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
+    #[error("{0}")]
+    Offline(#[from] offline::Error),
+    #[error("{0}")]
+    Bench(#[from] bench::Error),
     #[error("this command is not there yet")]
     Absent,
 }
@@ -62,16 +89,26 @@ enum Exit {
     Failed = 1,
     Config = 3,
     Certificate = 4,
+    Device = 5,
     Listen = 6,
+    Incomplete = 7,
 }
 
 impl Failure {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
+            Self::Config(_) | Self::Server(server::Error::Stream(_)) => Exit::Config,
+            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
             Self::Server(server::Error::Tls(_)) => Exit::Certificate,
-            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => Exit::Listen,
+            Self::Server(server::Error::Device(_)) => Exit::Device,
+            Self::Server(server::Error::Endpoint(_) | server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => {
+                Exit::Listen
+            }
             Self::Server(server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Signals(_)) => Exit::Failed,
+            Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
+            Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_)) => Exit::Device,
+            Self::Bench(bench::Error::Wrong { .. }) => Exit::Incomplete,
+            Self::Offline(_) | Self::Bench(_) => Exit::Failed,
             Self::Runtime(_) | Self::Output(_) | Self::Absent => Exit::Failed,
         }
     }

@@ -307,7 +307,7 @@ impl Progressive {
             return Err(Error::Payload { length: out.len(), expected });
         }
         for (index, block) in (0..self.generation.n).zip(out.chunks_mut(block_bytes(&self.generation))) {
-            block.copy_from_slice(self.source(index).ok_or(Error::Incomplete { missing: self.missing() })?);
+            block.copy_from_slice(self.source(index).ok_or_else(|| Error::Incomplete { missing: self.missing() })?);
         }
         Ok(())
     }

@@ -66,7 +66,9 @@ fn effect(key: &str) -> Effect {
     let name = key.rsplit('.').next().unwrap_or(key);
     match key {
         _ if key.starts_with("stream.") && SHAPE.contains(&name) => Effect::NewSegments,
-        _ if key == "stream" || key.starts_with("stream.") || LIVE.contains(&key) => Effect::Live,
+        _ if key == "stream" || LIVE_SECTIONS.iter().any(|section| key.starts_with(section)) || LIVE.contains(&key) => {
+            Effect::Live
+        }
         _ => Effect::Restart,
     }
 }
@@ -74,13 +76,8 @@ fn effect(key: &str) -> Effect {
 /// What shapes a segment of a stream.
 const SHAPE: [&str; 2] = ["n_max", "block_bytes"];
 
-/// What a running server takes outside of streams.
-const LIVE: [&str; 7] = [
-    "encoder.batch_blocks_max",
-    "encoder.batch_wait",
-    "encoder.prefill_blocks",
-    "server.drain_timeout",
-    "telemetry.log_filter",
-    "tls.cert",
-    "tls.key",
-];
+/// Sections that a running server takes as a whole.
+const LIVE_SECTIONS: [&str; 2] = ["encoder.", "stream."];
+
+/// What else it takes.
+const LIVE: [&str; 4] = ["server.drain_timeout", "telemetry.log_filter", "tls.cert", "tls.key"];

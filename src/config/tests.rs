@@ -222,11 +222,24 @@ fn an_explanation_says_what_counts_and_from_where() {
         load("[stream.live]\norigin = \"http://o/\"\n[ring]\nmax_reuse = 2\n", &[("NCSERVERD_STORE__BYTES", "2GiB")], &[])
             .unwrap();
     let text = loaded.explain();
-    assert!(
-        text.contains("  store.bytes = \"2GiB\", default \"512MiB\" (environment variable NCSERVERD_STORE__BYTES)"),
-        "{text}"
-    );
+    let default = &schema::defaults()["store.bytes"];
+    let line = format!("  store.bytes = \"2GiB\", default {default} (environment variable NCSERVERD_STORE__BYTES)");
+    assert!(text.contains(&line), "{text}");
     assert!(text.contains("  ring.max_reuse = 2, default 1 ("), "{text}");
     assert!(text.contains("  /live/ from http://o/, generations of up to 128 blocks of 4096 bytes (512 KiB)"), "{text}");
     assert!(Sources::default().load().unwrap().explain().contains("There is no stream"));
+}
+
+#[test]
+fn documents_speak_of_keys_that_exist() {
+    let defaults = schema::defaults();
+    let sections: std::collections::BTreeSet<_> = defaults.keys().filter_map(|key| key.split('.').next()).collect();
+    for text in [include_str!("../../docs/operating.md"), include_str!("../../docs/metrics.md")] {
+        let quoted = text.split('`').skip(1).step_by(2);
+        for word in quoted.flat_map(|quoted| quoted.split([' ', '=', '{'])) {
+            let is_key =
+                word.split_once('.').is_some_and(|(section, key)| sections.contains(section) && !key.contains(['/', '<']));
+            assert!(!is_key || schema::is_known(&defaults, word), "`{word}` is no key");
+        }
+    }
 }

@@ -59,6 +59,7 @@ pub const EXP: [u8; 512] = {
 };
 
 /// Logarithms to the base of the generator; [`LOG_OF_ZERO`] for zero.
+#[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
 pub const LOG: [u8; 256] = {
     let mut table = [LOG_OF_ZERO; 256];
     let mut i = 0;
@@ -70,6 +71,7 @@ pub const LOG: [u8; 256] = {
 };
 
 /// Products with each coefficient: of the 16 low nibbles, then of the 16 high ones.
+#[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
 pub(crate) static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
     let mut table = [[0; 32]; 256];
     let mut c = 0;
@@ -87,6 +89,7 @@ pub(crate) static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
 
 /// Multiplication by each coefficient as the bit matrix that `gf2p8affineqb` takes: the row that makes bit i of the product is
 /// byte 7 - i.
+#[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
 pub(crate) static AFFINE_MATRICES: [u64; 256] = {
     let mut table = [0; 256];
     let mut c = 0;
@@ -96,7 +99,7 @@ pub(crate) static AFFINE_MATRICES: [u64; 256] = {
             let product = mul(c as u8, 1 << column);
             let mut bit = 0;
             while bit < 8 {
-                let set = (product >> bit & 1) as u64;
+                let set = ((product >> bit) & 1) as u64;
                 table[c] |= set << (8 * (7 - bit) + column);
                 bit += 1;
             }
@@ -161,7 +164,7 @@ mod tests {
                 }
                 let affine = (0..8).fold(0, |byte, bit| {
                     let row = AFFINE_MATRICES[usize::from(a)].to_be_bytes()[bit];
-                    byte | ((row & b).count_ones() as u8 & 1) << bit
+                    byte | u8::from((row & b).count_ones() % 2 == 1) << bit
                 });
                 assert_eq!(affine, product);
             }

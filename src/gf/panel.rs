@@ -198,6 +198,7 @@ impl Column {
 const COLUMN_LINES: usize = 4;
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 mod tests {
     use super::*;
 

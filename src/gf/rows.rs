@@ -20,9 +20,7 @@ pub struct RowKey {
 impl RowKey {
     /// Writes the row of `seed`: as many coefficients as `row` is long. A shorter row is the beginning of a longer one.
     pub fn fill(&self, seed: u32, row: &mut [u8]) {
-        let mut groups = row.chunks_mut(16 * LANES);
-        let mut first = 0;
-        for group in &mut groups {
+        for (group, first) in row.chunks_mut(16 * LANES).zip((0..).step_by(LANES)) {
             let words = self.words(first, seed);
             for (lane, out) in group.chunks_mut(16).enumerate() {
                 let mut bytes = [0; 16];
@@ -31,7 +29,6 @@ impl RowKey {
                 }
                 out.copy_from_slice(&bytes[..out.len()]);
             }
-            first += LANES as u32;
         }
     }
 

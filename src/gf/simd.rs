@@ -1,7 +1,7 @@
 //! Row operations for each instruction set, behind one table of functions.
 //!
 //! [`Kernels`] is made only where the processor has the instruction set it names, so a value of it is the permission to call.
-//! Every instruction set fills the same [`Table`]; its file holds what differs (the vector, how a product is made, how many rows
+//! Every instruction set fills the same `Table`; its file holds what differs (the vector, how a product is made, how many rows
 //! fit into the registers) and the macro `kernels!` below holds what does not (the loops).
 //!
 //! `combine` is the one that counts. It keeps R rows times C vectors of sums in registers while it walks down the n pieces of a
@@ -409,9 +409,12 @@ struct Table {
     add: unsafe fn(&mut [u8], &[u8]),
     scale: unsafe fn(&mut [u8], u8),
     mul_add: unsafe fn(&mut [u8], &[u8], u8),
-    combine: unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool),
+    combine: Combine,
     spread: unsafe fn(&mut [Line], usize, usize, &[u8], &[Line]),
 }
+
+/// Rows times a strip into outs, from a byte of each on, added to what is there or not.
+type Combine = unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool);
 
 /// A cache line: the unit in which sources are laid out, aligned for every vector.
 #[derive(Debug, Clone, Copy)]

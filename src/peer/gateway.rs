@@ -12,6 +12,7 @@
 //! and it listens on loopback unless told otherwise.
 
 mod ahead;
+mod answer;
 mod listener;
 mod origins;
 
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, response};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
@@ -36,12 +37,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::ahead::{Ahead, Wanted};
+use self::answer::{CORS, Failure, Served, finish, index, names, partial, preflight, slice, tag, text};
 use self::listener::Bounded;
 use self::origins::{Absolute, Mapping, Origins};
 use super::http::{ByteRange, media_type};
 use super::playlist::{self, Media};
 use super::{Client, Object};
-use crate::object::{Refusal, RefusalCode};
+use crate::peer;
 
 /// How a gateway behaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,9 +176,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, hea
 
 impl Shared {
     async fn serve(&self, path: &str, headers: &HeaderMap, head: bool) -> Result<Response, Failure> {
-        let busy =
-            || Failure { retry_after: Some(RETRY_AFTER), ..Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests") };
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| busy())?;
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Failure::busy("too many requests"))?;
         let late = |_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "no answer in time");
         timeout(self.config.answer_timeout, self.serve_in_time(path, headers, head, place)).await.map_err(late)?
     }
@@ -207,18 +207,23 @@ impl Shared {
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
         }
-        let response = self.head_of(path, &object, &tag, range.is_some());
+        let mut response = served(path, &object).head(&tag);
+        response = match (range, object.length) {
+            (Some(_), Some(length)) => partial(response, &object.range, length),
+            (_, Some(length)) => response.header(header::CONTENT_LENGTH, length),
+            (_, None) => response,
+        };
         Ok(finish(response, flow(object, first, place)))
     }
 
     /// The bytes asked for, `None` for the whole object.
     async fn range(&self, path: &str, headers: &HeaderMap) -> Result<Option<Range<u64>>, Failure> {
         let Some(range) = text(headers, header::RANGE).and_then(ByteRange::parse) else { return Ok(None) };
-        let from = match range {
-            ByteRange::From(first, _) => first,
-            ByteRange::Suffix(_) => 0,
+        let (from, length) = match range {
+            ByteRange::From(first, last) => (first, last.and_then(|last| (last - first).checked_add(1))),
+            ByteRange::Suffix(_) => (0, None),
         };
-        let meta = match self.client.stat(path, from, None).await {
+        let meta = match self.client.stat(path, from, length).await {
             Err(_) if from > 0 => self.client.stat(path, 0, None).await?,
             answer => answer?,
         };
@@ -230,30 +235,10 @@ impl Shared {
         range.resolve(length).map(Some).ok_or_else(|| Failure::unsatisfiable(length))
     }
 
-    fn head_of(&self, path: &str, object: &Object, tag: &str, partial: bool) -> response::Builder {
-        let response = Response::builder()
-            .header(header::CONTENT_TYPE, content_type(path, &object.content_type))
-            .header(header::ETAG, tag)
-            .header(header::CACHE_CONTROL, cache_control(object.mutable, object.max_age));
-        match (partial, object.length) {
-            (true, Some(length)) => {
-                let Range { start, end } = object.range.clone();
-                response
-                    .status(StatusCode::PARTIAL_CONTENT)
-                    .header(header::CONTENT_RANGE, format!("bytes {start}-{}/{length}", end.saturating_sub(1)))
-                    .header(header::CONTENT_LENGTH, end.saturating_sub(start))
-            }
-            (_, Some(length)) => response.header(header::CONTENT_LENGTH, length),
-            (_, None) => response,
-        }
-    }
-
     async fn describe(&self, path: &str) -> Result<Response, Failure> {
         let meta = self.client.stat(path, 0, None).await?;
-        let mut response = Response::builder()
-            .header(header::CONTENT_TYPE, content_type(path, &meta.content_type))
-            .header(header::ETAG, tag(meta.version))
-            .header(header::CACHE_CONTROL, cache_control(false, meta.max_age));
+        let served = Served { path, content_type: &meta.content_type, mutable: meta.mutable, max_age: meta.max_age };
+        let mut response = served.head(&tag(meta.version));
         if let Some(length) = meta.object_length {
             response = response.header(header::CONTENT_LENGTH, length);
         }
@@ -284,11 +269,7 @@ impl Shared {
             self.prefetch(wanted);
         }
         let tag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
-        let response = Response::builder()
-            .header(header::CONTENT_TYPE, content_type(path, &object.content_type))
-            .header(header::CACHE_CONTROL, cache_control(object.mutable, object.max_age))
-            .header(header::ETAG, &tag);
-        Ok(slice(response, headers, &tag, bytes))
+        Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
     }
 
     /// Turns the absolute URIs of a playlist to this gateway.
@@ -297,7 +278,7 @@ impl Shared {
         // The newest first: in a live playlist the oldest may just have gone.
         for absolute in playlist::uris(text).filter_map(Absolute::parse).collect::<Vec<_>>().into_iter().rev() {
             if self.origins().map(stream, absolute, Instant::now()) == Mapping::Ask {
-                let found = self.find(stream, absolute).await;
+                let Ok(found) = self.find(stream, absolute).await else { break };
                 self.origins().learn(stream, absolute, found.as_deref(), Instant::now());
             }
         }
@@ -308,14 +289,17 @@ impl Shared {
         })
     }
 
-    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Option<String> {
+    /// The path of the stream that an absolute URI leads to, if it has one.
+    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Result<Option<String>, peer::Error> {
         for candidate in origins::candidates(stream, absolute) {
-            if self.client.stat(&candidate, 0, None).await.is_ok() {
-                return Some(candidate);
+            match self.client.stat(&candidate, 0, None).await {
+                Ok(_) => return Ok(Some(candidate)),
+                Err(peer::Error::Refused(_) | peer::Error::Path(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         tracing::warn!(stream, ?absolute, "a playlist names a file that is not the stream's; players will ask for it elsewhere");
-        None
+        Ok(None)
     }
 
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) {
@@ -338,70 +322,8 @@ impl Shared {
     }
 }
 
-/// An answer that is not the object.
-#[derive(Debug)]
-struct Failure {
-    status: StatusCode,
-    retry_after: Option<Duration>,
-    content_range: Option<String>,
-    reason: String,
-}
-
-impl Failure {
-    fn new(status: StatusCode, reason: impl Into<String>) -> Self {
-        Self { status, retry_after: None, content_range: None, reason: reason.into() }
-    }
-
-    fn unsatisfiable(length: u64) -> Self {
-        let content_range = Some(format!("bytes */{length}"));
-        Self { content_range, ..Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "the object has no such bytes") }
-    }
-
-    fn into_response(self) -> Response {
-        let mut response = Response::builder()
-            .status(self.status)
-            .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
-            .header(header::CACHE_CONTROL, "no-store");
-        if let Some(after) = self.retry_after {
-            response = response.header(header::RETRY_AFTER, after.as_millis().div_ceil(1000).max(1).to_string());
-        }
-        if let Some(range) = self.content_range {
-            response = response.header(header::CONTENT_RANGE, range);
-        }
-        if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            response = response.header(header::ALLOW, METHODS);
-        }
-        finish(response, Body::from(self.reason + "\n"))
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        let status = match refusal.code {
-            RefusalCode::Unknown => StatusCode::NOT_FOUND,
-            RefusalCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
-            RefusalCode::Overload | RefusalCode::GoingAway => StatusCode::SERVICE_UNAVAILABLE,
-            RefusalCode::Limit | RefusalCode::Origin | RefusalCode::Changed | RefusalCode::Internal => StatusCode::BAD_GATEWAY,
-        };
-        let later = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER);
-        Self { retry_after: refusal.retry_after.or(later), ..Self::new(status, refusal.reason) }
-    }
-}
-
-impl From<super::Error> for Failure {
-    fn from(error: super::Error) -> Self {
-        use super::Error;
-        let status = match error {
-            Error::Refused(refusal) => return refusal.into(),
-            Error::Range(length) => return Self::unsatisfiable(length),
-            Error::Path(_) => StatusCode::NOT_FOUND,
-            Error::Deadline | Error::Stalled => StatusCode::GATEWAY_TIMEOUT,
-            Error::Corrupt | Error::Changed => StatusCode::BAD_GATEWAY,
-            Error::Connection(_) | Error::Closed | Error::Setup(_) => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        let later = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER);
-        Self { retry_after: later, ..Self::new(status, error.to_string()) }
-    }
+fn served<'a>(path: &'a str, object: &'a Object) -> Served<'a> {
+    Served { path, content_type: &object.content_type, mutable: object.mutable, max_age: object.max_age }
 }
 
 /// The object from here on, as it arrives. Holds the request's place until the last byte is gone or the player is.
@@ -418,121 +340,17 @@ fn flow(object: Object, first: Option<Bytes>, place: OwnedSemaphorePermit) -> Bo
     }))
 }
 
-/// A short answer in memory, or the part of it asked for.
-fn slice(response: response::Builder, headers: &HeaderMap, tag: &str, bytes: Bytes) -> Response {
-    if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, tag)) {
-        return finish(response.status(StatusCode::NOT_MODIFIED), Body::empty());
-    }
-    let length = bytes.len() as u64;
-    let same = text(headers, header::IF_RANGE).is_none_or(|known| known == tag);
-    let range = text(headers, header::RANGE).filter(|_| same).and_then(ByteRange::parse);
-    let Some(range) = range else {
-        return finish(response.header(header::CONTENT_LENGTH, length), Body::from(bytes));
-    };
-    let Some(Range { start, end }) = range.resolve(length) else { return Failure::unsatisfiable(length).into_response() };
-    let part = usize::try_from(start).ok().zip(usize::try_from(end).ok()).map(|(start, end)| bytes.slice(start..end));
-    let response = response
-        .status(StatusCode::PARTIAL_CONTENT)
-        .header(header::CONTENT_RANGE, format!("bytes {start}-{}/{length}", end - 1))
-        .header(header::CONTENT_LENGTH, end - start);
-    finish(response, Body::from(part.expect("a range of bytes in memory")))
-}
-
-fn preflight() -> Response {
-    let response = Response::builder()
-        .status(StatusCode::NO_CONTENT)
-        .header(header::ALLOW, METHODS)
-        .header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)
-        .header(header::ACCESS_CONTROL_ALLOW_HEADERS, "*")
-        .header(header::ACCESS_CONTROL_MAX_AGE, "86400")
-        // Browsers ask before a page from the network may reach loopback.
-        .header("access-control-allow-private-network", "true");
-    finish(response, Body::empty())
-}
-
-fn index() -> Response {
-    let response = Response::builder().header(header::CONTENT_TYPE, "text/html; charset=utf-8");
-    finish(response, Body::from(include_str!("gateway/index.html")))
-}
-
-/// A header value from the network that HTTP does not allow makes a 502, not a panic.
-fn finish(response: response::Builder, body: Body) -> Response {
-    response.body(body).unwrap_or_else(|_| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::BAD_GATEWAY;
-        response
-    })
-}
-
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
-    headers.get(name)?.to_str().ok()
-}
-
-fn tag(version: u64) -> String {
-    format!("\"{version:016x}\"")
-}
-
-/// Whether an If-None-Match names the tag; weak comparison (RFC 9110 section 13.1.2).
-fn names(known: &str, tag: &str) -> bool {
-    known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
-}
-
-fn content_type(path: &str, said: &str) -> String {
-    if said.is_empty() { media_type(path).to_owned() } else { said.to_owned() }
-}
-
-fn cache_control(mutable: bool, max_age: Duration) -> String {
-    if mutable { "no-cache".into() } else { format!("max-age={}", max_age.as_secs()) }
-}
-
 fn is_playlist_type(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
 }
-
-const METHODS: &str = "GET, HEAD, OPTIONS";
-/// When a player may try again after the gateway had too much to do.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// On every answer.
-const CORS: [(HeaderName, HeaderValue); 3] = [
-    (header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
-    (
-        header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After"),
-    ),
-    (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
-];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn refusals_have_their_status() {
-        let status = |code| {
-            let failure = Failure::from(Refusal { code, retry_after: None, reason: "no".into() });
-            (failure.status.as_u16(), failure.retry_after.is_some())
-        };
-        assert_eq!(status(RefusalCode::Unknown), (404, false));
-        assert_eq!(status(RefusalCode::Deadline), (504, false));
-        assert_eq!(status(RefusalCode::Overload), (503, true));
-        assert_eq!(status(RefusalCode::GoingAway), (503, true));
-        assert_eq!(status(RefusalCode::Origin), (502, false));
-    }
-
-    #[test]
-    fn tags_match_weakly() {
-        assert!(names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"b\"") && !names("\"a\"", "\"b\""));
-    }
-
-    #[test]
     fn playlist_types_are_known_with_parameters() {
         assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
-    }
-
-    #[test]
-    fn an_impossible_media_type_is_the_origins_fault() {
-        let response = finish(Response::builder().header(header::CONTENT_TYPE, "a\nb"), Body::empty());
-        assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
     }
 }

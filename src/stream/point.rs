@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
-use crate::object::{Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::store::{self, Placement, Store};
 
 /// What all points use.
@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) config: ingest::Config,
     pub(super) store: Store,
     pub(super) metrics: Metrics,
-    pub(super) arrivals: broadcast::Sender<Held>,
+    pub(super) arrivals: broadcast::Sender<Arrival>,
 }
 
 /// A stream.
@@ -494,7 +494,8 @@ impl Point {
     fn announce(&self, resolved: Arc<Resolved>) {
         if let Body::Coded(held) = &resolved.body {
             // Nobody may be listening, to either.
-            let _ = self.shared.arrivals.send(held.clone());
+            let (segment, shape) = (held.lease.key, held.lease.shape);
+            let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape });
         }
         self.shared.metrics.announced.inc();
         let _ = self.announced.send(resolved);

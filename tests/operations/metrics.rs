@@ -1,12 +1,10 @@
 //! What a started server shows at `/metrics`, what `docs/metrics.md` says about it, and what `deploy/` makes of it: one set of names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
+use crate::server::Server;
 
 /// A family of series, but for its values.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,53 +14,11 @@ struct Family {
     help: String,
 }
 
-/// A server without configuration, on ports that the system chooses.
-struct Server {
-    process: Child,
-    metrics: SocketAddr,
-    _state: TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let state = TempDir::new().unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_ncserverd"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"])
-            .env("STATE_DIRECTORY", state.path())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let log = process.stderr.take().unwrap();
-        let (found, address) = std::sync::mpsc::channel();
-        // The log is read to its end, so that the server never waits for a reader.
-        std::thread::spawn(move || {
-            for line in BufReader::new(log).lines().map_while(Result::ok) {
-                let after = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics"));
-                after.map(|(address, _)| found.send(address.to_owned()));
-            }
-        });
-        let address = address.recv_timeout(Duration::from_secs(60)).expect("the server says where its metrics are");
-        Self { process, metrics: address.parse().unwrap(), _state: state }
-    }
-
-    fn exposition(&self) -> String {
-        let mut stream = TcpStream::connect(self.metrics).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        body.to_owned()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
+/// What a server without configuration shows.
+fn exposition() -> String {
+    let (status, body) = Server::start(&[]).get("/metrics");
+    assert_eq!(status, 200);
+    body
 }
 
 fn families(exposition: &str) -> BTreeMap<String, Family> {
@@ -90,7 +46,7 @@ fn is_series_of(series: &str, family: &str, kind: &str) -> bool {
 
 /// The table of the document: name to (type, labels).
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let rows = include_str!("../docs/metrics.md").lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = include_str!("../../docs/metrics.md").lines().filter_map(|line| line.strip_prefix("| `"));
     rows.map(|row| {
         let (name, rest) = row.split_once("` | ").unwrap();
         let cells: Vec<_> = rest.split(" | ").collect();
@@ -102,7 +58,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 
 #[test]
 fn every_series_is_documented_and_every_documented_series_is_there() {
-    let shown = families(&Server::start().exposition());
+    let shown = families(&exposition());
     let documented = documented();
     let mut faults = Vec::new();
     for (name, family) in &shown {
@@ -123,7 +79,7 @@ fn every_series_is_documented_and_every_documented_series_is_there() {
 
 #[test]
 fn counters_and_histograms_begin_at_zero() {
-    let exposition = Server::start().exposition();
+    let exposition = exposition();
     let families = families(&exposition);
     for line in exposition.lines().filter(|line| line.starts_with("ncserverd_")) {
         let (series, value) = line.rsplit_once(' ').unwrap();
@@ -136,9 +92,11 @@ fn counters_and_histograms_begin_at_zero() {
 #[test]
 fn rules_and_dashboards_use_series_that_exist() {
     let documented = documented();
-    let rules = include_str!("../deploy/prometheus/rules.yml");
+    let rules = include_str!("../../deploy/prometheus/rules.yml");
     let recorded: BTreeSet<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect();
-    for text in [rules, include_str!("../deploy/prometheus/rules_test.yml"), include_str!("../deploy/grafana/ncserverd.json")] {
+    for text in
+        [rules, include_str!("../../deploy/prometheus/rules_test.yml"), include_str!("../../deploy/grafana/ncserverd.json")]
+    {
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'));
         for word in
             words.filter(|word| word.starts_with("ncserverd_") || word.starts_with("ncserverd:") || word.starts_with("process_"))
@@ -162,7 +120,7 @@ fn promtool_finds_nothing_to_say() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    check.stdin.take().unwrap().write_all(Server::start().exposition().as_bytes()).unwrap();
+    check.stdin.take().unwrap().write_all(exposition().as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));

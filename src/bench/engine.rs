@@ -1,0 +1,108 @@
+//! The device as a contender: queue, thread and pool included.
+
+use std::num::NonZeroU16;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use prometheus::Registry;
+use tokio::runtime::{Builder, Runtime};
+
+use super::Error;
+use super::clock::Lap;
+use super::operation::simd_name;
+use super::rounds::Runner;
+use super::work::Work;
+use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, KernelChoice, Task, Threads};
+use crate::gf::{Isa, Rows};
+use crate::object::Shape;
+
+/// A kernel of the CPU back end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Engine {
+    Simd(Isa),
+    Table,
+}
+
+impl Engine {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Simd(isa) => simd_name(isa),
+            Self::Table => "table",
+        }
+    }
+
+    /// Loads the work's generation several times over and combines all copies in a batch. Their rows are the same, so that one
+    /// expectation holds for all.
+    pub(super) fn runner(self, work: &Rc<Work>, threads: Threads) -> Result<Option<Runner>, Error> {
+        let mut bed = Bed::open(&self.config(threads), work)?;
+        bed.combine(1)?;
+        let mut payloads = bed.batch.tasks.iter().map(|task| task.out.iter().flat_map(|slot| slot.iter().copied()));
+        if !payloads.all(|payloads| payloads.eq(work.coded.iter().copied())) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(move |repeats| bed.combine(repeats).expect("it has done the same before"))))
+    }
+
+    fn config(self, threads: Threads) -> Config {
+        let (kernel, cpu_isa) = match self {
+            Self::Table => (KernelChoice::Table, IsaChoice::Auto),
+            Self::Simd(Isa::Scalar) => (KernelChoice::Simd, IsaChoice::Scalar),
+            Self::Simd(Isa::Ssse3) => (KernelChoice::Simd, IsaChoice::Ssse3),
+            Self::Simd(Isa::Avx2) => (KernelChoice::Simd, IsaChoice::Avx2),
+            Self::Simd(Isa::Avx512) => (KernelChoice::Simd, IsaChoice::Avx512),
+            Self::Simd(Isa::Gfni) => (KernelChoice::Simd, IsaChoice::Gfni),
+        };
+        let queue_batches = NonZeroU16::MIN;
+        Config { backend: BackendChoice::Cpu, kernel, cpu_isa, cpu_threads: threads, queue_batches }
+    }
+}
+
+/// Copies of the generation in a batch: as many as a segment may have, and 4 at most.
+pub(super) fn generations(work: &Work) -> usize {
+    (SEGMENT_BYTES_MAX / work.source.len()).clamp(1, 4)
+}
+
+/// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody holds the device.
+struct Bed {
+    batch: Batch,
+    device: Device,
+    _thread: device::Thread,
+    runtime: Runtime,
+}
+
+impl Bed {
+    fn open(config: &Config, work: &Work) -> Result<Self, Error> {
+        let runtime = Builder::new_current_thread().build()?;
+        let (device, thread) = Device::open(config, &Registry::new())?;
+        let bytes = Bytes::from(work.source.repeat(generations(work)));
+        let generation = &work.generation;
+        let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n).map_err(Error::Shape)?;
+        let resident = Arc::new(runtime.block_on(device.load(bytes, shape))?);
+        let rows = Rows::Seeded { key: work.key, first_seed: work.first_seed, count: generation.n.into() };
+        let slots = || (0..work.n()).map(|_| BytesMut::zeroed(work.block_bytes())).collect();
+        let task = |generation: u32| {
+            let resident = Arc::clone(&resident);
+            Task { resident, generation, rows: rows.clone(), out: slots(), out_offset: 0 }
+        };
+        let batch = Batch { tasks: (0..shape.generations()).map(task).collect() };
+        Ok(Self { batch, device, _thread: thread, runtime })
+    }
+
+    fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
+        let mut result = Ok(());
+        let lap = Lap::process(|| {
+            for _ in 0..repeats {
+                let batch = std::mem::take(&mut self.batch);
+                match self.runtime.block_on(self.device.combine(batch)) {
+                    Ok(done) => self.batch = done.batch,
+                    Err(failed) => result = Err(failed.error),
+                }
+            }
+        });
+        result.map(|()| lap)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "64 MiB")]
+const SEGMENT_BYTES_MAX: usize = Shape::LENGTH_MAX as usize;

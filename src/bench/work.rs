@@ -1,0 +1,77 @@
+//! The data that all contenders get.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::oracle;
+use crate::block::Vector;
+use crate::codec::Outcome;
+use crate::codec::rlnc::Decoder;
+use crate::gf::{Kernels, RowKey};
+use crate::object::{Generation, Shape};
+
+/// A generation, n independent coded blocks of it, and what they have to be.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) generation: Generation,
+    pub(super) key: RowKey,
+    pub(super) source: Vec<u8>,
+    /// The coded blocks are those of this seed and the n - 1 behind it.
+    pub(super) first_seed: u32,
+    /// Payloads of the coded blocks, one behind the other, as the definition makes them.
+    pub(super) coded: Vec<u8>,
+}
+
+impl Work {
+    /// # Panics
+    /// If the shape cannot be.
+    pub(super) fn new(n: u16, k: u32) -> Self {
+        let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("shapes are checked when options are read");
+        let generation = shape.generation(0).expect("no segment is empty");
+        let block_bytes = usize::try_from(k).expect("a block fits in memory");
+        let mut source = vec![0; usize::from(n) * block_bytes];
+        SmallRng::seed_from_u64(SEED).fill_bytes(&mut source);
+        let key = RowKey { key: SEED, generation: 0 };
+        let first_seed = independent(n, key);
+        let mut row = vec![0; usize::from(n)];
+        let coded = seeds(first_seed, n).flat_map(|seed| {
+            key.fill(seed, &mut row);
+            oracle::combine(&row, &source, block_bytes)
+        });
+        let coded = coded.collect();
+        Self { generation, key, source, first_seed, coded }
+    }
+
+    pub(super) fn n(&self) -> usize {
+        usize::from(self.generation.n)
+    }
+
+    pub(super) fn block_bytes(&self) -> usize {
+        self.source.len() / self.n()
+    }
+
+    /// The coded blocks as they would arrive.
+    pub(super) fn blocks(&self) -> Vec<(Vector, &[u8])> {
+        let vectors = seeds(self.first_seed, self.generation.n).map(Vector::Seed);
+        vectors.zip(self.coded.chunks_exact(self.block_bytes())).collect()
+    }
+}
+
+fn seeds(first: u32, n: u16) -> impl Iterator<Item = u32> {
+    (0..u32::from(n)).map(move |offset| first.wrapping_add(offset))
+}
+
+/// A seed from which on n rows in a row are independent.
+fn independent(n: u16, key: RowKey) -> u32 {
+    let k = Shape::BLOCK_BYTES_MIN;
+    let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("a possible shape");
+    let generation = shape.generation(0).expect("no segment is empty");
+    let payload = [0; Shape::BLOCK_BYTES_MIN as usize];
+    let is_independent = |first: &u32| {
+        let mut decoder = Decoder::new(generation, key, Kernels::detect());
+        seeds(*first, n).all(|seed| decoder.absorb(&Vector::Seed(seed), &payload) != Ok(Outcome::Redundant))
+    };
+    (0..).find(is_independent).expect("996 of 1,000 are")
+}
+
+const SEED: u64 = 0x0123_4567_89ab_cdef;

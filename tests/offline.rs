@@ -1,0 +1,315 @@
+//! `ncserverd codec`, as a user runs it: known answers, round trips with losses, and what it says when blocks are short or bad.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[path = "vectors/shake256.rs"]
+mod shake256;
+
+const INCOMPLETE: i32 = 7;
+
+fn run(arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ncserverd"));
+    command.arg("codec").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may end without reading all.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+/// Standard output of a run that has to succeed.
+fn succeed(arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let output = run(arguments, input);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+    output.stdout
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn random(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(digits: &str) -> Vec<u8> {
+    digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+fn known_answers() -> Value {
+    serde_json::from_str(include_str!("vectors/rlnc.json")).unwrap()
+}
+
+fn key(case: &Value) -> String {
+    format!("0x{}", case["key"].as_str().unwrap())
+}
+
+/// A file, and a directory that it has been coded into.
+struct Coded {
+    bytes: Vec<u8>,
+    home: TempDir,
+}
+
+impl Coded {
+    fn new(bytes: Vec<u8>, options: &[&str]) -> Self {
+        let coded = Self { bytes, home: tempfile::tempdir().unwrap() };
+        fs::write(coded.path("source"), &coded.bytes).unwrap();
+        coded.encode("source", options);
+        coded
+    }
+
+    fn encode(&self, file: &str, options: &[&str]) {
+        let (source, blocks) = (self.path(file), self.path("blocks"));
+        let arguments = [&["encode", text_of(&source), "-o", text_of(&blocks)], options].concat();
+        succeed(&arguments, &[]);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Block files in an order that is the same in every run.
+    fn blocks(&self) -> Vec<PathBuf> {
+        let mut blocks: Vec<_> = fs::read_dir(self.path("blocks")).unwrap().map(|item| item.unwrap().path()).collect();
+        blocks.sort();
+        blocks
+    }
+
+    /// Removes `count` block files at random.
+    fn lose(&self, count: usize) {
+        let mut blocks = self.blocks();
+        blocks.shuffle(&mut SmallRng::seed_from_u64(3));
+        blocks.iter().take(count).for_each(|path| fs::remove_file(path).unwrap());
+    }
+
+    fn decode(&self) -> Output {
+        run(&["decode", text_of(&self.path("blocks")), "-o", text_of(&self.path("out"))], &[])
+    }
+
+    fn assert_decodes(&self) -> String {
+        let output = self.decode();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(fs::read(self.path("out")).unwrap() == self.bytes, "other bytes");
+        text(&output)
+    }
+
+    /// What it says; nothing may have been left behind.
+    fn assert_incomplete(&self) -> String {
+        let output = self.decode();
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", text(&output));
+        let mut names: Vec<_> = fs::read_dir(self.home.path()).unwrap().map(|item| item.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["blocks", "source"]);
+        text(&output)
+    }
+}
+
+fn text_of(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn rows_are_the_known_ones() {
+    for case in known_answers()["rows"].as_array().unwrap() {
+        let [generation, seed, n] = ["generation", "seed", "n"].map(|field| case[field].to_string());
+        let arguments = ["row", "--key", &key(case), "--generation", &generation, "--seed", &seed, "--n", &n];
+        let row = succeed(&arguments, &[]);
+        assert_eq!(row, format!("{}\n", case["row"].as_str().unwrap()).into_bytes());
+    }
+}
+
+#[test]
+fn raw_blocks_are_the_known_ones() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("data");
+    for case in known_answers()["small"].as_array().unwrap() {
+        let data = unhex(case["data"].as_str().unwrap());
+        fs::write(&file, &data).unwrap();
+        let blocks = case["blocks"].as_array().unwrap();
+        let payloads: Vec<u8> = blocks.iter().flat_map(|block| unhex(block["payload"].as_str().unwrap())).collect();
+        let options = [
+            ["--codec", "rlnc"],
+            ["--k", &case["k"].to_string()],
+            ["--n", &case["n"].to_string()],
+            ["--key", &key(case)],
+            ["--generation", &case["generation"].to_string()],
+            ["--seed", &blocks[0]["seed"].to_string()],
+            ["--count", &blocks.len().to_string()],
+        ];
+        let arguments = [&["encode", text_of(&file), "-o", "-"][..], options.as_flattened()].concat();
+        assert_eq!(hex(&succeed(&arguments, &[])), hex(&payloads));
+        // From standard input, into a file, n from the length: it is the same for all cases, whose last block is never empty.
+        let into = home.path().join("raw");
+        let shorter = [&options[..2], &options[3..]].concat();
+        let arguments = [&["encode", "-", "-o", text_of(&into)][..], shorter.as_flattened()].concat();
+        assert!(succeed(&arguments, &data).is_empty());
+        assert_eq!(hex(&fs::read(&into).unwrap()), hex(&payloads));
+    }
+}
+
+/// The command of the documentation, on 512 KiB.
+#[test]
+fn a_whole_generation_of_raw_blocks_is_the_known_one() {
+    let answers = known_answers();
+    let large = &answers["large"];
+    let data = shake256::shake256(b"ncserverd rlnc kat v1", 128 * 4096);
+    let rest = ["--key", &key(large), "--generation", "42", "--seed", "0", "--count", "128", "-", "-o", "-"];
+    let blocks = succeed(&[&["encode", "--codec", "rlnc", "--k", "4096"], &rest[..]].concat(), &data);
+    assert_eq!(hex(&shake256::shake256(&blocks, 16)), large["blocks_digest"].as_str().unwrap());
+    let one =
+        succeed(&["encode", "--k", "4096", "--key", &key(large), "--generation", "42", "--seed", "5", "-", "-o", "-"], &data);
+    assert!(one == blocks[5 * 4096..6 * 4096], "one block, if no count is given");
+}
+
+#[test]
+fn files_survive_the_loss_of_blocks() {
+    // Odd lengths; one block; several generations of two lengths.
+    for (length, options, lost) in [
+        (1, &[][..], 4),
+        (4096, &["--extra", "1"], 1),
+        (100_001, &["--k", "1088", "--n", "16", "--extra", "5"], 5),
+        (300_000, &[], 5),
+        (50_000, &["--k", "64", "--n", "1024", "--seed", "4294967290"], 60),
+    ] {
+        let coded = Coded::new(random(length, length as u64), options);
+        coded.lose(lost);
+        let report = coded.assert_decodes();
+        assert!(report.contains(&format!("{length} bytes")) && report.contains("verified"), "{report}");
+    }
+}
+
+#[test]
+fn files_larger_than_a_segment_are_cut() {
+    let coded = Coded::new(random((8 << 20) + 70_000, 5), &["--k", "65536", "--extra", "2"]);
+    assert!(coded.blocks().iter().any(|path| text_of(path).contains("-s00001-")));
+    coded.lose(2);
+    coded.assert_decodes();
+    let segment_1 = |path: &&PathBuf| text_of(path).contains("-s00001-");
+    coded.blocks().iter().filter(segment_1).for_each(|path| fs::remove_file(path).unwrap());
+    fs::remove_file(coded.path("out")).unwrap();
+    let report = coded.assert_incomplete();
+    assert!(report.contains("2 more independent blocks") && report.contains("segment 1: no block at all"), "{report}");
+}
+
+#[test]
+fn two_runs_make_blocks_that_work_together() {
+    let coded = Coded::new(random(100_000, 6), &["--k", "1024", "--count", "60"]);
+    coded.assert_incomplete();
+    coded.encode("source", &["--k", "1024", "--count", "60"]);
+    assert_eq!(coded.blocks().len(), 120);
+    coded.assert_decodes();
+}
+
+#[test]
+fn short_generations_are_counted() {
+    let coded = Coded::new(random(64 * 30, 7), &["--k", "64", "--n", "10", "--count", "8", "--seed", "1"]);
+    let report = coded.assert_incomplete();
+    assert!(report.contains("6 more independent blocks are needed"), "{report}");
+    for generation in 0..3 {
+        let line = format!("segment 0, generation {generation}: 8 independent blocks of 10, 2 missing");
+        assert!(report.contains(&line), "{report}");
+    }
+    // Copies are not independent.
+    for path in coded.blocks() {
+        fs::copy(&path, path.with_extension("copy")).unwrap();
+    }
+    assert!(coded.assert_incomplete().contains("6 more independent blocks are needed"));
+    // Standard output gets nothing of what is short.
+    let output = run(&["decode", text_of(&coded.path("blocks")), "-o", "-"], &[]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(INCOMPLETE), 0));
+}
+
+#[test]
+fn bad_files_are_named_and_skipped() {
+    let coded = Coded::new(random(20_000, 8), &["--k", "1024", "--extra", "6"]);
+    let blocks = coded.blocks();
+    let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = fs::read(&blocks[index]).unwrap();
+        change(&mut bytes);
+        fs::write(&blocks[index], bytes).unwrap();
+        blocks[index].file_name().unwrap().to_str().unwrap()
+    };
+    let bad = [
+        (damage(0, &|bytes| bytes[700] ^= 1), "damaged"),
+        (damage(3, &|bytes| bytes[20] ^= 1), "damaged"),
+        (damage(5, &|bytes| bytes.truncate(200)), "damaged"),
+        (damage(7, &|bytes| bytes.truncate(40)), "damaged"),
+        (damage(9, &|bytes| bytes.clear()), "not a block file"),
+        ("notes.txt", "not a block file"),
+        ("folder", "not a block file"),
+    ];
+    fs::write(coded.path("blocks/notes.txt"), "not a block").unwrap();
+    fs::create_dir(coded.path("blocks/folder")).unwrap();
+    let report = coded.assert_decodes();
+    for (name, reason) in bad {
+        let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+        assert!(line.contains("skipped") && line.contains(reason), "{line}");
+    }
+    assert!(report.contains("files skipped: 7"), "{report}");
+    fs::remove_file(coded.path("out")).unwrap();
+    damage(10, &|bytes| bytes[700] ^= 1);
+    damage(11, &|bytes| bytes[700] ^= 1);
+    assert!(coded.assert_incomplete().contains("1 more independent blocks"));
+}
+
+#[test]
+fn blocks_of_another_file_are_named_and_skipped() {
+    let coded = Coded::new(random(10_000, 9), &["--k", "1024", "--extra", "1"]);
+    let foreign = random(3000, 10);
+    fs::write(coded.path("other"), foreign).unwrap();
+    coded.encode("other", &["--k", "1024", "--count", "3", "--seed", "77"]);
+    let report = coded.assert_decodes();
+    assert_eq!(report.lines().filter(|line| line.contains("skipped, a block of file")).count(), 3, "{report}");
+    // With as many blocks of each it cannot tell which one is meant.
+    coded.encode("other", &["--k", "1024", "--count", "11", "--seed", "77"]);
+    assert_eq!(coded.decode().status.code(), Some(INCOMPLETE));
+}
+
+#[test]
+fn standard_input_and_output() {
+    let bytes = random(77_777, 11);
+    let home = tempfile::tempdir().unwrap();
+    let blocks = home.path().join("new/blocks");
+    succeed(&["encode", "-", "-o", text_of(&blocks)], &bytes);
+    assert!(fs::read_dir(&blocks).unwrap().all(|item| item.unwrap().path().extension().unwrap() == "ncb"));
+    assert!(succeed(&["decode", text_of(&blocks), "-o", "-"], &[]) == bytes, "other bytes");
+}
+
+#[test]
+fn what_cannot_be_coded_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = text_of(home.path());
+    for (arguments, input, code, reason) in [
+        (&["encode", "-", "--key", "1", "-o", "-"][..], &[][..], 1, "empty"),
+        (&["encode", "-", "--key", "1", "--k", "64", "--n", "2", "-o", "-"], &[0; 129], 1, "more than the 128 bytes"),
+        (&["encode", "-", "--key", "1", "--k", "0", "-o", "-"], &[1], 1, "0 bytes"),
+        (&["encode", "-", "-o", directory], &[], 1, "empty"),
+        (&["encode", "-", "-o", "-"], &[1], 1, "need a directory"),
+        (&["encode", "-", "--k", "100", "-o", directory], &[1], 1, "100 bytes"),
+        (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
+        (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
+        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "unknown codec"),
+        (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
+        (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
+    ] {
+        let output = run(arguments, input);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
+        assert!(text(&output).contains(reason), "{arguments:?}: {}", text(&output));
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
+}

@@ -1,0 +1,5 @@
+//! `ncserverd` as an operator meets it: what it answers, how it reloads and stops, and what it exits with.
+
+mod metrics;
+mod serve;
+mod server;

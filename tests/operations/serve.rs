@@ -1,0 +1,90 @@
+//! Starting, reloading and stopping.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::server::{Server, command};
+
+/// A configuration file with one stream from a directory, and what follows it.
+fn write(file: &Path, media: &Path, rest: &str) {
+    fs::write(file, format!("[stream.media]\ndirectory = {media:?}\n{rest}")).unwrap();
+}
+
+#[test]
+fn without_a_stream_it_runs_and_is_not_ready() {
+    let mut server = Server::start(&[]);
+    assert_eq!(server.get("/healthz").0, 200);
+    let reasons = server.wait_for_status("/readyz", 503);
+    assert!(reasons.contains(r#"{"part":"streams","reason":"no streams"}"#), "{reasons}");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_reload_is_taken_whole_or_not_at_all() {
+    let place = TempDir::new().unwrap();
+    let (file, media) = (place.path().join("test.toml"), place.path().join("media"));
+    fs::create_dir(&media).unwrap();
+    fs::write(&file, "").unwrap();
+    let mut server = Server::start(&["--config", file.to_str().unwrap()]);
+    server.wait_for_status("/readyz", 503);
+
+    write(&file, &media, "[ring]\nbytes = \"65MiB\"\n[encoder]\nbatch_wait = \"1ms\"\n");
+    server.signal("HUP");
+    let lines = ["`encoder.batch_wait`", "`ring.bytes`"].map(|key| server.wait_for(key));
+    assert!(lines[0].contains("takes effect now"), "{}", lines[0]);
+    assert!(lines[1].contains("needs a restart"), "{}", lines[1]);
+    server.wait_for_status("/readyz", 200);
+
+    fs::write(&file, "[stream.media]\ndirectry = \"x\"\n").unwrap();
+    server.signal("HUP");
+    let line = server.wait_for("did you mean `stream.media.directory`?");
+    assert!(line.contains("line 2"), "{line}");
+    assert_eq!(server.get("/readyz").0, 200, "the old configuration stays");
+
+    write(&file, &media, "[tls]\ncert = \"/nonexistent\"\nkey = \"/nonexistent\"\n");
+    server.signal("HUP");
+    server.wait_for("/nonexistent");
+    assert_eq!(server.get("/readyz").0, 200);
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn every_way_to_fail_has_its_exit_code() {
+    let server = Server::start(&[]);
+    let place = TempDir::new().unwrap();
+    let taken = server.metrics().to_string();
+    let not_pem = place.path().join("not.pem");
+    fs::write(&not_pem, "").unwrap();
+    let (cert, key) = (format!("tls.cert={}", not_pem.display()), format!("tls.key={}", not_pem.display()));
+    for (arguments, code, said) in [
+        (&["--nonsense"][..], 2, "--nonsense"),
+        (&["--set", "ring.byte=1"], 3, "`ring.bytes`"),
+        (&["--config", "/nonexistent.toml"], 3, "/nonexistent.toml"),
+        (&["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", &cert, "--set", &key], 4, "not.pem"),
+        (&["serve", "--listen", "127.0.0.1:0", "--metrics", &taken], 6, &taken),
+    ] {
+        let output = command(&place, arguments).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_configuration_can_be_looked_at() {
+    let place = TempDir::new().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = command(&place, arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let explained = run(&["--config", "config/dev.toml", "--set", "store.bytes=3GiB", "config", "check"]);
+    assert!(explained.contains("store.bytes = \"3GiB\""), "{explained}");
+    let file = place.path().join("printed.toml");
+    fs::write(&file, run(&["--set", "ring.bytes=1GiB", "config", "print"])).unwrap();
+    assert_eq!(run(&["--config", file.to_str().unwrap(), "config", "print"]), fs::read_to_string(&file).unwrap());
+}

@@ -1,0 +1,115 @@
+//! A started program, on ports that the system chooses.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The program, killed when the test ends.
+pub(crate) struct Server {
+    process: Child,
+    metrics: SocketAddr,
+    log: Receiver<String>,
+    _state: TempDir,
+}
+
+/// Far above what anything here takes, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `ncserverd` with these arguments, nothing else in its environment, and its state in `state`.
+pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
+    // On a host that got the tests without the package, their programs stand elsewhere.
+    let program = std::env::var_os("NCTEST_BIN_DIR").map(|directory| PathBuf::from(directory).join("ncserverd"));
+    let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_ncserverd").into()));
+    command.args(arguments).env_clear().env("STATE_DIRECTORY", state.path());
+    command
+}
+
+impl Server {
+    /// Starts it with these arguments and waits until it says where its metrics are.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let state = TempDir::new().unwrap();
+        let fixed = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
+        let mut process = command(&state, &[&fixed, arguments].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let (said, log) = channel();
+        // The log is read to its end, so that the server never waits for a reader.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
+        let mut server = Self { process, metrics: SocketAddr::from(([127, 0, 0, 1], 0)), log, _state: state };
+        let line = server.wait_for("/metrics");
+        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics"));
+        server.metrics = address.expect("the line has a URL").0.parse().unwrap();
+        server
+    }
+
+    /// The next line of the log with this text in it.
+    pub(crate) fn wait_for(&self, text: &str) -> String {
+        let mut seen = String::new();
+        let end = Instant::now() + PATIENCE;
+        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            if line.contains(text) {
+                return line;
+            }
+            seen = seen + &line + "\n";
+        }
+        panic!("the log has no line with `{text}`:\n{seen}");
+    }
+
+    /// Status and body of a page.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.metrics).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Waits until the page answers with this status.
+    pub(crate) fn wait_for_status(&self, path: &str, status: u16) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (now, body) = self.get(path);
+            if now == status {
+                return body;
+            }
+            assert!(Instant::now() < end, "{path} answers {now}, not {status}: {body}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The address of the metrics listener.
+    pub(crate) fn metrics(&self) -> SocketAddr {
+        self.metrics
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.process.id().to_string()]).status().unwrap();
+        assert!(status.success(), "kill -s {name}");
+    }
+
+    /// Waits for the end of the program.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the server does not end");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
