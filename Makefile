@@ -45,10 +45,13 @@ bench:
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
 fuzz:
-	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+	for target in $$(cargo +nightly fuzz list); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
 
 # The test executables, stripped, for a host with a GPU and no Rust toolchain. Copy the checkout there and run, in its root:
-#   for test in .gpu-tests/*-*; do $$test --nocapture --test-threads=1 || exit 1; done
+#   for test in .gpu-tests/*-*; do NCTEST_BIN_DIR=.gpu-tests/bin $$test --nocapture --test-threads=1 || exit 1; done
 # The host needs the C library of this machine or a newer one, and nothing else: the driver is opened at run time. The programs
 # themselves are in .gpu-tests/bin.
 gpu-bundle:

@@ -23,14 +23,14 @@ use futures_util::stream::FuturesUnordered;
 use rand::Rng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, watch};
 
 pub use metrics::Metrics;
 
 use crate::block::Vector;
 use crate::device::{Batch, Device, Task};
 use crate::gf::rows::{RowKey, Rows};
-use crate::object::{GenerationKey, SegmentKey, Shape};
+use crate::object::{Arrival, GenerationKey, SegmentKey, Shape};
 use crate::ring::{Blocks, HEADROOM, Order, Ring, Slot};
 use crate::store::Store;
 use planner::{Planner, Step};
@@ -54,17 +54,6 @@ impl Default for Config {
     fn default() -> Self {
         Self { batch_blocks_max: 1024, batch_wait: Duration::from_micros(500), prefill_blocks: 8, prefill_segments: 2 }
     }
-}
-
-/// A live segment has arrived: it is the newest of its stream.
-#[derive(Debug, Clone)]
-pub struct Arrival {
-    /// The stream.
-    pub stream: Arc<str>,
-    /// The segment.
-    pub segment: SegmentKey,
-    /// How it is cut.
-    pub shape: Shape,
 }
 
 /// The task's state.
@@ -105,7 +94,7 @@ impl Encoder {
     }
 
     /// Runs until whoever tells of arrivals or settings is gone.
-    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
+    pub async fn run(mut self, mut arrivals: broadcast::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
         let mut evictions = self.store.evictions();
         let mut running = Running::new();
         let mut rate = Rate::new(self.metrics.coded_bytes.get(), Instant::now());
@@ -127,8 +116,10 @@ impl Encoder {
             tokio::select! {
                 Some(ended) = running.next() => self.finish(ended),
                 arrival = arrivals.recv() => match arrival {
-                    Some(arrival) => self.arrived(arrival),
-                    None => return,
+                    Ok(arrival) => self.arrived(arrival),
+                    // Newer ones follow.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
                 },
                 evicted = evictions.recv() => match evicted {
                     Ok(segment) => self.forget(segment),

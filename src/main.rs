@@ -97,9 +97,13 @@ enum Exit {
 impl Failure {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
+            Self::Config(_) | Self::Server(server::Error::Stream(_)) => Exit::Config,
+            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
             Self::Server(server::Error::Tls(_)) => Exit::Certificate,
-            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => Exit::Listen,
+            Self::Server(server::Error::Device(_)) => Exit::Device,
+            Self::Server(server::Error::Endpoint(_) | server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => {
+                Exit::Listen
+            }
             Self::Server(server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Signals(_)) => Exit::Failed,
             Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
             Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_)) => Exit::Device,

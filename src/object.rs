@@ -309,6 +309,17 @@ impl Birth {
     }
 }
 
+/// A live segment has arrived: it is the newest of its stream.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// The stream.
+    pub stream: Arc<str>,
+    /// The segment in this process.
+    pub segment: SegmentKey,
+    /// How it is cut.
+    pub shape: Shape,
+}
+
 /// What a path of a stream is: the answer to GET, and what subscribers are told.
 #[derive(Debug, Clone)]
 pub struct Resolved {

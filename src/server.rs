@@ -1,13 +1,42 @@
 //! Assembly: starts the parts in order, and stops them in order.
+//!
+//! The order of the start: device, store, publishing points, ring, encoder, then the sockets, so that nobody connects to a server
+//! that cannot answer. It ends the other way round: newcomers are refused, sessions finish what is open within a bound, then sockets,
+//! encoder and device go.
+//!
+//! Context for errors ("encoder: …") is added here and nowhere below.
 
+mod service;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use prometheus::Registry;
+use quinn::{Endpoint, VarInt};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
-use crate::config::{Effect, Loaded, Sources, changes};
-use crate::telemetry::{self, Logs, Readiness};
+use crate::config;
+use crate::device::{self, Device};
+use crate::encoder::{self, Encoder};
+use crate::endpoint;
+use crate::ingest;
+use crate::object::{Refusal, RefusalCode};
+use crate::ring::{self, Ring, SessionId};
+use crate::session::driver::Context;
+use crate::session::{self, Ask};
+use crate::store::{self, Store};
+use crate::stream::{self, Library};
+use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
+use crate::wire::CloseCode;
+
+pub use service::run;
 
 /// What concerns the process as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,88 +65,182 @@ pub enum Error {
     /// The certificate.
     #[error("certificate: {0}")]
     Tls(#[from] tls::Error),
+    /// The back end that codes.
+    #[error("device: {0}")]
+    Device(#[from] device::Error),
+    /// A socket.
+    #[error("endpoint: {0}")]
+    Endpoint(#[from] endpoint::Error),
+    /// A publishing point.
+    #[error("streams: {0}")]
+    Stream(#[from] stream::Error),
     /// The system does not let this process hear signals.
     #[error("signals: {0}")]
     Signals(#[source] std::io::Error),
 }
 
-/// Serves until SIGTERM or SIGINT.
-pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
-    let logs = telemetry::init(&loaded.config.telemetry)?;
-    let registry = telemetry::registry()?;
-    let readiness = Readiness::new();
-    let identity = ServerIdentity::open(&loaded.config.tls)?;
-    let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone())?;
-    tracing::info!("metrics on http://{}/metrics", listener.address());
-    tracing::info!("certificate fingerprint {}", identity.fingerprint());
-    for finding in &loaded.findings {
-        tracing::warn!("{finding}");
-    }
-    announce_streams(&readiness, &loaded);
-    readiness.ready("server");
-    notify(sd_notify::NotifyState::Ready);
-    let mut running = Running { sources, loaded, logs, identity, readiness };
-    running.until_stopped().await?;
-    notify(sd_notify::NotifyState::Stopping);
-    tracing::info!("stopped");
-    Ok(())
-}
-
-struct Running {
-    sources: Sources,
-    loaded: Loaded,
-    logs: Logs,
-    identity: ServerIdentity,
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    endpoints: Vec<Endpoint>,
+    library: Library,
+    ring: Ring,
     readiness: Readiness,
+    encoder_settings: watch::Sender<encoder::Config>,
+    drain: watch::Sender<Option<Duration>>,
+    tasks: Vec<JoinHandle<()>>,
+    device: device::Thread,
 }
 
-impl Running {
-    async fn until_stopped(&mut self) -> Result<(), Error> {
-        let listen = |kind| signal(kind).map_err(Error::Signals);
-        let (mut hangup, mut terminate, mut interrupt): (Signal, Signal, Signal) =
-            (listen(SignalKind::hangup())?, listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        loop {
-            tokio::select! {
-                _ = hangup.recv() => self.reload(),
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-            }
-        }
-    }
+/// Questions of sessions that wait to be taken up; each session has a bound of its own.
+const ASKS_QUEUED: usize = 1024;
 
-    /// Takes a new configuration whole, or leaves everything as it is.
-    fn reload(&mut self) {
-        let next = match self.sources.load() {
-            Ok(next) => next,
-            Err(error) => return tracing::error!("the configuration stays as it is: {error}"),
+/// How often gauges that nobody counts as they change are brought up to date.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
+
+/// How long connections may take to hear that they are closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Starts every part; returns when peers can connect. Must be called within a tokio runtime.
+    pub async fn start(
+        config: config::Config,
+        identity: ServerIdentity,
+        registry: &Registry,
+        readiness: Readiness,
+    ) -> Result<Self, Error> {
+        let (device, thread) = Device::open(&config.device, registry)?;
+        let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
+        let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
+        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;
+        let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
+
+        let mut tasks = Vec::new();
+        let (encoder_settings, settings) = watch::channel(config.encoder);
+        let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
+        let random = StdRng::from_rng(&mut rand::rng());
+        let encoder = Encoder::new(config.encoder, ring.clone(), store, device, metrics, random);
+        tasks.push(tokio::spawn(encoder.run(library.arrivals(), settings)));
+
+        let (asks, questions) = mpsc::channel(ASKS_QUEUED);
+        tasks.push(tokio::spawn(answer(questions, library.clone())));
+        tasks.push(tokio::spawn(keep_gauges(ring.clone())));
+
+        let (drain, drained) = watch::channel(None);
+        let context = Context {
+            ring: ring.clone(),
+            asks,
+            config: config.session,
+            metrics: session::Metrics::new(registry)?,
+            drain: drained,
         };
-        match self.identity.reload(&next.config.tls) {
-            Ok(true) => tracing::info!("certificate fingerprint {}", self.identity.fingerprint()),
-            Ok(false) => {}
-            Err(error) => return tracing::error!("the configuration and the certificate stay as they are: {error}"),
+        let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
+        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
+        let metrics = endpoint::Metrics::new(registry)?;
+        let next_session = Arc::new(AtomicU64::new(0));
+        for endpoint in &endpoints {
+            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
+            let serve = move |connection| {
+                let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
+                session::driver::run(connection, session, context.clone())
+            };
+            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config.endpoint.clone(), metrics.clone(), serve)));
         }
-        if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
-            tracing::error!("{error}");
+        let server = Self { addresses, endpoints, library, ring, readiness, encoder_settings, drain, tasks, device: thread };
+        server.judge_streams(&config);
+        Ok(server)
+    }
+
+    /// The UDP addresses that peers reach it at.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Takes what a running server can take of a configuration: streams, for segments from now on, and batch settings. If a stream
+    /// cannot be opened nothing changes.
+    pub fn apply(&self, config: &config::Config) -> Result<(), Error> {
+        self.library.apply(&config.stream)?;
+        self.encoder_settings.send_replace(config.encoder);
+        self.judge_streams(config);
+        Ok(())
+    }
+
+    /// Takes no newcomers, lets open requests finish for at most `bound`, then stops every part.
+    pub async fn drain(self, bound: Duration) {
+        for endpoint in &self.endpoints {
+            endpoint.set_server_config(None);
         }
-        for change in changes(&self.loaded.config, &next.config) {
-            match change.effect {
-                Effect::Restart => tracing::warn!("{change}"),
-                Effect::Live | Effect::NewSegments => tracing::info!("{change}"),
+        self.drain.send_replace(Some(bound));
+        let idle = async {
+            for endpoint in &self.endpoints {
+                endpoint.wait_idle().await;
             }
+        };
+        if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
+            tracing::warn!("some peers did not go in time");
         }
-        announce_streams(&self.readiness, &next);
-        self.loaded = next;
-        tracing::info!("configuration reloaded");
+        for endpoint in &self.endpoints {
+            endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
+        }
+        for endpoint in &self.endpoints {
+            // What is left after this has not acknowledged the close; it learns by its idle timeout.
+            let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
+        }
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.device.close();
+    }
+
+    /// The ring, for a look from outside.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn judge_streams(&self, config: &config::Config) {
+        if config.stream.is_empty() {
+            self.readiness.not_ready("streams", "no streams");
+        } else {
+            self.readiness.ready("streams");
+        }
     }
 }
 
-fn announce_streams(readiness: &Readiness, loaded: &Loaded) {
-    if loaded.config.stream.is_empty() { readiness.not_ready("streams", "no streams") } else { readiness.ready("streams") }
+/// An address that a peer on this machine can use: an unspecified one stands for loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
-/// Tells systemd, if it started this process and asked to be told.
-fn notify(state: sd_notify::NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!("cannot tell the service manager: {error}");
+/// Answers what sessions ask. A question about an object may take as long as its origin, so each has a task; there are no more of them
+/// than sessions allow their peers.
+async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library) {
+    while let Some(ask) = questions.recv().await {
+        // A session that is gone does not wait for its answer.
+        match ask {
+            Ask::Resolve { get, reply } => {
+                let library = library.clone();
+                tokio::spawn(async move {
+                    let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
+                });
+            }
+            Ask::Find { id, reply } => drop(reply.send(library.find(&id))),
+            Ask::Subscribe { stream, reply } => drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream))),
+        }
+    }
+}
+
+fn no_such_stream() -> Refusal {
+    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such stream".to_owned() }
+}
+
+async fn keep_gauges(ring: Ring) {
+    let mut tick = tokio::time::interval(GAUGES_EVERY);
+    loop {
+        tick.tick().await;
+        ring.publish_metrics();
     }
 }

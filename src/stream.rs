@@ -25,7 +25,7 @@ use url::Url;
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
-use crate::object::{FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::object::{Arrival, FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
 use crate::store::Store;
 
 mod catalogue;
@@ -241,7 +241,7 @@ impl Library {
     }
 
     /// New live segments of all streams as they come in, for whoever warms them.
-    pub fn arrivals(&self) -> broadcast::Receiver<Held> {
+    pub fn arrivals(&self) -> broadcast::Receiver<Arrival> {
         self.inner.shared.arrivals.subscribe()
     }
 

@@ -66,6 +66,10 @@ pub struct ServerIdentity {
     current: Arc<Current>,
 }
 
+/// A pair that has been read and checked, and is not in use yet.
+#[derive(Debug)]
+pub struct Replacement(pair::Pair);
+
 /// Where the pair in use came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -93,12 +97,15 @@ impl ServerIdentity {
         Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?))) })
     }
 
-    /// Reads the pair again. A pair that cannot be used is refused whole, and the one in use stays. Returns whether the
-    /// certificate changed.
-    pub fn reload(&self, config: &Config) -> Result<bool, Error> {
-        let next = pair::open(config)?;
-        let before = self.current.0.swap(Arc::new(next));
-        Ok(before.fingerprint != self.fingerprint())
+    /// Reads the pair again and checks it, for [`ServerIdentity::replace`]. A pair that cannot be used is refused whole.
+    pub fn read(&self, config: &Config) -> Result<Replacement, Error> {
+        Ok(Replacement(pair::open(config)?))
+    }
+
+    /// Shows another pair from now on. Returns whether the certificate changed.
+    pub fn replace(&self, replacement: Replacement) -> bool {
+        let before = self.current.0.swap(Arc::new(replacement.0));
+        before.fingerprint != self.fingerprint()
     }
 
     /// SHA-256 of the certificate in use: what a peer pins.
@@ -215,11 +222,11 @@ mod tests {
         let before = identity.fingerprint();
         let mixed = Config { cert: new.cert.clone(), ..old.clone() };
         for bad in [mixed, Config { key: None, ..new.clone() }, Config { cert: Some("/nonexistent".into()), ..new.clone() }] {
-            assert!(identity.reload(&bad).is_err(), "{bad:?}");
+            assert!(identity.read(&bad).is_err(), "{bad:?}");
             assert_eq!(identity.fingerprint(), before);
         }
-        assert!(!identity.reload(&old).unwrap(), "the same pair again");
-        assert!(identity.reload(&new).unwrap());
+        assert!(!identity.replace(identity.read(&old).unwrap()), "the same pair again");
+        assert!(identity.replace(identity.read(&new).unwrap()));
         assert_ne!(clone.fingerprint(), before, "every clone shows the new one");
     }
 

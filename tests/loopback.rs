@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ncserverd::object::{Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
+use ncserverd::object::{Arrival, Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
 use ncserverd::ring::{Ring, SessionId};
 use ncserverd::session::{self, Ask, driver};
 use ncserverd::store::{Placement, Store};
@@ -15,7 +15,7 @@ use ncserverd::{device, encoder, endpoint, peer, ring, store};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 struct Server {
     address: SocketAddr,
@@ -24,7 +24,7 @@ struct Server {
     ring: Ring,
     _directory: tempfile::TempDir,
     _settings: watch::Sender<encoder::Config>,
-    _arrivals: mpsc::Sender<encoder::Arrival>,
+    _arrivals: broadcast::Sender<Arrival>,
     _drain: watch::Sender<Option<Duration>>,
     _device: device::Thread,
 }
@@ -55,7 +55,7 @@ async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_
     }
     let ring = Ring::new(&ring, ring::Metrics::new(&registry).unwrap());
     let (settings, watch_settings) = watch::channel(encoder::Config::default());
-    let (arrivals, heard) = mpsc::channel(1);
+    let (arrivals, heard) = broadcast::channel(1);
     let metrics = encoder::Metrics::new(&registry, device.backend(), device.kernel()).unwrap();
     let segments = store.clone();
     let encoder =

@@ -48,8 +48,10 @@ impl Cpu {
 
     fn segment(&self, index: usize, task: &Task) -> Result<&Arc<Segment>, Error> {
         let refuse = |reason| Error::Task { task: index, reason };
-        let segment = self.segments.get(&task.resident.id).ok_or_else(|| refuse("the segment is not on this device"))?;
-        let generation = task.resident.shape().generation(task.generation);
+        // A resident of another device may have the same number here.
+        let segment = self.segments.get(&task.resident.id).filter(|segment| segment.shape == task.resident.shape);
+        let segment = segment.ok_or_else(|| refuse("the segment is not on this device"))?;
+        let generation = segment.shape.generation(task.generation);
         let generation = generation.ok_or_else(|| refuse("the segment has no such generation"))?;
         let slot_bytes = task.out_offset.saturating_add(block_bytes(&generation));
         if !task.rows.fit(generation.n) {
@@ -104,6 +106,7 @@ impl Backend for Cpu {
 /// A segment in its resident form.
 #[derive(Debug)]
 struct Segment {
+    shape: Shape,
     generations: Vec<Form>,
 }
 
@@ -114,7 +117,7 @@ impl Segment {
             let length = usize::try_from(generation.length).expect("a segment fits in memory");
             Form::new(&bytes[start..start + length], &generation, kernel)
         });
-        Ok(Self { generations: generations.collect::<Result<_, _>>()? })
+        Ok(Self { shape: *shape, generations: generations.collect::<Result<_, _>>()? })
     }
 
     fn memory_bytes(&self) -> u64 {

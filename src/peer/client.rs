@@ -190,12 +190,17 @@ impl Client {
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let client = self.clone();
         tokio::spawn(async move {
-            while let Some(meta) = incoming.recv().await {
-                let meta = Arc::new(meta);
+            loop {
+                let meta = tokio::select! {
+                    () = sender.closed() => return,
+                    meta = incoming.recv() => match meta {
+                        Some(meta) => Arc::new(meta),
+                        None => return,
+                    },
+                };
                 client.remember(&meta, None);
-                if sender.send((meta.path.clone(), (&*meta).into())).await.is_err() {
-                    break;
-                }
+                // Whoever has gone is noticed above.
+                let _ = sender.send((meta.path.clone(), (&*meta).into())).await;
             }
         });
         Ok(receiver)
@@ -261,7 +266,7 @@ impl Client {
         if !is_path(path) {
             return Err(Error::Path(path.to_owned()));
         }
-        if let Some(known) = self.remembered(path, offset) {
+        if let Some(known) = self.remembered(path, offset)? {
             return Ok(known);
         }
         let client = self.clone();
@@ -344,17 +349,23 @@ impl Client {
         self.common.commands.send(command).await.map_err(|_| Error::Closed)
     }
 
-    fn remembered(&self, path: &str, offset: u64) -> Option<Known> {
+    /// What is known of this part of an object; an error where the object is known to end before it.
+    fn remembered(&self, path: &str, offset: u64) -> Result<Option<Known>, Error> {
         let now = Instant::now();
         self.shelf(|shelf| {
-            let parts = shelf.paths.get(&path.to_owned())?;
+            let Some(parts) = shelf.paths.get(&path.to_owned()) else { return Ok(None) };
             parts.retain(|(_, until)| *until > now);
+            let length = parts.iter().find_map(|(meta, _)| meta.object_length).filter(|length| offset > 0 && offset >= *length);
+            if let Some(length) = length {
+                return Err(Error::Range(length));
+            }
             let covers = |meta: &message::Meta| meta.offset <= offset && offset - meta.offset < meta.length.max(1);
-            let meta = parts.iter().find(|(meta, _)| covers(meta)).map(|(meta, _)| meta.clone())?;
-            match meta.delivery {
+            let Some((meta, _)) = parts.iter().find(|(meta, _)| covers(meta)) else { return Ok(None) };
+            let meta = meta.clone();
+            Ok(match meta.delivery {
                 Delivery::Coded(_) => Some(Known { meta, whole: None }),
                 _ => shelf.bytes.get(&meta.id).cloned().map(|whole| Known { meta, whole: Some(whole) }),
-            }
+            })
         })
     }
 

@@ -7,7 +7,7 @@
 //!
 //! The number of paths and the bytes of documents and small objects are bounded; the least recently used go.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -236,6 +236,14 @@ impl Catalogue {
             Some(Known::Segments { description, .. }) if description.validators == *validators => Vec::new(),
             _ => self.forget(path),
         }
+    }
+
+    /// Forgets every object in these directories. Returns the segments that they were.
+    pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<SegmentId> {
+        let is_segments = |entry: &Entry| matches!(entry.known, Known::Segments { .. });
+        let inside = self.entries.iter().filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));
+        let inside: Vec<ObjectPath> = inside.map(|(path, _)| path.clone()).collect();
+        inside.iter().flat_map(|path| self.forget(path)).collect()
     }
 
     /// Forgets an object or the parts of it in a range. Returns the segments that they were.

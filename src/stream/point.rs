@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
-use crate::object::{Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::store::{self, Placement, Store};
 
 /// What all points use.
@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) config: ingest::Config,
     pub(super) store: Store,
     pub(super) metrics: Metrics,
-    pub(super) arrivals: broadcast::Sender<Held>,
+    pub(super) arrivals: broadcast::Sender<Arrival>,
 }
 
 /// A stream.
@@ -418,9 +418,12 @@ impl Point {
 
     /// Does what a playlist asks for.
     fn apply(self: &Arc<Self>, plan: Plan, now: Instant) {
-        for cut in &plan.dropped {
-            let ids = self.catalogue().forget_cut(cut);
+        if plan.step == Step::Restarted {
+            // Names that have left the window long ago may be used again too.
+            let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
+            let ids = self.catalogue().forget_in(&parents);
             ids.iter().for_each(|id| self.shared.store.expire(id, now));
+            tracing::info!(stream = self.name, "the encoder has started over");
         }
         for cut in &plan.left {
             self.let_go(cut, now);
@@ -450,11 +453,7 @@ impl Point {
         tokio::spawn(async move {
             let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut)).collect();
             for (cut, landing) in cuts.iter().zip(begun) {
-                let outcome = match landing {
-                    Ok(landing) => point.wait(landing).await,
-                    Err(refusal) => Err(refusal),
-                };
-                match outcome {
+                match point.wait_patiently(cut, landing).await {
                     Ok(resolved) => point.announce(resolved),
                     Err(refusal) => {
                         point.shared.metrics.prefetch_failed.inc();
@@ -463,6 +462,27 @@ impl Point {
                 }
             }
         });
+    }
+
+    /// A playlist may be ahead of the objects that it lists, by as long as they take to spread.
+    async fn wait_patiently(
+        self: &Arc<Self>,
+        cut: &Cut,
+        mut landing: Result<Landing, Refusal>,
+    ) -> Result<Arc<Resolved>, Refusal> {
+        for _ in 0..PREFETCH_RETRIES {
+            let refusal = match landing {
+                Ok(landing) => match self.wait(landing).await {
+                    Ok(resolved) => return Ok(resolved),
+                    Err(refusal) => refusal,
+                },
+                Err(refusal) => refusal,
+            };
+            let Some(pause) = refusal.retry_after else { return Err(refusal) };
+            tokio::time::sleep(pause).await;
+            landing = self.begin_prefetch(cut);
+        }
+        self.wait(landing?).await
     }
 
     fn begin_prefetch(self: &Arc<Self>, cut: &Cut) -> Result<Landing, Refusal> {
@@ -474,7 +494,8 @@ impl Point {
     fn announce(&self, resolved: Arc<Resolved>) {
         if let Body::Coded(held) = &resolved.body {
             // Nobody may be listening, to either.
-            let _ = self.shared.arrivals.send(held.clone());
+            let (segment, shape) = (held.lease.key, held.lease.shape);
+            let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape });
         }
         self.shared.metrics.announced.inc();
         let _ = self.announced.send(resolved);
@@ -604,6 +625,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const INLINE_MAX: u64 = 4096;
 const INTEREST: Duration = Duration::from_secs(30);
 const RETRY_SOON: Duration = Duration::from_millis(500);
+const PREFETCH_RETRIES: usize = 3;
 const CONTENT_TYPE_MAX: usize = 128;
 
 const TYPES: [(&str, &str); 20] = [

@@ -1,0 +1,115 @@
+//! The server as a service: signals, reloads, and what the service manager is told.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Error, Server};
+use crate::config::{Effect, Loaded, Sources, changes};
+use crate::telemetry::{self, Logs, Readiness};
+use crate::tls::ServerIdentity;
+
+/// Serves until SIGTERM or SIGINT, then drains.
+pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
+    let logs = telemetry::init(&loaded.config.telemetry)?;
+    let registry = telemetry::registry()?;
+    let readiness = Readiness::new();
+    readiness.not_ready("server", "starting");
+    let identity = ServerIdentity::open(&loaded.config.tls)?;
+    let listener = telemetry::serve(&loaded.config.telemetry, registry.clone(), readiness.clone())?;
+    tracing::info!("metrics on http://{}/metrics", listener.address());
+    for finding in &loaded.findings {
+        tracing::warn!("{finding}");
+    }
+    let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
+    tell_how_to_connect(&server, &identity, &loaded);
+    readiness.ready("server");
+    notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut running = Running { sources, loaded, logs, identity, server };
+    running.until_stopped().await?;
+    notify(&[sd_notify::NotifyState::Stopping]);
+    readiness.not_ready("server", "draining");
+    let bound = running.loaded.config.server.drain_timeout;
+    tracing::info!("draining: open requests have {}", humantime::format_duration(bound));
+    running.server.drain(bound).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+struct Running {
+    sources: Sources,
+    loaded: Loaded,
+    logs: Logs,
+    identity: ServerIdentity,
+    server: Server,
+}
+
+impl Running {
+    async fn until_stopped(&mut self) -> Result<(), Error> {
+        let listen = |kind| signal(kind).map_err(Error::Signals);
+        let (mut hangup, mut terminate, mut interrupt): (Signal, Signal, Signal) =
+            (listen(SignalKind::hangup())?, listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => self.reload(),
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes a new configuration whole, or leaves everything as it is.
+    fn reload(&mut self) {
+        let mut reloading = vec![sd_notify::NotifyState::Reloading];
+        reloading.extend(sd_notify::NotifyState::monotonic_usec_now());
+        notify(&reloading);
+        self.take_new();
+        notify(&[sd_notify::NotifyState::Ready]);
+    }
+
+    fn take_new(&mut self) {
+        let next = match self.sources.load() {
+            Ok(next) => next,
+            Err(error) => return tracing::error!("the configuration stays as it is: {error}"),
+        };
+        let pair = match self.identity.read(&next.config.tls) {
+            Ok(pair) => pair,
+            Err(error) => return tracing::error!("the configuration and the certificate stay as they are: {error}"),
+        };
+        if let Err(error) = self.server.apply(&next.config) {
+            return tracing::error!("the configuration stays as it is: {error}");
+        }
+        if self.identity.replace(pair) {
+            tracing::info!("certificate fingerprint {}", self.identity.fingerprint());
+        }
+        if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
+            tracing::error!("{error}");
+        }
+        for change in changes(&self.loaded.config, &next.config) {
+            match change.effect {
+                Effect::Restart => tracing::warn!("{change}"),
+                Effect::Live | Effect::NewSegments => tracing::info!("{change}"),
+            }
+        }
+        self.loaded = next;
+        tracing::info!("configuration reloaded");
+    }
+}
+
+/// The command that a person would type to reach this server.
+fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Loaded) {
+    let stream = loaded.config.stream.keys().next().map_or("STREAM", String::as_str);
+    for address in server.addresses() {
+        let address = super::reachable(*address);
+        tracing::info!(
+            "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen 127.0.0.1:8080, and play http://127.0.0.1:8080/{stream}/…",
+            identity.fingerprint()
+        );
+    }
+}
+
+/// Tells systemd, if it started this process and asked to be told.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell the service manager: {error}");
+    }
+}

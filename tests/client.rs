@@ -1,0 +1,205 @@
+//! The client over real sockets against a server written from `docs/protocol.md` for the purpose: one that misbehaves on request.
+
+#[path = "client/script.rs"]
+mod script;
+
+use std::time::Duration;
+
+use ncserverd::object::RefusalCode;
+use ncserverd::peer::{Client, Config, Error};
+use script::{Fault, Script, bytes};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn connect(server: &Script) -> Client {
+    Client::connect(server.config()).await.unwrap()
+}
+
+async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
+    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_large_object_comes_part_after_part() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(1, 200_001);
+    server.publish("/a/large", &all, 30_000);
+    let client = connect(&server).await;
+    assert!(read(&client, "/a/large").await.unwrap() == all);
+    for range in [0..1, 29_999..30_001, 25_000..95_000, 30_000..60_000, 200_000..200_001, 150_000..900_000] {
+        let object = client.open("/a/large", Some(range.clone())).await.unwrap();
+        let end = range.end.min(200_001);
+        assert_eq!((object.length, object.range.clone()), (Some(200_001), range.start..end));
+        let part = object.read_to_end().await.unwrap();
+        assert!(part == all[usize::try_from(range.start).unwrap()..usize::try_from(end).unwrap()], "{range:?}");
+    }
+    assert_eq!(client.open("/a/large", Some(200_001..200_002)).await.unwrap_err(), Error::Range(200_001));
+    // Everything was there from the first time on.
+    assert_eq!(server.seen().requests, 7 * 2);
+}
+
+#[tokio::test]
+async fn many_readers_share_one_fetch() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(2, 50_000);
+    server.publish("/a/b", &all, 50_000);
+    let client = connect(&server).await;
+    for read in futures_util::future::join_all((0..20).map(|_| read(&client, "/a/b"))).await {
+        assert!(read.unwrap() == all);
+    }
+    let seen = server.seen();
+    assert_eq!((seen.gets, seen.requests), (1, 4));
+    assert_eq!(client.stats().borrow().segments_verified, 1);
+}
+
+#[tokio::test]
+async fn a_corrupt_segment_is_fetched_again_once_and_never_handed_out() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(3, 10_000);
+    server.publish("/a/once", &all, 10_000);
+    server.publish("/a/always", &bytes(4, 10_000), 10_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::Corrupt, 1);
+    assert!(read(&client, "/a/once").await.unwrap() == all);
+    server.spoil(Fault::Corrupt, 100);
+    assert_eq!(read(&client, "/a/always").await, Err(Error::Corrupt));
+    let mut stats = client.stats();
+    let stats = stats.wait_for(|stats| stats.segments_corrupt == 3).await.unwrap();
+    assert_eq!(stats.segments_verified, 1);
+}
+
+#[tokio::test]
+async fn a_corrupt_whole_object_is_never_handed_out() {
+    let server = Script::start("127.0.0.1:0").await;
+    for (path, length) in [("/a/inline", 100), ("/a/stream", 100_000)] {
+        let all = bytes(5, length);
+        server.publish_whole(path, &all);
+        let client = connect(&server).await;
+        server.spoil(Fault::Corrupt, 1);
+        assert!(read(&client, path).await.unwrap() == all);
+        assert!(client.stat(path, 0, None).await.unwrap().mutable);
+    }
+    let client = connect(&server).await;
+    server.spoil(Fault::Corrupt, 100);
+    assert_eq!(read(&client, "/a/inline").await, Err(Error::Corrupt));
+}
+
+#[tokio::test]
+async fn parts_of_different_versions_are_not_put_together() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(6, 100_000);
+    server.publish("/a/b", &all, 30_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::OtherVersion, 1);
+    assert_eq!(read(&client, "/a/b").await, Err(Error::Changed));
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_made_again() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(7, 500_000);
+    server.publish("/a/b", &all, 500_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::Disconnect, 3);
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    assert!(client.stats().borrow().reconnects >= 1);
+}
+
+#[tokio::test]
+async fn a_segment_that_the_server_has_forgotten_is_named_anew() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(8, 30_000);
+    server.publish("/a/b", &all, 30_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::RejectUnknown, 1);
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    assert_eq!(server.seen().gets, 2);
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_is_asked_again() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(9, 30_000);
+    server.publish("/a/b", &all, 30_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::Busy, 2);
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let Err(Error::Refused(refusal)) = read(&client, "/a/none").await else { panic!() };
+    assert_eq!(refusal.code, RefusalCode::Unknown);
+    assert!(matches!(read(&client, "no path").await, Err(Error::Path(_))));
+}
+
+#[tokio::test]
+async fn what_was_fetched_ahead_is_there() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(10, 30_000);
+    server.publish("/a/b", &all, 30_000);
+    let client = connect(&server).await;
+    client.prefetch("/a/b", None);
+    let mut stats = client.stats();
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.segments_verified == 1)).await.unwrap().unwrap();
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    assert_eq!((server.seen().gets, server.seen().requests), (1, 2));
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_ends_its_requests() {
+    let server = Script::start("127.0.0.1:0").await;
+    server.publish("/a/b", &bytes(11, 500_000), 500_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::Silent, u32::MAX);
+    let object = client.open("/a/b", None).await.unwrap();
+    for _ in 0..600 {
+        if server.seen().requests > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(object);
+    for _ in 0..600 {
+        if server.seen().stops >= server.seen().requests {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{:?}", server.seen());
+}
+
+#[tokio::test]
+async fn subscribers_hear_of_new_segments() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(12, 1000);
+    server.publish("/live/1", &all, 1000);
+    let client = connect(&server).await;
+    let mut news = client.subscribe("live").await.unwrap();
+    let (path, meta) = tokio::time::timeout(PATIENCE, news.recv()).await.unwrap().unwrap();
+    assert_eq!((path.as_str(), meta.length), ("/live/1", 1000));
+    // The news spared the question.
+    assert!(read(&client, "/live/1").await.unwrap() == all);
+    assert_eq!(server.seen().gets, 0);
+}
+
+#[tokio::test]
+async fn servers_are_reached_over_ipv6() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    }
+    let server = Script::start("[::1]:0").await;
+    let all = bytes(13, 10_000);
+    server.publish("/a/b", &all, 10_000);
+    assert!(read(&connect(&server).await, "/a/b").await.unwrap() == all);
+}
+
+#[tokio::test]
+async fn no_server_is_an_error_and_another_one_is_tried() {
+    let server = Script::start("127.0.0.1:0").await;
+    let dead = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let nobody = dead.local_addr().unwrap().to_string().parse().unwrap();
+    let config = Config { servers: vec![nobody], connect_timeout: Duration::from_millis(300), ..server.config() };
+    assert!(matches!(Client::connect(config.clone()).await, Err(Error::Connection(_))));
+    let both = [config.servers.clone(), server.config().servers].concat();
+    let client = Client::connect(Config { servers: both, ..config }).await.unwrap();
+    server.publish("/a/b", b"some bytes", 10);
+    assert_eq!(read(&client, "/a/b").await.unwrap(), b"some bytes");
+}

@@ -1,0 +1,294 @@
+//! A small server for tests: streams only, no rings or stores, and faults on request.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use ncserverd::block::Vector;
+use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::gf::Kernels;
+use ncserverd::object::{RefusalCode, SegmentId, Shape};
+use ncserverd::peer::{Config, Server};
+use ncserverd::tls::{ServerIdentity, Trust};
+use ncserverd::wire::block::{self, StreamHead};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Delivery, Get, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
+use quinn::{Connection, Endpoint, SendStream};
+
+const BLOCK_BYTES: u32 = 1024;
+const N_MAX: u16 = 16;
+
+/// What the server does wrong, a given number of times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Fault {
+    /// A block, or the bytes of a whole object, are not what they should be.
+    Corrupt,
+    /// A part after the first has another version.
+    OtherVersion,
+    /// A REQUEST is answered by closing the connection.
+    Disconnect,
+    /// A REQUEST is rejected: the segment has gone.
+    RejectUnknown,
+    /// A GET is refused for a moment.
+    Busy,
+    /// A REQUEST is not answered.
+    Silent,
+}
+
+/// What the server has seen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    pub(crate) gets: usize,
+    pub(crate) requests: usize,
+    pub(crate) stops: usize,
+}
+
+pub(crate) struct Script {
+    endpoint: Endpoint,
+    trust: Trust,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: HashMap<String, Object>,
+    faults: HashMap<Fault, u32>,
+    seen: Seen,
+}
+
+struct Object {
+    bytes: Bytes,
+    /// Bytes of a part; `None` for one that is sent whole.
+    part: Option<usize>,
+}
+
+struct Open {
+    encoder: Encoder,
+    seed: u32,
+    stream: SendStream,
+}
+
+/// Bytes that differ with the seed.
+pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new_keyed(&[seed; 32]).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+impl Script {
+    pub(crate) async fn start(address: &str) -> Self {
+        let identity = ServerIdentity::ephemeral().unwrap();
+        let quic = quinn::ServerConfig::with_crypto(Arc::new(identity.quic().unwrap()));
+        let endpoint = Endpoint::server(quic, address.parse().unwrap()).unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let script = Self { endpoint: endpoint.clone(), trust: Trust::Fingerprint(identity.fingerprint()), state: state.clone() };
+        tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                let state = state.clone();
+                tokio::spawn(async move {
+                    if let Ok(connection) = incoming.await {
+                        // It ends when the client goes, or when a fault says so.
+                        let _ = converse(&connection, &state).await;
+                    }
+                });
+            }
+        });
+        script
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let address = self.endpoint.local_addr().unwrap();
+        Config::new(Server { host: address.ip().to_string(), port: address.port() }, self.trust)
+    }
+
+    pub(crate) fn publish(&self, path: &str, bytes: &[u8], part: usize) {
+        let object = Object { bytes: Bytes::copy_from_slice(bytes), part: Some(part) };
+        self.state.lock().unwrap().objects.insert(path.to_owned(), object);
+    }
+
+    pub(crate) fn publish_whole(&self, path: &str, bytes: &[u8]) {
+        let object = Object { bytes: Bytes::copy_from_slice(bytes), part: None };
+        self.state.lock().unwrap().objects.insert(path.to_owned(), object);
+    }
+
+    pub(crate) fn spoil(&self, fault: Fault, times: u32) {
+        self.state.lock().unwrap().faults.insert(fault, times);
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.state.lock().unwrap().seen
+    }
+}
+
+impl State {
+    /// Whether to do this wrong now.
+    fn take(&mut self, fault: Fault) -> bool {
+        let left = self.faults.entry(fault).or_default();
+        let due = *left > 0;
+        *left = left.saturating_sub(1);
+        due
+    }
+
+    fn answer(&mut self, get: &Get) -> (Message, Option<Bytes>) {
+        self.seen.gets += 1;
+        let error = |code, retry_after_ms| {
+            Message::Error(RequestError { request: get.request, code, retry_after_ms, reason: String::new() })
+        };
+        if self.take(Fault::Busy) {
+            return (error(RefusalCode::Overload, 20), None);
+        }
+        let other_version = get.offset > 0 && self.take(Fault::OtherVersion);
+        let Some(object) = self.objects.get(&get.path) else { return (error(RefusalCode::Unknown, 0), None) };
+        let (bytes, part) = (object.bytes.clone(), object.part);
+        if get.offset > 0 && get.offset >= bytes.len() as u64 {
+            return (error(RefusalCode::Unknown, 0), None);
+        }
+        let (start, delivery, whole) = match part {
+            None => {
+                let mut sent = bytes.to_vec();
+                sent[0] ^= u8::from(self.take(Fault::Corrupt));
+                if sent.len() <= INLINE_MAX {
+                    (0..bytes.len(), Delivery::Inline(sent.into()), None)
+                } else {
+                    (0..bytes.len(), Delivery::Stream, Some(sent.into()))
+                }
+            }
+            Some(part) => {
+                let start = usize::try_from(get.offset).unwrap() / part * part;
+                let range = start..(start + part).min(bytes.len());
+                (range.clone(), Delivery::Coded(Shape::new(range.len() as u64, BLOCK_BYTES, N_MAX).unwrap()), None)
+            }
+        };
+        let described = bytes.slice(start.clone());
+        let meta = Meta {
+            request: get.request,
+            path: get.path.clone(),
+            id: SegmentId::of(&described),
+            offset: start.start as u64,
+            length: described.len() as u64,
+            object_length: Some(bytes.len() as u64),
+            version: 1 + u64::from(other_version),
+            max_age_ms: 60_000,
+            content_type: "video/mp4".to_owned(),
+            delivery,
+            signature: Bytes::new(),
+        };
+        (Message::Meta(meta), whole)
+    }
+
+    fn segment(&self, id: SegmentId) -> Option<Bytes> {
+        self.objects.values().find_map(|object| {
+            let part = object.part?;
+            let mut parts = (0..object.bytes.len()).step_by(part);
+            parts.find_map(|start| {
+                let bytes = object.bytes.slice(start..(start + part).min(object.bytes.len()));
+                (SegmentId::of(&bytes) == id).then_some(bytes)
+            })
+        })
+    }
+}
+
+async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    send.write_all(&Message::Hello(Hello { agent: "script".to_owned(), ..Hello::defaults() }).to_frame()).await?;
+    let (mut reader, mut open) = (Reader::new(), HashMap::new());
+    while let Some(chunk) = receive.read_chunk(4096, true).await? {
+        reader.push(&chunk.bytes);
+        while let Some(message) = reader.next()? {
+            match message {
+                Message::Get(get) => {
+                    let (message, whole) = state.lock().unwrap().answer(&get);
+                    // The stream may come before META.
+                    if let Some(whole) = whole {
+                        let mut stream = connection.open_uni().await?;
+                        let mut head = Vec::new();
+                        StreamHead::Object { request: get.request }.encode(&mut head);
+                        stream.write_all(&head).await?;
+                        stream.write_all(&whole).await?;
+                        stream.finish()?;
+                    }
+                    send.write_all(&message.to_frame()).await?;
+                }
+                Message::Subscribe(subscribe) => {
+                    send.write_all(&Message::SubscribeOk { request: subscribe.request }.to_frame()).await?;
+                    let path = format!("/{}/1", subscribe.stream);
+                    let get = Get { request: subscribe.request, path, offset: 0, length: None };
+                    let (message, _) = state.lock().unwrap().answer(&get);
+                    state.lock().unwrap().seen.gets -= 1;
+                    send.write_all(&message.to_frame()).await?;
+                }
+                Message::Request(request) => {
+                    if let Some(message) = begin(connection, state, &request, &mut open).await? {
+                        send.write_all(&message.to_frame()).await?;
+                    }
+                }
+                Message::Credit { alias, blocks } => {
+                    if let Some(request) = open.get_mut(&alias) {
+                        send_blocks(request, blocks, state).await?;
+                    }
+                }
+                Message::Stop { alias, .. } => {
+                    state.lock().unwrap().seen.stops += 1;
+                    open.remove(&alias);
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn begin(
+    connection: &Connection,
+    state: &Mutex<State>,
+    request: &Request,
+    open: &mut HashMap<u16, Open>,
+) -> Result<Option<Message>, Box<dyn std::error::Error + Send + Sync>> {
+    let (segment, disconnect, reject, silent) = {
+        let mut state = state.lock().unwrap();
+        state.seen.requests += 1;
+        let faults = (state.take(Fault::Disconnect), state.take(Fault::RejectUnknown), state.take(Fault::Silent));
+        (state.segment(request.segment), faults.0, faults.1, faults.2)
+    };
+    if disconnect {
+        connection.close(0u32.into(), b"a fault");
+    }
+    if silent {
+        return Ok(None);
+    }
+    let Some(segment) = segment.filter(|_| !reject) else {
+        return Ok(Some(Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 }));
+    };
+    let shape = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+    let generation = shape.generation(request.generation).unwrap();
+    let start = usize::try_from(generation.offset).unwrap();
+    let bytes = &segment[start..start + usize::try_from(generation.length).unwrap()];
+    let key = row_key(&request.segment, &generation);
+    let encoder = Encoder::new(&generation, bytes, key, Kernels::detect()).unwrap();
+    let mut stream = connection.open_uni().await?;
+    let mut head = Vec::new();
+    StreamHead::Blocks { alias: request.alias }.encode(&mut head);
+    stream.write_all(&head).await?;
+    let seed = rand::random();
+    let open = open.entry(request.alias).or_insert(Open { encoder, seed, stream });
+    send_blocks(open, request.credit, state).await?;
+    Ok(None)
+}
+
+async fn send_blocks(open: &mut Open, credit: u32, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    for _ in 0..credit {
+        open.seed = open.seed.wrapping_add(1);
+        let vector = Vector::Seed(open.seed);
+        let mut record = vec![0; block::record_header_len(&vector)];
+        block::write_record_header(&mut record, &vector);
+        let header = record.len();
+        record.resize(header + open.encoder.block_bytes(), 0);
+        open.encoder.block(open.seed, &mut record[header..]);
+        record[header] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
+        // The client may have refused the stream: it has enough.
+        if open.stream.write_all(&record).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,435 @@
+//! Two namespaces, the programs in them, and the questions that tests ask of them.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::media::Frames;
+
+/// Says what a test lacks, which fails it if everything was to run.
+pub(crate) fn missing(tools: &[&str]) -> bool {
+    let found = |tool: &&&str| {
+        Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().is_ok_and(|output| output.status.success())
+    };
+    let mut lacking: Vec<String> =
+        tools.iter().chain(&["curl"]).filter(|tool| !found(tool)).map(|tool| (*tool).to_owned()).collect();
+    if lacking.is_empty() && !namespaces_work() {
+        lacking.push("the right to make network namespaces (root)".into());
+    }
+    if lacking.is_empty() {
+        return false;
+    }
+    let lacking = lacking.join(", ");
+    assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "everything was to run, and there is no {lacking}");
+    println!("SKIPPED: there is no {lacking}");
+    true
+}
+
+fn namespaces_work() -> bool {
+    let name = format!("nct{}", std::process::id());
+    let made = run("ip", &["netns", "add", &name]).is_ok();
+    made && run("ip", &["netns", "del", &name]).is_ok()
+}
+
+/// How the stream's blocks travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    Streams,
+    Datagrams,
+}
+
+impl Route {
+    fn shape(self) -> &'static str {
+        match self {
+            Self::Streams => "block_bytes = 4096\nn_max = 128\n",
+            Self::Datagrams => "block_bytes = 1088\nn_max = 64\n",
+        }
+    }
+}
+
+/// A server's side and a viewer's side with a lossy path between them. Everything in it ends with it.
+pub(crate) struct Lab {
+    directory: tempfile::TempDir,
+    server_side: Namespace,
+    viewer_side: Namespace,
+    nginx: Option<Process>,
+    server: Option<Process>,
+    gateway: Option<Process>,
+    fingerprint: String,
+}
+
+const SERVER: &str = "10.77.0.1";
+const VIEWER: &str = "10.77.0.2";
+const PORT: u16 = 4443;
+const METRICS: u16 = 9443;
+const ORIGIN: u16 = 8080;
+const GATEWAY: u16 = 8081;
+
+/// How long a program may take to say that it is ready.
+const START: Duration = Duration::from_secs(60);
+
+impl Lab {
+    /// A path that drops this share of UDP packets each way.
+    pub(crate) fn new(loss_percent: u32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let (server_side, viewer_side) = (Namespace::new(&format!("ncs{name}")), Namespace::new(&format!("ncv{name}")));
+        let veth = [
+            "link",
+            "add",
+            "veth0",
+            "netns",
+            &server_side.name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "veth0",
+            "netns",
+            &viewer_side.name,
+        ];
+        run("ip", &veth).expect("a veth pair");
+        server_side.up(SERVER, loss_percent);
+        viewer_side.up(VIEWER, loss_percent);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("media")).expect("a directory for media");
+        // nginx gives up root and must still read it.
+        run("chmod", &["-R", "a+rX", &directory.path().to_string_lossy()]).expect("chmod");
+        Self { directory, server_side, viewer_side, nginx: None, server: None, gateway: None, fingerprint: String::new() }
+    }
+
+    pub(crate) fn media(&self) -> &Path {
+        // Kept as a path that lives as long as the lab.
+        Box::leak(self.path("media").into_boxed_path())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn origin_stream(&self) -> String {
+        format!("origin = \"http://127.0.0.1:{ORIGIN}/\"\n")
+    }
+
+    pub(crate) fn directory_stream(&self) -> String {
+        format!("directory = \"{}\"\n", self.media().display())
+    }
+
+    pub(crate) fn start_nginx(&mut self) {
+        let here = self.directory.path().display();
+        let configuration = format!(
+            "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
+             events {{}}\n\
+             http {{\n\
+               access_log {here}/access.log; client_body_temp_path {here}/body; proxy_temp_path {here}/proxy;\n\
+               fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;\n\
+               types {{ application/vnd.apple.mpegurl m3u8; video/mp2t ts; video/iso.segment m4s; video/mp4 mp4; }}\n\
+               server {{ listen 127.0.0.1:{ORIGIN}; root {here}/media; }}\n\
+             }}\n"
+        );
+        std::fs::write(self.path("nginx.conf"), configuration).expect("the configuration of nginx is written");
+        let path = self.path("nginx.conf");
+        self.nginx = Some(Process::start(self.server_side.command("nginx").args(["-p", &here.to_string(), "-c"]).arg(path)));
+        self.server_side.await_page(&format!("http://127.0.0.1:{ORIGIN}/"), START, |_| true);
+    }
+
+    pub(crate) fn start_server(&mut self, route: Route, source: &str) {
+        let configuration = format!(
+            "[endpoint]\nlisten = [\"{SERVER}:{PORT}\"]\n[telemetry]\nlisten = \"127.0.0.1:{METRICS}\"\nlog_format = \"pretty\"\n\
+             [tls]\ndirectory = \"{}\"\n[stream.live]\n{}{source}",
+            self.path("tls").display(),
+            route.shape(),
+        );
+        std::fs::write(self.path("ncserverd.toml"), configuration).expect("the configuration is written");
+        let mut command = self.server_side.command(env!("CARGO_BIN_EXE_ncserverd"));
+        let server = Process::start(command.arg("--config").arg(self.path("ncserverd.toml")));
+        let line = server.await_line("--fingerprint ", START);
+        let (_, after) = line.split_once("--fingerprint ").expect("as found");
+        self.fingerprint = after.split_whitespace().next().expect("a fingerprint follows").to_owned();
+        self.server = Some(server);
+        self.server_side.await_page(&format!("http://127.0.0.1:{METRICS}/readyz"), START, |_| true);
+    }
+
+    pub(crate) fn start_gateway(&mut self) {
+        let mut command = self.viewer_side.command(env!("CARGO_BIN_EXE_ncpeer"));
+        command.args(["gateway", &self.url(), "--fingerprint", &self.fingerprint, "--listen", &format!("127.0.0.1:{GATEWAY}")]);
+        self.gateway = Some(Process::start(&mut command));
+        self.viewer_side.await_page(&self.playlist(), START, |page| page.contains("#EXTM3U"));
+    }
+
+    fn url(&self) -> String {
+        format!("ncs://{SERVER}:{PORT}")
+    }
+
+    fn playlist(&self) -> String {
+        format!("http://127.0.0.1:{GATEWAY}/live/index.m3u8")
+    }
+
+    /// Decodes the stream as nginx serves it.
+    pub(crate) fn frames_at_origin(&self, seconds: Option<u64>) -> Frames {
+        self.server_side.frames(&format!("http://127.0.0.1:{ORIGIN}/index.m3u8"), seconds)
+    }
+
+    /// Decodes the stream as a player at the gateway sees it.
+    pub(crate) fn frames_at_gateway(&self, seconds: Option<u64>) -> Frames {
+        self.viewer_side.frames(&self.playlist(), seconds)
+    }
+
+    /// Decodes what the live encoder has kept of everything it made.
+    pub(crate) fn frames_of_archive(&self) -> Frames {
+        self.viewer_side.frames(&self.path("archive.mkv").to_string_lossy(), None)
+    }
+
+    /// Fetches one file with `ncpeer fetch` and compares it with the file.
+    pub(crate) fn fetch_and_compare(&self, name: &str) {
+        let mut command = self.viewer_side.command(env!("CARGO_BIN_EXE_ncpeer"));
+        command.args(["fetch", &self.url(), &format!("/live/{name}"), "--fingerprint", &self.fingerprint, "-o", "-"]);
+        let output = command.output().expect("ncpeer runs");
+        assert!(output.status.success(), "{name} is fetched: {}", String::from_utf8_lossy(&output.stderr));
+        let expected = std::fs::read(self.media().join(name)).expect("the file is there");
+        assert!(output.stdout == expected, "{name} arrives byte for byte");
+    }
+
+    /// How often nginx was asked for a file.
+    pub(crate) fn origin_fetches(&self, name: &str) -> usize {
+        let log = std::fs::read_to_string(self.path("access.log")).expect("nginx keeps a log");
+        log.lines().filter(|line| line.contains(&format!("GET /{name} ")) && line.contains(" 200 ")).count()
+    }
+
+    /// Where blocks are lost and are not sent again by QUIC, coding must have repaired it.
+    pub(crate) fn assert_repaired(&self, route: Route, loss_percent: u32) {
+        let metrics = self.server_side.page(&format!("http://127.0.0.1:{METRICS}/metrics")).expect("metrics are shown");
+        let sent =
+            |route: &str| value(&metrics, &format!("ncserverd_session_sent_blocks_total{{kind=\"coded\",route=\"{route}\"}}"));
+        let (datagrams, records) = (sent("datagram"), sent("stream"));
+        match route {
+            Route::Datagrams => assert!(datagrams > 0.0 && records == 0.0, "{datagrams} datagrams, {records} records"),
+            Route::Streams => assert!(records > 0.0 && datagrams == 0.0, "{datagrams} datagrams, {records} records"),
+        }
+        if route == Route::Datagrams && loss_percent > 0 {
+            let lost = value(&metrics, "ncserverd_session_lost_datagrams_total");
+            assert!(lost > 0.0, "the path loses datagrams, and the peer says so");
+        }
+    }
+
+    /// Plays at the pace of the clock and watches the player's.
+    pub(crate) fn play(&self, seconds: u64) -> Clock {
+        let mut command = self.viewer_side.command("ffmpeg");
+        command.args([
+            "-nostdin",
+            "-hide_banner",
+            "-loglevel",
+            "error",
+            "-re",
+            "-i",
+            &self.playlist(),
+            "-t",
+            &seconds.to_string(),
+        ]);
+        let mut player =
+            command.args(["-f", "null", "-progress", "pipe:1", "-"]).stdout(Stdio::piped()).spawn().expect("ffmpeg runs");
+        let lines = BufReader::new(player.stdout.take().expect("as asked for")).lines();
+        let mut clock = Clock { seconds: 0.0, longest_stop: Duration::ZERO };
+        let mut moved = None;
+        for line in lines.map_while(Result::ok) {
+            let Some(at) = line.strip_prefix("out_time_us=").and_then(|text| text.parse::<f64>().ok()) else { continue };
+            if at / 1e6 > clock.seconds {
+                let now = Instant::now();
+                let stop = moved.replace(now).map_or(Duration::ZERO, |before: Instant| now - before);
+                clock = Clock { seconds: at / 1e6, longest_stop: clock.longest_stop.max(stop) };
+            }
+        }
+        assert!(player.wait().is_ok_and(|status| status.success()), "ffmpeg plays to the end");
+        clock
+    }
+
+    /// The histogram of the time from a file's close to its first coded block.
+    pub(crate) fn first_block_latency(&self) -> Latency {
+        let metrics = self.server_side.page(&format!("http://127.0.0.1:{METRICS}/metrics")).expect("metrics are shown");
+        let name = "ncserverd_session_first_block_seconds";
+        let buckets = metrics.lines().filter_map(|line| {
+            let (bound, count) = line.strip_prefix(&format!("{name}_bucket{{le=\""))?.split_once("\"} ")?;
+            Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
+        });
+        Latency { count: value(&metrics, &format!("{name}_count")) as u64, buckets: buckets.collect() }
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn terminate_server(&mut self) -> ExitStatus {
+        let mut server = self.server.take().expect("the server runs");
+        run("kill", &["-TERM", &server.child.id().to_string()]).expect("kill");
+        server.wait(Duration::from_secs(30))
+    }
+}
+
+/// What the player's clock did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) seconds: f64,
+    pub(crate) longest_stop: Duration,
+}
+
+/// A histogram as Prometheus shows it: how many were at most so long.
+#[derive(Debug)]
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Latency {
+    pub(crate) fn all_below(&self, seconds: f64) -> bool {
+        self.buckets.iter().any(|(bound, count)| *bound <= seconds && *count == self.count)
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reached = |(_, count): &&(f64, u64)| *count == self.count;
+        let all = self.buckets.iter().find(reached).map_or(f64::INFINITY, |(bound, _)| *bound);
+        write!(f, "{} segments, all within {:.0} ms", self.count, all * 1e3)
+    }
+}
+
+/// The value of a series in the text format.
+fn value(metrics: &str, series: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{series} is shown"))
+}
+
+/// A network namespace. Removed when dropped.
+struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    fn new(name: &str) -> Self {
+        run("ip", &["netns", "add", name]).expect("a namespace");
+        Self { name: name.to_owned() }
+    }
+
+    fn up(&self, address: &str, loss_percent: u32) {
+        let ip = |arguments: &[&str]| run("ip", &[&["-n", &self.name], arguments].concat()).expect("ip configures the namespace");
+        ip(&["link", "set", "lo", "up"]);
+        ip(&["addr", "add", &format!("{address}/24"), "dev", "veth0"]);
+        ip(&["link", "set", "veth0", "up"]);
+        if loss_percent > 0 {
+            let rules = [
+                "add table inet loss".to_owned(),
+                "add chain inet loss in { type filter hook input priority 0; policy accept; }".to_owned(),
+                format!("add rule inet loss in iifname veth0 meta l4proto udp numgen random mod 100 < {loss_percent} drop"),
+            ];
+            for rule in rules {
+                let arguments = [&["netns", "exec", &self.name, "nft"][..], &[&rule]].concat();
+                run("ip", &arguments).expect("nft takes the rule");
+            }
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    fn page(&self, url: &str) -> Option<String> {
+        let output = self.command("curl").args(["-s", "-f", "-m", "5", url]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn await_page(&self, url: &str, patience: Duration, good: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + patience;
+        // nginx answers its root with 403, which is an answer.
+        let answered =
+            || self.command("curl").args(["-s", "-m", "5", url]).output().ok().filter(|output| output.status.success());
+        while !answered().is_some_and(|output| good(&String::from_utf8_lossy(&output.stdout))) {
+            assert!(Instant::now() < deadline, "{url} answers within {patience:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn frames(&self, url: &str, seconds: Option<u64>) -> Frames {
+        let mut command = self.command("ffmpeg");
+        command.args(["-nostdin", "-hide_banner", "-loglevel", "error", "-i", url]);
+        if let Some(seconds) = seconds {
+            command.args(["-t", &seconds.to_string()]);
+        }
+        let Output { status, stdout, stderr } = command.args(["-f", "framemd5", "-"]).output().expect("ffmpeg runs");
+        let complaints = String::from_utf8_lossy(&stderr);
+        assert!(status.success(), "ffmpeg reads {url}: {complaints}");
+        Frames::parse(&String::from_utf8_lossy(&stdout))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = run("ip", &["netns", "del", &self.name]);
+    }
+}
+
+/// A running program and what it has said. Killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program is there");
+        let lines = BufReader::new(child.stderr.take().expect("as asked for")).lines();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                keep.lock().expect("nobody panics with it").push(line);
+            }
+        });
+        Self { child, said }
+    }
+
+    /// Waits until the program says a line with this text.
+    fn await_line(&self, text: &str, patience: Duration) -> String {
+        let deadline = Instant::now() + patience;
+        loop {
+            let said = self.said.lock().expect("nobody panics with it");
+            if let Some(line) = said.iter().find(|line| line.contains(text)) {
+                return line.clone();
+            }
+            assert!(Instant::now() < deadline, "a line with {text:?} within {patience:?}; said: {said:#?}");
+            drop(said);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(crate) fn wait(&mut self, patience: Duration) -> ExitStatus {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the program ends within {patience:?}; said: {:#?}", self.said);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            for line in self.said.lock().map(|said| said.clone()).unwrap_or_default().iter().rev().take(40).rev() {
+                println!("said: {line}");
+            }
+        }
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}

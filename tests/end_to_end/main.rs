@@ -1,0 +1,183 @@
+//! The whole path with real programs: ffmpeg makes a stream, nginx serves it or a directory holds it, `ncserverd` publishes it,
+//! `ncpeer gateway` fetches it over a lossy path, and ffmpeg plays it. What is played must be what was made, frame for frame.
+//!
+//! Each test has two network namespaces of its own, joined by a veth pair, with random loss each way by nftables. Without root, `ip`, `nft`,
+//! `ffmpeg` or `nginx` a test says what it lacks and passes; with `NCTEST_REQUIRE_ALL=1` that is a failure.
+
+mod lab;
+mod media;
+
+use std::time::{Duration, Instant};
+
+use lab::{Lab, Route, missing};
+use media::{Container, Frames};
+
+/// Programs that every test here needs.
+const TOOLS: [&str; 4] = ["ip", "nft", "ffmpeg", "nginx"];
+
+/// How long a live test plays.
+const LIVE_SECONDS: u64 = 60;
+
+fn vod(container: Container, loss_percent: u32, route: Route) {
+    if missing(&TOOLS) {
+        return;
+    }
+    let mut lab = Lab::new(loss_percent);
+    media::make_vod(lab.media(), container);
+    lab.start_nginx();
+    lab.start_server(route, &lab.origin_stream());
+    lab.start_gateway();
+    let source = lab.frames_at_origin(None);
+    let played = lab.frames_at_gateway(None);
+    assert!(source.len() > 200, "the clip has its frames: {}", source.len());
+    source.assert_equal(&played);
+    lab.assert_repaired(route, loss_percent);
+}
+
+#[test]
+fn vod_ts_over_streams_without_loss() {
+    vod(Container::Ts, 0, Route::Streams);
+}
+
+#[test]
+fn vod_ts_over_streams_with_5_percent_loss() {
+    vod(Container::Ts, 5, Route::Streams);
+}
+
+#[test]
+fn vod_ts_over_streams_with_20_percent_loss() {
+    vod(Container::Ts, 20, Route::Streams);
+}
+
+#[test]
+fn vod_fmp4_over_streams_with_20_percent_loss() {
+    vod(Container::Fmp4, 20, Route::Streams);
+}
+
+#[test]
+fn vod_ts_over_datagrams_with_20_percent_loss() {
+    vod(Container::Ts, 20, Route::Datagrams);
+}
+
+#[test]
+fn vod_fmp4_over_datagrams_without_loss() {
+    vod(Container::Fmp4, 0, Route::Datagrams);
+}
+
+#[test]
+fn vod_fmp4_over_datagrams_with_5_percent_loss() {
+    vod(Container::Fmp4, 5, Route::Datagrams);
+}
+
+#[test]
+fn vod_fmp4_over_datagrams_with_20_percent_loss() {
+    vod(Container::Fmp4, 20, Route::Datagrams);
+}
+
+/// Plays a live stream for a minute; from the first frame in common on, every frame of the source must have been played, in order.
+fn live(container: Container, loss_percent: u32, route: Route) -> (Frames, Frames) {
+    let mut lab = Lab::new(loss_percent);
+    let mut encoder = media::start_live(lab.media(), container, LIVE_SECONDS + 25);
+    lab.start_nginx();
+    media::await_segments(lab.media(), 4);
+    lab.start_server(route, &lab.origin_stream());
+    lab.start_gateway();
+    let played = lab.frames_at_gateway(Some(LIVE_SECONDS));
+    // The archive is whole when the encoder has ended.
+    encoder.wait(Duration::from_secs(60));
+    let source = lab.frames_of_archive();
+    (source, played)
+}
+
+#[test]
+fn live_streams_are_played_whole() {
+    if missing(&TOOLS) {
+        return;
+    }
+    let cases = [
+        (Container::Ts, 0, Route::Streams),
+        (Container::Fmp4, 5, Route::Streams),
+        (Container::Fmp4, 0, Route::Datagrams),
+        (Container::Ts, 5, Route::Datagrams),
+        (Container::Fmp4, 20, Route::Datagrams),
+    ];
+    // Side by side: each waits for the clock most of the time.
+    std::thread::scope(|scope| {
+        let running: Vec<_> = cases.into_iter().map(|case| (case, scope.spawn(move || live(case.0, case.1, case.2)))).collect();
+        for (case, thread) in running {
+            let (source, played) = thread.join().expect("the live run ends");
+            let contiguous = source.contiguous(&played);
+            println!("live {case:?}: {contiguous:?}");
+            if case.1 <= 5 {
+                let contiguous = contiguous.expect("frames in common, and none missing after the first");
+                let seconds = contiguous.video_frames / u64::from(media::LIVE_RATE);
+                assert!(seconds + 2 >= LIVE_SECONDS, "{case:?}: a minute is played, not {seconds} s");
+            }
+        }
+    });
+}
+
+#[test]
+fn twenty_peers_cost_the_origin_one_fetch_a_segment() {
+    if missing(&TOOLS) {
+        return;
+    }
+    let mut lab = Lab::new(0);
+    media::make_vod(lab.media(), Container::Fmp4);
+    lab.start_nginx();
+    lab.start_server(Route::Datagrams, &lab.origin_stream());
+    let segments = media::segments(lab.media());
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| segments.iter().for_each(|segment| lab.fetch_and_compare(segment)));
+        }
+    });
+    for segment in &segments {
+        assert_eq!(lab.origin_fetches(segment), 1, "{segment} is fetched once for 20 peers");
+    }
+}
+
+/// A live encoder writes into a watched directory, with and without temporary files; the player's clock must not stop.
+fn watched(in_place: bool) {
+    let mut lab = Lab::new(0);
+    lab.start_server(Route::Streams, &lab.directory_stream());
+    let encoder = media::start_live_directory(lab.media(), in_place, LIVE_SECONDS + 30);
+    media::await_segments(lab.media(), 4);
+    lab.start_gateway();
+    let clock = lab.play(LIVE_SECONDS);
+    assert!(clock.seconds + 2.0 >= LIVE_SECONDS as f64, "played {:.1} s", clock.seconds);
+    assert!(clock.longest_stop < Duration::from_secs(2), "the player stopped for {:?}", clock.longest_stop);
+    let latency = lab.first_block_latency();
+    println!("watched directory, in place {in_place}: longest stop {:?}, first block {latency}", clock.longest_stop);
+    assert!(latency.count >= 25, "every segment is in the histogram: {latency}");
+    assert!(latency.all_below(1.0), "no segment waited for a second: {latency}");
+    drop(encoder);
+}
+
+#[test]
+fn a_watched_directory_plays_without_a_stop() {
+    if missing(&TOOLS) {
+        return;
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| watched(false));
+        scope.spawn(|| watched(true));
+    });
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_lets_its_peers_finish() {
+    if missing(&TOOLS) {
+        return;
+    }
+    let mut lab = Lab::new(0);
+    media::make_vod(lab.media(), Container::Ts);
+    lab.start_nginx();
+    lab.start_server(Route::Streams, &lab.origin_stream());
+    lab.start_gateway();
+    lab.frames_at_gateway(None);
+    let started = Instant::now();
+    let status = lab.terminate_server();
+    assert!(status.success(), "exit 0 after SIGTERM: {status}");
+    assert!(started.elapsed() < Duration::from_secs(20));
+}

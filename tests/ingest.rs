@@ -1,0 +1,739 @@
+//! Origins, directories, the store and publishing points together: what a path is answered with, and what faults of an origin
+//! become.
+
+#[path = "ingest/origin.rs"]
+mod origin;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use ncserverd::device::{self, Device};
+use ncserverd::object::{Body, Refusal, RefusalCode, Resolved, SegmentId};
+use ncserverd::store::{self, Store};
+use ncserverd::stream::{self, Library};
+use ncserverd::{ingest, stream::Streams};
+use origin::{Fault, File, Origin};
+use prometheus::Registry;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PART: usize = 64 << 10;
+
+/// A library with what it stands on.
+struct Server {
+    library: Library,
+    store: Store,
+    registry: Registry,
+    _thread: device::Thread,
+}
+
+/// What a test may want otherwise.
+struct Options {
+    store: ByteSize,
+    ingest: ingest::Config,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let ingest = ingest::Config {
+            segment_max_bytes: ByteSize::b(PART as u64),
+            retry_delay: Duration::from_millis(10),
+            negative_age: Duration::from_millis(200),
+            rescan: Duration::from_millis(300),
+            settle: Duration::from_millis(500),
+            ..ingest::Config::default()
+        };
+        Self { store: ByteSize::mib(64), ingest }
+    }
+}
+
+impl Server {
+    fn start(stream: stream::Config) -> Self {
+        Self::start_with(stream, Options::default())
+    }
+
+    fn start_with(stream: stream::Config, options: Options) -> Self {
+        let registry = Registry::new();
+        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let (device, thread) = Device::open(&config, &registry).unwrap();
+        let store_config = store::Config { bytes: options.store };
+        let store = Store::new(&store_config, device, store::Metrics::new(&registry).unwrap());
+        let (ingest, metrics) = (ingest::Metrics::new(&registry).unwrap(), stream::Metrics::new(&registry).unwrap());
+        let streams = Streams::from([("live".to_owned(), stream)]);
+        let library = Library::open(&options.ingest, &streams, store.clone(), ingest, metrics).unwrap();
+        Self { library, store, registry, _thread: thread }
+    }
+
+    async fn resolve(&self, path: &str, offset: u64) -> Result<Resolved, Refusal> {
+        tokio::time::timeout(PATIENCE, self.library.resolve(path, offset, None)).await.expect("an answer in time")
+    }
+
+    /// The sum of a counter or gauge over the series that have this label value, or all.
+    fn metric(&self, name: &str, value: Option<&str>) -> u64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
+        let is_meant = |metric: &&prometheus::proto::Metric| {
+            value.is_none_or(|value| metric.get_label().iter().any(|label| label.value() == value))
+        };
+        let sum = |metric: &prometheus::proto::Metric| metric.get_counter().get_value() + metric.get_gauge().get_value();
+        family.get_metric().iter().filter(is_meant).map(sum).sum::<f64>().round() as u64
+    }
+}
+
+fn http(origin: &Origin) -> stream::Config {
+    stream::Config { origin: Some(origin.url("/base")), timeout: Duration::from_secs(20), ..stream::Config::default() }
+}
+
+fn directory(root: &Path) -> stream::Config {
+    stream::Config { directory: Some(root.to_owned()), timeout: Duration::from_secs(20), ..stream::Config::default() }
+}
+
+/// Bytes that are the same nowhere else.
+fn noise(name: &str, length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(name.as_bytes()).finalize_xof().fill(&mut bytes);
+    bytes.into()
+}
+
+fn playlist(first: u64, count: u64) -> String {
+    let mut text = format!("#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:{first}\n");
+    for number in first..first + count {
+        text += &format!("#EXTINF:1.0,\nseg{number}.ts\n");
+    }
+    text
+}
+
+#[track_caller]
+fn assert_coded(resolved: &Resolved, bytes: &[u8]) {
+    assert!(matches!(resolved.body, Body::Coded(_)), "{resolved:?}");
+    assert_eq!((resolved.id, resolved.length), (SegmentId::of(bytes), bytes.len() as u64));
+}
+
+/// Waits for what another task does.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waiting for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_is_fetched_once_however_many_ask() {
+    let origin = Origin::start().await;
+    let bytes = noise("a", 50_000);
+    origin.put_fault("/base/seg.ts?token=1", bytes.clone(), Fault::Slow(Duration::from_millis(300)));
+    let server = Server::start(http(&origin));
+    let asks = (0..50).map(|_| {
+        let library = server.library.clone();
+        tokio::spawn(async move { library.resolve("/live/seg.ts?token=1", 0, None).await })
+    });
+    for answer in futures_util::future::join_all(asks.collect::<Vec<_>>()).await {
+        let resolved = answer.unwrap().unwrap();
+        assert_coded(&resolved, &bytes);
+        assert_eq!((resolved.path.as_str(), resolved.object_length), ("/live/seg.ts?token=1", Some(50_000)));
+        assert_eq!(resolved.content_type, "video/mp2t");
+    }
+    assert_coded(&server.resolve("/live/seg%2ets?token=1", 40_000).await.unwrap(), &bytes);
+    assert_eq!(origin.asked("/base/seg.ts?token=1").len(), 1);
+    assert_eq!(server.metric("ncserverd_ingest_requests_total", None), 1);
+    assert!(server.metric("ncserverd_stream_coalesced_total", None) >= 40);
+    assert_eq!(server.store.usage().1, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
+    let origin = Origin::start().await;
+    let bytes = noise("f", 30_000);
+    let mut config = http(&origin);
+    config.timeout = Duration::from_secs(2);
+    config.playlist_max_bytes = ByteSize::b(1000);
+    let server = Server::start(config);
+    let elsewhere = Origin::start().await;
+    elsewhere.put("/base/seg.ts", bytes.clone());
+    let looping = origin.url("/base/loop.ts");
+    for (path, fault, code, kind) in [
+        ("403.ts", Fault::Status(403), RefusalCode::Origin, "refused"),
+        ("410.ts", Fault::Status(410), RefusalCode::Unknown, "not_found"),
+        ("500.ts", Fault::Status(500), RefusalCode::Origin, "unavailable"),
+        ("204.ts", Fault::Status(204), RefusalCode::Origin, "protocol"),
+        ("slow.ts", Fault::Slow(Duration::from_secs(30)), RefusalCode::Origin, "timeout"),
+        ("cut.ts", Fault::Truncated, RefusalCode::Origin, "truncated"),
+        ("cut-chunks.ts", Fault::TruncatedChunks, RefusalCode::Origin, "truncated"),
+        ("gzip.ts", Fault::Compressed, RefusalCode::Origin, "protocol"),
+        ("away.ts", Fault::Redirect(elsewhere.url("/base/seg.ts")), RefusalCode::Origin, "redirect"),
+        ("loop.ts", Fault::Redirect(looping), RefusalCode::Origin, "redirect"),
+        ("local.ts", Fault::Redirect("file:///etc/passwd".into()), RefusalCode::Origin, "redirect"),
+        ("long.m3u8", Fault::Chunks, RefusalCode::Limit, "too_large"),
+        ("longer.m3u8", Fault::None, RefusalCode::Limit, "too_large"),
+    ] {
+        origin.put_fault(&format!("/base/{path}"), bytes.clone(), fault);
+        let before = server.metric("ncserverd_ingest_errors_total", Some(kind));
+        let refusal = server.resolve(&format!("/live/{path}"), 0).await.unwrap_err();
+        assert_eq!(refusal.code, code, "{path}: {refusal:?}");
+        assert!(!refusal.reason.is_empty() && !refusal.reason.contains("127.0.0.1/"), "{path}: {refusal:?}");
+        assert_eq!(server.metric("ncserverd_ingest_errors_total", Some(kind)), before + 1, "{path}");
+    }
+    assert_eq!(elsewhere.asked_in_all(), 0);
+    assert_eq!(server.store.usage().1, 0, "nothing wrong is held");
+
+    let refusal = server.resolve("/live/absent.ts", 0).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.retry_after.is_some()), (RefusalCode::Unknown, true));
+    assert_eq!(server.metric("ncserverd_ingest_errors_total", Some("not_found")), 2);
+    assert!(server.metric("ncserverd_stream_refusals_total", Some("origin")) >= 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_remembered_for_a_moment() {
+    let origin = Origin::start().await;
+    let server = Server::start(http(&origin));
+    for _ in 0..20 {
+        assert!(server.resolve("/live/seg.ts", 0).await.is_err());
+    }
+    assert!(origin.asked("/base/seg.ts").len() < 20);
+    origin.put("/base/seg.ts", noise("x", 10_000));
+    let begun = Instant::now();
+    while server.resolve("/live/seg.ts", 0).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_that_passes_is_tried_again() {
+    let origin = Origin::start().await;
+    let bytes = noise("r", 9000);
+    origin.put_fault("/base/seg.ts", bytes.clone(), Fault::StatusAtFirst(2));
+    let server = Server::start(http(&origin));
+    assert_coded(&server.resolve("/live/seg.ts", 0).await.unwrap(), &bytes);
+    assert_eq!(origin.asked("/base/seg.ts").len(), 3);
+    assert_eq!(server.metric("ncserverd_ingest_retries_total", Some("http")), 2);
+    assert_eq!(server.metric("ncserverd_ingest_errors_total", None), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_an_end_is_refused() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.read(&mut [0; 4096]).await;
+            let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of the byt").await;
+        }
+    });
+    let server = Server::start(stream::Config { origin: Some(format!("http://{address}/")), ..stream::Config::default() });
+    let refusal = server.resolve("/live/seg.ts", 0).await.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Origin);
+    assert_eq!(server.metric("ncserverd_ingest_errors_total", Some("length")), 1);
+    task.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_that_is_gone_shows_in_the_status() {
+    let origin = Origin::start().await;
+    let config = stream::Config { timeout: Duration::from_secs(2), ..http(&origin) };
+    drop(origin);
+    let server = Server::start(config);
+    assert_eq!(server.library.status()[0].fault, None);
+    assert_eq!(server.resolve("/live/seg.ts", 0).await.unwrap_err().code, RefusalCode::Origin);
+    assert!(server.library.status()[0].fault.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_lead_where_they_are_allowed() {
+    let (origin, cdn) = (Origin::start().await, Origin::start().await);
+    let bytes = noise("c", 8000);
+    cdn.put("/x/seg.ts", bytes.clone());
+    origin.put_fault("/base/seg.ts", "", Fault::Redirect(cdn.url("/x/seg.ts")));
+    origin.put_fault("/base/here.ts", "", Fault::Redirect("/other/seg.ts".into()));
+    origin.put("/other/seg.ts", bytes.clone());
+    let config = stream::Config {
+        redirect_hosts: vec![cdn.address.to_string()],
+        headers: BTreeMap::from([("X-Key".to_owned(), "secret".to_owned())]),
+        host: Some("media.test".into()),
+        ..http(&origin)
+    };
+    let server = Server::start(config);
+    assert_coded(&server.resolve("/live/seg.ts", 0).await.unwrap(), &bytes);
+    assert_coded(&server.resolve("/live/here.ts", 0).await.unwrap(), &bytes);
+    let headers = |asked: Vec<origin::Asked>| asked[0].headers.clone();
+    let at_origin = headers(origin.asked("/base/seg.ts"));
+    assert_eq!((&at_origin["x-key"], &at_origin["host"]), (&"secret".parse().unwrap(), &"media.test".parse().unwrap()));
+    let at_cdn = headers(cdn.asked("/x/seg.ts"));
+    assert_eq!((at_cdn.get("x-key"), &at_cdn["host"]), (None, &cdn.address.to_string().parse().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_out_of_the_stream_never_reach_the_origin() {
+    let origin = Origin::start().await;
+    let server = Server::start(http(&origin));
+    for path in ["", "/", "/live", "live/seg.ts", "/other/seg.ts", "/live/", "/live//seg.ts", "/live/../seg.ts", "/live/%2e%2e/x"]
+        .into_iter()
+        .chain([
+            "/live/a%2f..%2fb",
+            "/live/a\\b",
+            "/live/a%00",
+            "/live/a\r\nX: y",
+            "/live/%252e%252e/x",
+            "/live/..;/x",
+            "/live/a%",
+        ])
+    {
+        let refusal = server.resolve(path, 0).await.unwrap_err();
+        assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Unknown, None), "{path}");
+    }
+    assert_eq!(origin.asked_in_all(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_objects_travel_with_their_metadata() {
+    let origin = Origin::start().await;
+    let bytes = noise("s", 4095);
+    origin.put("/base/init.mp4", bytes.clone());
+    origin.put("/base/empty.vtt", "");
+    let server = Server::start(http(&origin));
+    for _ in 0..2 {
+        let resolved = server.resolve("/live/init.mp4", 0).await.unwrap();
+        assert!(matches!(&resolved.body, Body::Inline(inline) if *inline == bytes), "{resolved:?}");
+        let resolved = server.resolve("/live/empty.vtt", 0).await.unwrap();
+        assert!(matches!(&resolved.body, Body::Inline(inline) if inline.is_empty()), "{resolved:?}");
+    }
+    assert_eq!(origin.asked_in_all(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_objects_come_in_parts_of_one_version() {
+    let origin = Origin::start().await;
+    let bytes = noise("large", 2 * PART + 30_000);
+    origin.put("/base/film.mp4", bytes.clone());
+    let server = Server::start(http(&origin));
+    let mut offset = 0;
+    let mut version = None;
+    let mut ids = Vec::new();
+    while offset < bytes.len() {
+        let resolved = server.resolve("/live/film.mp4", offset as u64).await.unwrap();
+        let end = (offset + PART).min(bytes.len());
+        assert_coded(&resolved, &bytes[offset..end]);
+        assert_eq!((resolved.offset, resolved.object_length), (offset as u64, Some(bytes.len() as u64)));
+        assert_eq!(*version.get_or_insert(resolved.version), resolved.version);
+        ids.push(resolved.id);
+        offset = end;
+    }
+    assert_eq!(origin.asked("/base/film.mp4").len(), 3);
+    assert_eq!(server.resolve("/live/film.mp4", 10).await.unwrap().offset, 0);
+    let refusal = server.resolve("/live/film.mp4", bytes.len() as u64).await.unwrap_err();
+    assert_eq!((refusal.code, origin.asked("/base/film.mp4").len()), (RefusalCode::Unknown, 3));
+
+    // The object changes; the part that has to be fetched again gives it away.
+    let other = noise("other", 2 * PART + 30_000);
+    origin.put("/base/film.mp4", other.clone());
+    let held = server.library.find(&ids[2]).unwrap();
+    server.store.expire(&ids[1], Instant::now());
+    server.store.sweep(Instant::now());
+    let refusal = server.resolve("/live/film.mp4", PART as u64).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.retry_after.is_some()), (RefusalCode::Changed, true));
+    assert_eq!(server.metric("ncserverd_stream_changed_objects_total", None), 1);
+    drop(held);
+    for offset in [0, PART, 2 * PART] {
+        let resolved = server.resolve("/live/film.mp4", offset as u64).await.unwrap();
+        assert_coded(&resolved, &other[offset..(offset + PART).min(other.len())]);
+        assert_ne!(Some(resolved.version), version);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_wrong_length_are_refused() {
+    let origin = Origin::start().await;
+    let bytes = noise("p", 2 * PART);
+    origin.put_fault("/base/short.mp4", bytes.clone(), Fault::ShortRange);
+    origin.put_fault("/base/none.mp4", bytes.clone(), Fault::NoRanges);
+    origin.put_fault("/base/chunks.mp4", bytes.clone(), Fault::Chunks);
+    let server = Server::start(http(&origin));
+    for (path, kind) in [("/live/short.mp4", "length"), ("/live/none.mp4", "no_ranges")] {
+        assert_coded(&server.resolve(path, 0).await.unwrap(), &bytes[..PART]);
+        assert_eq!(server.resolve(path, PART as u64).await.unwrap_err().code, RefusalCode::Origin, "{path}");
+        assert_eq!(server.metric("ncserverd_ingest_errors_total", Some(kind)), 1, "{path}");
+    }
+    let first = server.resolve("/live/chunks.mp4", 0).await.unwrap();
+    assert_coded(&first, &bytes[..PART]);
+    assert_eq!(first.object_length, None);
+    let second = server.resolve("/live/chunks.mp4", PART as u64).await.unwrap();
+    assert_eq!((second.version, second.object_length), (first.version, Some(2 * PART as u64)));
+    assert_eq!(server.resolve("/live/absent.mp4", PART as u64).await.unwrap_err().code, RefusalCode::Unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn playlists_say_where_large_objects_are_cut() {
+    let origin = Origin::start().await;
+    let bytes = noise("ranges", 100_000);
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-PLAYLIST-TYPE:VOD\n#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"5000@0\"\n\
+                #EXTINF:2,\n#EXT-X-BYTERANGE:45000@10000\nall.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:45000\nall.mp4\n#EXT-X-ENDLIST\n";
+    origin.put("/base/all.mp4", bytes.clone());
+    origin.put("/base/vod.m3u8", text);
+    let server = Server::start(http(&origin));
+    let list = server.resolve("/live/vod.m3u8", 0).await.unwrap();
+    assert!(matches!(&list.body, Body::Whole(whole) if whole == text), "{list:?}");
+    assert_eq!((list.content_type.as_str(), list.id), ("application/vnd.apple.mpegurl", SegmentId::of(text.as_bytes())));
+    for (offset, range) in [(0, 0..5000), (5000, 5000..10_000), (12_345, 10_000..55_000), (99_999, 55_000..100_000)] {
+        let resolved = server.resolve("/live/all.mp4", offset).await.unwrap();
+        assert_coded(&resolved, &bytes[range.clone()]);
+        assert_eq!((resolved.offset, resolved.object_length), (range.start as u64, Some(100_000)));
+    }
+    let ranges: Vec<_> = origin.asked("/base/all.mp4").iter().map(|asked| asked.headers.get("range").cloned()).collect();
+    assert_eq!(ranges.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn playlists_are_revalidated_by_age() {
+    let origin = Origin::start().await;
+    let text = playlist(0, 3) + "#EXT-X-ENDLIST\n";
+    origin.put("/base/vod.m3u8", text.clone());
+    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(200), ..http(&origin) });
+    let first = server.resolve("/live/vod.m3u8", 0).await.unwrap();
+    assert!(first.max_age <= Duration::from_millis(200));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let second = server.resolve("/live/vod.m3u8", 0).await.unwrap();
+    assert_eq!(second.version, first.version);
+    assert_eq!(server.metric("ncserverd_ingest_not_modified_total", Some("http")), 1);
+    assert!(origin.asked("/base/vod.m3u8")[1].headers.contains_key("if-none-match"));
+    let other = playlist(0, 4) + "#EXT-X-ENDLIST\n";
+    origin.put("/base/vod.m3u8", other.clone());
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    let third = server.resolve("/live/vod.m3u8", 0).await.unwrap();
+    assert!(matches!(&third.body, Body::Whole(whole) if *whole == other));
+    assert_ne!(third.version, first.version);
+    origin.remove("/base/vod.m3u8");
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(server.resolve("/live/vod.m3u8", 0).await.unwrap_err().code, RefusalCode::Unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_playlist_outlives_a_short_fault_of_the_origin() {
+    let origin = Origin::start().await;
+    origin.put("/base/a.m3u8", playlist(0, 3));
+    let config = stream::Config {
+        playlist_age: Duration::from_millis(50),
+        playlist_grace: Duration::from_secs(2),
+        prefetch: 0,
+        ..http(&origin)
+    };
+    let server = Server::start(config);
+    server.resolve("/live/a.m3u8", 0).await.unwrap();
+    origin.put_fault("/base/a.m3u8", "", Fault::Status(502));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(server.resolve("/live/a.m3u8", 0).await.is_ok());
+    let begun = Instant::now();
+    let refusal = loop {
+        match server.resolve("/live/a.m3u8", 0).await {
+            Err(refusal) => break refusal,
+            Ok(_) => assert!(begun.elapsed() < PATIENCE),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(refusal.code, RefusalCode::Origin);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_and_lagging_playlists_are_found_out() {
+    let origin = Origin::start().await;
+    origin.put("/base/a.m3u8", playlist(5, 3));
+    let config = stream::Config {
+        playlist_age: Duration::from_millis(50),
+        playlist_stale_after: Duration::from_millis(100),
+        prefetch: 0,
+        ..http(&origin)
+    };
+    let server = Server::start(config);
+    let newest = server.resolve("/live/a.m3u8", 0).await.unwrap();
+    origin.put("/base/a.m3u8", playlist(4, 3));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.resolve("/live/a.m3u8", 0).await.unwrap().id, newest.id, "an older one is passed over");
+    assert!(server.metric("ncserverd_stream_stale_playlists_total", Some("lagging")) >= 1);
+
+    let begun = Instant::now();
+    let refusal = loop {
+        match server.resolve("/live/a.m3u8", 0).await {
+            Err(refusal) => break refusal,
+            Ok(_) => assert!(begun.elapsed() < PATIENCE),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert!(begun.elapsed() > Duration::from_secs(1), "three target durations at least");
+    assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Origin, Some(Duration::from_secs(1))));
+    assert!(server.metric("ncserverd_stream_stale_playlists_total", Some("standing")) >= 1);
+    origin.put("/base/a.m3u8", playlist(6, 3));
+    until("the playlist goes on", || server.metric("ncserverd_ingest_bytes_total", None) > 0).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(server.resolve("/live/a.m3u8", 0).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_playlist_is_not_passed_on() {
+    let origin = Origin::start().await;
+    origin.put("/base/a.m3u8", "<html>Welcome</html>");
+    let server = Server::start(http(&origin));
+    assert_eq!(server.resolve("/live/a.m3u8", 0).await.unwrap_err().code, RefusalCode::Origin);
+    assert_eq!(server.metric("ncserverd_ingest_playlist_errors_total", None), 1);
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n#EXT-X-BYTERANGE:0@0\nx.ts\n";
+    origin.put("/base/b.m3u8", text);
+    let resolved = server.resolve("/live/b.m3u8", 0).await.unwrap();
+    assert!(matches!(&resolved.body, Body::Whole(whole) if whole == text), "passed on as it is");
+    assert_eq!(server.metric("ncserverd_ingest_playlist_errors_total", None), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_known_by_their_type_too() {
+    let origin = Origin::start().await;
+    let text = playlist(0, 2);
+    let content_type = Some("application/x-mpegURL");
+    origin.put_file("/base/stream?id=7", File { bytes: text.clone().into(), content_type, ..File::default() });
+    origin.put("/base/a.mpd", "<MPD/>");
+    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) });
+    for _ in 0..2 {
+        assert!(matches!(server.resolve("/live/stream?id=7", 0).await.unwrap().body, Body::Whole(whole) if whole == text));
+        let manifest = server.resolve("/live/a.mpd", 0).await.unwrap();
+        assert!(matches!(manifest.body, Body::Whole(whole) if whole == "<MPD/>"));
+        assert_eq!(manifest.content_type, "application/dash+xml");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn absolute_uris_lead_to_the_stream() {
+    let origin = Origin::start().await;
+    let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{}\n#EXT-X-ENDLIST\n", origin.url("/base/v/x.ts?a=1"));
+    origin.put("/base/v/a.m3u8", text.clone());
+    let server = Server::start(http(&origin));
+    let Body::Whole(whole) = server.resolve("/live/v/a.m3u8", 0).await.unwrap().body else { panic!("a playlist") };
+    assert_eq!(whole, text.replace(&origin.url("/base/"), "/live/"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_live_edge_is_fetched_announced_and_let_go() {
+    let origin = Origin::start().await;
+    for number in 0..8 {
+        origin.put(&format!("/base/v/seg{number}.ts"), noise(&format!("seg{number}"), 10_000));
+    }
+    origin.put("/base/master.m3u8", "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nv/live.m3u8\n");
+    origin.put("/base/v/live.m3u8", playlist(0, 4));
+    let config = stream::Config {
+        playlists: vec!["master.m3u8".into()],
+        prefetch: 2,
+        retention: Duration::from_millis(100),
+        ..http(&origin)
+    };
+    let server = Server::start(config);
+    assert!(server.library.subscribe("other").is_none());
+    let mut announced = server.library.subscribe("live").unwrap();
+    let mut arrivals = server.library.arrivals();
+    let id = |number: u64| SegmentId::of(&noise(&format!("seg{number}"), 10_000));
+    for number in 2..8 {
+        if number > 3 {
+            origin.put("/base/v/live.m3u8", playlist(number - 3, 4));
+        }
+        let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
+        assert_eq!((resolved.path.as_str(), resolved.id), (format!("/live/v/seg{number}.ts").as_str(), id(number)));
+        let held = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
+        assert_eq!((held.lease.id, held.birth.is_some()), (id(number), true));
+    }
+    assert!(origin.asked("/base/v/seg0.ts").is_empty());
+    assert_eq!(origin.asked("/base/v/seg5.ts").len(), 1);
+    until("what left the window goes", || server.library.find(&id(2)).is_none()).await;
+    assert!(server.library.find(&id(7)).is_some());
+    assert_coded(&server.resolve("/live/v/seg7.ts", 0).await.unwrap(), &noise("seg7", 10_000));
+    assert_eq!(origin.asked("/base/v/seg7.ts").len(), 1);
+    assert!(server.metric("ncserverd_store_evictions_total", Some("expired")) >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encoder_that_starts_over_replaces_its_segments() {
+    let origin = Origin::start().await;
+    origin.put("/base/seg0.ts", noise("old", 10_000));
+    origin.put("/base/a.m3u8", playlist(0, 1));
+    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(50), ..http(&origin) });
+    server.resolve("/live/a.m3u8", 0).await.unwrap();
+    assert_coded(&server.resolve("/live/seg0.ts", 0).await.unwrap(), &noise("old", 10_000));
+    origin.put("/base/a.m3u8", playlist(7, 1));
+    origin.put("/base/seg7.ts", noise("seven", 10_000));
+    until("it goes on", || server.library.find(&SegmentId::of(&noise("seven", 10_000))).is_some()).await;
+    origin.put("/base/seg0.ts", noise("new", 10_000));
+    origin.put("/base/a.m3u8", playlist(0, 1));
+    until("it has started over", || server.library.find(&SegmentId::of(&noise("new", 10_000))).is_some()).await;
+    assert_coded(&server.resolve("/live/seg0.ts", 0).await.unwrap(), &noise("new", 10_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_peers_hold_is_never_evicted() {
+    let origin = Origin::start().await;
+    for name in ["a", "b", "c"] {
+        origin.put(&format!("/base/{name}.ts"), noise(name, 60_000));
+    }
+    let server = Server::start_with(http(&origin), Options { store: ByteSize::kib(150), ..Options::default() });
+    let a = server.resolve("/live/a.ts", 0).await.unwrap();
+    let b = server.resolve("/live/b.ts", 0).await.unwrap();
+    let refusal = server.resolve("/live/c.ts", 0).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.retry_after.is_some()), (RefusalCode::Overload, true), "{refusal:?}");
+    drop(a);
+    let (b_id, mut evictions) = (b.id, server.store.evictions());
+    let c = server.resolve("/live/c.ts", 0).await.unwrap();
+    assert_coded(&c, &noise("c", 60_000));
+    assert!(server.library.find(&b_id).is_some());
+    assert!(evictions.try_recv().is_ok());
+    drop(b);
+    assert_coded(&server.resolve("/live/a.ts", 0).await.unwrap(), &noise("a", 60_000));
+    assert_eq!(origin.asked("/base/a.ts").len(), 2);
+    assert_eq!(server.metric("ncserverd_store_refused_total", None), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_configuration_is_taken_whole_or_not_at_all() {
+    let origin = Origin::start().await;
+    origin.put("/base/a.ts", noise("a", 60_000));
+    origin.put("/base/b.ts", noise("b", 60_000));
+    let server = Server::start(http(&origin));
+    let mut announced = server.library.subscribe("live").unwrap();
+    let Body::Coded(a) = server.resolve("/live/a.ts", 0).await.unwrap().body else { panic!("a segment") };
+
+    let mut streams = Streams::from([("live".to_owned(), http(&origin)), ("more".to_owned(), http(&origin))]);
+    streams.get_mut("more").unwrap().block_bytes = 7;
+    assert!(server.library.apply(&streams).is_err());
+    assert_eq!(server.library.names(), ["live"]);
+
+    streams.get_mut("more").unwrap().block_bytes = 1024;
+    streams.get_mut("live").unwrap().n_max = 16;
+    let applied = server.library.apply(&streams).unwrap();
+    assert_eq!((applied.added, applied.changed), (vec!["more".to_owned()], vec!["live".to_owned()]));
+    let Body::Coded(b) = server.resolve("/live/b.ts", 0).await.unwrap().body else { panic!("a segment") };
+    assert_eq!((a.lease.shape.n_max(), b.lease.shape.n_max()), (128, 16));
+    assert_eq!(origin.asked("/base/a.ts").len(), 1);
+    server.resolve("/live/a.ts", 0).await.unwrap();
+    assert_eq!(origin.asked("/base/a.ts").len(), 1, "what is held stays");
+
+    streams.remove("live");
+    assert_eq!(server.library.apply(&streams).unwrap().removed, ["live"]);
+    assert_eq!(server.resolve("/live/a.ts", 0).await.unwrap_err().code, RefusalCode::Unknown);
+    drop((a, b));
+    let end = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap();
+    assert!(matches!(end, Err(tokio::sync::broadcast::error::RecvError::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_moved_into_place_are_announced_whole() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("v")).unwrap();
+    std::fs::write(root.path().join("v/before.ts"), noise("before", 20_000)).unwrap();
+    let server = Server::start(directory(root.path()));
+    let mut announced = server.library.subscribe("live").unwrap();
+    assert_coded(&server.resolve("/live/v/before.ts", 0).await.unwrap(), &noise("before", 20_000));
+    for number in 0..5 {
+        let name = format!("seg{number}.ts");
+        let temporary = root.path().join(format!("v/{name}.tmp"));
+        std::fs::write(&temporary, noise(&name, 20_000)).unwrap();
+        std::fs::rename(&temporary, root.path().join(format!("v/{name}"))).unwrap();
+        loop {
+            let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
+            if resolved.path == "/live/v/before.ts" {
+                continue;
+            }
+            assert_eq!(resolved.path, format!("/live/v/{name}"));
+            assert_coded(&resolved, &noise(&name, 20_000));
+            break;
+        }
+    }
+    let Body::Coded(held) = server.resolve("/live/v/seg4.ts?ignored=1", 0).await.unwrap().body else { panic!("a segment") };
+    assert!(held.birth.is_some());
+    assert!(server.resolve("/live/v/seg4.ts.tmp", 0).await.is_err());
+    assert_eq!(server.resolve("/live/v", 0).await.unwrap_err().code, RefusalCode::Unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(directory(root.path()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut announced = server.library.subscribe("live").unwrap();
+    let bytes = noise("slow", 40_000);
+    let name = root.path().join("slow.ts");
+    let mut file = std::fs::File::create(&name).unwrap();
+    let early = tokio::spawn({
+        let library = server.library.clone();
+        async move { library.resolve("/live/slow.ts", 0, None).await }
+    });
+    for part in bytes.chunks(10_000) {
+        file.write_all(part).unwrap();
+        file.flush().unwrap();
+        // Longer than it takes a file to settle that nobody has open.
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert!(announced.try_recv().is_err(), "it is still open");
+    }
+    drop(file);
+    let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
+    assert_coded(&resolved, &bytes);
+    // Who asked while it was written got all of it, or was told to come back.
+    match early.await.unwrap() {
+        Ok(resolved) => assert_coded(&resolved, &bytes),
+        Err(refusal) => assert!(refusal.retry_after.is_some(), "{refusal:?}"),
+    }
+
+    // The same name again, with other bytes.
+    let other = noise("again", 30_000);
+    std::fs::write(&name, &other).unwrap();
+    let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
+    assert_coded(&resolved, &other);
+    assert_coded(&server.resolve("/live/slow.ts", 0).await.unwrap(), &other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_playlist_in_a_directory_governs_its_segments() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: &[u8]| {
+        let temporary = root.path().join(format!("{name}.tmp"));
+        std::fs::write(&temporary, bytes).unwrap();
+        std::fs::rename(&temporary, root.path().join(name)).unwrap();
+    };
+    for number in 0..3 {
+        put(&format!("seg{number}.ts"), &noise(&format!("d{number}"), 9000));
+    }
+    put("live.m3u8", playlist(0, 3).as_bytes());
+    let config = stream::Config { retention: Duration::from_millis(100), prefetch: 2, ..directory(root.path()) };
+    let server = Server::start(config);
+    let mut announced = server.library.subscribe("live").unwrap();
+    let mut next = async || tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap().path.clone();
+    let mut seen = vec![next().await];
+    while !seen.contains(&"/live/seg2.ts".to_owned()) {
+        seen.push(next().await);
+    }
+    put("seg3.ts", &noise("d3", 9000));
+    put("live.m3u8", playlist(1, 3).as_bytes());
+    while next().await != "/live/seg3.ts" {}
+    std::fs::remove_file(root.path().join("seg0.ts")).unwrap();
+    put("live.m3u8", playlist(2, 3).as_bytes());
+    // A playlist may be ahead of its files.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    put("seg4.ts", &noise("d4", 9000));
+    while next().await != "/live/seg4.ts" {}
+    let gone = SegmentId::of(&noise("d1", 9000));
+    until("what left the window goes", || server.library.find(&gone).is_none()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let deleted = server.resolve("/live/seg0.ts", 0).await;
+    assert_eq!(deleted.unwrap_err().code, RefusalCode::Unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_do_not_lead_out_of_a_directory() {
+    let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(outside.path().join("secret.ts"), noise("secret", 9000)).unwrap();
+    std::os::unix::fs::symlink(outside.path(), root.path().join("way")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret.ts"), root.path().join("secret.ts")).unwrap();
+    let server = Server::start(directory(root.path()));
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    for path in ["/live/secret.ts", "/live/way/secret.ts"] {
+        assert_eq!(server.resolve(path, 0).await.unwrap_err().code, RefusalCode::Unknown, "{path}");
+    }
+    assert_eq!(server.store.usage().1, 0);
+}
