@@ -258,7 +258,7 @@ impl Lab {
             let (bound, count) = line.strip_prefix(&format!("{name}_bucket{{le=\""))?.split_once("\"} ")?;
             Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
         });
-        Latency { count: value(&metrics, &format!("{name}_count")) as u64, buckets: buckets.collect() }
+        Latency { count: value(&metrics, &format!("{name}_count")), buckets: buckets.collect() }
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -279,19 +279,19 @@ pub(crate) struct Clock {
 /// A histogram as Prometheus shows it: how many were at most so long.
 #[derive(Debug)]
 pub(crate) struct Latency {
-    pub(crate) count: u64,
-    buckets: Vec<(f64, u64)>,
+    pub(crate) count: f64,
+    buckets: Vec<(f64, f64)>,
 }
 
 impl Latency {
     pub(crate) fn all_below(&self, seconds: f64) -> bool {
-        self.buckets.iter().any(|(bound, count)| *bound <= seconds && *count == self.count)
+        self.buckets.iter().any(|(bound, count)| *bound <= seconds && *count >= self.count)
     }
 }
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reached = |(_, count): &&(f64, u64)| *count == self.count;
+        let reached = |(_, count): &&(f64, f64)| *count >= self.count;
         let all = self.buckets.iter().find(reached).map_or(f64::INFINITY, |(bound, _)| *bound);
         write!(f, "{} segments, all within {:.0} ms", self.count, all * 1e3)
     }
