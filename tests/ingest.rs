@@ -79,7 +79,7 @@ impl Server {
             value.is_none_or(|value| metric.get_label().iter().any(|label| label.value() == value))
         };
         let sum = |metric: &prometheus::proto::Metric| metric.get_counter().get_value() + metric.get_gauge().get_value();
-        family.get_metric().iter().filter(is_meant).map(sum).sum::<f64>().round() as u64
+        format!("{:.0}", family.get_metric().iter().filter(is_meant).map(sum).sum::<f64>()).parse().unwrap()
     }
 }
 
@@ -538,8 +538,9 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
         }
         let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
         assert_eq!((resolved.path.as_str(), resolved.id), (format!("/live/v/seg{number}.ts").as_str(), id(number)));
-        let held = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
-        assert_eq!((held.lease.id, held.birth.is_some()), (id(number), true));
+        let arrival = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
+        let held = server.library.find(&id(number)).unwrap();
+        assert_eq!((&*arrival.stream, arrival.segment, held.birth.is_some()), ("live", held.lease.key, true));
     }
     assert!(origin.asked("/base/v/seg0.ts").is_empty());
     assert_eq!(origin.asked("/base/v/seg5.ts").len(), 1);
