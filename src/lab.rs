@@ -5,5 +5,6 @@
 //! seed, so that a run can be repeated.
 
 pub mod clip;
+pub mod demo;
 pub mod lossy;
 pub mod origin;

@@ -1,6 +1,19 @@
 //! The gateway as a player sees it: playlists that ffmpeg wrote, and HTTP against a server with its own origin.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ncserverd::lab::origin::Origin;
+use ncserverd::peer::gateway::{self, Gateway};
 use ncserverd::peer::playlist::{Media, is_playlist, rewrite, uris};
+use ncserverd::peer::{self, Client};
+use ncserverd::server::Server;
+use ncserverd::stream;
+use ncserverd::telemetry::Readiness;
+use ncserverd::tls::{ServerIdentity, Trust};
+use prometheus::Registry;
+use reqwest::{Method, Response, StatusCode};
 
 /// Written by ffmpeg 5.1 with `-hls_base_url`, `-hls_key_info_file`, `-hls_flags single_file` and `-var_stream_map`.
 const ABSOLUTE: &str = include_str!("playlists/absolute.m3u8");
@@ -35,4 +48,183 @@ fn ffmpegs_media_playlists_are_understood() {
     let ranges = Media::parse(RANGES.as_bytes()).unwrap();
     assert_eq!(ranges.segments.last().unwrap().range, Some(84_835..128_954));
     assert_eq!(Media::parse(MASTER.as_bytes()), None);
+}
+
+/// A server with one stream, `live`, from an origin's folder `/vod/`, and a gateway in front of it.
+struct Path {
+    origin: Origin,
+    gateway: Gateway,
+    server: Server,
+    http: reqwest::Client,
+}
+
+impl Path {
+    async fn open() -> Self {
+        Self::with(gateway::Config::default()).await
+    }
+
+    async fn with(config: gateway::Config) -> Self {
+        let origin = Origin::in_memory().await.unwrap();
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut settings = ncserverd::config::Config::default();
+        settings.endpoint.listen = vec![loopback];
+        let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream::Config::default() };
+        settings.stream.insert("live".into(), stream);
+        let identity = ServerIdentity::ephemeral().unwrap();
+        let trust = Trust::Fingerprint(identity.fingerprint());
+        let server = Server::start(settings, identity, &Registry::new(), Readiness::new()).await.unwrap();
+        let at = server.addresses()[0];
+        let at = peer::Server { host: at.ip().to_string(), port: at.port() };
+        let client = Client::connect(peer::Config::new(at, trust)).await.unwrap();
+        let gateway = Gateway::start(gateway::Config { listen: loopback, ..config }, client).await.unwrap();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self { origin, gateway, server, http: reqwest::Client::new() }
+    }
+
+    fn put(&self, name: &str, bytes: impl Into<Bytes>) {
+        self.origin.put(&format!("/vod/{name}"), bytes.into());
+    }
+
+    fn ask(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, self.gateway.url(path))
+    }
+
+    async fn get(&self, path: &str) -> Response {
+        self.ask(Method::GET, path).send().await.unwrap()
+    }
+
+    async fn range(&self, path: &str, range: &str) -> Response {
+        self.ask(Method::GET, path).header("range", range).send().await.unwrap()
+    }
+
+    async fn close(self) {
+        self.gateway.stop(Duration::from_secs(1)).await;
+        self.server.drain(Duration::from_secs(1)).await;
+    }
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+/// Bytes of which no two parts are alike.
+fn bytes(length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+    bytes.into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_come_whole_in_parts_and_not_at_all() {
+    let path = Path::open().await;
+    let segment = bytes(300_001);
+    path.put("a/1.ts", segment.clone());
+
+    let whole = path.get("/live/a/1.ts").await;
+    assert_eq!((whole.status(), header(&whole, "content-type")), (StatusCode::OK, "video/mp2t"));
+    assert_eq!((header(&whole, "content-length"), header(&whole, "accept-ranges")), ("300001", "bytes"));
+    let tag = header(&whole, "etag").to_owned();
+    assert_eq!(whole.bytes().await.unwrap(), segment);
+
+    for (range, start, end) in [("bytes=0-0", 0, 1), ("bytes=1000-", 1000, 300_001), ("bytes=-7", 299_994, 300_001)] {
+        let part = path.range("/live/a/1.ts", range).await;
+        assert_eq!(part.status(), StatusCode::PARTIAL_CONTENT, "{range}");
+        assert_eq!(header(&part, "content-range"), format!("bytes {start}-{}/300001", end - 1));
+        assert_eq!(header(&part, "content-length"), (end - start).to_string());
+        assert_eq!(part.bytes().await.unwrap(), segment.slice(start..end), "{range}");
+    }
+    let beyond = path.range("/live/a/1.ts", "bytes=300001-").await;
+    assert_eq!(beyond.status(), StatusCode::RANGE_NOT_SATISFIABLE);
+    assert_eq!(header(&beyond, "content-range"), "bytes */300001");
+
+    let ask =
+        |name, value: &str| path.ask(Method::GET, "/live/a/1.ts").header("range", "bytes=5-9").header(name, value.to_owned());
+    assert_eq!(ask("if-range", &tag).send().await.unwrap().status(), StatusCode::PARTIAL_CONTENT);
+    assert_eq!(ask("if-range", "\"another\"").send().await.unwrap().status(), StatusCode::OK);
+    assert_eq!(ask("if-none-match", &tag).send().await.unwrap().status(), StatusCode::NOT_MODIFIED);
+
+    let head = path.ask(Method::HEAD, "/live/a/1.ts").send().await.unwrap();
+    assert_eq!((head.status(), header(&head, "content-length")), (StatusCode::OK, "300001"));
+    assert!(head.bytes().await.unwrap().is_empty());
+
+    for missing in ["/live/a/2.ts", "/nowhere/a/1.ts", "/favicon.ico"] {
+        let response = path.get(missing).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{missing}");
+        assert!(response.text().await.unwrap().len() < 200);
+    }
+    assert_eq!(path.origin.count("/vod/a/1.ts").sent, 1);
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_page_may_read_and_nobody_may_write() {
+    let path = Path::open().await;
+    path.put("1.ts", bytes(10));
+    let preflight = path.ask(Method::OPTIONS, "/live/1.ts").header("origin", "https://player.example").send().await.unwrap();
+    assert_eq!(preflight.status(), StatusCode::NO_CONTENT);
+    assert_eq!(header(&preflight, "access-control-allow-methods"), "GET, HEAD, OPTIONS");
+    assert_eq!(header(&preflight, "access-control-allow-origin"), "*");
+    for asked in ["/live/1.ts", "/live/none.ts", "/"] {
+        let response = path.get(asked).await;
+        assert_eq!(header(&response, "access-control-allow-origin"), "*", "{asked}");
+        assert!(header(&response, "access-control-expose-headers").contains("Content-Range"), "{asked}");
+    }
+    let post = path.ask(Method::POST, "/live/1.ts").send().await.unwrap();
+    assert_eq!((post.status(), header(&post, "allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, OPTIONS"));
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn playlists_lead_to_the_gateway_and_segments_come_ahead() {
+    let path = Path::open().await;
+    let playlist = |base: &str| {
+        let mut text = String::from("#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:2\n#EXT-X-UNKNOWN:X=\"y\"\n");
+        for number in 0..6 {
+            text += &format!("#EXTINF:2,\n{base}s{number}.ts?t={number}\n");
+        }
+        text + "#EXT-X-ENDLIST\n"
+    };
+    let host = path.origin.url();
+    path.put("v.m3u8", playlist(&format!("{host}vod/bunny/")));
+    path.put("elsewhere.m3u8", playlist("https://cdn.invalid/x/"));
+    for number in 0..6 {
+        path.put(&format!("bunny/s{number}.ts"), bytes(20_000 + number));
+    }
+
+    let response = path.get("/live/v.m3u8?session=1").await;
+    assert_eq!(header(&response, "content-type"), "application/vnd.apple.mpegurl");
+    assert_eq!(header(&response, "cache-control"), "no-cache");
+    assert_eq!(response.text().await.unwrap(), playlist("/live/bunny/"));
+    assert_eq!(path.get("/live/elsewhere.m3u8").await.text().await.unwrap(), playlist("https://cdn.invalid/x/"));
+
+    // The gateway asks for the first ones by itself, and for those after the one that a player asks for.
+    let ahead = gateway::Config::default().ahead_segments;
+    until(|| (0..ahead).all(|number| path.origin.count(&format!("/vod/bunny/s{number}.ts")).sent == 1)).await;
+    assert_eq!(path.get("/live/bunny/s2.ts?t=2").await.bytes().await.unwrap(), bytes(20_002));
+    until(|| path.origin.count("/vod/bunny/s5.ts").sent == 1).await;
+
+    let head = path.ask(Method::HEAD, "/live/v.m3u8").send().await.unwrap();
+    assert_eq!(header(&head, "content-length"), playlist("/live/bunny/").len().to_string());
+    let part = path.range("/live/v.m3u8", "bytes=0-6").await;
+    assert_eq!((part.status(), part.text().await.unwrap().as_str()), (StatusCode::PARTIAL_CONTENT, "#EXTM3U"));
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_requests_than_there_are_places_are_told_to_come_again() {
+    let path = Path::with(gateway::Config { requests_max: 0, ..gateway::Config::default() }).await;
+    let response = path.get("/live/1.ts").await;
+    assert_eq!((response.status(), header(&response, "retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"));
+    assert_eq!(path.get("/").await.status(), StatusCode::OK);
+    path.close().await;
+}
+
+async fn until(mut done: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("it did not happen within 30 s");
 }

@@ -1,0 +1,246 @@
+//! The whole system in one process: origin, server, lossy paths and peers, and a comparison of what came out with what went in.
+//!
+//! Everything is on loopback and on ports of the system's choice. The stream goes over datagrams, so that QUIC repairs none of
+//! its losses: what the network drops is replaced by further coded blocks, and the table at the end says how many. Each peer has
+//! a lossy path of its own, seeded by its number, and plays the clip as a player would: master playlist, media playlist, then
+//! segment after segment with the next one on its way.
+
+mod screen;
+mod table;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+
+use self::screen::{Line, Screen};
+use super::clip;
+use super::lossy::{self, Direction, Link};
+use super::origin::Origin;
+use crate::peer::gateway::{self, Gateway};
+use crate::peer::playlist::{self, Media};
+use crate::peer::{self, Client};
+use crate::server::{self, Server};
+use crate::telemetry::{self, Readiness};
+use crate::tls::{ServerIdentity, Trust};
+use crate::{config, stream};
+
+pub use table::Row;
+
+/// What to show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Peers that fetch the stream at the same time.
+    pub peers: u16,
+    /// Probability that a datagram is lost, each way, 0 to 1.
+    pub loss: f64,
+    /// How long a datagram takes, each way.
+    pub delay: Duration,
+    /// What the dice of the lossy paths are seeded with.
+    pub seed: u64,
+    /// Whether a gateway is left running at the end, behind one more lossy path, until interrupted.
+    pub keep: bool,
+    /// Where that gateway listens.
+    pub gateway: SocketAddr,
+    /// Whether progress and the table are printed.
+    pub quiet: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            peers: 3,
+            loss: 0.1,
+            delay: Duration::from_millis(10),
+            seed: 1,
+            keep: false,
+            gateway: gateway::Config::default().listen,
+            quiet: false,
+        }
+    }
+}
+
+/// What came out of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// One row a peer.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether every peer got every segment byte for byte.
+    pub fn is_complete(&self) -> bool {
+        self.rows.iter().all(|row| row.segments == row.segments_expected)
+    }
+}
+
+/// Why there is nothing to report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The embedded origin or a lossy path.
+    #[error("cannot open a port on loopback: {0}")]
+    Loopback(#[from] io::Error),
+    /// The server.
+    #[error("the server did not start: {0}")]
+    Server(#[from] server::Error),
+    /// A peer.
+    #[error("peer {0}: {1}")]
+    Peer(u16, #[source] peer::Error),
+    /// A peer got something else than the clip's playlists.
+    #[error("peer {0} got a playlist that is not the clip's")]
+    Playlist(u16),
+    /// The gateway of `keep`.
+    #[error("the gateway did not start: {0}")]
+    Gateway(#[from] gateway::Error),
+}
+
+/// Runs the demo and prints the table. Whether all is well is the report's [`is_complete`](Report::is_complete).
+pub async fn run(options: Options) -> Result<Report, Error> {
+    let origin = Origin::of_clip().await?;
+    let server = Loopback::start(&origin).await?;
+    let screen = Screen::start(options.quiet);
+    screen.say(&format!(
+        "origin {}  server ncs://{}  metrics http://{}/metrics\n{} peers, each behind {:.0} % loss and {} ms each way\n",
+        origin.url(),
+        server.address,
+        server.metrics.address(),
+        options.peers,
+        options.loss * 100.0,
+        options.delay.as_millis(),
+    ));
+    let peers = (1..=options.peers).map(|number| Peer::start(number, &options, &server));
+    let peers = peers.collect::<Result<Vec<_>, Error>>()?;
+    let rows = try_join_all(peers.into_iter().map(|peer| peer.play(screen.line()))).await?;
+    let report = Report { rows };
+    screen.end(&report.to_string());
+    if options.keep {
+        keep(&options, &server, &screen).await?;
+    }
+    server.end().await;
+    Ok(report)
+}
+
+/// The server with everything that a process of its own would have, on loopback.
+struct Loopback {
+    server: Server,
+    metrics: telemetry::Listener,
+    address: SocketAddr,
+    trust: Trust,
+}
+
+impl Loopback {
+    async fn start(origin: &Origin) -> Result<Self, Error> {
+        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut config = config::Config::default();
+        config.endpoint.listen = vec![free];
+        config.telemetry.listen = free;
+        // A block and its header fit the first datagram, and an explicit vector would too.
+        let stream = stream::Config { origin: Some(origin.url()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
+        config.stream.insert(STREAM.into(), stream);
+        let identity = ServerIdentity::ephemeral().map_err(server::Error::from)?;
+        let trust = Trust::Fingerprint(identity.fingerprint());
+        let registry = telemetry::registry().map_err(server::Error::from)?;
+        let readiness = Readiness::new();
+        let metrics = telemetry::serve(&config.telemetry, registry.clone(), readiness.clone()).map_err(server::Error::from)?;
+        let server = Server::start(config, identity, &registry, readiness).await?;
+        let address = server.addresses().first().copied().unwrap_or(free);
+        Ok(Self { server, metrics, address, trust })
+    }
+
+    async fn end(self) {
+        self.server.drain(DRAIN).await;
+    }
+}
+
+/// One peer and its path to the server.
+struct Peer {
+    number: u16,
+    link: Link,
+    trust: Trust,
+}
+
+impl Peer {
+    fn start(number: u16, options: &Options, server: &Loopback) -> Result<Self, Error> {
+        let direction = Direction { loss: options.loss, delay: options.delay, ..Direction::default() };
+        let seed = options.seed.wrapping_mul(1000).wrapping_add(number.into());
+        let config = lossy::Config { server: server.address, seed, to_server: direction, to_client: direction };
+        let link = Link::start(config)?;
+        Ok(Self { number, link, trust: server.trust })
+    }
+
+    async fn connect(&self) -> Result<Client, Error> {
+        let at = self.link.address();
+        let server = peer::Server { host: at.ip().to_string(), port: at.port() };
+        let config = peer::Config::new(server, self.trust);
+        Client::connect(config).await.map_err(|error| Error::Peer(self.number, error))
+    }
+
+    async fn play(self, line: Line) -> Result<Row, Error> {
+        let begun = Instant::now();
+        let client = self.connect().await?;
+        let watching = line.watch(self.number, client.stats());
+        let master = self.text(&client, clip::MASTER).await?;
+        let playlist = playlist::uris(&master).next().ok_or(Error::Playlist(self.number))?;
+        let text = self.text(&client, playlist).await?;
+        let media = Media::parse(text.as_bytes()).ok_or(Error::Playlist(self.number))?;
+        let names = media.maps.iter().chain(&media.segments).map(|file| file.uri.as_str()).collect::<Vec<_>>();
+        let (mut segments, mut bytes) = (0, 0);
+        for (place, name) in names.iter().enumerate() {
+            if let Some(next) = names.get(place + 1) {
+                client.prefetch(&path(next), None);
+            }
+            let got = self.fetch(&client, name).await?;
+            bytes += got.len() as u64;
+            segments += usize::from(clip::segments().any(|file| file.name == *name && is_same(&got, file.bytes)));
+        }
+        let time = begun.elapsed();
+        drop(watching);
+        tokio::time::sleep(LAST_STATS).await;
+        let stats = client.stats().borrow().clone();
+        Ok(Row::new(self.number, segments, clip::segments().count(), bytes, &stats, time))
+    }
+
+    async fn text(&self, client: &Client, name: &str) -> Result<String, Error> {
+        let bytes = self.fetch(client, name).await?;
+        String::from_utf8(bytes).map_err(|_| Error::Playlist(self.number))
+    }
+
+    async fn fetch(&self, client: &Client, name: &str) -> Result<Vec<u8>, Error> {
+        let failed = |error| Error::Peer(self.number, error);
+        client.open(&path(name), None).await.map_err(failed)?.read_to_end().await.map_err(failed)
+    }
+}
+
+/// Hashes, as everything here that claims to be the same does.
+fn is_same(got: &[u8], origin: &[u8]) -> bool {
+    blake3::hash(got) == blake3::hash(origin)
+}
+
+/// The path of a file of the clip at the server and at the gateway.
+fn path(name: &str) -> String {
+    format!("/{STREAM}/{name}")
+}
+
+/// A gateway for players, through one more lossy path.
+async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(), Error> {
+    let peer = Peer::start(0, options, server)?;
+    let client = peer.connect().await?;
+    let gateway = Gateway::start(gateway::Config { listen: options.gateway, ..Default::default() }, client).await?;
+    let url = gateway.url(&path(clip::MASTER));
+    screen.say(&format!(
+        "\nThe stream through {:.0} % loss, until Ctrl-C:\n  ffplay {url}\n  vlc {url}\n  browser: {}?play={}\n",
+        options.loss * 100.0,
+        gateway.url("/"),
+        path(clip::MASTER),
+    ));
+    let _ = tokio::signal::ctrl_c().await;
+    gateway.stop(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+const STREAM: &str = "demo";
+/// Within which statistics have caught up with what they count.
+const LAST_STATS: Duration = Duration::from_millis(200);
+/// How long peers may take to leave.
+const DRAIN: Duration = Duration::from_secs(1);
