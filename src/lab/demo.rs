@@ -136,8 +136,7 @@ impl Loopback {
         config.endpoint.listen = vec![free];
         config.telemetry.listen = free;
         // A block and its header fit the first datagram, and an explicit vector would too.
-        let stream =
-            stream::Config { origin: Some(origin.url()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
+        let stream = stream::Config { origin: Some(origin.url()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
         config.stream.insert(STREAM.into(), stream);
         let identity = ServerIdentity::ephemeral().map_err(server::Error::from)?;
         let trust = Trust::Fingerprint(identity.fingerprint());
@@ -188,6 +187,7 @@ impl Peer {
         let names = media.maps.iter().chain(&media.segments).map(|file| file.uri.as_str()).collect::<Vec<_>>();
         let (mut segments, mut bytes) = (0, 0);
         for (place, name) in names.iter().enumerate() {
+            watching.at(place + 1, names.len());
             if let Some(next) = names.get(place + 1) {
                 client.prefetch(&path(next), None);
             }
