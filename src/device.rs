@@ -5,7 +5,7 @@
 //! [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them. The back end decides nothing: which rows
 //! is the codec's business, when is the encoder's. In which form a segment is held is the back end's secret, one form a run.
 //!
-//! Two bounded queues lead to the thread, batches and loads. Batches go first, but after [`BATCHES_IN_A_ROW`] of them a waiting
+//! Two bounded queues lead to the thread, batches and loads. Batches go first, but after `BATCHES_IN_A_ROW` of them a waiting
 //! load gets its turn, so that neither waits for long. When a queue is full the caller waits. A batch always comes back, done or
 //! with an error.
 

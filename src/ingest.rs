@@ -202,8 +202,6 @@ pub struct Change {
     pub path: ObjectPath,
     /// What happened to it.
     pub kind: ChangeKind,
-    /// Of the complete object; empty if it is not.
-    pub validators: Validators,
 }
 
 /// What happened to an object.

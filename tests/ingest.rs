@@ -72,6 +72,7 @@ impl Server {
     }
 
     /// The sum of a counter or gauge over the series that have this label value, or all.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are small and positive")]
     fn metric(&self, name: &str, value: Option<&str>) -> u64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
@@ -538,8 +539,9 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
         }
         let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
         assert_eq!((resolved.path.as_str(), resolved.id), (format!("/live/v/seg{number}.ts").as_str(), id(number)));
-        let held = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
-        assert_eq!((held.lease.id, held.birth.is_some()), (id(number), true));
+        let arrival = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
+        let held = server.library.find(&id(number)).unwrap();
+        assert_eq!((arrival.segment, &*arrival.stream, held.birth.is_some()), (held.lease.key, "live", true));
     }
     assert!(origin.asked("/base/v/seg0.ts").is_empty());
     assert_eq!(origin.asked("/base/v/seg5.ts").len(), 1);

@@ -1,7 +1,7 @@
 //! Row operations for each instruction set, behind one table of functions.
 //!
 //! [`Kernels`] is made only where the processor has the instruction set it names, so a value of it is the permission to call.
-//! Every instruction set fills the same [`Table`]; its file holds what differs (the vector, how a product is made, how many rows
+//! Every instruction set fills the same `Table`; its file holds what differs (the vector, how a product is made, how many rows
 //! fit into the registers) and the macro `kernels!` below holds what does not (the loops).
 //!
 //! `combine` is the one that counts. It keeps R rows times C vectors of sums in registers while it walks down the n pieces of a

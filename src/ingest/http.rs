@@ -211,7 +211,7 @@ impl Http {
     async fn head(&self, response: Response, max: u64) -> Result<Fetched, Error> {
         let announced = framed(&response)?;
         let description = Description::of(&response);
-        let mut bytes = self.read(response, announced.map_or(max.saturating_add(1), |length| length.min(max))).await?;
+        let mut bytes = self.read(response, announced.map_or_else(|| max.saturating_add(1), |length| length.min(max))).await?;
         let read = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         match announced {
             Some(length) => {

@@ -23,11 +23,14 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Size and time, which copies of a directory on several machines can share.
+    /// Size, time and number of the file.
     pub fn validators(&self) -> Validators {
         let modified =
             self.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
-        Validators { etag: Some(format!("\"{:x}-{:x}\"", self.length, modified.as_nanos())), last_modified: None }
+        Validators {
+            etag: Some(format!("\"{:x}-{:x}-{:x}\"", self.length, modified.as_nanos(), self.inode)),
+            last_modified: None,
+        }
     }
 }
 
@@ -64,7 +67,7 @@ impl Tracker {
         file.is_open = true;
         file.since = now;
         file.stat = None;
-        file.complete.take().map(|_| incomplete(path, ChangeKind::Written))
+        file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
     }
 
     /// The writer of a file closed it, or it was moved into place.
@@ -80,7 +83,7 @@ impl Tracker {
     pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
         let file = self.files.remove(path)?;
         let was_known = file.complete.is_some() || file.is_open;
-        was_known.then(|| incomplete(path, ChangeKind::Gone))
+        was_known.then(|| Change { path: path.clone(), kind: ChangeKind::Gone })
     }
 
     /// Events were lost: nothing is known of open files any more.
@@ -148,12 +151,8 @@ impl File {
             return None;
         }
         self.complete = Some((stat, now));
-        Some(Change { path: path.clone(), kind: ChangeKind::Complete, validators: stat.validators() })
+        Some(Change { path: path.clone(), kind: ChangeKind::Complete })
     }
-}
-
-fn incomplete(path: &ObjectPath, kind: ChangeKind) -> Change {
-    Change { path: path.clone(), kind, validators: Validators::default() }
 }
 
 #[cfg(test)]

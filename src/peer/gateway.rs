@@ -16,10 +16,11 @@ mod answer;
 mod listener;
 mod origins;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -100,7 +101,9 @@ impl Gateway {
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let listener = Bounded::new(listener, config.connections_max);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|this| Shared {
+            this: this.clone(),
+            followed: Mutex::default(),
             client,
             places: Arc::new(Semaphore::new(config.requests_max)),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
@@ -142,6 +145,10 @@ impl Drop for Gateway {
 
 #[derive(Debug)]
 struct Shared {
+    /// For tasks that must not keep the gateway running.
+    this: Weak<Self>,
+    /// Streams whose new segments the server announces to us.
+    followed: Mutex<HashSet<String>>,
     config: Config,
     client: Client,
     places: Arc<Semaphore>,
@@ -265,8 +272,11 @@ impl Shared {
             _ => bytes.freeze(),
         };
         if let Some(media) = Media::parse(&bytes) {
-            let wanted = self.ahead().learn(path, &media);
+            let wanted = self.ahead().learn(path, &media, Instant::now());
             self.prefetch(wanted);
+            if !media.ended {
+                self.follow(path);
+            }
         }
         let tag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
@@ -305,6 +315,49 @@ impl Shared {
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) {
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
+    }
+
+    /// Has the server tell of new segments of a live stream that is played, so that they are on their way before the player reads its
+    /// playlist again. Ends when nobody plays the stream any more.
+    fn follow(&self, path: &str) {
+        let Some(stream) = path.split('/').nth(1).filter(|stream| !stream.is_empty()) else { return };
+        let mut followed = self.followed();
+        if !followed.insert(stream.to_owned()) {
+            return;
+        }
+        drop(followed);
+        let (gateway, client, stream) = (self.this.clone(), self.client.clone(), stream.to_owned());
+        tokio::spawn(async move {
+            // A server that announces nothing is asked again when the playlist is read again.
+            if let Ok(mut news) = client.subscribe(&stream).await {
+                while let Some((path, meta)) = news.recv().await {
+                    let Some(gateway) = gateway.upgrade() else { return };
+                    if !gateway.announced(&stream, path, &meta) {
+                        break;
+                    }
+                }
+            }
+            if let Some(gateway) = gateway.upgrade() {
+                gateway.followed().remove(&stream);
+            }
+        });
+    }
+
+    /// Fetches an announced segment if a player will ask for it. False if nobody plays the stream.
+    fn announced(&self, stream: &str, path: String, meta: &peer::Meta) -> bool {
+        let now = Instant::now();
+        let whole = meta.offset == 0 && meta.object_length.is_none_or(|length| length == meta.length);
+        let range = (!whole).then(|| meta.offset..meta.offset + meta.length);
+        let wanted = Wanted { path, range };
+        let fetch = self.ahead().announced(&wanted, now);
+        if fetch {
+            self.prefetch(vec![wanted]);
+        }
+        fetch || self.ahead().plays_live(stream, now)
+    }
+
+    fn followed(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prefetch(&self, wanted: Vec<Wanted>) {

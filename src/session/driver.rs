@@ -100,7 +100,10 @@ enum Answer {
     Subscribed(u64, Result<broadcast::Receiver<Arc<Resolved>>, Refusal>),
 }
 
-type Pending<T> = FuturesUnordered<Pin<Box<dyn Future<Output = T> + Send>>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Pending<T> = FuturesUnordered<BoxFuture<T>>;
+/// A subscription: its request, and where its announcements come from.
+type Announcements = (u64, broadcast::Receiver<Arc<Resolved>>);
 
 struct Session {
     id: SessionId,
@@ -111,11 +114,11 @@ struct Session {
     frames: frame::Reader,
     control: Option<SendStream>,
     answers: Pending<Answer>,
-    announcements: Pending<(u64, broadcast::Receiver<Arc<Resolved>>, Option<Arc<Resolved>>)>,
+    announcements: Pending<(Announcements, Option<Arc<Resolved>>)>,
     writes: Pending<Written>,
     deliveries: Pending<()>,
     streams: HashMap<u16, RequestStream>,
-    datagrams: Option<Pin<Box<dyn Future<Output = Result<(), SendDatagramError>> + Send>>>,
+    datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     draining: Option<Instant>,
 }
 
@@ -185,7 +188,7 @@ impl Session {
             tokio::select! {
                 chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
                 Some(answer) = self.answers.next() => self.answered(answer)?,
-                Some((request, receiver, news)) = self.announcements.next() => self.announced(request, receiver, news),
+                Some((announcements, news)) = self.announcements.next() => self.announced(announcements, news),
                 Some(written) = self.writes.next() => self.written(written)?,
                 Some(()) = self.deliveries.next() => {}
                 result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
@@ -267,30 +270,30 @@ impl Session {
             Answer::Found(ticket, held) => self.proto.found(now, ticket, held)?,
             Answer::Subscribed(request, Ok(receiver)) => {
                 self.proto.subscribed(request, Ok(()));
-                self.listen(request, receiver);
+                self.listen((request, receiver));
             }
             Answer::Subscribed(request, Err(refusal)) => self.proto.subscribed(request, Err(refusal)),
         }
         Ok(())
     }
 
-    fn listen(&self, request: u64, mut receiver: broadcast::Receiver<Arc<Resolved>>) {
+    fn listen(&self, (request, mut receiver): Announcements) {
         self.announcements.push(Box::pin(async move {
             loop {
                 match receiver.recv().await {
-                    Ok(news) => return (request, receiver, Some(news)),
+                    Ok(news) => return ((request, receiver), Some(news)),
                     // The peer was slow; it learns of the newest segments.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return (request, receiver, None),
+                    Err(broadcast::error::RecvError::Closed) => return ((request, receiver), None),
                 }
             }
         }));
     }
 
-    fn announced(&mut self, request: u64, receiver: broadcast::Receiver<Arc<Resolved>>, news: Option<Arc<Resolved>>) {
+    fn announced(&mut self, announcements: Announcements, news: Option<Arc<Resolved>>) {
         let Some(news) = news else { return };
-        if self.proto.announced(Instant::now(), request, Arc::unwrap_or_clone(news)) {
-            self.listen(request, receiver);
+        if self.proto.announced(Instant::now(), announcements.0, Arc::unwrap_or_clone(news)) {
+            self.listen(announcements);
         }
     }
 
@@ -505,9 +508,7 @@ fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
 }
 
-async fn leaving(
-    datagrams: &mut Option<Pin<Box<dyn Future<Output = Result<(), SendDatagramError>> + Send>>>,
-) -> Result<(), SendDatagramError> {
+async fn leaving(datagrams: &mut Option<BoxFuture<Result<(), SendDatagramError>>>) -> Result<(), SendDatagramError> {
     match datagrams {
         Some(sending) => sending.await,
         None => std::future::pending().await,

@@ -221,6 +221,15 @@ impl Catalogue {
         }
     }
 
+    /// The same, where the origin cannot be trusted to know whether the document has changed: a file that is written twice
+    /// within one tick of the file system's clock looks the same.
+    pub(super) fn distrust(&mut self, path: &ObjectPath) {
+        self.doubt(path);
+        if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
+            document.description.validators = Validators::default();
+        }
+    }
+
     /// Forgets a path. Returns the segments that it led to.
     pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<SegmentId> {
         self.missing.remove(path);
@@ -228,14 +237,6 @@ impl Catalogue {
         self.by_use.remove(&entry.used);
         self.bytes -= entry.known.bytes();
         entry.known.ids(None)
-    }
-
-    /// Forgets a path unless it is known to be this version.
-    pub(super) fn forget_unless(&mut self, path: &ObjectPath, validators: &Validators) -> Vec<SegmentId> {
-        match self.entries.get(path).map(|entry| &entry.known) {
-            Some(Known::Segments { description, .. }) if description.validators == *validators => Vec::new(),
-            _ => self.forget(path),
-        }
     }
 
     /// Forgets every object in these directories. Returns the segments that they were.

@@ -25,7 +25,7 @@ pub(super) async fn follow(point: Arc<Point>) {
             },
             () = tokio::time::sleep_until(next_look.into()), if !is_told => {
                 for path in point.planner().due(Instant::now()) {
-                    tokio::spawn(Arc::clone(&point).refresh(path));
+                    tokio::spawn(Arc::clone(&point).refresh(path, false));
                 }
             }
             () = point.planned.notified() => {}
@@ -44,21 +44,21 @@ async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {
 /// Does what a change in a directory asks for. A segment that a live playlist will list is left to the playlist, which is
 /// written after it.
 fn heed(point: &Arc<Point>, change: Change, now: Instant) {
-    let Change { path, kind, validators } = change;
+    let Change { path, kind } = change;
     let is_mutable = point.is_mutable(&path);
     match kind {
         ChangeKind::Present | ChangeKind::Complete if is_mutable => {
-            tokio::spawn(Arc::clone(point).refresh(path));
+            tokio::spawn(Arc::clone(point).refresh(path, true));
         }
         ChangeKind::Present => {}
         ChangeKind::Complete => {
-            point.invalidate(&path, &validators, now);
+            point.invalidate(&path, now);
             if point.settings().prefetch > 0 && !point.planner().governs(path.parent()) {
                 point.prefetch(vec![Cut { path, range: None }]);
             }
         }
-        ChangeKind::Written if is_mutable => point.catalogue().doubt(&path),
-        ChangeKind::Written => point.invalidate(&path, &validators, now),
+        ChangeKind::Written if is_mutable => point.catalogue().distrust(&path),
+        ChangeKind::Written => point.invalidate(&path, now),
         ChangeKind::Gone if is_mutable => point.drop_document(&path, now),
         ChangeKind::Gone => point.let_go(&Cut { path, range: None }, now),
     }

@@ -441,9 +441,9 @@ impl Point {
         ids.iter().for_each(|id| self.shared.store.expire(id, at));
     }
 
-    /// Forgets what a path was, unless it is known to be this version.
-    pub(super) fn invalidate(&self, path: &ObjectPath, validators: &ingest::Validators, now: Instant) {
-        let ids = self.catalogue().forget_unless(path, validators);
+    /// Forgets what a path was.
+    pub(super) fn invalidate(&self, path: &ObjectPath, now: Instant) {
+        let ids = self.catalogue().forget(path);
         ids.iter().for_each(|id| self.shared.store.expire(id, now));
     }
 
@@ -501,14 +501,17 @@ impl Point {
         let _ = self.announced.send(resolved);
     }
 
-    /// Asks the origin for a mutable object whatever its age.
-    pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath) {
+    /// Asks the origin for a mutable object whatever its age, and for all of it if it is known to have changed.
+    pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath, has_changed: bool) {
         let errand = Errand::Document(path.clone());
         let under_way = lock(&self.flights).get(&errand).cloned();
         if let Some(landing) = under_way {
             let _ = self.wait(landing).await;
         }
-        self.catalogue().doubt(&path);
+        match has_changed {
+            true => self.catalogue().distrust(&path),
+            false => self.catalogue().doubt(&path),
+        }
         let outcome = match self.begin(errand, false) {
             Ok(landing) => self.wait(landing).await,
             Err(refusal) => Err(refusal),

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::media::Frames;
@@ -30,9 +30,12 @@ pub(crate) fn missing(tools: &[&str]) -> bool {
 }
 
 fn namespaces_work() -> bool {
-    let name = format!("nct{}", std::process::id());
-    let made = run("ip", &["netns", "add", &name]).is_ok();
-    made && run("ip", &["netns", "del", &name]).is_ok()
+    static WORK: OnceLock<bool> = OnceLock::new();
+    *WORK.get_or_init(|| {
+        let name = format!("nct{}", std::process::id());
+        let made = run("ip", &["netns", "add", &name]).is_ok();
+        made && run("ip", &["netns", "del", &name]).is_ok()
+    })
 }
 
 /// How the stream's blocks travel.
@@ -255,7 +258,7 @@ impl Lab {
             let (bound, count) = line.strip_prefix(&format!("{name}_bucket{{le=\""))?.split_once("\"} ")?;
             Some((bound.parse().unwrap_or(f64::INFINITY), count.parse().ok()?))
         });
-        Latency { count: value(&metrics, &format!("{name}_count")) as u64, buckets: buckets.collect() }
+        Latency { count: value(&metrics, &format!("{name}_count")), buckets: buckets.collect() }
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -276,19 +279,19 @@ pub(crate) struct Clock {
 /// A histogram as Prometheus shows it: how many were at most so long.
 #[derive(Debug)]
 pub(crate) struct Latency {
-    pub(crate) count: u64,
-    buckets: Vec<(f64, u64)>,
+    pub(crate) count: f64,
+    buckets: Vec<(f64, f64)>,
 }
 
 impl Latency {
     pub(crate) fn all_below(&self, seconds: f64) -> bool {
-        self.buckets.iter().any(|(bound, count)| *bound <= seconds && *count == self.count)
+        self.buckets.iter().any(|(bound, count)| *bound <= seconds && *count >= self.count)
     }
 }
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reached = |(_, count): &&(f64, u64)| *count == self.count;
+        let reached = |(_, count): &&(f64, f64)| *count >= self.count;
         let all = self.buckets.iter().find(reached).map_or(f64::INFINITY, |(bound, _)| *bound);
         write!(f, "{} segments, all within {:.0} ms", self.count, all * 1e3)
     }

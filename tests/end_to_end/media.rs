@@ -39,6 +39,7 @@ fn sources(rate: u32) -> Vec<String> {
         .to_vec()
 }
 
+/// Without perceptual noise substitution, which makes a decoder that joins in the middle draw other noise.
 fn codecs(gop: u32) -> Vec<String> {
     let gop = gop.to_string();
     let options = [
@@ -60,6 +61,8 @@ fn codecs(gop: u32) -> Vec<String> {
         "0",
         "-c:a",
         "aac",
+        "-aac_pns",
+        "0",
         "-b:a",
         "64k",
     ];

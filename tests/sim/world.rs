@@ -22,6 +22,8 @@ use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Delivery, Hello};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::link::{Conditions, Link};
 
@@ -71,8 +73,11 @@ pub(crate) struct World {
     pub(crate) announced: Vec<String>,
     pub(crate) sent: Sent,
     /// Called for each block about to be sent; true drops it on the way.
-    pub(crate) doom: Box<dyn FnMut(&Sent, bool) -> bool>,
+    pub(crate) doom: Doom,
 }
+
+/// Given what was sent before, and whether this one says that it is the last.
+type Doom = Box<dyn FnMut(&Sent, bool) -> bool>;
 
 struct Server {
     proto: session::Proto,
@@ -176,8 +181,9 @@ impl World {
     /// Publishes bytes that no other path has, to be sent coded.
     pub(crate) fn publish(&mut self, path: &str, length: usize, block_bytes: u32, n_max: u16) -> Bytes {
         let key = self.library.len() as u64;
-        let bytes: Bytes =
-            (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(key * 7919) >> 11) as u8).collect();
+        let mut bytes = vec![0; length];
+        StdRng::seed_from_u64(key).fill(&mut bytes[..]);
+        let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
         let held = Held { lease, first_pass: self.setup.first_pass, birth: None };

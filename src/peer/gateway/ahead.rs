@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use url::Url;
 
@@ -25,6 +26,8 @@ pub(super) struct Ahead {
 #[derive(Debug)]
 struct Known {
     path: String,
+    ended: bool,
+    read_at: Instant,
     order: Vec<Wanted>,
     places: HashMap<Wanted, usize>,
     /// What was answered already, so that nothing is fetched ahead twice; forgotten with the window.
@@ -39,7 +42,7 @@ impl Ahead {
 
     /// A media playlist passed. Answers where a player that has just opened it will start, and what it has to have for that;
     /// for one that was read before, what is new at the live edge.
-    pub(super) fn learn(&mut self, path: &str, media: &Media) -> Vec<Wanted> {
+    pub(super) fn learn(&mut self, path: &str, media: &Media, now: Instant) -> Vec<Wanted> {
         let resolve = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
         let order = resolve(&media.segments);
         let places = order.iter().cloned().enumerate().map(|(place, wanted)| (wanted, place)).collect();
@@ -48,7 +51,7 @@ impl Ahead {
         let start = if media.ended { 0 } else { order.len().saturating_sub(self.depth) };
         let first_seen = answered.is_empty();
         let mut answer = if first_seen { resolve(&media.maps) } else { Vec::new() };
-        let known = Known { path: path.to_owned(), order, places, answered };
+        let known = Known { path: path.to_owned(), ended: media.ended, read_at: now, order, places, answered };
         self.playlists.push_back(known);
         if self.playlists.len() > PLAYLISTS_MAX {
             self.playlists.pop_front();
@@ -70,6 +73,23 @@ impl Ahead {
         })
     }
 
+    /// Whether a live playlist of this stream was read lately.
+    pub(super) fn plays_live(&self, stream: &str, now: Instant) -> bool {
+        self.live(now).any(|known| known.path.split('/').nth(1) == Some(stream))
+    }
+
+    /// A new segment of a stream was announced. Whether a player will ask for it: a live playlist that was read lately names its
+    /// segments alike but for their numbers, so that other renditions are not fetched.
+    pub(super) fn announced(&mut self, announced: &Wanted, now: Instant) -> bool {
+        let alike = |known: &&mut Known| known.order.last().is_some_and(|last| stem(&last.path) == stem(&announced.path));
+        let live = self.playlists.iter_mut().filter(|known| known.is_live(now));
+        live.rev().find(alike).is_some_and(|known| known.answered.insert(announced.clone()))
+    }
+
+    fn live(&self, now: Instant) -> impl Iterator<Item = &Known> {
+        self.playlists.iter().filter(move |known| known.is_live(now))
+    }
+
     fn forget(&mut self, path: &str) -> Option<Known> {
         let place = self.playlists.iter().position(|known| known.path == path)?;
         self.playlists.remove(place)
@@ -77,6 +97,10 @@ impl Ahead {
 }
 
 impl Known {
+    fn is_live(&self, now: Instant) -> bool {
+        !self.ended && now.saturating_duration_since(self.read_at) < PLAYING_FOR
+    }
+
     fn take(&mut self, start: usize, depth: usize) -> Vec<Wanted> {
         let coming = self.order.iter().skip(start).take(depth);
         let new = coming.filter(|wanted| !self.answered.contains(wanted)).cloned().collect::<Vec<_>>();
@@ -93,6 +117,14 @@ fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
     let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
     same.then(|| Wanted { path: format!("{}{query}", url.path()), range: upcoming.range.clone() })
 }
+
+/// A path without its numbers: what the segments of a rendition have in common.
+fn stem(path: &str) -> String {
+    path.chars().filter(|character| !character.is_ascii_digit()).collect()
+}
+
+/// How long after its last read a live playlist counts as played.
+const PLAYING_FOR: Duration = Duration::from_secs(30);
 
 /// Playlists remembered: a player switches between the renditions of a few streams.
 const PLAYLISTS_MAX: usize = 32;
@@ -121,21 +153,33 @@ mod tests {
     #[test]
     fn a_recording_is_fetched_from_its_start_and_then_ahead_of_the_player() {
         let mut ahead = Ahead::new(2);
-        let first = ahead.learn("/live/a/v.m3u8", &media(0..9, true));
+        let first = ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now());
         assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s0.m4s?t=1", "/live/a/s1.m4s?t=1"]);
         assert_eq!(ahead.after(&segment(0)), [segment(2)]);
         assert_eq!(ahead.after(&segment(6)), [segment(7), segment(8)]);
         assert_eq!(ahead.after(&segment(8)), []);
-        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(0..9, true)), []);
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now()), []);
     }
 
     #[test]
     fn a_live_stream_is_fetched_at_its_edge() {
         let mut ahead = Ahead::new(2);
-        let first = ahead.learn("/live/a/v.m3u8", &media(10..16, false));
+        let first = ahead.learn("/live/a/v.m3u8", &media(10..16, false), Instant::now());
         assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s14.m4s?t=1", "/live/a/s15.m4s?t=1"]);
-        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false)), [segment(16)]);
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false), Instant::now()), [segment(16)]);
         assert_eq!(ahead.after(&segment(13)), []);
+    }
+
+    #[test]
+    fn announced_segments_are_fetched_while_their_playlist_is_played() {
+        let (mut ahead, now) = (Ahead::new(2), Instant::now());
+        ahead.learn("/live/a/v.m3u8", &media(10..16, false), now);
+        assert!(ahead.plays_live("live", now) && !ahead.plays_live("other", now));
+        assert!(ahead.announced(&segment(16), now));
+        assert!(!ahead.announced(&segment(16), now), "once");
+        assert!(!ahead.announced(&Wanted { path: "/live/b/s16.m4s?t=1".into(), range: None }, now), "another rendition");
+        assert!(!ahead.announced(&segment(17), now + PLAYING_FOR), "nobody plays it any more");
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false), now), []);
     }
 
     #[test]
@@ -150,7 +194,7 @@ mod tests {
     fn few_playlists_are_remembered() {
         let mut ahead = Ahead::new(1);
         for number in 0..100 {
-            ahead.learn(&format!("/live/{number}.m3u8"), &media(0..1, true));
+            ahead.learn(&format!("/live/{number}.m3u8"), &media(0..1, true), Instant::now());
         }
         assert_eq!(ahead.playlists.len(), PLAYLISTS_MAX);
     }
