@@ -1,6 +1,8 @@
 //! The command line of `ncserverd`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use ncserverd::bench;
@@ -8,6 +10,7 @@ use ncserverd::codec::Scheme;
 use ncserverd::config::{Sources, parse_override};
 use ncserverd::device::Threads;
 use ncserverd::gf::{Isa, RowKey};
+use ncserverd::lab::demo;
 use ncserverd::offline::{Amount, Plan, Raw};
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
@@ -84,6 +87,26 @@ pub(crate) struct Demo {
     /// Peers that fetch the stream
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) peers: u16,
+    /// How long a packet takes each way
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = humantime::parse_duration)]
+    pub(crate) delay: Duration,
+    /// Where --keep leaves the gateway for players
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+}
+
+impl Demo {
+    pub(crate) fn options(&self) -> demo::Options {
+        demo::Options {
+            peers: self.peers,
+            loss: self.loss / 100.0,
+            delay: self.delay,
+            seed: self.seed,
+            keep: self.keep,
+            gateway: self.listen,
+            quiet: false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -223,13 +246,20 @@ pub(crate) struct Decode {
 }
 
 impl Cli {
+    /// What `-v` asks for.
+    pub(crate) fn log_filter(&self) -> Option<&'static str> {
+        match self.global.verbose {
+            0 => None,
+            1 => Some("info,ncserverd=debug"),
+            _ => Some(VERBOSE),
+        }
+    }
+
     /// Where the configuration comes from: shortcuts are overrides too, and stand before `--set`, which wins.
     pub(crate) fn sources(&self) -> Sources {
         let mut overrides = Vec::new();
-        match self.global.verbose {
-            0 => {}
-            1 => overrides.push(("telemetry.log_filter".into(), "info,ncserverd=debug".into())),
-            _ => overrides.push(("telemetry.log_filter".into(), VERBOSE.into())),
+        if let Some(filter) = self.log_filter() {
+            overrides.push(("telemetry.log_filter".into(), filter.into()));
         }
         if let Some(Command::Serve(serve)) = &self.command {
             overrides.extend(serve.overrides());

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ncserverd::gf::RowKey;
-use ncserverd::{bench, config, offline, server};
+use ncserverd::lab::demo;
+use ncserverd::{bench, config, offline, server, telemetry};
 
 use crate::cli::{Cli, CodecCommand, Command, ConfigCommand};
 
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    let sources = cli.sources();
+    let (sources, filter) = (cli.sources(), cli.log_filter());
     match cli.command {
         None | Some(Command::Serve(_)) => {
             let loaded = sources.load()?;
@@ -32,7 +33,13 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
         Some(Command::Codec(command)) => codec(&command),
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
-        Some(Command::Demo(_)) => Err(Failure::Absent),
+        Some(Command::Demo(demo)) => {
+            // What the server tells an operator would run through the moving lines.
+            let logs = telemetry::Config { log_filter: filter.unwrap_or("warn").into(), ..Default::default() };
+            telemetry::init(&logs).map_err(server::Error::from)?;
+            let report = runtime()?.block_on(demo::run(demo.options()))?;
+            if report.is_complete() { Ok(()) } else { Err(Failure::Differs) }
+        }
     }
 }
 
@@ -79,8 +86,10 @@ enum Failure {
     Offline(#[from] offline::Error),
     #[error("{0}")]
     Bench(#[from] bench::Error),
-    #[error("this command is not there yet")]
-    Absent,
+    #[error("{0}")]
+    Demo(#[from] demo::Error),
+    #[error("segments are missing or differ from the origin's")]
+    Differs,
 }
 
 /// What a script or a service manager can tell apart. The help text lists them.
@@ -97,20 +106,24 @@ enum Exit {
 impl Failure {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Server(server::Error::Stream(_)) => Exit::Config,
-            Self::Server(server::Error::Telemetry(ncserverd::telemetry::Error::Filter { .. })) => Exit::Config,
-            Self::Server(server::Error::Tls(_)) => Exit::Certificate,
-            Self::Server(server::Error::Device(_)) => Exit::Device,
-            Self::Server(server::Error::Endpoint(_) | server::Error::Telemetry(ncserverd::telemetry::Error::Listen { .. })) => {
-                Exit::Listen
-            }
-            Self::Server(server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Signals(_)) => Exit::Failed,
+            Self::Config(_) => Exit::Config,
+            Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
+            Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,
             Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
             Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_)) => Exit::Device,
-            Self::Bench(bench::Error::Wrong { .. }) => Exit::Incomplete,
-            Self::Offline(_) | Self::Bench(_) => Exit::Failed,
-            Self::Runtime(_) | Self::Output(_) | Self::Absent => Exit::Failed,
+            Self::Bench(bench::Error::Wrong { .. }) | Self::Differs => Exit::Incomplete,
+            Self::Offline(_) | Self::Bench(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
+    }
+}
+
+fn exit_of(error: &server::Error) -> Exit {
+    match error {
+        server::Error::Stream(_) | server::Error::Telemetry(telemetry::Error::Filter { .. }) => Exit::Config,
+        server::Error::Tls(_) => Exit::Certificate,
+        server::Error::Device(_) => Exit::Device,
+        server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,
+        server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Signals(_) => Exit::Failed,
     }
 }
 

@@ -187,6 +187,7 @@ impl Peer {
         let names = media.maps.iter().chain(&media.segments).map(|file| file.uri.as_str()).collect::<Vec<_>>();
         let (mut segments, mut bytes) = (0, 0);
         for (place, name) in names.iter().enumerate() {
+            watching.at(place + 1, names.len());
             if let Some(next) = names.get(place + 1) {
                 client.prefetch(&path(next), None);
             }

@@ -84,7 +84,9 @@ struct Connection {
 /// Does what the command line says. What it returns is to be told to the user.
 pub async fn run(cli: Cli) -> Result<(), Failure> {
     let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
-    let logs = telemetry::Config { log_filter: (*filter).into(), log_format: telemetry::LogFormat::Pretty, ..Default::default() };
+    // What the verifier logs is in the error that follows it.
+    let filter = format!("{filter},rustls_platform_verifier=off");
+    let logs = telemetry::Config { log_filter: filter, log_format: telemetry::LogFormat::Pretty, ..Default::default() };
     telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
     match cli.command {
         Command::Fetch { server, path, output } => {
@@ -121,7 +123,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
 impl Connection {
     async fn connect(&self, server: Server) -> Result<Client, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
-        Ok(Client::connect(Config { datagrams: !self.no_datagrams, ..Config::new(server, trust) }).await?)
+        let config = Config { datagrams: !self.no_datagrams, ..Config::new(server, trust) };
+        Client::connect(config).await.map_err(|error| match error {
+            super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
+                Failure::Untrusted(reason)
+            }
+            error => error.into(),
+        })
     }
 }
 
@@ -185,6 +193,9 @@ pub enum Failure {
     /// Connecting or fetching.
     #[error("{0}")]
     Peer(#[from] super::Error),
+    /// No authority of the system vouches for the server.
+    #[error("no connection: {0}\na server without a public certificate prints its --fingerprint when it starts")]
+    Untrusted(String),
     /// Fetching to a file.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
@@ -210,6 +221,7 @@ impl Failure {
     pub fn exit(&self) -> u8 {
         match self {
             Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) => exit_of(error),
+            Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
             Self::Gateway(gateway::Error::Listen(..)) => 6,
             Self::Fetch(_) | Self::Output(_) | Self::Logs(_) | Self::Signals(_) => 1,

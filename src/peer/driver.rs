@@ -411,6 +411,8 @@ impl Driver {
             match event {
                 Event::Ready => {
                     self.stats.connected = true;
+                    self.stats.server = self.proto.server().cloned();
+                    self.publish.send_replace(self.stats.clone());
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(Ok(()));
                     }

@@ -1,7 +1,7 @@
 //! What the demo shows while it runs: one line a peer, redrawn on a terminal, printed once in a while elsewhere.
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::watch;
@@ -50,25 +50,24 @@ pub(super) struct Line {
 impl Line {
     /// Shows what the peer's statistics say until the guard is dropped.
     pub(super) fn watch(self, peer: u16, stats: watch::Receiver<Stats>) -> Watching {
-        let style = ProgressStyle::with_template("{prefix} [{bar:24}] {msg}").expect("the template is valid");
+        let style = ProgressStyle::with_template("{prefix} [{bar:20}] {msg}").expect("the template is valid");
         self.bar.set_style(style.progress_chars("=> "));
-        self.bar.set_prefix(format!("peer {peer}"));
-        Watching { task: tokio::spawn(self.follow(peer, stats)) }
+        let bar = self.bar.clone();
+        Watching { peer, bar, task: tokio::spawn(self.follow(stats)) }
     }
 
-    async fn follow(self, peer: u16, mut stats: watch::Receiver<Stats>) {
-        let begun = Instant::now();
+    async fn follow(self, mut stats: watch::Receiver<Stats>) {
         let every = if self.printed { PRINT_EVERY } else { DRAW_EVERY };
-        while stats.changed().await.is_ok() {
+        while stats.wait_for(|stats| stats.blocks_received > 0).await.is_ok() {
             let text = {
                 let stats = stats.borrow_and_update();
                 let (rank, n) = rank(&stats);
-                self.bar.set_length(n.into());
+                self.bar.set_length(n.max(1).into());
                 self.bar.set_position(rank.into());
-                describe(&stats, begun.elapsed())
+                describe(&stats)
             };
             if self.printed {
-                println!("peer {peer}  {text}");
+                println!("{}  {text}", self.bar.prefix());
             }
             self.bar.set_message(text);
             tokio::time::sleep(every).await;
@@ -79,7 +78,16 @@ impl Line {
 /// Ends the line when dropped.
 #[derive(Debug)]
 pub(super) struct Watching {
+    peer: u16,
+    bar: ProgressBar,
     task: JoinHandle<()>,
+}
+
+impl Watching {
+    /// The peer is at this segment, the first being 1.
+    pub(super) fn at(&self, segment: usize, of: usize) {
+        self.bar.set_prefix(format!("peer {}  segment {segment}/{of}", self.peer));
+    }
 }
 
 impl Drop for Watching {
@@ -88,13 +96,12 @@ impl Drop for Watching {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn describe(stats: &Stats, time: Duration) -> String {
+fn describe(stats: &Stats) -> String {
     let (rank, n) = rank(stats);
-    let rate = stats.bytes as f64 / 1e6 / time.as_secs_f64().max(0.001);
+    let Stats { blocks_received, blocks_innovative, blocks_useless, .. } = stats;
+    let rate = stats.rate / 1e6;
     format!(
-        "rank {rank:>3}/{n:<3}  blocks {:>5}  innovative {:>5}  useless {:>3}  {rate:6.2} MB/s",
-        stats.blocks_received, stats.blocks_innovative, stats.blocks_useless
+        "rank {rank:>2}/{n:<2}  blocks {blocks_received:>4}  innovative {blocks_innovative:>4}  useless {blocks_useless:>2}  {rate:5.2} MB/s"
     )
 }
 
