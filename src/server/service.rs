@@ -14,12 +14,13 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     let readiness = Readiness::new();
     readiness.not_ready("server", "starting");
     let identity = ServerIdentity::open(&loaded.config.tls)?;
-    let listener = telemetry::serve(&loaded.config.telemetry, registry.clone(), readiness.clone())?;
-    tracing::info!("metrics on http://{}/metrics", listener.address());
     for finding in &loaded.findings {
         tracing::warn!("{finding}");
     }
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
+    // After the parts have registered theirs: a scrape sees every series from the first on.
+    let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone())?;
+    tracing::info!("metrics on http://{}/metrics", listener.address());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");
     notify(&[sd_notify::NotifyState::Ready]);

@@ -192,6 +192,8 @@ impl Frames {
     pub(crate) fn contiguous(&self, played: &Self) -> Result<Contiguous, String> {
         let mut skipped_frames = 0;
         for (stream, frames) in &played.streams {
+            // The last frame is cut where the player was told to end.
+            let frames = frames.split_last().map_or(&[][..], |(_, whole)| whole);
             let source = self.streams.get(stream).ok_or_else(|| format!("stream {stream} is not in the source"))?;
             let places =
                 frames.iter().enumerate().find_map(|(at, hash)| Some((at, source.iter().position(|frame| frame == hash)?)));
