@@ -72,7 +72,6 @@ impl Server {
     }
 
     /// The sum of a counter or gauge over the series that have this label value, or all.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are small and positive")]
     fn metric(&self, name: &str, value: Option<&str>) -> u64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
