@@ -1,7 +1,7 @@
 //! `ncserverd bench`: measures the coding engine on this machine, checking bytes first.
 //!
 //! A *case* is an operation by a contender on a shape: `encode/avx512/128x4096`. Before it is measured, what it makes is
-//! compared with the definition of the field ([`oracle`]); a contender that is wrong ends the run. The contenders of an operation
+//! compared with the definition of the field (`oracle`); a contender that is wrong ends the run. The contenders of an operation
 //! on a shape take turns, round after round, so that a slow phase of the machine hits all of them. Of the rounds the median
 //! counts, and the best one is shown beside it.
 //!

@@ -30,12 +30,10 @@ use crate::wire::message::{Get, Hello};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Open requests, one for each generation under way.
+    /// Open requests, one for each generation under way; and as many questions that wait for an answer.
     pub requests_max: u16,
     /// Blocks of unspent credit of a request.
     pub credit_max: u32,
-    /// GETs that wait for an answer.
-    pub resolves_max: u16,
     /// Streams whose new segments are announced to one peer.
     pub subscriptions_max: u16,
     /// Segments that a session keeps leased because it has told its peer of them.
@@ -62,7 +60,6 @@ impl Default for Config {
         Self {
             requests_max: 32,
             credit_max: 2048,
-            resolves_max: 64,
             subscriptions_max: 8,
             known_segments_max: 64,
             window_blocks: 64,

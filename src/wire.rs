@@ -35,7 +35,7 @@ pub enum CloseCode {
     Auth,
     /// A declared limit was exceeded.
     Limit,
-    /// Blocks without credit, or control frames at a rate that no honest peer has.
+    /// Blocks without credit, or useless ones without end.
     Flood,
     /// A block was proved to be wrong.
     Pollution,

@@ -80,7 +80,7 @@ impl Server {
             value.is_none_or(|value| metric.get_label().iter().any(|label| label.value() == value))
         };
         let sum = |metric: &prometheus::proto::Metric| metric.get_counter().get_value() + metric.get_gauge().get_value();
-        family.get_metric().iter().filter(is_meant).map(sum).sum::<f64>().round() as u64
+        format!("{:.0}", family.get_metric().iter().filter(is_meant).map(sum).sum::<f64>()).parse().unwrap()
     }
 }
 

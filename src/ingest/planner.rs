@@ -118,7 +118,8 @@ impl Planner {
         let lines = Lines::read(text)?;
         match m3u8_rs::parse_playlist_res(lines.text.as_bytes()) {
             Ok(Playlist::MasterPlaylist(master)) => {
-                if master.variants.iter().filter(|variant| !variant.is_i_frame).count() != lines.uris {
+                let named = |variant: &&m3u8_rs::VariantStream| !variant.is_i_frame && !variant.uri.is_empty();
+                if master.variants.iter().filter(named).count() != lines.uris {
                     return Err(Error::Unreadable);
                 }
                 self.update_master(path, &master, now);

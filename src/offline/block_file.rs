@@ -52,8 +52,9 @@ impl Set {
 
     /// How segment `index` is cut, if the file has it and it can be.
     pub(super) fn shape(&self, index: u32) -> Option<Shape> {
-        let start = u64::from(index).checked_mul(u64::from(self.segment_bytes))?;
-        let length = self.file_bytes.checked_sub(start)?.min(u64::from(self.segment_bytes));
+        let segment_bytes = Some(u64::from(self.segment_bytes)).filter(|&bytes| bytes <= Shape::LENGTH_MAX)?;
+        let start = u64::from(index).checked_mul(segment_bytes)?;
+        let length = self.file_bytes.checked_sub(start)?.min(segment_bytes);
         Shape::new(length, self.block_bytes, self.n_max).ok()
     }
 }

@@ -20,7 +20,7 @@ use super::cache::Cache;
 use super::driver::{self, Command};
 use super::proto::{Answer, Order, Urgency};
 use super::{Config, Error, Stats};
-use crate::object::{RefusalCode, SegmentId};
+use crate::object::{Refusal, RefusalCode, SegmentId};
 use crate::wire::message::{self, Delivery, is_path, is_stream_name};
 
 /// Commands that wait for the driver; whoever has one more waits.
@@ -35,6 +35,8 @@ const PARTS_AHEAD: usize = 2;
 const RETRIES: usize = 3;
 /// The longest such time that is waited for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// How long to wait for an object that changed while it was fetched.
+const RETRY_CHANGED: Duration = Duration::from_millis(200);
 /// Objects up to this size are hashed where they are, larger ones in the blocking pool.
 const HASH_HERE_MAX: usize = 64 * 1024;
 
@@ -282,7 +284,7 @@ impl Client {
             self.command(Command::Get { path: path.clone(), offset, length, reply }).await?;
             let Answer { meta, bytes } = match answer.await.unwrap_or(Err(Error::Closed)) {
                 Ok(answer) => answer,
-                Err(Error::Refused(refusal)) => match refusal.retry_after {
+                Err(Error::Refused(refusal)) => match retry_after(&refusal) {
                     Some(after) if refused < RETRIES && after <= RETRY_AFTER_MAX => {
                         refused += 1;
                         tokio::time::sleep(after).await;
@@ -421,6 +423,13 @@ impl From<&message::Meta> for Meta {
             mutable: !matches!(meta.delivery, Delivery::Coded(_)),
         }
     }
+}
+
+/// When to ask again for a path that was refused.
+fn retry_after(refusal: &Refusal) -> Option<Duration> {
+    // It changed while it was fetched; by now it may have settled.
+    let settled = (refusal.code == RefusalCode::Changed).then_some(RETRY_CHANGED);
+    refusal.retry_after.or(settled)
 }
 
 /// The range in the object; one that begins behind its end is an error.

@@ -322,6 +322,12 @@ impl Proto {
         }
         match message {
             Message::Meta(meta) => self.handle_meta(meta),
+            Message::Error(error) if error.code == RefusalCode::GoingAway => {
+                // What was asked too late is asked again on the next connection, subscriptions too.
+                self.leave();
+                self.gets.postpone(error.request);
+                Ok(())
+            }
             Message::Error(error) => {
                 let refusal = refusal(error.code, error.retry_after_ms, error.reason);
                 if self.subscriptions.remove(&error.request).is_some() {
@@ -331,16 +337,16 @@ impl Proto {
                 self.gets.refused(error.request, refusal, &mut self.events)
             }
             Message::Reject { alias, code, retry_after_ms } => {
+                if code == RefusalCode::GoingAway {
+                    self.leave();
+                }
                 let refusal = refusal(code, retry_after_ms, String::new());
                 self.fetches.rejected(now, alias, refusal, &mut self.outbox, &mut self.events);
                 Ok(())
             }
             Message::SubscribeOk { .. } => Ok(()),
             Message::GoAway { .. } => {
-                if matches!(self.link, Link::Open { .. }) {
-                    self.link = Link::Leaving;
-                    self.events.push_back(Event::GoingAway);
-                }
+                self.leave();
                 Ok(())
             }
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
@@ -498,6 +504,14 @@ impl Proto {
         self.fetches.stir();
         self.events.push_back(Event::Ready);
         Ok(())
+    }
+
+    /// The server takes nothing new.
+    fn leave(&mut self) {
+        if matches!(self.link, Link::Open { .. }) {
+            self.link = Link::Leaving;
+            self.events.push_back(Event::GoingAway);
+        }
     }
 
     fn handle_meta(&mut self, meta: Meta) -> Result<(), Violation> {

@@ -291,7 +291,7 @@ impl Session {
     }
 
     fn announced(&mut self, announcements: Announcements, news: Option<Arc<Resolved>>) {
-        let Some(news) = news else { return };
+        let Some(news) = news else { return self.proto.subscription_ended(announcements.0) };
         if self.proto.announced(Instant::now(), announcements.0, Arc::unwrap_or_clone(news)) {
             self.listen(announcements);
         }

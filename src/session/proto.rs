@@ -293,6 +293,15 @@ impl Proto {
         open
     }
 
+    /// A subscribed stream is published no more.
+    pub fn subscription_ended(&mut self, request: u64) {
+        if self.subscriptions.contains(&request) {
+            self.subscriptions.retain(|open| *open != request);
+            let reason = "the stream is published no more".to_owned();
+            self.refuse(request, &Refusal { code: RequestCode::Unknown, retry_after: None, reason });
+        }
+    }
+
     /// The largest datagram that the path carries now; `None` if the peer takes none. To be read before each round of claims.
     pub fn set_datagram_max(&mut self, bytes: Option<usize>) {
         self.datagram_max = bytes.filter(|_| self.config.datagrams);
@@ -428,7 +437,7 @@ impl Proto {
     }
 
     fn handle_get(&mut self, get: Get) -> Result<(), Violation> {
-        if self.unanswered >= usize::from(self.config.resolves_max) {
+        if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
         if self.draining {

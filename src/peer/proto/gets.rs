@@ -70,6 +70,14 @@ impl Gets {
         self.open.is_empty()
     }
 
+    /// This one is to be asked again when it can be.
+    pub(super) fn postpone(&mut self, request: u64) {
+        if let Some(question) = self.open.get_mut(&request).filter(|question| question.sent) {
+            question.sent = false;
+            self.unsent.push_back(request);
+        }
+    }
+
     /// What was asked is to be asked again.
     pub(super) fn disconnected(&mut self) {
         for question in self.open.values_mut() {

@@ -340,3 +340,31 @@ fn the_first_message_is_hello_and_comes_in_time() {
     assert!(proto.handle_message(now, Message::GoAway { drain_ms: 1 }).is_err());
     assert_eq!(proto.handle_timeout(now + HELLO_TIMEOUT), Err(Violation::Timeout("HELLO")));
 }
+
+#[test]
+fn what_a_leaving_server_refuses_is_asked_of_the_next() {
+    let (mut proto, now) = open();
+    let request = proto.get(now, "/a/b", 0, None);
+    let news = proto.subscribe("a");
+    proto.fetch(now, order());
+    let asked = requests(&messages(&mut proto, now));
+    let (code, reason) = (RefusalCode::GoingAway, String::new());
+    for request in [request, news] {
+        let error = RequestError { request, code, retry_after_ms: 0, reason: reason.clone() };
+        proto.handle_message(now, Message::Error(error)).unwrap();
+    }
+    for request in &asked {
+        proto.handle_message(now, Message::Reject { alias: request.alias, code, retry_after_ms: 0 }).unwrap();
+    }
+    assert!(matches!(proto.poll_event(), Some(Event::GoingAway)));
+    assert!(proto.poll_event().is_none() && proto.is_leaving() && proto.is_quiet());
+    assert_eq!(messages(&mut proto, now), []);
+    proto.handle_disconnected(now);
+    proto.handle_connected(now);
+    let said = messages(&mut proto, now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    let said = [said, messages(&mut proto, now)].concat();
+    assert!(said.iter().any(|message| matches!(message, Message::Get(again) if again.request == request)));
+    assert!(said.iter().any(|message| matches!(message, Message::Subscribe(again) if again.request == news)));
+    assert_eq!(requests(&said).len(), asked.len());
+}

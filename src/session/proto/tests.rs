@@ -167,7 +167,7 @@ fn limits_are_kept() {
     assert_eq!(proto.handle_message(now, unknown(999)), Err(Violation::Limit("open requests")));
     let (mut proto, now) = conversation(FirstPass::Coded);
     let get = |request| Message::Get(Get { request, path: "/x/y".into(), offset: 0, length: None });
-    for request in 0..u64::from(limit.resolves_max) {
+    for request in 0..u64::from(limit.requests_max) {
         proto.handle_message(now, get(request)).unwrap();
     }
     assert_eq!(proto.handle_message(now, get(999)), Err(Violation::Limit("unanswered GETs")));
@@ -209,6 +209,22 @@ fn a_drained_conversation_refuses_what_is_new_and_finishes_what_is_open() {
     assert!(!proto.is_idle());
     proto.handle_message(now, Message::Stop { alias: 3, reason: StopReason::Complete }).unwrap();
     assert!(proto.is_idle());
+}
+
+#[test]
+fn a_subscription_ends_with_its_stream() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let subscribe = Subscribe { request: 5, stream: "live".into() };
+    proto.handle_message(now, Message::Subscribe(subscribe)).unwrap();
+    proto.subscribed(5, Ok(()));
+    assert_eq!(proto.poll_message(), Some(Message::SubscribeOk { request: 5 }));
+    assert!(proto.announced(now, 5, resolved(held(FirstPass::Coded))));
+    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.request == 5));
+    proto.subscription_ended(5);
+    assert!(
+        matches!(proto.poll_message(), Some(Message::Error(error)) if error.request == 5 && error.code == RequestCode::Unknown)
+    );
+    assert!(!proto.announced(now, 5, resolved(held(FirstPass::Coded))));
 }
 
 #[test]
