@@ -70,6 +70,8 @@ impl Path {
         settings.endpoint.listen = vec![loopback];
         let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream::Config::default() };
         settings.stream.insert("live".into(), stream);
+        let gone = stream::Config { origin: Some("http://127.0.0.1:9/".into()), ..stream::Config::default() };
+        settings.stream.insert("gone".into(), gone);
         let identity = ServerIdentity::ephemeral().unwrap();
         let trust = Trust::Fingerprint(identity.fingerprint());
         let server = Server::start(settings, identity, &Registry::new(), Readiness::new()).await.unwrap();
@@ -216,6 +218,35 @@ async fn more_requests_than_there_are_places_are_told_to_come_again() {
     let response = path.get("/live/1.ts").await;
     assert_eq!((response.status(), header(&response, "retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"));
     assert_eq!(path.get("/").await.status(), StatusCode::OK);
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_player_that_leaves_gives_its_place_back() {
+    let path = Path::with(gateway::Config { requests_max: 1, ..gateway::Config::default() }).await;
+    path.put("big.bin", bytes(40_000_000));
+    let big = path.get("/live/big.bin").await;
+    assert_eq!(big.status(), StatusCode::OK);
+    assert_eq!(path.get("/live/big.bin").await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    drop(big);
+    let mut status = StatusCode::SERVICE_UNAVAILABLE;
+    for _ in 0..600 {
+        status = path.range("/live/big.bin", "bytes=0-9").await.status();
+        if status != StatusCode::SERVICE_UNAVAILABLE {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(status, StatusCode::PARTIAL_CONTENT);
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_that_is_gone_is_a_bad_gateway() {
+    let path = Path::open().await;
+    let response = path.get("/gone/1.ts").await;
+    assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    assert_eq!(header(&response, "content-type"), "text/plain; charset=utf-8");
     path.close().await;
 }
 
