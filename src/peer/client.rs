@@ -425,8 +425,12 @@ impl From<&message::Meta> for Meta {
     }
 }
 
-/// When to ask again for a path that was refused.
+/// When to ask again for a path that was refused. Whoever asks for what is not there hears so at once and knows best whether to
+/// ask again.
 fn retry_after(refusal: &Refusal) -> Option<Duration> {
+    if refusal.code == RefusalCode::Unknown {
+        return None;
+    }
     // It changed while it was fetched; by now it may have settled.
     let settled = (refusal.code == RefusalCode::Changed).then_some(RETRY_CHANGED);
     refusal.retry_after.or(settled)
