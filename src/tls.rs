@@ -16,15 +16,14 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
+use crate::wire::ALPN;
+
 mod fingerprint;
 mod pair;
 mod pin;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use pin::{Trust, client_config};
-
-/// The application protocol that both sides must speak.
-pub const ALPN: &[u8] = b"ncs/1";
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

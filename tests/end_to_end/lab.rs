@@ -291,9 +291,15 @@ impl Latency {
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reached = |(_, count): &&(f64, f64)| *count >= self.count;
-        let all = self.buckets.iter().find(reached).map_or(f64::INFINITY, |(bound, _)| *bound);
-        write!(f, "{} segments, all within {:.0} ms", self.count, all * 1e3)
+        write!(f, "{} segments", self.count)?;
+        let mut before = 0.0;
+        for (bound, count) in &self.buckets {
+            if *count > before {
+                write!(f, ", {} within {:.0} ms", count, bound * 1e3)?;
+            }
+            before = *count;
+        }
+        Ok(())
     }
 }
 
