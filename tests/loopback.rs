@@ -31,6 +31,18 @@ struct Server {
 
 /// A server that holds these objects, cut in this way.
 async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_pass: FirstPass, ring: ring::Config) -> Server {
+    serve_at(endpoint::Config::default(), objects, block_bytes, n_max, first_pass, ring).await
+}
+
+/// The same with other rules for who may connect. Listens on a port of the system's choice.
+async fn serve_at(
+    endpoint: endpoint::Config,
+    objects: &[(&str, Vec<u8>)],
+    block_bytes: u32,
+    n_max: u16,
+    first_pass: FirstPass,
+    ring: ring::Config,
+) -> Server {
     let registry = Registry::new();
     let device = device::Config { cpu_threads: "2".parse().unwrap(), ..device::Config::default() };
     let (device, thread) = device::Device::open(&device, &registry).unwrap();
@@ -87,7 +99,8 @@ async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_
     let directory = tempfile::tempdir().unwrap();
     let identity =
         ServerIdentity::open(&tls::Config { directory: Some(directory.path().to_owned()), ..tls::Config::default() }).unwrap();
-    let config = endpoint::Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..endpoint::Config::default() };
+    let listen = endpoint.listen.iter().map(|address| SocketAddr::new(address.ip(), 0)).collect();
+    let config = endpoint::Config { listen, ..endpoint };
     let endpoint = endpoint::open(&config, session.idle_timeout, &identity).unwrap().remove(0);
     let address = endpoint.local_addr().unwrap();
     let metrics = endpoint::Metrics::new(&registry).unwrap();
@@ -189,4 +202,39 @@ async fn what_is_not_there_is_refused() {
         peer::Client::connect(peer::Config::new(place.parse().unwrap(), wrong)).await.is_err(),
         "another certificate is not trusted"
     );
+}
+
+/// A server with one small object and other rules for who may connect.
+async fn serve_small(endpoint: endpoint::Config) -> Server {
+    serve_at(endpoint, &[("/a/b", clip(50_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomers_prove_their_address_when_many_are_half_open() {
+    let server = serve_small(endpoint::Config { retry_above: 0, ..endpoint::Config::default() }).await;
+    let client = connect(&server).await;
+    assert!(read(&client, "/a/b").await == clip(50_000));
+    assert!(value(&server.registry, "ncserverd_endpoint_handshakes_retried_total") >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
+    let server = serve_small(endpoint::Config { connections_max: 1, ..endpoint::Config::default() }).await;
+    let client = connect(&server).await;
+    let place = server.address.to_string().parse().unwrap();
+    let config = peer::Config {
+        connect_timeout: Duration::from_secs(2),
+        ..peer::Config::new(place, Trust::Fingerprint(server.fingerprint))
+    };
+    assert!(peer::Client::connect(config).await.is_err());
+    assert!(value(&server.registry, "ncserverd_endpoint_handshakes_refused_total") >= 1.0);
+    assert!(read(&client, "/a/b").await == clip(50_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_connect_over_ipv6() {
+    let server = serve_small(endpoint::Config { listen: vec!["[::1]:0".parse().unwrap()], ..endpoint::Config::default() }).await;
+    assert!(server.address.is_ipv6());
+    let client = connect(&server).await;
+    assert!(read(&client, "/a/b").await == clip(50_000));
 }
