@@ -4,6 +4,7 @@ FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY assets ./assets
+COPY benches ./benches
 COPY src ./src
 RUN cargo build --locked --profile dist --bins
 
