@@ -12,10 +12,10 @@ mod metrics;
 pub mod planner;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -31,7 +31,7 @@ use crate::block::Vector;
 use crate::device::{Batch, Device, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, GenerationKey, SegmentKey, Shape};
-use crate::ring::{Blocks, HEADROOM, Order, Ring, Slot};
+use crate::ring::{self, Blocks, HEADROOM, Order, Ring, Slot};
 use crate::store::Store;
 use planner::{Planner, Step};
 
@@ -100,7 +100,7 @@ impl Encoder {
         let mut rate = Rate::new(self.metrics.coded_bytes.get(), Instant::now());
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
-            let waker = own_waker().await;
+            let waker = ring::own_waker().await;
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
             if let Step::Launch(blocks) = step
                 && self.launch(blocks, &waker, &mut running)
@@ -132,7 +132,7 @@ impl Encoder {
                 },
                 () = timer => {}
                 _ = second.tick() => self.metrics.coded_bytes_per_second.set(rate.tick(self.metrics.coded_bytes.get(), Instant::now())),
-                () = next_wake() => {}
+                () = ring::next_wake() => {}
             }
         }
     }
@@ -293,17 +293,6 @@ fn split(order: Order, slots: usize) -> (Option<Order>, Option<Order>) {
             (with(Blocks::Source(indices)), with(Blocks::Source(rest)))
         }
     }
-}
-
-/// The waker of the running task, for those who wake it.
-async fn own_waker() -> Waker {
-    poll_fn(|context| Poll::Ready(context.waker().clone())).await
-}
-
-/// Pending once: ready when the task is woken for whatever reason.
-async fn next_wake() {
-    let mut asked = false;
-    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 /// A counter's growth a second.

@@ -16,6 +16,7 @@ mod board;
 mod metrics;
 mod slots;
 mod sync;
+mod wait;
 
 use std::fmt;
 use std::ops::Range;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use board::{Blocks, Lane, LineKey, Order, SessionId};
 pub use metrics::Metrics;
 pub use slots::{HEADROOM, Quota, Slot};
+pub use wait::{next_wake, own_waker};
 
 use crate::block::Vector;
 use crate::object::{GenerationKey, SegmentKey};

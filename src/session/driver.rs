@@ -6,10 +6,10 @@
 //! own back-pressure is the only queue, and several blocks leave in one go.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Config, Metrics};
 use crate::object::{Held, Refusal, RefusalCode, Resolved};
-use crate::ring::{Claimed, Lane, LineKey, Quota, Ring, SessionId};
+use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
 use crate::wire::{CloseCode, Violation, frame};
 
@@ -176,7 +176,7 @@ impl Session {
         let mut drain = self.context.drain.clone();
         loop {
             self.proto.handle_timeout(Instant::now())?;
-            let waker = own_waker().await;
+            let waker = ring::own_waker().await;
             self.turn(&waker);
             if let Some(until) = self.draining
                 && (Instant::now() >= until || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
@@ -202,7 +202,7 @@ impl Session {
                 },
                 () = until(timeout) => {}
                 error = self.connection.closed() => return Err(error.into()),
-                () = next_wake() => {}
+                () = ring::next_wake() => {}
             }
         }
     }
@@ -520,15 +520,4 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
-}
-
-/// The waker of the running task, for those who wake it.
-async fn own_waker() -> Waker {
-    poll_fn(|context| Poll::Ready(context.waker().clone())).await
-}
-
-/// Pending once: ready when the task is woken for whatever reason.
-async fn next_wake() {
-    let mut asked = false;
-    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
