@@ -18,6 +18,7 @@ pub mod endpoint;
 pub mod gf;
 pub mod ingest;
 pub mod lab;
+mod listener;
 pub mod object;
 pub mod offline;
 pub mod peer;

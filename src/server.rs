@@ -85,7 +85,6 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     endpoints: Vec<Endpoint>,
     library: Library,
-    ring: Ring,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
     drain: watch::Sender<Option<Duration>>,
@@ -147,7 +146,7 @@ impl Server {
             };
             tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config.endpoint.clone(), metrics.clone(), serve)));
         }
-        let server = Self { addresses, endpoints, library, ring, readiness, encoder_settings, drain, tasks, device: thread };
+        let server = Self { addresses, endpoints, library, readiness, encoder_settings, drain, tasks, device: thread };
         server.judge_streams(&config);
         Ok(server)
     }
@@ -189,11 +188,6 @@ impl Server {
         }
         self.tasks.iter().for_each(JoinHandle::abort);
         self.device.close();
-    }
-
-    /// The ring, for a look from outside.
-    pub fn ring(&self) -> &Ring {
-        &self.ring
     }
 
     fn judge_streams(&self, config: &config::Config) {

@@ -16,7 +16,6 @@ use prometheus::{IntGauge, Opts, Registry};
 use serde::{Deserialize, Serialize};
 
 mod http;
-mod listener;
 mod logs;
 mod rate;
 mod readiness;

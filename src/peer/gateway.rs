@@ -13,7 +13,6 @@
 
 mod ahead;
 mod answer;
-mod listener;
 mod origins;
 
 use std::collections::HashSet;
@@ -39,11 +38,11 @@ use tokio::time::timeout;
 
 use self::ahead::{Ahead, Wanted};
 use self::answer::{CORS, Failure, Served, finish, index, names, partial, preflight, slice, tag, text};
-use self::listener::Bounded;
 use self::origins::{Absolute, Mapping, Origins};
 use super::http::{ByteRange, media_type};
 use super::playlist::{self, Media};
 use super::{Client, Object};
+use crate::listener::Bounded;
 use crate::peer;
 
 /// How a gateway behaves.
@@ -100,7 +99,7 @@ impl Gateway {
         let refused = |error| Error::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let listener = Bounded::new(listener, config.connections_max);
+        let listener = Bounded::new(listener, config.connections_max, None);
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             followed: Mutex::default(),

@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::listener::Bounded;
 use super::{Config, Error, Readiness, rate, register};
+use crate::listener::Bounded;
 
 /// The running listener. Dropping it ends its thread.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct Shown {
 
 async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
     let socket = match tokio::net::TcpListener::from_std(socket) {
-        Ok(socket) => Bounded::new(socket),
+        Ok(socket) => Bounded::new(socket, CONNECTIONS_MAX, Some(VISIT_MAX)),
         Err(error) => return tracing::error!("cannot answer for metrics: {error}"),
     };
     let lines = rate::log(shown.registry.clone(), interval);
@@ -107,6 +107,11 @@ async fn readyz(State(shown): State<Shown>) -> Response {
     let body = json!({ "ready": reasons.is_empty(), "reasons": reasons });
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
+
+/// Connections at a time.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+/// How long one may live.
+const VISIT_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
