@@ -1,0 +1,52 @@
+// What several kernels need: the tasks of a launch, Philox, small arithmetic. No includes beside the ABI.
+#ifndef NC_COMMON_CUH
+#define NC_COMMON_CUH
+
+#include "nc_abi.h"
+
+// The tasks of a launch, wherever they are.
+__device__ __forceinline__ const nc_task *nc_tasks(const nc_launch &launch) {
+    return launch.tasks ? reinterpret_cast<const nc_task *>(launch.tasks) : launch.few;
+}
+
+// The task that a unit of work belongs to: the last whose first unit is not above it.
+__device__ __forceinline__ nc_u32 nc_task_of_unit(const nc_task *tasks, nc_u32 count, nc_u32 unit) {
+    nc_u32 low = 0, high = count;
+    while (high - low > 1) {
+        const nc_u32 middle = (low + high) / 2;
+        if (tasks[middle].first_unit <= unit) low = middle; else high = middle;
+    }
+    return low;
+}
+
+__device__ __forceinline__ nc_u32 nc_task_of_row(const nc_task *tasks, nc_u32 count, nc_u32 row) {
+    nc_u32 low = 0, high = count;
+    while (high - low > 1) {
+        const nc_u32 middle = (low + high) / 2;
+        if (tasks[middle].first_row <= row) low = middle; else high = middle;
+    }
+    return low;
+}
+
+// Coefficients from one row to the next.
+__device__ __forceinline__ nc_u32 nc_row_pitch(nc_u32 n) { return (n + NC_ROW_ALIGN - 1) & ~(nc_u32)(NC_ROW_ALIGN - 1); }
+
+// Sixteen coefficients: call `q` of Philox4x32-10 (Salmon et al., SC11), the words little-endian. The same as `gf::rows`.
+__device__ __forceinline__ uint4 nc_philox(nc_u32 q, nc_u32 seed, nc_u64 generation, nc_u64 key) {
+    nc_u32 c0 = q, c1 = seed, c2 = (nc_u32)generation, c3 = (nc_u32)(generation >> 32);
+    nc_u32 k0 = (nc_u32)key, k1 = (nc_u32)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const nc_u32 h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
+        const nc_u32 h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+        c0 = h1 ^ c1 ^ k0;
+        c1 = l1;
+        c2 = h0 ^ c3 ^ k1;
+        c3 = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+#endif
