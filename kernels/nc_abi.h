@@ -88,4 +88,10 @@ typedef struct nc_tables {
     nc_u32 reserved[2];
 } nc_tables;
 
+// --- rows.cu, forms.cu
+#define NC_ROW_LOGS16_ENTRY(log) ((log) == 255 ? 0u : (log) + 1u) // entry of NC_ROW_LOGS16 for a logarithm; stands until `table` states its own
+#define NC_ROWS_THREADS 256 // threads of nc_rows and nc_rows_nonzero; eight share a row
+#define NC_FORM_THREADS 256
+#define NC_COPY_THREADS 512
+
 #endif
