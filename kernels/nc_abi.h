@@ -94,4 +94,9 @@ typedef struct nc_tables {
 #define NC_FORM_THREADS 256
 #define NC_COPY_THREADS 512
 
+// --- ladder.cu
+#define NC_S2_BLOCK_THREADS 256
+#define NC_S2_THREADS 256
+#define NC_S2_THREADS_32 1024
+
 #endif
