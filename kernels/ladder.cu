@@ -291,7 +291,7 @@ NC_KERNEL(nc_table5_dummy, NC_S2_THREADS) {
     encode<32, Dummy>(launch, Logs1<SharedExp<8>>{{tables, shared}});
 }
 
-NC_KERNEL(nc_table5_32, NC_S2_THREADS_32) {
+NC_KERNEL(nc_table5_32, NC_TABLE5_32_THREADS) {
     extern __shared__ nc_u32 shared[];
     encode<32, Stored>(launch, Logs1<SharedExp<32>>{{tables, shared}});
 }

@@ -94,9 +94,34 @@ typedef struct nc_tables {
 #define NC_FORM_THREADS 256
 #define NC_COPY_THREADS 512
 
-// --- ladder.cu
+// --- ladder.cu: rows and bytes of a unit, threads of a block, units a block takes at a time
+#define NC_S2_BLOCK_ROWS 1 // loop, table0_global, table0
+#define NC_S2_BLOCK_BYTES 1024
 #define NC_S2_BLOCK_THREADS 256
+#define NC_S2_BLOCK_UNITS 1
+#define NC_S2_ROWS 1 // table1 ... table5
+#define NC_S2_BYTES 128
 #define NC_S2_THREADS 256
-#define NC_S2_THREADS_32 1024
+#define NC_S2_UNITS 8
+#define NC_TABLE5_32_THREADS 1024 // otherwise as table5
+#define NC_TABLE5_32_UNITS 32
+#define NC_TABLE5_32_SHARED 65536 // bytes, dynamic
+
+// --- tiled.cu
+#define NC_S1_ROWS 32 // product_*, logexp_*
+#define NC_S1_BYTES 32
+#define NC_S1_THREADS 256
+#define NC_SINGLE_ROWS 1
+#define NC_SINGLE_BYTES 128
+#define NC_SINGLE_THREADS 32
+#define NC_TILED_ROWS 64 // tiled, tiled_global, tiled_strided, tiled_rolled, tiled_logs
+#define NC_TILED_BYTES 64
+#define NC_TILED_THREADS 256
+#define NC_TILED_SMALL_ROWS 32
+#define NC_TILED_SMALL_BYTES 32
+#define NC_TILED_SMALL_THREADS 64
+#define NC_TILED_BYTES_ROWS 16
+#define NC_TILED_BYTES_BYTES 16
+#define NC_TILED_BYTES_THREADS 256
 
 #endif
