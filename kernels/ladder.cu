@@ -19,6 +19,11 @@ __device__ __forceinline__ nc_u32 byte_of(nc_u32 word, nc_u32 i) { return __byte
 // --- How one coefficient is multiplied with four bytes. `add` adds the product to the sums.
 
 struct Loop {
+    // By predicate. Left to itself, the compiler makes a mask of every bit.
+    static __device__ __forceinline__ void add_if(nc_u32 &sum, nc_u32 word, nc_u32 bit) {
+        asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p xor.b32 %0, %0, %1; }" : "+r"(sum) : "r"(word), "r"(bit));
+    }
+
     static constexpr bool PACKED = true;
     nc_u32 fold; // the polynomial without x^8, in each byte
 
@@ -27,8 +32,9 @@ struct Loop {
     __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
 #pragma unroll
         for (nc_u32 bit = 0; bit < 8; bit++) {
-            if (c >> bit & 1) sums.byte[0] ^= word;
-            const nc_u32 carry = __byte_perm(word, 0, 0xba98); // each byte's top bit, eight times
+            add_if(sums.byte[0], word, c & 1u << bit);
+            nc_u32 carry; // each byte's top bit, eight times
+            asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(carry) : "r"(word));
             word = 2 * (word & 0x7f7f7f7fu) ^ (carry & fold);
         }
     }
@@ -200,7 +206,7 @@ struct Stored {
             const nc_u32 words[4] = {c.x, c.y, c.z, c.w};
 #pragma unroll
             for (nc_u32 i = 0; i < 16; i++, source += k)
-                multiply.add(sums, words[i / 4] >> i % 4 * 8 & 255, __ldg(reinterpret_cast<const nc_u32 *>(source)));
+                multiply.add(sums, byte_of(words[i / 4], i % 4), __ldg(reinterpret_cast<const nc_u32 *>(source)));
         }
 #pragma unroll 1
         for (; left > 0; left--, source += k)
