@@ -23,7 +23,8 @@
 #define NC_ROW_BYTES 0   // one byte: the coefficient
 #define NC_ROW_LOGS 1    // one byte: its logarithm, 255 for zero
 #define NC_ROW_LOGS1 2   // one byte: its logarithm plus one, 0 for zero
-#define NC_ROW_LOGS16 3  // two bytes: as the `table` kernel adds them (NC_TABLE_*)
+#define NC_ROW_LOGS16 3  // two bytes: where the `table` kernel's table has that logarithm
+#define NC_ROW_LOGS16_ENTRY(log) ((log) * 128u + ((log) == 255)) // of a logarithm, 255 for zero: a line of the table, or byte 1 of a line
 
 typedef unsigned char nc_u8;
 typedef unsigned short nc_u16;
@@ -89,9 +90,38 @@ typedef struct nc_tables {
 } nc_tables;
 
 // --- rows.cu, forms.cu
-#define NC_ROW_LOGS16_ENTRY(log) ((log) == 255 ? 0u : (log) + 1u) // entry of NC_ROW_LOGS16 for a logarithm; stands until `table` states its own
 #define NC_ROWS_THREADS 256 // threads of nc_rows and nc_rows_nonzero; eight share a row
 #define NC_FORM_THREADS 256
 #define NC_COPY_THREADS 512
+
+// --- ladder.cu: rows and bytes of a unit, threads of a block, units a block takes at a time
+#define NC_S2_BLOCK_ROWS 1 // loop, table0_global, table0
+#define NC_S2_BLOCK_BYTES 1024
+#define NC_S2_BLOCK_THREADS 256
+#define NC_S2_BLOCK_UNITS 1
+#define NC_S2_ROWS 1 // table1 ... table5
+#define NC_S2_BYTES 128
+#define NC_S2_THREADS 256
+#define NC_S2_UNITS 8
+#define NC_TABLE5_32_THREADS 1024 // otherwise as table5
+#define NC_TABLE5_32_UNITS 32
+#define NC_TABLE5_32_SHARED 65536 // bytes, dynamic
+
+// --- tiled.cu
+#define NC_S1_ROWS 32 // product_*, logexp_*
+#define NC_S1_BYTES 32
+#define NC_S1_THREADS 256
+#define NC_SINGLE_ROWS 1
+#define NC_SINGLE_BYTES 128
+#define NC_SINGLE_THREADS 32
+#define NC_TILED_ROWS 64 // tiled, tiled_global, tiled_strided, tiled_rolled, tiled_logs
+#define NC_TILED_BYTES 64
+#define NC_TILED_THREADS 256
+#define NC_TILED_SMALL_ROWS 32
+#define NC_TILED_SMALL_BYTES 32
+#define NC_TILED_SMALL_THREADS 64
+#define NC_TILED_BYTES_ROWS 16
+#define NC_TILED_BYTES_BYTES 16
+#define NC_TILED_BYTES_THREADS 256
 
 #endif
