@@ -23,7 +23,8 @@
 #define NC_ROW_BYTES 0   // one byte: the coefficient
 #define NC_ROW_LOGS 1    // one byte: its logarithm, 255 for zero
 #define NC_ROW_LOGS1 2   // one byte: its logarithm plus one, 0 for zero
-#define NC_ROW_LOGS16 3  // two bytes: as the `table` kernel adds them (NC_TABLE_*)
+#define NC_ROW_LOGS16 3  // two bytes: where the `table` kernel's table has that logarithm
+#define NC_ROW_LOGS16_ENTRY(log) ((log) * 128u + ((log) == 255)) // of a logarithm, 255 for zero: a line of the table, or byte 1 of a line
 
 typedef unsigned char nc_u8;
 typedef unsigned short nc_u16;
@@ -89,9 +90,15 @@ typedef struct nc_tables {
 } nc_tables;
 
 // --- rows.cu, forms.cu
-#define NC_ROW_LOGS16_ENTRY(log) ((log) == 255 ? 0u : (log) + 1u) // entry of NC_ROW_LOGS16 for a logarithm; stands until `table` states its own
 #define NC_ROWS_THREADS 256 // threads of nc_rows and nc_rows_nonzero; eight share a row
 #define NC_FORM_THREADS 256
 #define NC_COPY_THREADS 512
+
+// --- table.cu: source form `logs`, row form NC_ROW_LOGS16, the same for every card from compute capability 8.0 on
+#define NC_TABLE_ROWS 8       // of a unit
+#define NC_TABLE_BYTES 512    // of a unit
+#define NC_TABLE_THREADS 256  // of a CTA
+#define NC_TABLE_SHARED 74752 // dynamic, of a CTA
+#define NC_TABLE_CTAS 1       // on an SM at once
 
 #endif
