@@ -88,4 +88,13 @@ typedef struct nc_tables {
     nc_u32 reserved[2];
 } nc_tables;
 
+// Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
+// inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
+#define NC_INVERT_THREADS 512
+#define NC_INVERT_FIXED_BYTES 8192       // dynamic shared memory beside the matrix
+#define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
+#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 15) / 16 * 16 * NC_INVERT_PITCH(n)) // of nc_invert_shared, for its largest n
+#define NC_INVERT_STRIPE 64
+#define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
+
 #endif
