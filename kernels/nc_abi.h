@@ -151,5 +151,47 @@ typedef struct nc_tables {
 #define NC_TENSOR_8_THREADS 160
 #define NC_TENSOR_8_SHARED 33792
 #define NC_TENSOR_8_SHARED_STEP 2048
+// Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
+// inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
+#define NC_INVERT_THREADS 512
+#define NC_INVERT_FIXED_BYTES 8192       // dynamic shared memory beside the matrix
+#define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
+#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 15) / 16 * 16 * NC_INVERT_PITCH(n)) // of nc_invert_shared, for its largest n
+#define NC_INVERT_STRIPE 64
+#define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
+
+// Decoding block by block (decode.cu), one generation a launch. Each thread block of the grid keeps a copy of the coefficients and has
+// `slice` bytes of every payload, so that nothing in a launch waits for another thread block.
+typedef struct nc_progress {
+    nc_u64 coefficients; // grid * n rows of nc_row_pitch(n) bytes, all zero before the first block
+    nc_u64 blocks;       // n rows of k bytes; source block i is row i when all are there. Zero before the first block
+    nc_u64 vectors;      // of the arriving blocks, nc_row_pitch(n) bytes each, zero behind the n-th
+    nc_u64 payload;      // of the arriving blocks
+    nc_u64 outcomes;     // a u32 for each arriving block: 1 if it brought something new, otherwise 0
+    nc_u32 payload_pitch;
+    nc_u32 rows;         // arriving blocks
+    nc_u32 n;
+    nc_u32 k;
+    nc_u32 slice;        // a multiple of 16, at most NC_PROGRESS_SLICE_MAX; slice * grid >= k. The same in all launches of a generation
+    nc_u32 reserved;
+} nc_progress;
+#define NC_PROGRESS_THREADS 256
+#define NC_PROGRESS_SLICE_MAX 1024
+#define NC_PROGRESS_FIXED_BYTES 20480                  // dynamic shared memory of nc_progress_global(_min)
+#define NC_PROGRESS_CACHED_BYTES(n) (NC_PROGRESS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of nc_progress_cached(_min)
+
+// Recoding (decode.cu). nc_join makes a generation of `rows` blocks of nc_row_pitch(n) + k bytes. nc_recode_vectors is over tasks; their
+// units are rows, their source is row-major coefficient rows and k = nc_row_pitch(n).
+typedef struct nc_join_task {
+    nc_u64 vectors;
+    nc_u64 payload;
+    nc_u64 out;
+    nc_u32 vectors_pitch; // multiples of 16, as is k
+    nc_u32 payload_pitch;
+    nc_u32 rows;
+    nc_u32 n;
+    nc_u32 k;
+    nc_u32 reserved;
+} nc_join_task;
 
 #endif
