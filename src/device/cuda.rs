@@ -87,7 +87,7 @@ pub(super) fn open(config: &Config, families: &Families, host: &HostMemory) -> R
             }
             host.set_context(&card.context);
             let (name, sms) = (card.name.clone(), card.sms);
-            let engine = Engine::new(card, combine, None, host).map_err(fails)?;
+            let engine = Engine::new(card, combine, host).map_err(fails)?;
             tracing::info!("the kernel \"{}\" combines segments on GPU {ordinal}, {name}, {sms} multiprocessors", combine.kernel);
             Ok(Box::new(engine) as Box<dyn super::backend::Backend>)
         };

@@ -5,6 +5,7 @@
 //! called is decided in one place: a [`Context`] exists only if the driver's library is there.
 
 use std::ffi::{CString, c_void};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::Arc;
@@ -236,6 +237,55 @@ pub(super) fn out_of_memory(error: DriverError, len: usize) -> Fault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::Memory(len as u64),
         _ => error.into(),
+    }
+}
+
+/// Device memory read as a texture of bytes.
+#[derive(Debug)]
+pub(in crate::device) struct Texture {
+    raw: sys::CUtexObject,
+    _context: Arc<Context>,
+}
+
+// SAFETY: a number.
+unsafe impl Send for Texture {}
+
+impl Texture {
+    /// Over the first `len` bytes of a buffer, which outlives it.
+    pub(super) fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
+        assert!(len <= buffer.len, "a texture of {len} bytes over a buffer of {}", buffer.len);
+        let linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
+            devPtr: buffer.address,
+            format: sys::CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8,
+            numChannels: 1,
+            sizeInBytes: len,
+        };
+        // SAFETY: both descriptions are C structures in which zero is a value of every field.
+        let (mut resource, mut texture) = unsafe {
+            (
+                MaybeUninit::<sys::CUDA_RESOURCE_DESC>::zeroed().assume_init(),
+                MaybeUninit::<sys::CUDA_TEXTURE_DESC>::zeroed().assume_init(),
+            )
+        };
+        resource.resType = sys::CUresourcetype::CU_RESOURCE_TYPE_LINEAR;
+        resource.res.linear = linear;
+        texture.flags = sys::CU_TRSF_READ_AS_INTEGER;
+        let mut raw = 0;
+        // SAFETY: the descriptions are complete, and there is no view.
+        unsafe { sys::cuTexObjectCreate(&raw mut raw, &raw const resource, &raw const texture, ptr::null()) }.result()?;
+        Ok(Self { raw, _context: Arc::clone(context) })
+    }
+
+    /// What a kernel is given.
+    pub(super) fn handle(&self) -> u64 {
+        self.raw
+    }
+}
+
+impl Drop for Texture {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { sys::cuTexObjectDestroy(self.raw) }.result();
     }
 }
 

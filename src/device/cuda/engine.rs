@@ -37,7 +37,6 @@ pub(super) struct Engine {
     loader: Loader,
     loading: Option<ResidentId>,
     load_fault: Option<Fault>,
-    texture: Option<u64>,
     host: HostMemory,
     counts: Counts,
     lost: Option<String>,
@@ -65,7 +64,7 @@ struct Active {
 
 impl Engine {
     /// Everything that a run needs in device memory beside segments is allocated here.
-    pub(super) fn new(card: Card, combine: &'static Combine, texture: Option<u64>, host: HostMemory) -> Result<Self, Fault> {
+    pub(super) fn new(card: Card, combine: &'static Combine, host: HostMemory) -> Result<Self, Fault> {
         let lanes = (0..LANES).map(|_| Lane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
         let engine = Self {
             combine,
@@ -77,7 +76,6 @@ impl Engine {
             loader: Loader::new(&card, combine.form)?,
             loading: None,
             load_fault: None,
-            texture,
             host,
             counts: Counts::default(),
             lost: None,
@@ -285,8 +283,9 @@ impl Engine {
         let function = self.card.function(self.combine.image, variant.entry, variant.shared_bytes)?;
         let blocks = tasks.units.min(self.card.sms * variant.blocks_per_sm).max(1);
         let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
+        let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them before the batch has ended.
-        unsafe { launch::tasks(function, grid, &launch, self.card.tables(), self.texture, &lane.stream) }
+        unsafe { launch::tasks(function, grid, &launch, self.card.tables(), texture, &lane.stream) }
     }
 
     /// Begins to bring the blocks to their slots.
