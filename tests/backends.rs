@@ -245,7 +245,8 @@ async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
     }
     batches.extend(small.into_iter().map(|task| Batch { tasks: vec![task] }));
     let done = futures_util::future::join_all(batches.into_iter().map(|batch| device.combine(batch))).await;
-    let tasks: Vec<Task> = done.into_iter().flat_map(|done| done.unwrap().batch.tasks).collect();
+    let done = done.into_iter().map(|done| done.map_err(|failed| failed.error).unwrap());
+    let tasks: Vec<Task> = done.flat_map(|done| done.batch.tasks).collect();
     let blocks = tasks.iter().flat_map(|task| {
         let k = task.resident.shape().block_bytes() as usize;
         task.out.iter().map(move |slot| {
