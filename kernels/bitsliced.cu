@@ -8,6 +8,7 @@ const nc_u32 UNIT_ROWS = NC_BITSLICED_UNIT_ROWS;     // of all consumers: a unit
 const nc_u32 UNIT_BYTES = NC_BITSLICED_UNIT_BYTES;   // 32 lanes of 32 positions
 const nc_u32 PASS_UNITS = 8;                         // units whose rows share one table
 const nc_u32 CHUNK = 16;                             // sources whose coefficients are spread at a time
+const nc_u32 SPREAD = CHUNK * PASS_UNITS * 2;         // bytes of a warp's spread coefficients
 const nc_u32 ALL = 32 * (CONSUMERS + PRODUCERS);
 
 __device__ __forceinline__ nc_u32 shared_address(const void *pointer) {
@@ -25,9 +26,9 @@ __device__ __forceinline__ nc_u32 load32_odd(nc_u32 address) {
     asm volatile("ld.shared.u32 %0, [%1 + 128];" : "=r"(value) : "r"(address));
     return value;
 }
-__device__ __forceinline__ nc_u64 load64(nc_u32 address) {
-    nc_u64 value;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(address));
+__device__ __forceinline__ nc_u32 load16(nc_u32 address) {
+    nc_u32 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(value) : "r"(address));
     return value;
 }
 __device__ __forceinline__ uint4 load128(nc_u32 address) {
@@ -38,8 +39,8 @@ __device__ __forceinline__ uint4 load128(nc_u32 address) {
 __device__ __forceinline__ void store32(nc_u32 address, nc_u32 value) {
     asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(value) : "memory");
 }
-__device__ __forceinline__ void store64x2(nc_u32 address, nc_u64 a, nc_u64 b) {
-    asm volatile("st.shared.v2.u64 [%0], {%1, %2};" :: "r"(address), "l"(a), "l"(b) : "memory");
+__device__ __forceinline__ void store16(nc_u32 address, nc_u32 value) {
+    asm volatile("st.shared.u16 [%0], %1;" :: "r"(address), "r"(value) : "memory");
 }
 __device__ __forceinline__ void barrier_sync(nc_u32 id) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
 __device__ __forceinline__ void barrier_arrive(nc_u32 id) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
@@ -61,6 +62,32 @@ __device__ __forceinline__ void transpose(nc_u32 (&words)[8]) {
     swap_bits<4, 0x0F0F0F0Fu>(words);
     swap_bits<2, 0x33333333u>(words);
     swap_bits<1, 0x55555555u>(words);
+}
+
+// Bit m is the top bit of c x^m, m = 0 to 14.
+__device__ __forceinline__ nc_u32 tops(nc_u32 c, nc_u32 polynomial) {
+    nc_u32 bits = 0;
+#pragma unroll
+    for (int m = 0; m < 15; m++) {
+        bits |= (c >> 7 & 1) << m;
+        c = c << 1 ^ (c & 128 ? polynomial : 0);
+    }
+    return bits;
+}
+
+// From the top bits of z, z x, ..., z x^7 to the bits of z, in place. The top bit of z x^i is the sum of z_b t_(b + i), where
+// t_m = top bit of x^m is 0 below m = 7 and 1 at 7: so bit 7 - i follows from the higher ones.
+__device__ __forceinline__ void to_planes(nc_u32 (&words)[8], nc_u32 polynomial) {
+    const nc_u32 t = tops(1, polynomial);
+    nc_u32 z[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        z[7 - i] = words[i];
+#pragma unroll
+        for (int b = 8 - i; b < 8; b++) z[7 - i] ^= z[b] & (0 - (t >> (b + i) & 1));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) words[i] = z[i];
 }
 
 // What one pass of a block works on. Producers and consumers walk through the same passes.
@@ -106,7 +133,7 @@ __device__ __forceinline__ void build(nc_u32 table, const nc_u32 (&planes)[8], n
 }
 
 template <int ROWS>
-__device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 tables, nc_u32 bits, nc_u32 spread, nc_u32 warp, nc_u32 lane) {
+__device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 tables, nc_u32 windows, nc_u32 polynomial, nc_u32 spread, nc_u32 warp, nc_u32 lane) {
     const nc_task &task = *pass.task;
     const nc_u32 row = pass.first_row + warp * ROWS, pitch = nc_row_pitch(task.n);
     // Lane 4 r + q spreads coefficients 4 q to 4 q + 3 of row r of each chunk.
@@ -122,10 +149,10 @@ __device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 ta
     for (nc_u32 chunk = 0; chunk < pass.pairs; chunk += CHUNK / 2) {
         __syncwarp();
         {
-            const nc_u64 a = load64(bits + (four & 255) * 8), b = load64(bits + (four >> 8 & 255) * 8);
-            const nc_u64 c = load64(bits + (four >> 16 & 255) * 8), d = load64(bits + (four >> 24) * 8);
-            store64x2(spread + lane * 32, a, b);
-            store64x2(spread + lane * 32 + 16, c, d);
+            const nc_u32 a = load16(windows + (four & 255) * 2) | load16(windows + (four >> 8 & 255) * 2) << 16;
+            const nc_u32 b = load16(windows + (four >> 16 & 255) * 2) | load16(windows + (four >> 24) * 2) << 16;
+            store32(spread + lane % 4 * 64 + lane / 4 * 4, a);
+            store32(spread + lane % 4 * 64 + lane / 4 * 4 + 32, b);
         }
         __syncwarp();
         coefficients += CHUNK;
@@ -135,15 +162,21 @@ __device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 ta
         for (nc_u32 pair = 0; pair < pairs; pair++, turn++) {
             const nc_u32 base = tables + (turn & 1) * 65536 + lane * 4;
             barrier_sync(FULL + (turn & 1));
+            nc_u32 windows_of[8];
+            {
+                const uint4 w = load128(spread + pair * 32);
+                windows_of[0] = w.x, windows_of[1] = w.y, windows_of[2] = w.z, windows_of[3] = w.w;
+            }
+            if (ROWS > 4) {
+                const uint4 w = load128(spread + pair * 32 + 16);
+                windows_of[4] = w.x, windows_of[5] = w.y, windows_of[6] = w.z, windows_of[7] = w.w;
+            }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                const uint4 index = load128(spread + pair * 16 + r * 128);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const nc_u32 select = 0x7604 | (i % 4) << 4;
-                    const nc_u32 even = load32(__byte_perm(i < 4 ? index.x : index.y, base, select));
-                    const nc_u32 odd = load32_odd(__byte_perm(i < 4 ? index.z : index.w, base, select));
-                    accumulators[r][i] ^= even ^ odd;
+                    const nc_u32 window = i ? windows_of[r] << (8 - i) : windows_of[r];
+                    accumulators[r][i] ^= load32(__byte_perm(window, base, i ? 0x7614 : 0x7604)) ^ load32_odd(__byte_perm(window, base, i ? 0x7634 : 0x7624));
                 }
             }
             barrier_arrive(EMPTY + (turn & 1));
@@ -153,6 +186,7 @@ __device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 ta
     const nc_u32 offset = pass.column * UNIT_BYTES + lane * 16;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        to_planes(accumulators[r], polynomial);
         transpose(accumulators[r]);
         if (row + r >= task.rows) continue;
         nc_u8 *out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)(row + r) * task.out_pitch + offset;
@@ -168,9 +202,10 @@ extern "C" __global__ void __launch_bounds__(NC_BITSLICED_THREADS, 1)
 nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
     extern __shared__ uint4 nc_shared[];
     const nc_u32 start = shared_address(nc_shared);
-    const nc_u32 bits = start, spread = start + 2048, table = (spread + CONSUMERS * 1024 + 65535) & ~65535u;
+    const nc_u32 windows = start, spread = start + 512, table = (spread + CONSUMERS * SPREAD + 65535) & ~65535u;
+    const nc_u32 polynomial = tables->polynomial;
     const nc_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (nc_u32 c = threadIdx.x; c < 256; c += ALL) reinterpret_cast<nc_u64 *>(nc_shared)[c] = tables->bits[c];
+    for (nc_u32 c = threadIdx.x; c < 256; c += ALL) store16(windows + c * 2, tops(c, polynomial));
     __syncthreads();
 
     const nc_u32 share = (launch.units + gridDim.x - 1) / gridDim.x;
@@ -193,19 +228,19 @@ nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) 
         for (nc_u32 last = 0; last < 2; last++, turn++)
             if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
     } else {
-        const nc_u32 mine = spread + warp * 1024;
+        const nc_u32 mine = spread + warp * SPREAD;
         while (unit < end) {
             const Pass pass = pass_at(launch, unit, end);
             unit += pass.units;
             switch (pass.units) {
-            case 1: consume<1>(pass, turn, table, bits, mine, warp, lane); break;
-            case 2: consume<2>(pass, turn, table, bits, mine, warp, lane); break;
-            case 3: consume<3>(pass, turn, table, bits, mine, warp, lane); break;
-            case 4: consume<4>(pass, turn, table, bits, mine, warp, lane); break;
-            case 5: consume<5>(pass, turn, table, bits, mine, warp, lane); break;
-            case 6: consume<6>(pass, turn, table, bits, mine, warp, lane); break;
-            case 7: consume<7>(pass, turn, table, bits, mine, warp, lane); break;
-            default: consume<8>(pass, turn, table, bits, mine, warp, lane); break;
+            case 1: consume<1>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 2: consume<2>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 3: consume<3>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 4: consume<4>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 5: consume<5>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 6: consume<6>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 7: consume<7>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            default: consume<8>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
             }
             turn += pass.pairs;
         }
