@@ -193,5 +193,33 @@ typedef struct nc_join_task {
     nc_u32 k;
     nc_u32 reserved;
 } nc_join_task;
+// bitsliced.cu. A unit is 16 rows x 1024 bytes; one block an SM.
+#define NC_BITSLICED_UNIT_ROWS 16
+#define NC_BITSLICED_UNIT_BYTES 1024
+#define NC_BITSLICED_THREADS 640
+#define NC_BITSLICED_SHARED 196608
+#define NC_BITSLICED_BLOCKS_PER_SM 1
+#define NC_BITSLICED_ROW_FORM NC_ROW_BYTES
+// The form `planes`: ceil(k / NC_PLANES_BYTES) * NC_PLANES_BYTES * n bytes.
+#define NC_PLANES_BYTES 1024
+
+// prmt.cu. A unit is 16 rows x 512 bytes, and belongs to a warp.
+#define NC_PRMT_UNIT_ROWS 16
+#define NC_PRMT_UNIT_BYTES 512
+#define NC_PRMT_THREADS 128
+#define NC_PRMT_SHARED 0
+#define NC_PRMT_BLOCKS_PER_SM 4
+#define NC_PRMT_ROW_FORM NC_ROW_BYTES
+// The form `selectors`: ceil(n / 3) * ceil(k / NC_SELECTORS_BYTES) * NC_SELECTORS_SIZE bytes.
+#define NC_SELECTORS_BYTES 512
+#define NC_SELECTORS_SIZE 2048
+
+// product.cu. A unit is 16 rows x 1024 bytes; four units at a time.
+#define NC_PRODUCT_UNIT_ROWS 16
+#define NC_PRODUCT_UNIT_BYTES 1024
+#define NC_PRODUCT_THREADS 256
+#define NC_PRODUCT_SHARED 77824
+#define NC_PRODUCT_BLOCKS_PER_SM 2
+#define NC_PRODUCT_ROW_FORM NC_ROW_BYTES
 
 #endif
