@@ -126,8 +126,8 @@ typedef struct nc_tables {
 // --- table.cu: source form `logs`, row form NC_ROW_LOGS16, the same for every card from compute capability 8.0 on
 #define NC_TABLE_ROWS 8       // of a unit
 #define NC_TABLE_BYTES 512    // of a unit
-#define NC_TABLE_THREADS 256  // of a CTA
-#define NC_TABLE_SHARED 74752 // dynamic, of a CTA
+#define NC_TABLE_THREADS 384  // of a CTA
+#define NC_TABLE_SHARED 77696 // dynamic, of a CTA
 #define NC_TABLE_CTAS 1       // on an SM at once
 // tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
 // ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
