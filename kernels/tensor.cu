@@ -35,6 +35,30 @@ __device__ __forceinline__ void bulk_load(nc_u32 to, nc_u64 from, nc_u32 bytes, 
                  : "memory");
 }
 
+// One copy for both CTAs of a cluster: the same place, the same barrier.
+__device__ __forceinline__ void bulk_load_both(nc_u32 to, nc_u64 from, nc_u32 bytes, nc_u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier), "h"((nc_u16)3)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_at(nc_u32 barrier, nc_u32 rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
+                     barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ nc_u32 cluster_rank() {
+    nc_u32 rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
 // Descriptor of an operand whose rows are 32, 64 or 128 contiguous bytes, swizzled as far.
 template <nc_u32 PITCH> __device__ __forceinline__ nc_u64 descriptor(nc_u32 address) {
     constexpr nc_u64 SWIZZLE = PITCH == 128 ? 1 : PITCH == 64 ? 2 : 3;
@@ -158,7 +182,7 @@ struct Cursor {
 };
 
 // What a consumer warp knows of its CTA.
-struct Consumer {
+template <int PAIR> struct Consumer {
     nc_u32 full, empty, ring;            // tiles
     nc_u32 bits_full, bits_empty, slots; // coefficients
     nc_u32 operand;                      // of the warpgroup in slot 0
@@ -166,7 +190,9 @@ struct Consumer {
     Cursor tiles, bits;
 
     __device__ __forceinline__ void release_tiles(nc_u32 at) const {
-        if (lane == 0) barrier_arrive(empty + 8 * at);
+        if constexpr (PAIR == 1) {
+            if (lane == 0) barrier_arrive(empty + 8 * at);
+        } else if (lane < 2) barrier_arrive_at(empty + 8 * at, lane);
     }
     __device__ __forceinline__ void release_bits(nc_u32 at) const {
         if (lane == 0) barrier_arrive(bits_empty + 8 * at);
@@ -185,8 +211,8 @@ struct Target {
 
 // The counts of one tile. STEPS is 1 or 2 if a place of the ring holds several tiles, otherwise 0. `fresh`: the coefficients may still be in the
 // making; `done`: nobody needs them after this tile.
-template <int COLUMNS, int STAGES, nc_u32 SLOT, int STEPS>
-__device__ __forceinline__ void count_tile(nc_u32 (&counts)[COLUMNS / 2], Consumer &me, nc_u32 steps, nc_u32 tile, bool final, bool fresh, bool done) {
+template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
+__device__ __forceinline__ void count_tile(nc_u32 (&counts)[COLUMNS / 2], Consumer<PAIR> &me, nc_u32 steps, nc_u32 tile, bool final, bool fresh, bool done) {
     constexpr nc_u64 NEXT = 32 >> 4;
     if constexpr (STEPS) {
         constexpr nc_u32 PER = 4 / STEPS;
@@ -244,8 +270,8 @@ template <int COLUMNS> __device__ __forceinline__ void push(nc_u32 (&words)[COLU
                 words[block] = __funnelshift_r(words[block], counts[(block / 2 * 8 + bit) * 4 + half * 2 + block % 2], 1);
 }
 
-template <int COLUMNS, int STAGES, nc_u32 SLOT, int STEPS>
-__device__ __forceinline__ void consume(Consumer &me, nc_u32 steps, nc_u32 tiles, const Target &target, bool fresh, bool done) {
+template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
+__device__ __forceinline__ void consume(Consumer<PAIR> &me, nc_u32 steps, nc_u32 tiles, const Target &target, bool fresh, bool done) {
     constexpr nc_u32 BLOCKS = COLUMNS / 32;
     nc_u32 counts[COLUMNS / 2], low[BLOCKS], high[BLOCKS];
     if constexpr (STEPS)
@@ -253,7 +279,7 @@ __device__ __forceinline__ void consume(Consumer &me, nc_u32 steps, nc_u32 tiles
     if (tiles == TILES) {
 #pragma unroll
         for (nc_u32 tile = 0; tile < TILES; tile++) {
-            count_tile<COLUMNS, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == TILES - 1, fresh && tile == 0, done && tile == TILES - 1);
+            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == TILES - 1, fresh && tile == 0, done && tile == TILES - 1);
             push<COLUMNS>(tile < 2 ? low : high, counts);
         }
         const nc_u32 at = target.position + me.owner * 8;
@@ -264,7 +290,7 @@ __device__ __forceinline__ void consume(Consumer &me, nc_u32 steps, nc_u32 tiles
     } else {
 #pragma unroll 1
         for (nc_u32 tile = 0; tile < tiles; tile++) {
-            count_tile<COLUMNS, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == tiles - 1, fresh && tile == 0, done && tile == tiles - 1);
+            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == tiles - 1, fresh && tile == 0, done && tile == tiles - 1);
             push<COLUMNS>(low, counts);
             const nc_u32 pair = target.position + me.owner * 4, single = target.position + tile * 64 + me.owner * 2;
             if (tile == 1 && pair < target.k) {
@@ -284,8 +310,8 @@ __device__ __forceinline__ void consume(Consumer &me, nc_u32 steps, nc_u32 tiles
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
-template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
-    constexpr nc_u32 ROWS = GROUPS * COLUMNS / 8, CONSUMERS = GROUPS * 128, HELPERS = 96, SLOT = ROWS * 1024;
+template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER> __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
+    constexpr nc_u32 OWN = GROUPS * COLUMNS / 8, ROWS = PAIR * OWN, CONSUMERS = GROUPS * 128, HELPERS = 96, SLOT = OWN * 1024;
     extern __shared__ __align__(1024) nc_u8 shared[];
     const nc_u32 base = shared_address(shared), ring = base + HEAD;
     const nc_u32 full = base, empty = full + 8 * STAGES, bits_full = base + 256, bits_empty = bits_full + 128;
@@ -295,13 +321,14 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(size));
     const nc_u32 slots = min(16u, (size - HEAD - STAGES * STAGE) / SLOT);
     const nc_u32 thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32;
-    const nc_u32 first = (nc_u32)((nc_u64)launch.units * blockIdx.x / gridDim.x), last = (nc_u32)((nc_u64)launch.units * (blockIdx.x + 1) / gridDim.x);
+    const nc_u32 share = blockIdx.x / PAIR, shares = gridDim.x / PAIR, rank = PAIR == 1 ? 0 : cluster_rank();
+    const nc_u32 first = (nc_u32)((nc_u64)launch.units * share / shares), last = (nc_u32)((nc_u64)launch.units * (share + 1) / shares);
     if (first == last) return;
 
     if (warp == CONSUMERS / 32 && lane == 0) {
         for (nc_u32 i = 0; i < STAGES; i++) {
             barrier_init(full + 8 * i, 1);
-            barrier_init(empty + 8 * i, GROUPS * 4);
+            barrier_init(empty + 8 * i, PAIR * GROUPS * 4);
         }
         for (nc_u32 i = 0; i < slots; i++) {
             barrier_init(bits_full + 8 * i, HELPERS / 32);
@@ -322,7 +349,8 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
     }
     Walk<ROWS> walk;
     walk.start(launch, first, last);
-    __syncthreads();
+    if constexpr (PAIR == 1) __syncthreads();
+    else cluster_sync();
 
     if (warp >= CONSUMERS / 32) {
         fewer_registers<FEWER>();
@@ -341,12 +369,14 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
                             const nc_u32 bytes = steps <= 2 ? min(most, here - tile) * steps * BLOCK : STAGE;
                             barrier_wait(empty + 8 * tiles.at, tiles.parity);
                             barrier_expect(full + 8 * tiles.at, bytes);
-                            bulk_load(ring + tiles.at * STAGE, from, bytes, full + 8 * tiles.at);
+                            if constexpr (PAIR == 1) bulk_load(ring + tiles.at * STAGE, from, bytes, full + 8 * tiles.at);
+                            else bulk_load_both(ring + tiles.at * STAGE + rank * bytes / 2, from + rank * bytes / 2, bytes / 2, full + 8 * tiles.at);
                             from += bytes;
                             tiles.advance(STAGES);
                         }
                 }
             } while (walk.next());
+            if constexpr (PAIR == 2) cluster_sync();
             return;
         }
         Cursor slot = {0, 1};
@@ -354,10 +384,10 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
         do {
             const nc_u32 chunks = (steps_of(walk.task->n) + 3) / 4;
             for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
-                if (together) expand<ROWS, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0, chunk, thread - 32, CONSUMERS + HELPERS);
+                if (together) expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - 32, CONSUMERS + HELPERS);
                 else {
                     barrier_wait(bits_empty + 8 * slot.at, slot.parity);
-                    expand<ROWS, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0, chunk, thread - CONSUMERS - 32, HELPERS);
+                    expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - CONSUMERS - 32, HELPERS);
                 }
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 if (together) asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS + HELPERS) : "memory");
@@ -367,18 +397,19 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
             }
             together = false;
         } while (walk.next());
+        if constexpr (PAIR == 2) cluster_sync();
         return;
     }
 
     // The first coefficients are made by everybody, later ones by the helpers alone.
     for (nc_u32 chunk = 0, chunks = (steps_of(walk.task->n) + 3) / 4; chunk < chunks; chunk++) {
-        expand<ROWS, COLUMNS>(bits + chunk * SLOT, table, *walk.task, walk.row0, chunk, thread, CONSUMERS + HELPERS);
+        expand<OWN, COLUMNS>(bits + chunk * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread, CONSUMERS + HELPERS);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS + HELPERS) : "memory");
     }
     more_registers<MORE>();
     const nc_u32 group = warp / 4, quarter = lane % 4;
-    Consumer me;
+    Consumer<PAIR> me;
     me.full = full, me.empty = empty, me.ring = ring, me.bits_full = bits_full, me.bits_empty = bits_empty, me.slots = slots;
     me.operand = shared_address(bits) + group * (SLOT / GROUPS);
     me.owner = warp % 4 * 8 + lane / 4, me.lane = lane;
@@ -386,7 +417,7 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
     do {
         const nc_task &task = *walk.task;
         const nc_u32 steps = uniform(steps_of(task.n)), chunks = (steps + 3) / 4, all = (task.k + 63) / 64;
-        const nc_u32 first_row = walk.row0 + group * (COLUMNS / 8), units = uniform(walk.until - walk.unit);
+        const nc_u32 first_row = walk.row0 + rank * OWN + group * (COLUMNS / 8), units = uniform(walk.until - walk.unit);
         const bool idle = uniform(first_row >= task.rows);
         Target target;
         target.rows = first_row + quarter < task.rows ? task.rows - first_row - quarter : 0;
@@ -410,25 +441,28 @@ template <int COLUMNS, int GROUPS, int STAGES, int MORE, int FEWER> __device__ _
                     me.release_bits(slot.at);
                     slot.advance(slots);
                 }
-            } else if (steps == 1) consume<COLUMNS, STAGES, SLOT, 1>(me, steps, tiles, target, fresh, done);
-            else if (steps == 2) consume<COLUMNS, STAGES, SLOT, 2>(me, steps, tiles, target, fresh, done);
-            else consume<COLUMNS, STAGES, SLOT, 0>(me, steps, tiles, target, fresh, done);
+            } else if (steps == 1) consume<COLUMNS, PAIR, STAGES, SLOT, 1>(me, steps, tiles, target, fresh, done);
+            else if (steps == 2) consume<COLUMNS, PAIR, STAGES, SLOT, 2>(me, steps, tiles, target, fresh, done);
+            else consume<COLUMNS, PAIR, STAGES, SLOT, 0>(me, steps, tiles, target, fresh, done);
         }
         for (nc_u32 chunk = 0; chunk < chunks; chunk++) me.bits.advance(slots);
     } while (walk.next());
+    if constexpr (PAIR == 2) cluster_sync();
 }
 
 } // namespace
 
-#define NC_TENSOR_ENTRY(name, columns, groups, stages, per_sm, more, fewer)                                                                           \
-    extern "C" __global__ void __launch_bounds__(groups * 128 + 128, per_sm) name(const __grid_constant__ nc_launch launch, const nc_tables *tables) { \
-        encode<columns, groups, stages, more, fewer>(launch, tables);                                                                                \
+#define NC_TENSOR_ENTRY(name, columns, groups, pair, stages, per_sm, more, fewer)                                                                     \
+    extern "C" __global__ void __launch_bounds__(groups * 128 + 128, per_sm) __cluster_dims__(pair, 1, 1)                                            \
+        name(const __grid_constant__ nc_launch launch, const nc_tables *tables) {                                                                    \
+        encode<columns, groups, pair, stages, more, fewer>(launch, tables);                                                                          \
     }
 
-NC_TENSOR_ENTRY(nc_tensor_64, 128, 4, 8, 1, 104, 64)
-NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 8, 1, 128, 64)
-NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 6, 2, 128, 64)
-NC_TENSOR_ENTRY(nc_tensor_8, 64, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_64, 128, 4, 1, 8, 1, 104, 64)
+NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 1, 8, 1, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_8, 64, 1, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_pair, 128, 1, 2, 12, 1, 168, 64)
 
 // Source blocks to tiles: 16 sources x 4 positions a thread.
 extern "C" __global__ void __launch_bounds__(256) nc_form_tiles(const nc_form_task *forms, nc_u32 count, const nc_tables *) {
