@@ -132,21 +132,26 @@ typedef struct nc_tables {
 // tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
 // ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
 // ceil(rows / NC_TENSOR_<R>_ROWS) * ceil(k / NC_TENSOR_UNIT_BYTES). Dynamic shared memory of a launch whose largest n is n:
-// NC_TENSOR_<R>_SHARED + steps(n) * NC_TENSOR_<R>_SHARED_STEP, of at most 232,448 bytes.
+// NC_TENSOR_<R>_SHARED + slots * NC_TENSOR_<R>_SHARED_SLOT, at most NC_TENSOR_SHARED_MAX / NC_TENSOR_<R>_PER_SM, with at least
+// ceil(n / 128) slots and, where they fit, twice as many: then the next rows are made while the last are multiplied.
 #define NC_TENSOR_UNIT_BYTES 256
 #define NC_TENSOR_TILE_BYTES 2048
+#define NC_TENSOR_SHARED_MAX 232448
 #define NC_TENSOR_64_ROWS 64
-#define NC_TENSOR_64_THREADS 544
+#define NC_TENSOR_64_THREADS 640
+#define NC_TENSOR_64_PER_SM 1
 #define NC_TENSOR_64_SHARED 66560
-#define NC_TENSOR_64_SHARED_STEP 16384
+#define NC_TENSOR_64_SHARED_SLOT 65536
 #define NC_TENSOR_32_ROWS 32
-#define NC_TENSOR_32_THREADS 288
-#define NC_TENSOR_32_SHARED 50176
-#define NC_TENSOR_32_SHARED_STEP 8192
+#define NC_TENSOR_32_THREADS 384
+#define NC_TENSOR_32_PER_SM 1
+#define NC_TENSOR_32_SHARED 66560
+#define NC_TENSOR_32_SHARED_SLOT 32768
 #define NC_TENSOR_16_ROWS 16
-#define NC_TENSOR_16_THREADS 160
-#define NC_TENSOR_16_SHARED 33792
-#define NC_TENSOR_16_SHARED_STEP 4096
+#define NC_TENSOR_16_THREADS 256
+#define NC_TENSOR_16_PER_SM 2
+#define NC_TENSOR_16_SHARED 50176
+#define NC_TENSOR_16_SHARED_SLOT 16384
 #define NC_TENSOR_8_ROWS 8
 #define NC_TENSOR_8_THREADS 160
 #define NC_TENSOR_8_SHARED 33792
@@ -221,5 +226,14 @@ typedef struct nc_join_task {
 #define NC_PRODUCT_SHARED 77824
 #define NC_PRODUCT_BLOCKS_PER_SM 2
 #define NC_PRODUCT_ROW_FORM NC_ROW_BYTES
+#define NC_TENSOR_8_THREADS 256
+#define NC_TENSOR_8_PER_SM 2
+#define NC_TENSOR_8_SHARED 50176
+#define NC_TENSOR_8_SHARED_SLOT 8192
+#define NC_TENSOR_PAIR_ROWS 32
+#define NC_TENSOR_PAIR_THREADS 256
+#define NC_TENSOR_PAIR_PER_SM 1
+#define NC_TENSOR_PAIR_SHARED 99328
+#define NC_TENSOR_PAIR_SHARED_SLOT 16384
 
 #endif
