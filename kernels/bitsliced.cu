@@ -8,6 +8,7 @@ const nc_u32 UNIT_ROWS = NC_BITSLICED_UNIT_ROWS;     // of all consumers: a unit
 const nc_u32 UNIT_BYTES = NC_BITSLICED_UNIT_BYTES;   // 32 lanes of 32 positions
 const nc_u32 PASS_UNITS = 8;                         // units whose rows share one table
 const nc_u32 CHUNK = 16;                             // sources whose coefficients are spread at a time
+const nc_u32 STAGES = 4;                             // pairs of sources a producer has on their way
 const nc_u32 SPREAD = CHUNK * PASS_UNITS * 2;         // bytes of a warp's spread coefficients
 const nc_u32 ALL = 32 * (CONSUMERS + PRODUCERS);
 
@@ -44,6 +45,18 @@ __device__ __forceinline__ void store16(nc_u32 address, nc_u32 value) {
 }
 __device__ __forceinline__ void barrier_sync(nc_u32 id) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
 __device__ __forceinline__ void barrier_arrive(nc_u32 id) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
+
+// 640 threads begin with 96 registers each. Where the hardware lets warps trade them, consumers take 112 and producers keep 32.
+__device__ __forceinline__ void set_registers_more() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+#endif
+}
+__device__ __forceinline__ void set_registers_fewer() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+#endif
+}
 
 const nc_u32 FULL = 1, EMPTY = 3; // named barriers, two of each
 
@@ -110,25 +123,33 @@ __device__ __forceinline__ Pass pass_at(const nc_launch &launch, nc_u32 unit, nc
     return pass;
 }
 
-__device__ __forceinline__ void load_planes(nc_u32 (&planes)[8], const Pass &pass, nc_u32 source, nc_u32 lane) {
-    const nc_u32 n = pass.task->n;
-    const nc_u32 *words = reinterpret_cast<const nc_u32 *>(pass.task->source) + ((nc_u64)pass.column * n + source) * 256 + lane;
-#pragma unroll
-    for (int i = 0; i < 8; i++) planes[i] = source < n ? __ldg(words + i * 32) : 0;
+// The planes of one source on their way to shared memory: 32 bytes a lane, which the same lane reads. Zeros behind the last source.
+__device__ __forceinline__ void fetch_planes(nc_u32 stage, const Pass &pass, nc_u32 pair, nc_u32 odd, nc_u32 lane) {
+    const nc_u32 n = pass.task->n, source = min(2 * pair + odd, n - 1), bytes = 2 * pair + odd < n ? 16 : 0;
+    if (pair < pass.pairs) {
+        const nc_u64 planes = pass.task->source + ((nc_u64)pass.column * n + source) * UNIT_BYTES + lane * 16;
+        const nc_u32 to = stage + pair % STAGES * 1024 + lane * 16;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(planes), "r"(bytes) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to + 512), "l"(planes + 512), "r"(bytes) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // Half of the table of one source: all sums of its planes 0 to 6, with plane 7 or without.
-__device__ __forceinline__ void build(nc_u32 table, const nc_u32 (&planes)[8], nc_u32 half) {
-    nc_u32 low[16];
-    low[0] = half ? planes[7] : 0;
+__device__ __forceinline__ void build(nc_u32 table, nc_u32 stage, nc_u32 half) {
+    const uint4 a = load128(stage), b = load128(stage + 512);
+    nc_u32 low[8];
+    low[0] = half ? b.w : 0;
 #pragma unroll
-    for (int i = 1; i < 16; i++) low[i] = low[i & (i - 1)] ^ planes[i & 1 ? 0 : i & 2 ? 1 : i & 4 ? 2 : 3];
+    for (int i = 1; i < 8; i++) low[i] = low[i & (i - 1)] ^ (i & 1 ? a.x : i & 2 ? a.y : a.z);
     table += half * 128 * 256;
+    nc_u32 high = 0;
 #pragma unroll
-    for (int high = 0; high < 8; high++) {
-        const nc_u32 sum = (high & 1 ? planes[4] : 0) ^ (high & 2 ? planes[5] : 0) ^ (high & 4 ? planes[6] : 0);
+    for (int step = 0; step < 16; step++) {
+        const int gray = step ^ step >> 1;
+        if (step) high ^= step & 1 ? a.w : step & 2 ? b.x : step & 4 ? b.y : b.z;
 #pragma unroll
-        for (int i = 0; i < 16; i++) store32(table + (high * 16 + i) * 256, low[i] ^ sum);
+        for (int i = 0; i < 8; i++) store32(table + (gray * 8 + i) * 256, low[i] ^ high);
     }
 }
 
@@ -145,7 +166,7 @@ __device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 ta
 #pragma unroll
         for (int i = 0; i < 8; i++) accumulators[r][i] = 0;
 
-    nc_u32 four = mine ? *reinterpret_cast<const nc_u32 *>(coefficients) : 0;
+    nc_u32 four = mine ? __ldg(reinterpret_cast<const nc_u32 *>(coefficients)) : 0;
     for (nc_u32 chunk = 0; chunk < pass.pairs; chunk += CHUNK / 2) {
         __syncwarp();
         {
@@ -156,7 +177,7 @@ __device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 ta
         }
         __syncwarp();
         coefficients += CHUNK;
-        if (mine && chunk + CHUNK / 2 < pass.pairs) four = *reinterpret_cast<const nc_u32 *>(coefficients);
+        if (mine && chunk + CHUNK / 2 < pass.pairs) four = __ldg(reinterpret_cast<const nc_u32 *>(coefficients));
         const nc_u32 pairs = min(pass.pairs - chunk, CHUNK / 2);
 #pragma unroll 1
         for (nc_u32 pair = 0; pair < pairs; pair++, turn++) {
@@ -202,7 +223,8 @@ extern "C" __global__ void __launch_bounds__(NC_BITSLICED_THREADS, 1)
 nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
     extern __shared__ uint4 nc_shared[];
     const nc_u32 start = shared_address(nc_shared);
-    const nc_u32 windows = start, spread = start + 512, table = (spread + CONSUMERS * SPREAD + 65535) & ~65535u;
+    const nc_u32 windows = start, spread = start + 512, stages = spread + CONSUMERS * SPREAD;
+    const nc_u32 table = (stages + PRODUCERS * STAGES * 1024 + 65535) & ~65535u;
     const nc_u32 polynomial = tables->polynomial;
     const nc_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (nc_u32 c = threadIdx.x; c < 256; c += ALL) store16(windows + c * 2, tops(c, polynomial));
@@ -212,22 +234,25 @@ nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) 
     nc_u32 unit = min(blockIdx.x * share, launch.units), turn = 0;
     const nc_u32 end = min(unit + share, launch.units);
     if (warp >= CONSUMERS) {
-        const nc_u32 odd = warp & 1, half = warp >> 1 & 1;
+        set_registers_fewer();
+        const nc_u32 odd = warp & 1, half = warp >> 1 & 1, stage = stages + (warp - CONSUMERS) * STAGES * 1024;
         while (unit < end) {
             const Pass pass = pass_at(launch, unit, end);
             unit += pass.units;
-            nc_u32 planes[8];
-            load_planes(planes, pass, odd, lane);
+#pragma unroll
+            for (nc_u32 pair = 0; pair < STAGES - 1; pair++) fetch_planes(stage, pass, pair, odd, lane);
             for (nc_u32 pair = 0; pair < pass.pairs; pair++, turn++) {
+                fetch_planes(stage, pass, pair + STAGES - 1, odd, lane);
                 if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
-                build(table + (turn & 1) * 65536 + odd * 128 + lane * 4, planes, half);
+                asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+                build(table + (turn & 1) * 65536 + odd * 128 + lane * 4, stage + pair % STAGES * 1024 + lane * 16, half);
                 barrier_arrive(FULL + (turn & 1));
-                load_planes(planes, pass, 2 * pair + 2 + odd, lane);
             }
         }
         for (nc_u32 last = 0; last < 2; last++, turn++)
             if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
     } else {
+        set_registers_more();
         const nc_u32 mine = spread + warp * SPREAD;
         while (unit < end) {
             const Pass pass = pass_at(launch, unit, end);
@@ -257,8 +282,8 @@ extern "C" __global__ void nc_form_planes(const nc_form_task *tasks, nc_u32 coun
         const uint4 a = nc_raw16(task, source, offset), b = nc_raw16(task, source, offset + 512);
         nc_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         transpose(words);
-        nc_u32 *out = reinterpret_cast<nc_u32 *>(task.out) + (nc_u64)block * 256 + lane;
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i * 32] = words[i];
+        uint4 *out = reinterpret_cast<uint4 *>(task.out) + (nc_u64)block * 64 + lane;
+        out[0] = make_uint4(words[0], words[1], words[2], words[3]);
+        out[32] = make_uint4(words[4], words[5], words[6], words[7]);
     }
 }

@@ -7,15 +7,20 @@
 #define WARPS (THREADS / 32)
 
 struct Scratch {
-    nc_u8 log[256];
-    nc_u8 exp[512];
+    nc_u32 masks[256][8];     // bit by bit, all ones where a coefficient's bit is set
+    uint4 eights[256];        // a coefficient's products with 0 ... 7 and with 16 * (0 ... 7)
+    nc_u32 fours[256];        // with 0, 8, 128, 136
+    nc_u8 inverses[256];
     nc_u32 polynomial;
     nc_u32 leading;
-    nc_u32 factors[1024 / 4];                       // bytes: of the kept rows
+    nc_u32 present[1024 / 4]; // bytes: 255 where a row is kept
+    nc_u32 known[1024 / 4];   // bytes: the arriving coefficients of the rows that are kept
+    nc_u8 factors[1024];      // of the kept rows, in the arriving row's column
     nc_u32 row[(1024 + NC_PROGRESS_SLICE_MAX) / 4]; // the arriving [c | x], reduced, then scaled
     nc_u32 partial[WARPS][(1024 + NC_PROGRESS_SLICE_MAX) / 4];
 };
 static_assert(sizeof(Scratch) <= NC_PROGRESS_FIXED_BYTES, "the host would give too little shared memory");
+static_assert((1024 + NC_PROGRESS_SLICE_MAX) / 4 <= THREADS, "a thread holds one word of the arriving row");
 
 __device__ __forceinline__ nc_u32 times_x(nc_u32 word, nc_u32 polynomial) {
     return ((word & 0x7F7F7F7Fu) << 1) ^ (((word >> 7) & 0x01010101u) * polynomial);
@@ -23,12 +28,21 @@ __device__ __forceinline__ nc_u32 times_x(nc_u32 word, nc_u32 polynomial) {
 
 __device__ __forceinline__ nc_u32 bit_mask(nc_u32 factor, int bit) { return (nc_u32)((int)(factor << (31 - bit)) >> 31); }
 
-__device__ __forceinline__ nc_u32 scaled(nc_u32 word, nc_u32 factor, nc_u32 polynomial) {
-    nc_u32 sum = 0;
-#pragma unroll
-    for (int bit = 7; bit >= 0; bit--) sum = times_x(sum, polynomial) ^ (word & bit_mask(factor, bit));
-    return sum;
-}
+// A word as selectors of byte permutes: bits 0 to 2 of its bytes, bits 4 to 6, and bits 3 and 7.
+struct Selectors {
+    nc_u32 low, high, rest;
+    __device__ __forceinline__ explicit Selectors(nc_u32 word) {
+        const nc_u32 lows = word & 0x0F0F0F0Fu, highs = word >> 4 & 0x0F0F0F0Fu;
+        const nc_u32 l = __byte_perm(lows | lows >> 4, 0, 0x4420), h = __byte_perm(highs | highs >> 4, 0, 0x4420);
+        low = l & 0x7777;
+        high = h & 0x7777;
+        rest = (l >> 3 & 0x1111) | (h >> 2 & 0x2222);
+    }
+    __device__ __forceinline__ nc_u32 times(const Scratch &scratch, nc_u32 factor) const {
+        const uint4 eights = scratch.eights[factor];
+        return __byte_perm(eights.x, eights.y, low) ^ __byte_perm(eights.z, eights.w, high) ^ __byte_perm(scratch.fours[factor], 0, rest);
+    }
+};
 
 // This block's part of the kept rows: all coefficients, and `across - vectors` words of the payload.
 struct Rows {
@@ -63,16 +77,18 @@ struct Place {
 
 // partial[warp][w] = sum of factor * row over this warp's rows
 __device__ __forceinline__ void sum_rows(const Rows &rows, Scratch &scratch) {
-    const nc_u8 *factors = reinterpret_cast<const nc_u8 *>(scratch.factors);
+    const nc_u8 *factors = reinterpret_cast<const nc_u8 *>(scratch.known);
     for (nc_u32 start = 0; start < rows.across; start += 32) {
         const Place place(start, rows.across);
         nc_u32 sums[8] = {};
         if (place.inside) {
 #pragma unroll 4
             for (nc_u32 row = place.first_row; row < rows.n; row += place.row_step) {
-                const nc_u32 factor = factors[row], word = *rows.word(row, place.word);
-#pragma unroll
-                for (int bit = 0; bit < 8; bit++) sums[bit] ^= word & bit_mask(factor, bit);
+                const nc_u32 word = *rows.word(row, place.word);
+                const uint4 *masks = reinterpret_cast<const uint4 *>(scratch.masks[factors[row]]);
+                const uint4 low = masks[0], high = masks[1];
+                sums[0] ^= word & low.x, sums[1] ^= word & low.y, sums[2] ^= word & low.z, sums[3] ^= word & low.w;
+                sums[4] ^= word & high.x, sums[5] ^= word & high.y, sums[6] ^= word & high.z, sums[7] ^= word & high.w;
             }
         }
         nc_u32 sum = 0;
@@ -83,24 +99,24 @@ __device__ __forceinline__ void sum_rows(const Rows &rows, Scratch &scratch) {
     }
 }
 
-// row += factor * the scaled arriving row, for all rows; the arriving row itself becomes row `leading`
-__device__ __forceinline__ void add_to_rows(const Rows &rows, const Scratch &scratch, nc_u32 leading) {
-    const nc_u8 *factors = reinterpret_cast<const nc_u8 *>(scratch.factors);
+// row += factor * the scaled arriving row, for all rows; the arriving row itself becomes row `leading`, which was zero
+__device__ __forceinline__ void add_to_rows(const Rows &rows, const Scratch &scratch) {
     for (nc_u32 start = 0; start < rows.across; start += 32) {
         const Place place(start, rows.across);
         if (!place.inside) continue;
-        nc_u32 multiples[8];
-        multiples[0] = scratch.row[place.word];
+        const Selectors arriving(scratch.row[place.word]);
+        for (nc_u32 first = place.first_row; first < rows.n; first += 4 * place.row_step) {
+            nc_u32 sums[4];
 #pragma unroll
-        for (int bit = 1; bit < 8; bit++) multiples[bit] = times_x(multiples[bit - 1], scratch.polynomial);
-#pragma unroll 4
-        for (nc_u32 row = place.first_row; row < rows.n; row += place.row_step) {
-            const nc_u32 factor = factors[row];
-            if (factor == 0) continue;
-            nc_u32 *at = rows.word(row, place.word), sum = row == leading ? 0 : *at;
+            for (nc_u32 i = 0; i < 4; i++) {
+                const nc_u32 row = first + i * place.row_step;
+                if (row < rows.n) sums[i] = *rows.word(row, place.word) ^ arriving.times(scratch, scratch.factors[row]);
+            }
 #pragma unroll
-            for (int bit = 0; bit < 8; bit++) sum ^= multiples[bit] & bit_mask(factor, bit);
-            *at = sum;
+            for (nc_u32 i = 0; i < 4; i++) {
+                const nc_u32 row = first + i * place.row_step;
+                if (row < rows.n) *rows.word(row, place.word) = sums[i];
+            }
         }
     }
 }
@@ -128,15 +144,24 @@ __device__ __forceinline__ nc_u32 find_leading(Scratch &scratch, nc_u32 vectors)
     return scratch.leading;
 }
 
+__device__ __forceinline__ nc_u32 combinations(nc_u32 a, nc_u32 b) { return a << 8 | b << 16 | (a ^ b) << 24; }
+
 template <bool AtomicMin, bool Cached>
 __device__ __forceinline__ void progress_rows(const nc_progress &progress, const nc_tables *tables) {
     extern __shared__ uint4 memory[];
     Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
-    for (nc_u32 i = threadIdx.x; i < 512; i += THREADS) {
-        scratch.exp[i] = tables->exp[i];
-        if (i < 256) scratch.log[i] = tables->log[i];
+    const nc_u32 polynomial = tables->polynomial & 255;
+    for (nc_u32 i = threadIdx.x; i < 256; i += THREADS) {
+        nc_u32 powers[8];
+        powers[0] = i;
+        for (int bit = 1; bit < 8; bit++) powers[bit] = times_x(powers[bit - 1], polynomial);
+        for (int bit = 0; bit < 8; bit++) scratch.masks[i][bit] = bit_mask(i, bit);
+        scratch.eights[i] = make_uint4(combinations(powers[0], powers[1]), combinations(powers[0], powers[1]) ^ 0x01010101u * powers[2],
+                                       combinations(powers[4], powers[5]), combinations(powers[4], powers[5]) ^ 0x01010101u * powers[6]);
+        scratch.fours[i] = combinations(powers[3], powers[7]);
+        scratch.inverses[i] = i ? tables->exp[255 - tables->log[i]] : 0;
     }
-    if (threadIdx.x == 0) scratch.polynomial = tables->polynomial & 255;
+    if (threadIdx.x == 0) scratch.polynomial = polynomial;
 
     const nc_u32 n = progress.n, vectors = nc_row_pitch(n) / 4;
     const nc_u32 begin = blockIdx.x * progress.slice < progress.k ? blockIdx.x * progress.slice : progress.k;
@@ -148,34 +173,44 @@ __device__ __forceinline__ void progress_rows(const nc_progress &progress, const
         for (nc_u32 i = threadIdx.x; i < n * vectors / 4; i += THREADS) reinterpret_cast<uint4 *>(cache)[i] = reinterpret_cast<const uint4 *>(own)[i];
     __syncthreads();
 
-    nc_u8 *factors = reinterpret_cast<nc_u8 *>(scratch.factors);
-    nc_u8 *row_bytes = reinterpret_cast<nc_u8 *>(scratch.row);
+    const nc_u32 w = threadIdx.x;
+    const nc_u8 *row_bytes = reinterpret_cast<const nc_u8 *>(scratch.row);
+    for (nc_u32 i = threadIdx.x; i < 4 * vectors; i += THREADS)
+        reinterpret_cast<nc_u8 *>(scratch.present)[i] = i < n && rows.coefficient(i, i) ? 255 : 0;
+    const auto arriving_word = [&](nc_u32 arriving) -> nc_u32 {
+        if (arriving >= progress.rows || w >= rows.across) return 0;
+        if (w < vectors) return reinterpret_cast<const nc_u32 *>(progress.vectors)[(nc_u64)arriving * vectors + w];
+        return reinterpret_cast<const nc_u32 *>(progress.payload + (nc_u64)arriving * progress.payload_pitch + begin)[w - vectors];
+    };
+    nc_u32 word = arriving_word(0);
+    __syncthreads();
     for (nc_u32 arriving = 0; arriving < progress.rows; arriving++) {
-        const nc_u8 *vector = reinterpret_cast<const nc_u8 *>(progress.vectors) + (nc_u64)arriving * 4 * vectors;
-        const nc_u8 *payload = reinterpret_cast<const nc_u8 *>(progress.payload) + (nc_u64)arriving * progress.payload_pitch + begin;
-        for (nc_u32 i = threadIdx.x; i < n; i += THREADS) factors[i] = rows.coefficient(i, i) ? vector[i] : 0;
+        if (w < vectors) scratch.known[w] = word & scratch.present[w];
         __syncthreads();
         if (threadIdx.x == 0) scratch.leading = ~0u;
+        const nc_u32 next = arriving_word(arriving + 1);
         sum_rows(rows, scratch);
         __syncthreads();
-        for (nc_u32 w = threadIdx.x; w < rows.across; w += THREADS) {
-            nc_u32 sum = w < vectors ? reinterpret_cast<const nc_u32 *>(vector)[w] : reinterpret_cast<const nc_u32 *>(payload)[w - vectors];
+        if (w < rows.across) {
 #pragma unroll
-            for (int warp = 0; warp < WARPS; warp++) sum ^= scratch.partial[warp][w];
-            scratch.row[w] = sum;
+            for (int warp = 0; warp < WARPS; warp++) word ^= scratch.partial[warp][w];
+            scratch.row[w] = word;
         }
         __syncthreads();
         const nc_u32 leading = find_leading<AtomicMin>(scratch, vectors);
         if (blockIdx.x == 0 && threadIdx.x == 0) reinterpret_cast<nc_u32 *>(progress.outcomes)[arriving] = leading < n;
-        if (leading >= n) continue;
-        const nc_u32 inverse = scratch.exp[255 - scratch.log[row_bytes[leading]]];
-        for (nc_u32 i = threadIdx.x; i < n; i += THREADS) factors[i] = i == leading ? 1 : rows.coefficient(i, leading);
-        __syncthreads();
-        for (nc_u32 w = threadIdx.x; w < rows.across; w += THREADS) scratch.row[w] = scaled(scratch.row[w], inverse, scratch.polynomial);
-        __syncthreads();
-        add_to_rows(rows, scratch, leading);
-        __syncthreads();
+        if (leading < n) {
+            const nc_u32 inverse = scratch.inverses[row_bytes[leading]];
+            for (nc_u32 i = threadIdx.x; i < n; i += THREADS) scratch.factors[i] = (nc_u8)(i == leading ? 1 : rows.coefficient(i, leading));
+            __syncthreads();
+            if (w < rows.across) scratch.row[w] = Selectors(word).times(scratch, inverse);
+            if (threadIdx.x == 0) reinterpret_cast<nc_u8 *>(scratch.present)[leading] = 255;
+            __syncthreads();
+            add_to_rows(rows, scratch);
+        }
+        word = next;
     }
+    __syncthreads();
     if (Cached)
         for (nc_u32 i = threadIdx.x; i < n * vectors / 4; i += THREADS) reinterpret_cast<uint4 *>(own)[i] = reinterpret_cast<const uint4 *>(cache)[i];
 }

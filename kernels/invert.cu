@@ -6,8 +6,14 @@
 #define PANEL 32
 #define HALF 16
 #define WINDOW 32
-#define THREADS NC_INVERT_THREADS
-#define WARPS (THREADS / 32)
+
+// What factoring half a panel has to say to all rows.
+struct Message {
+    alignas(16) nc_u8 pivot_inverse[HALF * HALF];
+    nc_u8 partner[HALF * HALF]; // the inverse times the pivot rows in the other half of the panel
+    nc_u16 pivots[HALF];        // which rows they are, in the whole matrix
+    nc_u32 found;               // 0 if the rows at hand did not do
+};
 
 // What a block keeps beside the matrix.
 struct Scratch {
@@ -18,12 +24,12 @@ struct Scratch {
     nc_u16 log16[256];        // 16 * log, for zero a number too large
     nc_u8 log[256];
     nc_u8 exp[256];
-    nc_u8 pivot_inverse[HALF * HALF];
-    nc_u8 partner[HALF * HALF];   // the pivot rows in the other half of the panel
-    nc_u8 basis[HALF * HALF];
+    Message message;
+    alignas(16) nc_u8 other_half[HALF * HALF]; // the pivot rows in the other half of the panel
+    alignas(16) nc_u8 basis[HALF * HALF];
     nc_u16 found[HALF];
-    nc_u16 order[1024];       // pivot rows by column, then the rows not used yet
-    nc_u16 column_of[1024];   // the inverse of `order` for the pivot rows, 0xFFFF for the others
+    alignas(8) nc_u16 order[1024]; // pivot rows by column, then the rows not used yet
+    alignas(8) nc_u16 column_of[1024]; // the inverse of `order` for the pivot rows, 0xFFFF for the others
     nc_u32 singular;
     nc_u32 polynomial;
 };
@@ -32,7 +38,7 @@ static_assert(sizeof(Scratch) <= NC_INVERT_FIXED_BYTES, "the host would give too
 // Where the matrix is. Rows and columns from n to the next multiple of 32 are those of the identity.
 struct InShared {
     nc_u8 *base;
-    nc_u32 pitch, n, padded;
+    nc_u32 pitch, n, padded, rows;
 
     __device__ __forceinline__ nc_u32 word(nc_u32 row, nc_u32 column) const { return *reinterpret_cast<const nc_u32 *>(base + row * pitch + column); }
     __device__ __forceinline__ uint4 words(nc_u32 row, nc_u32 column) const { return *reinterpret_cast<const uint4 *>(base + row * pitch + column); }
@@ -43,7 +49,7 @@ struct InShared {
 
 struct InGlobal {
     nc_u8 *base;
-    nc_u32 pitch, n, padded;
+    nc_u32 pitch, n, padded, rows;
 
     __device__ __forceinline__ nc_u32 word(nc_u32 row, nc_u32 column) const {
         if (row >= n) return column == (row & ~3u) ? 1u << 8 * (row & 3) : 0;
@@ -106,10 +112,10 @@ __device__ __forceinline__ uint4 from_lane(uint4 row, int lane) {
 // Eliminates HALF columns among the first rows of `order` not used yet, one row a lane, in place: lane j ends with row j of the
 // pivots' inverse. The pivot of column j is lane j's row, unless that has a zero there. False if those rows do not do.
 template <class Matrix>
-__device__ __forceinline__ bool factor_window(const Matrix &matrix, Scratch &scratch, nc_u32 first, nc_u32 rows) {
+__device__ __forceinline__ bool factor_window(const Matrix &matrix, Scratch &scratch, nc_u32 first, nc_u32 used, nc_u32 rows) {
     const nc_u32 lane = threadIdx.x & 31;
     const bool present = lane < rows;
-    nc_u32 row = present ? scratch.order[first + lane] : 0;
+    nc_u32 row = present ? scratch.order[used + lane] : 0;
     uint4 mine = present ? matrix.words(row, first) : make_uint4(0, 0, 0, 0);
 #pragma unroll 1
     for (nc_u32 four = 0; four < HALF; four += 4) {
@@ -141,11 +147,11 @@ __device__ __forceinline__ bool factor_window(const Matrix &matrix, Scratch &scr
         mine = make_uint4(mine.y, mine.z, mine.w, mine.x);
     }
     if (lane < HALF) {
-        *reinterpret_cast<uint4 *>(scratch.pivot_inverse + lane * HALF) = mine;
-        *reinterpret_cast<uint4 *>(scratch.partner + lane * HALF) = matrix.words(row, first ^ HALF);
+        *reinterpret_cast<uint4 *>(scratch.message.pivot_inverse + lane * HALF) = mine;
+        *reinterpret_cast<uint4 *>(scratch.other_half + lane * HALF) = matrix.words(row, first ^ HALF);
         scratch.column_of[row] = (nc_u16)(first + lane);
     }
-    if (present) scratch.order[first + lane] = (nc_u16)row;
+    if (present) scratch.order[used + lane] = (nc_u16)row;
     __syncwarp();
     return true;
 }
@@ -153,13 +159,13 @@ __device__ __forceinline__ bool factor_window(const Matrix &matrix, Scratch &scr
 // Brings rows that are independent in the panel's columns to the front of those not used yet, looking at all of them. False if there
 // are too few: the matrix is singular. Rarely needed for random matrices, always for sparse ones.
 template <class Matrix>
-__device__ __noinline__ bool find_rows(const Matrix matrix, Scratch &scratch, nc_u32 first) {
+__device__ __noinline__ bool find_rows(const Matrix matrix, Scratch &scratch, nc_u32 first, nc_u32 used) {
     const nc_u32 lane = threadIdx.x & 31;
     const nc_u32 polynomial = scratch.polynomial;
     nc_u32 count = 0, leading = 0;   // lane b of `leading`: the leading column of basis row b
-    for (nc_u32 start = first; start < matrix.padded && count < HALF; start += 32) {
+    for (nc_u32 start = used; start < matrix.rows && count < HALF; start += 32) {
         uint4 mine = make_uint4(0, 0, 0, 0);
-        if (start + lane < matrix.padded) mine = matrix.words(scratch.order[start + lane], first);
+        if (start + lane < matrix.rows) mine = matrix.words(scratch.order[start + lane], first);
         for (nc_u32 b = 0; b < count; b++) {
             const nc_u32 column = __shfl_sync(~0u, leading, b);
             add_multiple(mine, byte_of(mine, column), *reinterpret_cast<const uint4 *>(scratch.basis + b * HALF), polynomial);
@@ -187,8 +193,8 @@ __device__ __noinline__ bool find_rows(const Matrix matrix, Scratch &scratch, nc
     if (lane == 0) {
         for (nc_u32 i = 0; i < HALF; i++) {
             const nc_u16 row = scratch.order[scratch.found[i]];
-            scratch.order[scratch.found[i]] = scratch.order[first + i];
-            scratch.order[first + i] = row;
+            scratch.order[scratch.found[i]] = scratch.order[used + i];
+            scratch.order[used + i] = row;
         }
     }
     __syncwarp();
@@ -247,115 +253,129 @@ __device__ __forceinline__ nc_u16 product(Tile tile, const nc_u32 (&b)[4]) {
     return (nc_u16)__byte_perm(low, high, 0x0073);
 }
 
-// After half a panel is factored: the factors of all rows, which end in the half's own columns, and with them the other half.
-template <class Matrix>
-__device__ __forceinline__ void finish_half(const Matrix &matrix, const Scratch &scratch, nc_u32 half, nc_u32 groups) {
+// The pivots' inverse times what their rows have in the other half of the panel, by four warps.
+__device__ __forceinline__ void make_partner(Scratch &scratch) {
+    const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, row = threadIdx.x / 32 * 4;
+    if (row >= HALF) return;
+    nc_u32 b[4];
+    expand(scratch, g & 1, *reinterpret_cast<const nc_u32 *>(scratch.message.pivot_inverse + (row + (g >> 1)) * HALF + 4 * q), b);
+    *reinterpret_cast<nc_u16 *>(scratch.message.partner + (row + q) * HALF + 2 * g) = product(load_tile(scratch.other_half), b);
+}
+
+// After half a panel is factored: the whole panel in all rows, from what they had in that half.
+template <nc_u32 Warps, class Matrix>
+__device__ __forceinline__ void finish_half(const Matrix &matrix, const Scratch &scratch, const Message &message, nc_u32 half, nc_u32 groups) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    const Tile inverse = load_tile(scratch.pivot_inverse), partner = load_tile(scratch.partner);
-    for (nc_u32 start = threadIdx.x / 32; start < groups; start += 2 * WARPS) {
-        const nc_u32 group[2] = {start, start + WARPS < groups ? start + WARPS : start};
-        nc_u16 result[2];
-        nc_u32 b[4];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const nc_u32 row = 4 * group[i] + (g >> 1), slot = scratch.column_of[row] - half;
-            nc_u32 coefficients = matrix.word(row, half + 4 * q);
-            if (slot < HALF) coefficients = slot / 4 == q ? 1u << 8 * (slot & 3) : 0;
-            expand(scratch, g & 1, coefficients, b);
-            result[i] = product(inverse, b);
-        }
+    const Tile inverse = load_tile(message.pivot_inverse), partner = load_tile(message.partner);
+    for (nc_u32 group = threadIdx.x / 32; group < groups; group += Warps) {
+        const nc_u32 slot = scratch.column_of[4 * group + (g >> 1)] - half, row = 4 * group + q;
+        const bool pivot = (nc_u32)(scratch.column_of[row] - half) < HALF;
+        nc_u32 coefficients = matrix.word(4 * group + (g >> 1), half + 4 * q), b[4];
+        const nc_u16 kept = matrix.half_word(row, (half ^ HALF) + 2 * g);
+        if (slot < HALF) coefficients = slot / 4 == q ? 1u << 8 * (slot & 3) : 0;
+        expand(scratch, g & 1, coefficients, b);
+        const nc_u16 own = product(inverse, b), other = product(partner, b);
         __syncwarp();
-        matrix.put_half(4 * group[0] + q, half + 2 * g, result[0]);
-        matrix.put_half(4 * group[1] + q, half + 2 * g, result[1]);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const nc_u32 row = 4 * group[i] + q;
-            expand(scratch, g & 1, matrix.word(4 * group[i] + (g >> 1), half + 4 * q), b);
-            const nc_u16 kept = (nc_u32)(scratch.column_of[row] - half) < HALF ? 0 : matrix.half_word(row, (half ^ HALF) + 2 * g);
-            result[i] = product(partner, b) ^ kept;
-        }
-        __syncwarp();
-        matrix.put_half(4 * group[0] + q, (half ^ HALF) + 2 * g, result[0]);
-        matrix.put_half(4 * group[1] + q, (half ^ HALF) + 2 * g, result[1]);
+        matrix.put_half(row, half + 2 * g, own);
+        matrix.put_half(row, (half ^ HALF) + 2 * g, pivot ? other : kept ^ other);
     }
     __syncwarp();
 }
 
-// The panel's pivot rows as A operands: for every 32 columns two times 32 lanes of 16 bytes. Row g of the first operand is column
-// 4 * g, row g + 8 the next one; the second operand has the two behind these.
-template <class Matrix>
-__device__ __forceinline__ void load_pivots(const Matrix &matrix, const Scratch &scratch, nc_u32 first, uint4 *pivots) {
+// Pivot rows of half a panel, which the A operands of `update` are made of: for every 32 columns 16 bytes a lane, of its four rows in
+// four columns from 4 * g on.
+template <nc_u32 Warps, class Matrix>
+__device__ __forceinline__ void load_pivots(const Matrix &matrix, const Scratch &scratch, nc_u32 first, nc_u32 used, uint4 *pivots) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    for (nc_u32 column = threadIdx.x / 32 * 32; column < matrix.padded; column += 32 * WARPS) {
+    for (nc_u32 column = threadIdx.x / 32 * 32; column < matrix.padded; column += 32 * Warps) {
         if (column == first) continue;
-        nc_u32 low[4], high[4], word[8];
+        nc_u32 word[4], out[4];
 #pragma unroll
-        for (int t = 0; t < 8; t++) word[t] = matrix.word(scratch.order[first + t / 4 * HALF + 4 * q + t % 4], column + 4 * g);
-        transpose(word[0], word[1], word[2], word[3], low);
-        transpose(word[4], word[5], word[6], word[7], high);
-        pivots[column * 2 + lane] = make_uint4(low[0], low[1], high[0], high[1]);
-        pivots[column * 2 + 32 + lane] = make_uint4(low[2], low[3], high[2], high[3]);
+        for (int t = 0; t < 4; t++) word[t] = matrix.word(scratch.order[used + 4 * q + t], column + 4 * g);
+        transpose(word[0], word[1], word[2], word[3], out);
+        pivots[column + lane] = make_uint4(out[0], out[1], out[2], out[3]);
     }
 }
 
-// All other columns: what was there, or nothing in pivot rows, plus factors times pivot rows.
-template <class Matrix>
+// Four rows by 32 columns by 32 sources: 4 bytes, of row q from column 4 * g on. The first two of a word's bytes ... are shifted
+// together bit by bit, the others counted together and masked, which keeps two kinds of units busy.
+__device__ __forceinline__ nc_u32 product(uint4 a, uint4 c, const nc_u32 (&low)[4], const nc_u32 (&high)[4], uint4 powers) {
+    nc_u32 even[4], second = 0, fourth = 0;
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        nc_u32 d[4], e[4];
+        multiply(d, a, low[s], high[s]);
+        multiply(e, c, low[s], high[s]);
+        even[s] = ((d[1] + e[1] * powers.x) & 0x00010001u) * powers.y + ((d[0] + e[0] * powers.x) & 0x00010001u);
+        second = __funnelshift_r(second, d[2], 1);
+        fourth = __funnelshift_r(fourth, e[2], 1);
+        second = __funnelshift_r(second, d[3], 1);
+        fourth = __funnelshift_r(fourth, e[3], 1);
+    }
+    return ((even[3] * powers.z + even[2]) * powers.w + (even[1] * powers.z + even[0])) ^ __byte_perm(second, fourth, 0x7030);
+}
+
+// All columns outside the panel: what was there, or nothing in pivot rows, plus factors times pivot rows. Two groups of four rows at
+// a time share the loads of the pivot rows, which come one step ahead.
+template <nc_u32 Warps, class Matrix>
 __device__ __forceinline__ void update(const Matrix &matrix, const Scratch &scratch, nc_u32 first, nc_u32 groups, const uint4 *pivots) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     const uint4 powers = scratch.powers;
-    for (nc_u32 group = threadIdx.x / 32; group < groups; group += WARPS) {
-        nc_u32 low[4], high[4];
+    if (matrix.padded == PANEL) return;
+    for (nc_u32 group = threadIdx.x / 32; group < groups; group += 2 * Warps) {
+        const bool two = group + Warps < groups;
+        const nc_u32 other = two ? group + Warps : group;
+        nc_u32 low[4], high[4], other_low[4], other_high[4];
         expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + 4 * q), low);
         expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + HALF + 4 * q), high);
-        const nc_u32 row = 4 * group + q;
+        expand(scratch, g & 1, matrix.word(4 * other + (g >> 1), first + 4 * q), other_low);
+        expand(scratch, g & 1, matrix.word(4 * other + (g >> 1), first + HALF + 4 * q), other_high);
+        const nc_u32 row = 4 * group + q, other_row = 4 * other + q;
         const nc_u32 keep = (nc_u32)(scratch.column_of[row] - first) < PANEL ? 0 : ~0u;
-        for (nc_u32 column = 0; column < matrix.padded; column += 32) {
-            if (column == first) continue;
-            const uint4 a = pivots[column * 2 + lane], c = pivots[column * 2 + 32 + lane];
-            nc_u32 even[4], odd_low = 0, odd_high = 0;
-#pragma unroll
-            for (int s = 0; s < 4; s++) {
-                nc_u32 d[4], e[4];
-                multiply(d, a, low[s], high[s]);
-                multiply(e, c, low[s], high[s]);
-                even[s] = ((d[1] + e[1] * powers.x) & 0x00010001u) * powers.y + ((d[0] + e[0] * powers.x) & 0x00010001u);
-                odd_low = __funnelshift_r(odd_low, d[2], 1);
-                odd_high = __funnelshift_r(odd_high, e[2], 1);
-                odd_low = __funnelshift_r(odd_low, d[3], 1);
-                odd_high = __funnelshift_r(odd_high, e[3], 1);
-            }
-            const nc_u32 sum = ((even[3] * powers.z + even[2]) * powers.w + (even[1] * powers.z + even[0])) ^ __byte_perm(odd_low, odd_high, 0x7030);
-            matrix.put(row, column + 4 * g, (matrix.word(row, column + 4 * g) & keep) ^ sum);
-        }
+        const nc_u32 other_keep = (nc_u32)(scratch.column_of[other_row] - first) < PANEL ? 0 : ~0u;
+        nc_u32 column = first + PANEL < matrix.padded ? first + PANEL : 0;
+        uint4 a = pivots[column + lane], c = pivots[matrix.padded + column + lane];
+        do {
+            const nc_u32 here = column + 4 * g, kept = matrix.word(row, here), other_kept = matrix.word(other_row, here);
+            column = column + PANEL < matrix.padded ? column + PANEL : 0;
+            const uint4 next_a = pivots[column + lane], next_c = pivots[matrix.padded + column + lane];
+            const uint4 left = make_uint4(a.x, a.y, c.x, c.y), right = make_uint4(a.z, a.w, c.z, c.w);
+            matrix.put(row, here, (kept & keep) ^ product(left, right, low, high, powers));
+            if (two) matrix.put(other_row, here, (other_kept & other_keep) ^ product(left, right, other_low, other_high, powers));
+            a = next_a;
+            c = next_c;
+        } while (column != first);
     }
 }
 
+// Half a panel by one warp: `used` rows have been pivots before.
 template <class Matrix>
-__device__ __forceinline__ bool factor(const Matrix &matrix, Scratch &scratch, nc_u32 half) {
-    const nc_u32 left = matrix.padded - half;
-    return factor_window(matrix, scratch, half, left < WINDOW ? left : WINDOW)
-        || (find_rows(matrix, scratch, half) && factor_window(matrix, scratch, half, HALF));
+__device__ __forceinline__ bool factor(const Matrix &matrix, Scratch &scratch, nc_u32 half, nc_u32 used) {
+    const nc_u32 left = matrix.rows - used;
+    bool done = factor_window(matrix, scratch, half, used, left < WINDOW ? left : WINDOW);
+    if (!done) done = find_rows(matrix, scratch, half, used) && factor_window(matrix, scratch, half, used, HALF);
+    if ((threadIdx.x & 31) == 0) scratch.singular = !done;
+    return done;
 }
 
-template <class Matrix>
+template <nc_u32 Warps, class Matrix>
 __device__ __forceinline__ bool eliminate(const Matrix &matrix, Scratch &scratch, uint4 *pivots) {
-    const nc_u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0), groups = matrix.padded / 4;
+    const nc_u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0), groups = matrix.rows / 4;
     for (nc_u32 first = 0; first < matrix.padded; first += PANEL) {
 #pragma unroll 1
         for (nc_u32 half = first; half < first + PANEL; half += HALF) {
             __syncthreads();
-            if (warp == 0) {
-                const bool found = factor(matrix, scratch, half);
-                if (threadIdx.x == 0) scratch.singular = !found;
-            }
+            if (warp == 0) factor(matrix, scratch, half, half);
             __syncthreads();
             if (scratch.singular) return false;
-            finish_half(matrix, scratch, half, groups);
+            make_partner(scratch);
+            __syncthreads();
+            finish_half<Warps>(matrix, scratch, scratch.message, half, groups);
         }
-        load_pivots(matrix, scratch, first, pivots);
+        for (nc_u32 i = 0; i < 2; i++)
+            load_pivots<Warps>(matrix, scratch, first, first + i * HALF, pivots + i * matrix.padded);
         __syncthreads();
-        update(matrix, scratch, first, groups, pivots);
+        update<Warps>(matrix, scratch, first, groups, pivots);
     }
     __syncthreads();
     return true;
@@ -364,7 +384,7 @@ __device__ __forceinline__ bool eliminate(const Matrix &matrix, Scratch &scratch
 __device__ __forceinline__ nc_u32 combinations(nc_u32 a, nc_u32 b) { return a << 8 | b << 16 | (a ^ b) << 24; }
 
 __device__ __forceinline__ void fill_tables(Scratch &scratch, const nc_tables *tables) {
-    for (nc_u32 i = threadIdx.x; i < 512; i += THREADS) {
+    for (nc_u32 i = threadIdx.x; i < 512; i += blockDim.x) {
         const nc_u64 bits = tables->bits[i & 255];
         nc_u32 word = 0;
         for (int s = 0; s < 4; s++) word |= (nc_u32)(bits >> (16 * s + 8 * (i >> 8)) & 255) << 8 * s;
@@ -386,7 +406,7 @@ __device__ __forceinline__ void fill_tables(Scratch &scratch, const nc_tables *t
 }
 
 __device__ __forceinline__ void start_order(Scratch &scratch, nc_u32 padded) {
-    for (nc_u32 i = threadIdx.x; i < padded; i += THREADS) {
+    for (nc_u32 i = threadIdx.x; i < padded; i += blockDim.x) {
         scratch.order[i] = (nc_u16)i;
         scratch.column_of[i] = 0xFFFF;
     }
@@ -410,43 +430,76 @@ __device__ __forceinline__ uint4 given(const nc_invert_task &task, nc_u32 row, n
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-nc_invert_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
-    extern __shared__ uint4 memory[];
-    Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
-    fill_tables(scratch, tables);
-    for (nc_u32 t = blockIdx.x; t < count; t += gridDim.x) {
-        const nc_invert_task task = tasks[t];
-        const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL, stored = nc_row_pitch(task.n);
-        const InShared matrix = {reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_FIXED_BYTES, NC_INVERT_PITCH(task.n), task.n, padded};
-        __syncthreads();
-        start_order(scratch, padded);
-        const nc_u32 across = matrix.pitch / 16;
-        for (nc_u32 i = threadIdx.x; i < padded * across; i += THREADS) {
-            const nc_u32 row = i / across, column = i % across * 16;
-            *reinterpret_cast<uint4 *>(matrix.base + row * matrix.pitch + column) = given(task, row, column);
-        }
-        uint4 *pivots = reinterpret_cast<uint4 *>(matrix.base + padded * matrix.pitch);
-        const bool regular = eliminate(matrix, scratch, pivots);
-        if (threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;
-        if (!regular) continue;
-        for (nc_u32 i = threadIdx.x; i < task.n * (stored / 16); i += THREADS) {
-            const nc_u32 row = i / (stored / 16), column = i % (stored / 16) * 16;
-            const nc_u8 *from = matrix.base + scratch.order[row] * matrix.pitch;
-            nc_u32 word[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (nc_u32 j = 0; j < 16; j++)
-                if (column + j < task.n) word[j / 4] |= (nc_u32)from[scratch.column_of[column + j]] << 8 * (j % 4);
-            *reinterpret_cast<uint4 *>(task.inverse + (nc_u64)row * task.pitch + column) = make_uint4(word[0], word[1], word[2], word[3]);
+__device__ __forceinline__ void copy_async(void *to, const void *from) {
+    asm volatile("{ .reg .u64 a; cvta.to.shared.u64 a, %0; cp.async.cg.shared.global [a], [%1], 16; }" :: "l"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Rows `begin` and following of the matrix into shared memory, what lies behind n as of the identity. Ends without a barrier.
+__device__ __forceinline__ void load_rows(const InShared &matrix, const nc_invert_task &task, nc_u32 begin) {
+    const nc_u32 across = matrix.pitch / 16, whole = task.n / 16;
+    for (nc_u32 i = threadIdx.x; i < matrix.rows * across; i += blockDim.x) {
+        const nc_u32 row = i / across, column = i % across;
+        nc_u8 *to = matrix.base + row * matrix.pitch + 16 * column;
+        if (begin + row < task.n && column < whole) copy_async(to, reinterpret_cast<const nc_u8 *>(task.matrix) + (nc_u64)(begin + row) * task.pitch + 16 * column);
+        else *reinterpret_cast<uint4 *>(to) = given(task, begin + row, 16 * column);
+    }
+}
+
+// The rows to where they belong: row `column_of[r]` of the inverse is row r here, its byte q is byte columns[q] here.
+template <nc_u32 Warps>
+__device__ __forceinline__ void store_rows(const InShared &matrix, const nc_invert_task &task, const nc_u16 *column_of, const nc_u16 *columns) {
+    const nc_u32 stored = nc_row_pitch(task.n);
+    for (nc_u32 column = 4 * (threadIdx.x & 31); column < stored; column += 128) {
+        const uint2 from = *reinterpret_cast<const uint2 *>(columns + column);
+        const nc_u32 left = task.n > column ? task.n - column : 0, mask = left >= 4 ? ~0u : (1u << 8 * left) - 1;
+        const nc_u32 c0 = left > 0 ? from.x & 0xFFFF : 0, c1 = left > 1 ? from.x >> 16 : 0, c2 = left > 2 ? from.y & 0xFFFF : 0, c3 = left > 3 ? from.y >> 16 : 0;
+#pragma unroll 4
+        for (nc_u32 row = threadIdx.x / 32; row < matrix.rows; row += Warps) {
+            const nc_u32 to = column_of[row];
+            const nc_u8 *bytes = matrix.base + row * matrix.pitch;
+            const nc_u32 word = bytes[c0] | bytes[c1] << 8 | bytes[c2] << 16 | (nc_u32)bytes[c3] << 24;
+            if (to < task.n) *reinterpret_cast<nc_u32 *>(task.inverse + (nc_u64)to * task.pitch + column) = word & mask;
         }
     }
+}
+
+extern __shared__ uint4 memory[];
+
+template <nc_u32 Warps>
+__device__ __forceinline__ void invert_in_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
+    Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
+    for (nc_u32 t = blockIdx.x; t < count; t += gridDim.x) {
+        const nc_invert_task task = tasks[t];
+        const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL;
+        const InShared matrix = {reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_FIXED_BYTES, NC_INVERT_PITCH(task.n), task.n, padded, padded};
+        load_rows(matrix, task, 0);
+        start_order(scratch, padded);
+        if (t == blockIdx.x) fill_tables(scratch, tables);
+        wait_copies();
+        uint4 *pivots = reinterpret_cast<uint4 *>(matrix.base + padded * matrix.pitch);
+        const bool regular = eliminate<Warps>(matrix, scratch, pivots);
+        if (threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;
+        if (regular) store_rows<Warps>(matrix, task, scratch.column_of, scratch.column_of);
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 1)
+nc_invert_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
+    invert_in_shared<NC_INVERT_THREADS / 32>(tasks, count, tables);
+}
+
+extern "C" __global__ void __launch_bounds__(NC_INVERT_BATCH_THREADS, 3)
+nc_invert_batch(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
+    invert_in_shared<NC_INVERT_BATCH_THREADS / 32>(tasks, count, tables);
 }
 
 // The rows and columns of the matrix into their places, in global memory: first within the rows, then stripes of columns.
 __device__ __forceinline__ void arrange(const InGlobal &matrix, const Scratch &scratch, nc_u8 *space) {
     const nc_u32 lane = threadIdx.x & 31, stored = nc_row_pitch(matrix.n);
     nc_u8 *buffer = space + threadIdx.x / 32 * 1024;
-    for (nc_u32 row = threadIdx.x / 32; row < matrix.n; row += WARPS) {
+    for (nc_u32 row = threadIdx.x / 32; row < matrix.n; row += NC_INVERT_THREADS / 32) {
         for (nc_u32 column = 16 * lane; column < stored; column += 512) *reinterpret_cast<uint4 *>(buffer + column) = matrix.words(row, column);
         __syncwarp();
         for (nc_u32 column = 4 * lane; column < stored; column += 128) {
@@ -461,32 +514,130 @@ __device__ __forceinline__ void arrange(const InGlobal &matrix, const Scratch &s
     for (nc_u32 column = 0; column < stored; column += NC_INVERT_STRIPE) {
         const nc_u32 across = (stored - column < NC_INVERT_STRIPE ? stored - column : NC_INVERT_STRIPE) / 16;
         __syncthreads();
-        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += THREADS)
+        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += blockDim.x)
             *reinterpret_cast<uint4 *>(space + 16 * i) = matrix.words(scratch.order[i / across], column + i % across * 16);
         __syncthreads();
-        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += THREADS)
+        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += blockDim.x)
             *reinterpret_cast<uint4 *>(matrix.base + (nc_u64)(i / across) * matrix.pitch + column + i % across * 16) = *reinterpret_cast<const uint4 *>(space + 16 * i);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// One matrix by one block, the matrix in global memory.
+__device__ __noinline__ bool invert_in_place(const nc_invert_task &task, Scratch &scratch, nc_u8 *space) {
+    const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL, stored = nc_row_pitch(task.n);
+    const InGlobal matrix = {reinterpret_cast<nc_u8 *>(task.inverse), task.pitch, task.n, padded, padded};
+    start_order(scratch, padded);
+    for (nc_u32 i = threadIdx.x; i < task.n * (stored / 16); i += blockDim.x) {
+        const nc_u32 row = i / (stored / 16), column = i % (stored / 16) * 16;
+        *reinterpret_cast<uint4 *>(matrix.base + (nc_u64)row * matrix.pitch + column) = given(task, row, column);
+    }
+    const bool regular = eliminate<NC_INVERT_THREADS / 32>(matrix, scratch, reinterpret_cast<uint4 *>(space));
+    if (regular) arrange(matrix, scratch, space);
+    return regular;
+}
+
+extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 1)
 nc_invert_global(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
-    extern __shared__ uint4 memory[];
     Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
     fill_tables(scratch, tables);
     for (nc_u32 t = blockIdx.x; t < count; t += gridDim.x) {
-        const nc_invert_task task = tasks[t];
-        const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL, stored = nc_row_pitch(task.n);
-        const InGlobal matrix = {reinterpret_cast<nc_u8 *>(task.inverse), task.pitch, task.n, padded};
         __syncthreads();
-        start_order(scratch, padded);
-        for (nc_u32 i = threadIdx.x; i < task.n * (stored / 16); i += THREADS) {
-            const nc_u32 row = i / (stored / 16), column = i % (stored / 16) * 16;
-            *reinterpret_cast<uint4 *>(matrix.base + (nc_u64)row * matrix.pitch + column) = given(task, row, column);
-        }
-        uint4 *pivots = memory + NC_INVERT_FIXED_BYTES / 16;
-        const bool regular = eliminate(matrix, scratch, pivots);
-        if (threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;
-        if (regular) arrange(matrix, scratch, reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_FIXED_BYTES);
+        const bool regular = invert_in_place(tasks[t], scratch, reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_FIXED_BYTES);
+        if (threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(tasks[t].status) = regular;
     }
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ __forceinline__ nc_u32 in_block(const void *address, nc_u32 rank) {
+    nc_u32 out;
+    asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; .reg .u32 b; cvt.u32.u64 b, a; mapa.shared::cluster.u32 %0, b, %2; }" : "=r"(out) : "l"(address), "r"(rank));
+    return out;
+}
+__device__ __forceinline__ void store_remote(nc_u32 address, nc_u32 value) { asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(address), "r"(value) : "memory"); }
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+struct ClusterScratch {
+    Scratch own;
+    Message messages[2];
+    alignas(8) nc_u16 column_of_row[1024]; // of the whole matrix
+    nc_u16 unused[16];          // rows of each block that have not been pivots
+};
+static_assert(sizeof(ClusterScratch) <= NC_INVERT_CLUSTER_FIXED_BYTES, "the host would give too little shared memory");
+
+// One matrix by the blocks of a cluster, each with some of the rows in its shared memory. Half a panel is factored by one block among
+// its own rows; it writes what the others need into their shared memory, its pivot rows to where the inverse will be. If no block's
+// rows alone are enough, which happens for sparse matrices, the first block begins again by itself.
+extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 1)
+nc_invert_cluster(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
+    ClusterScratch &shared = *reinterpret_cast<ClusterScratch *>(memory);
+    Scratch &scratch = shared.own;
+    nc_u32 rank, blocks;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+    const nc_u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    fill_tables(scratch, tables);
+    for (nc_u32 t = blockIdx.x / blocks; t < count; t += gridDim.x / blocks) {
+        const nc_invert_task task = tasks[t];
+        const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL;
+        const nc_u32 most = (padded / HALF + blocks - 1) / blocks * HALF, begin = min(rank * most, padded), rows = min(most, padded - begin);
+        const InShared matrix = {reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_CLUSTER_FIXED_BYTES + 32 * padded, NC_INVERT_PITCH(task.n), task.n, padded, rows};
+        uint4 *pivots = memory + NC_INVERT_CLUSTER_FIXED_BYTES / 16;
+        start_order(scratch, rows);
+        if (threadIdx.x < blocks) shared.unused[threadIdx.x] = (nc_u16)min(most, padded - min(threadIdx.x * most, padded));
+        load_rows(matrix, task, begin);
+        wait_copies();
+        nc_u32 sent = 0;
+        bool regular = true, alone = task.n < NC_INVERT_CLUSTER_MIN;
+        for (nc_u32 half = 0; half < padded && regular && !alone; half += HALF) {
+            const nc_u32 first = half & ~(PANEL - 1), second = half / HALF & 1;
+            uint4 *sent_pivots = reinterpret_cast<uint4 *>(task.inverse) + half / HALF % 4 * padded;
+            nc_u32 leader = half / PANEL % blocks, found = 0;
+            for (nc_u32 tried = 0; tried < blocks && !found; tried++, leader = (leader + 1) % blocks) {
+                __syncthreads();
+                if (shared.unused[leader] < HALF) continue;
+                if (rank == leader) {
+                    if (warp == 0) factor(matrix, scratch, half, rows - shared.unused[rank]);
+                    __syncthreads();
+                    const bool done = !scratch.singular;
+                    if (done) make_partner(scratch);
+                    const nc_u32 used = rows - shared.unused[rank];
+                    if (threadIdx.x < HALF) scratch.message.pivots[threadIdx.x] = (nc_u16)(begin + scratch.order[used + threadIdx.x]);
+                    if (threadIdx.x == 0) scratch.message.found = done;
+                    __syncthreads();
+                    for (nc_u32 i = threadIdx.x; i < blocks * (sizeof(Message) / 4); i += blockDim.x) {
+                        const nc_u32 word = i % (sizeof(Message) / 4);
+                        store_remote(in_block(reinterpret_cast<const nc_u32 *>(&shared.messages[sent & 1]) + word, i / (sizeof(Message) / 4)), reinterpret_cast<const nc_u32 *>(&scratch.message)[word]);
+                    }
+                    if (done) load_pivots<NC_INVERT_THREADS / 32>(matrix, scratch, first, used, sent_pivots);
+                }
+                cluster_sync();
+                const Message &message = shared.messages[sent++ & 1];
+                found = message.found;
+                if (!found) continue;
+                if (threadIdx.x < HALF) shared.column_of_row[message.pivots[threadIdx.x]] = (nc_u16)(half + threadIdx.x);
+                if (threadIdx.x == 0) shared.unused[leader] -= HALF;
+                for (nc_u32 i = threadIdx.x; i < padded; i += NC_INVERT_THREADS) copy_async(pivots + second * padded + i, sent_pivots + i);
+                finish_half<NC_INVERT_THREADS / 32>(matrix, scratch, message, half, rows / 4);
+            }
+            regular = found;
+            if (!found) {
+                nc_u32 left = 0;
+                for (nc_u32 i = 0; i < blocks; i++) left = max(left, (nc_u32)shared.unused[i]);
+                alone = left < padded - half;
+            }
+            if (!found || !second) continue;
+            wait_copies();
+            __syncthreads();
+            update<NC_INVERT_THREADS / 32>(matrix, scratch, first, rows / 4, pivots);
+        }
+        cluster_sync();
+        if (regular && !alone) store_rows<NC_INVERT_THREADS / 32>(matrix, task, scratch.column_of, shared.column_of_row);
+        cluster_sync();
+        if (alone && rank == 0) regular = invert_in_place(task, scratch, reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_CLUSTER_FIXED_BYTES);
+        if (rank == 0 && threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;
+        cluster_sync();
+    }
+}
+#endif

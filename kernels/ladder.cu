@@ -1,6 +1,6 @@
-// The encode kernels of Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (ICDCS 2009), one entry point for
-// each step of that paper, so that its ladder can be climbed again on today's chip. Their field is Rijndael's, 0x11B; here the field is
-// whatever `nc_tables` holds.
+// The encode kernels of Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (ICDCS 2009), one entry point
+// for each step of that paper, so that its ladder can be climbed again on today's chip. Their field is Rijndael's, 0x11B; here the
+// field is whatever `nc_tables` holds.
 //
 //   nc_loop            multiplication by shift and XOR, a byte with four bytes at once; their baseline
 //   nc_table0_global   logarithm and exp tables in device memory, past the first-level cache (theirs had none)
@@ -12,12 +12,12 @@
 //   nc_table5          eight copies of exp, an element a word;  nc_table5_32  one copy for each bank
 //   nc_table5_dummy    table5 on made-up input: what the loads cost
 //
-// Partition. A thread makes one word of one coded block, over all n sources. loop and table0 keep the paper's Figure 2: a block of 256
-// threads makes 1 KiB of a coded block, and neighbouring units of work are neighbours in it. For the others the paper says only that
-// there was a new partition; here a unit is a warp's 128 bytes, and neighbouring units are the same columns of different rows, so that
-// the warps of a block read the same source words and find them in the first-level cache. At n = 512 that is 6.5 instead of 5.8 GB/s,
-// at n = 128 and k = 16384 26.1 instead of 22.3, at n = 128 and k = 4096 26.2 instead of 27.0. A block stages its tables once and then
-// takes unit after unit; the grid is the device's capacity.
+// Partition. A thread makes one word of one coded block, over all n sources. loop and table0 keep the paper's Figure 2: a block of
+// 256 threads makes 1 KiB of a coded block, and neighbouring units of work are neighbours in it. For the others the paper says only
+// that there was a new partition; here a unit is a warp's 128 bytes, and neighbouring units are the same columns of different rows,
+// so that the warps of a block read the same source words and find them in the first-level cache. At n = 512 that is 6.5 instead of
+// 5.8 GB/s, at n = 128 and k = 16384 26.1 instead of 22.3, at n = 128 and k = 4096 26.2 instead of 27.0. A block stages its tables
+// once and then takes unit after unit; the grid is the device's capacity.
 //
 //   kernels              rows x bytes a unit   threads   units a turn   source, rows            shared memory
 //   loop                 1 x 1024              256       1              bytes, NC_ROW_BYTES     -
@@ -29,16 +29,16 @@
 //   table5, _dummy       1 x 128               256       8              logs1, NC_ROW_LOGS1     16384
 //   table5_32            1 x 128               1024      32             logs1, NC_ROW_LOGS1     65536, dynamic: raise the limit
 //
-// "Units a turn" is how many a block works on at a time: more blocks than units / that have nothing to do. 32 registers, 8 blocks of
-// 256 threads or 2 of 1024 an SM; table4_texture and table0_global take 40 and 48. table4_texture has a third argument, a texture object over
-// linear memory: the first 66,304 bytes of nc_tables, one unsigned 8-bit channel, element type. table5_dummy reads neither source nor rows.
+// "Units a turn" is how many a block works on at a time: more blocks than units / that have nothing to do. 32 registers, 8 blocks
+// of 256 threads or 2 of 1024 an SM; table4_texture takes 40, 6 blocks. It has a third argument, a texture object over linear
+// memory: the first 66,304 bytes of nc_tables, one unsigned 8-bit channel, element type. table5_dummy reads neither source nor rows.
 //
-// Inside. Rows are read sixteen coefficients at a time, the same for a whole warp, and turned into logarithms once a batch by nc_rows.
-// The four bytes of a word are summed in four registers and put together at the end: an XOR is then all that a product costs after its
-// lookup. In table3 to table5 a product is four instructions: take the byte out and test it, add it to the coefficient's place in the
-// table, look up, XOR. Shared memory is addressed in its own state space, with the tables' place opaque to the compiler: left to itself it
-// works out the generic address anew for every lookup. The loop's tests of bits are predicates (R2P sets seven at once); as masks they were
-// a third more instructions.
+// Inside. Rows are read sixteen coefficients at a time, the same for a whole warp, and turned into logarithms once a batch by
+// nc_rows. The four bytes of a word are summed in four registers and put together at the end: an XOR is then all that a product
+// costs after its lookup. In table3 to table5 a product is four instructions: take the byte out and test it, add it to the
+// coefficient's place in the table, look up, XOR. Shared memory is addressed in its own state space, with the tables' place opaque
+// to the compiler: left to itself it works out the generic address anew for every lookup. The loop's tests of bits are predicates
+// (R2P sets seven at once); as masks they were a third more instructions.
 //
 // Limits, per clock and SM, n = 128, k = 4096, 8,192 rows, one H200 (1 GB/s = 0.49 products):
 //
@@ -52,8 +52,8 @@
 //              What was a gain of 23 % on sixteen banks, with a byte table that met three conflicts, is a loss on thirty-two
 //   table5_32  one wavefront; then the ALU pipe, 3.8 of 5.9 instructions a product: at most 16.8; reached 14.3
 //
-// Dropped: making coefficients warp-uniform by a shuffle (the compiler keeps them in ordinary registers all the same); three blocks of
-// 512 threads for table5_32 (24.9 against 29.3 GB/s: fewer warps).
+// Dropped: making coefficients warp-uniform by a shuffle (the compiler keeps them in ordinary registers all the same); three blocks
+// of 512 threads for table5_32 (24.9 against 29.3 GB/s: fewer warps).
 
 #include "nc_common.cuh"
 
@@ -94,7 +94,7 @@ struct Loop {
     }
 };
 
-// Figure 1: plain bytes, three lookups and two tests a product. TABLES has the two tables one behind the other.
+// Figure 1: plain bytes, three lookups and two tests a product. TABLES has the bytes of nc_tables: log, and exp from byte 256 on.
 template <class TABLES>
 struct Plain {
     static constexpr bool PACKED = false;
@@ -151,10 +151,11 @@ struct Logs1 {
 
 // --- Where the tables are.
 
+// In device memory, past the first-level cache.
 struct GlobalBytes {
     const nc_u8 *table;
 
-    __device__ __forceinline__ explicit GlobalBytes(const nc_u8 *from) : table(from) {}
+    __device__ __forceinline__ explicit GlobalBytes(const nc_tables *tables) : table(reinterpret_cast<const nc_u8 *>(tables)) {}
     __device__ __forceinline__ nc_u32 at(nc_u32 i) const { return __ldcg(table + i); }
 };
 
@@ -171,8 +172,8 @@ template <nc_u32 BYTES>
 struct SharedBytes {
     nc_u32 base;
 
-    __device__ __forceinline__ SharedBytes(const nc_u8 *from, nc_u32 *shared) {
-        for (nc_u32 i = threadIdx.x; i < BYTES / 4; i += blockDim.x) shared[i] = reinterpret_cast<const nc_u32 *>(from)[i];
+    __device__ __forceinline__ SharedBytes(const void *from, nc_u32 *shared) {
+        for (nc_u32 i = threadIdx.x; i < BYTES / 4; i += blockDim.x) shared[i] = static_cast<const nc_u32 *>(from)[i];
         base = staged(shared);
     }
 
@@ -236,7 +237,8 @@ struct TextureExp {
     __device__ __forceinline__ Row row(nc_u32 c) const { return 256 - 2 + c; }
     __device__ __forceinline__ nc_u32 at(Row row, nc_u32 x, nc_u32 up) const {
         nc_u32 value;
-        asm volatile("{ .reg .u32 g, b, a; tex.1d.v4.u32.s32 {%0, g, b, a}, [%1, {%2}]; }" : "=r"(value) : "l"(texture), "r"(row + (x >> up)));
+        asm volatile("{ .reg .u32 g, b, a; tex.1d.v4.u32.s32 {%0, g, b, a}, [%1, {%2}]; }"
+                     : "=r"(value) : "l"(texture), "r"(row + (x >> up)));
         return value;
     }
 };
@@ -315,11 +317,11 @@ __device__ __forceinline__ void encode(const nc_launch &launch, const MULTIPLY &
 
 NC_KERNEL(nc_loop, NC_S2_BLOCK_THREADS) { encode<256, Stored>(launch, Loop(tables)); }
 
-NC_KERNEL(nc_table0_global, NC_S2_BLOCK_THREADS) { encode<256, Stored>(launch, Plain<GlobalBytes>{GlobalBytes(tables->log)}); }
+NC_KERNEL(nc_table0_global, NC_S2_BLOCK_THREADS) { encode<256, Stored>(launch, Plain<GlobalBytes>{GlobalBytes(tables)}); }
 
 NC_KERNEL(nc_table0, NC_S2_BLOCK_THREADS) {
     __shared__ nc_u32 shared[768 / 4];
-    encode<256, Stored>(launch, Plain<SharedBytes<768>>{{tables->log, shared}});
+    encode<256, Stored>(launch, Plain<SharedBytes<768>>{{tables, shared}});
 }
 
 NC_KERNEL(nc_table1, NC_S2_THREADS) {

@@ -197,11 +197,23 @@ typedef struct nc_tables {
 // Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
 // inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
 #define NC_INVERT_THREADS 512
-#define NC_INVERT_FIXED_BYTES 13312      // dynamic shared memory beside the matrix
+#define NC_INVERT_BATCH_THREADS 256      // of nc_invert_batch, which is nc_invert_shared for many matrices: three blocks a SM
+#define NC_INVERT_FIXED_BYTES 13824      // dynamic shared memory beside the matrix
 #define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
 #define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 31) / 32 * 32 * (NC_INVERT_PITCH(n) + 32)) // of nc_invert_shared, for its largest n
 #define NC_INVERT_STRIPE 64
 #define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
+#define NC_INVERT_CLUSTER_FIXED_BYTES 17408
+#define NC_INVERT_CLUSTER_MIN 97           // smaller matrices are done by one block of the cluster
+#define NC_INVERT_CLUSTER_ROWS(n, blocks) ((((n) + 31) / 32 * 2 + (blocks) - 1) / (blocks) * 16)
+#define NC_INVERT_CLUSTER_MATRIX(n, blocks) (((n) + 31) / 32 * 32 * 32 + NC_INVERT_CLUSTER_ROWS(n, blocks) * NC_INVERT_PITCH(n))
+#define NC_INVERT_CLUSTER_BYTES(n, blocks) (NC_INVERT_CLUSTER_FIXED_BYTES \
+    + (NC_INVERT_CLUSTER_MATRIX(n, blocks) > 1024 * NC_INVERT_STRIPE ? NC_INVERT_CLUSTER_MATRIX(n, blocks) : 1024 * NC_INVERT_STRIPE))
+
+// Inversion one pivot a step (invert_steps.cu), for comparison: the pivot sought by one thread, by one warp's votes or by everyone's
+// atomic minimum; the matrix in shared memory or, with `global`, where the inverse will be.
+#define NC_INVERT_STEPS_FIXED_BYTES 24576 // dynamic shared memory of the global ones
+#define NC_INVERT_STEPS_BYTES(n) (NC_INVERT_STEPS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of the others
 
 // Decoding block by block (decode.cu), one generation a launch. Each thread block of the grid keeps a copy of the coefficients and has
 // `slice` bytes of every payload, so that nothing in a launch waits for another thread block.
@@ -218,9 +230,9 @@ typedef struct nc_progress {
     nc_u32 slice;        // a multiple of 16, at most NC_PROGRESS_SLICE_MAX; slice * grid >= k. The same in all launches of a generation
     nc_u32 reserved;
 } nc_progress;
-#define NC_PROGRESS_THREADS 256
+#define NC_PROGRESS_THREADS 512
 #define NC_PROGRESS_SLICE_MAX 1024
-#define NC_PROGRESS_FIXED_BYTES 20480                  // dynamic shared memory of nc_progress_global(_min)
+#define NC_PROGRESS_FIXED_BYTES 52224                  // dynamic shared memory of nc_progress_global(_min)
 #define NC_PROGRESS_CACHED_BYTES(n) (NC_PROGRESS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of nc_progress_cached(_min)
 
 // Recoding (decode.cu). nc_join makes a generation of `rows` blocks of nc_row_pitch(n) + k bytes. nc_recode_vectors is over tasks; their

@@ -9,8 +9,16 @@ const nc_u32 WORDS = UNIT_BYTES / 128; // of four positions, a lane
 struct Shared {
     uint4 low[256];                // products of c with 0 to 7, then with 0, 8, ... 56
     nc_u32 high[256];              // with 0, 64, 128, 192
-    uint4 tables[WARPS][2][ROWS][4];
+    uint4 tables[WARPS][2][ROWS][5]; // four used
+    uint4 selectors[WARPS][2][WORDS][32];
 };
+
+// Four bytes out of eight, by a selector in the low half of `selectors`. (`__byte_perm` would clear its sign bits first.)
+__device__ __forceinline__ nc_u32 choose(nc_u32 low, nc_u32 high, nc_u32 selectors) {
+    nc_u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selectors));
+    return bytes;
+}
 
 // Four bits each of four bytes, to 16 bits.
 __device__ __forceinline__ nc_u32 pack(nc_u32 x) {
@@ -23,8 +31,15 @@ __device__ __forceinline__ nc_u32 three_coefficients(const nc_u8 *row, nc_u32 fi
     nc_u32 three = 0;
 #pragma unroll
     for (nc_u32 i = 0; i < 3; i++)
-        if (row && first + i < n) three |= (nc_u32)row[first + i] << (8 * i);
+        if (row && first + i < n) three |= (nc_u32)__ldg(row + first + i) << (8 * i);
     return three;
+}
+
+// Sixteen bytes on their way to shared memory. Only the thread that asked for them reads them.
+__device__ __forceinline__ void fetch(uint4 *to, const uint4 *from) {
+    nc_u64 address;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((nc_u32)address), "l"(from) : "memory");
 }
 
 } // namespace
@@ -48,7 +63,8 @@ nc_prmt(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
     __syncthreads();
 
     const nc_task *tasks = nc_tasks(launch);
-    uint4(&table)[2][ROWS][4] = shared.tables[warp];
+    uint4(&table)[2][ROWS][5] = shared.tables[warp];
+    uint4(&staged)[2][WORDS][32] = shared.selectors[warp];
     for (nc_u32 unit = blockIdx.x * WARPS + warp; unit < launch.units; unit += gridDim.x * WARPS) {
         const nc_task &task = tasks[nc_task_of_unit(tasks, launch.count, unit)];
         const nc_u32 local = unit - task.first_unit, wide = (task.k + UNIT_BYTES - 1) / UNIT_BYTES;
@@ -64,6 +80,9 @@ nc_prmt(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
 #pragma unroll
             for (int w = 0; w < WORDS; w++) sums[r][w] = 0;
 
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) fetch(&staged[0][w][lane], selectors + w * 32);
+        asm volatile("cp.async.commit_group;" ::: "memory");
         nc_u32 three = three_coefficients(coefficients, my_triple * 3, n);
         for (nc_u32 triple = 0; triple < triples; triple++) {
             if (triple % 2 == 0) {
@@ -80,19 +99,25 @@ nc_prmt(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
                 three = three_coefficients(coefficients, (triple + 2 + my_triple) * 3, n);
             }
             uint4 packed[WORDS];
+            asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
-            for (int w = 0; w < WORDS; w++) packed[w] = __ldg(selectors + w * 32);
+            for (int w = 0; w < WORDS; w++) packed[w] = staged[triple % 2][w][lane];
             selectors += pitch;
+            if (triple + 1 < triples) {
+#pragma unroll
+                for (int w = 0; w < WORDS; w++) fetch(&staged[triple % 2 ^ 1][w][lane], selectors + w * 32);
+                asm volatile("cp.async.commit_group;" ::: "memory");
+            }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const uint4 a = table[triple % 2][r][0], b = table[triple % 2][r][1], c = table[triple % 2][r][2], d = table[triple % 2][r][3];
 #pragma unroll
                 for (int w = 0; w < WORDS; w++) {
                     nc_u32 sum = sums[r][w];
-                    sum ^= __byte_perm(a.x, a.y, packed[w].x) ^ __byte_perm(a.z, a.w, packed[w].x >> 16);
-                    sum ^= __byte_perm(b.x, b.y, packed[w].y) ^ __byte_perm(b.z, b.w, packed[w].y >> 16);
-                    sum ^= __byte_perm(c.x, c.y, packed[w].z) ^ __byte_perm(c.z, c.w, packed[w].z >> 16);
-                    sum ^= __byte_perm(d.x, d.y, packed[w].w) ^ __byte_perm(d.z, d.w, packed[w].w >> 16);
+                    sum ^= choose(a.x, a.y, packed[w].x) ^ choose(a.z, a.w, packed[w].x >> 16);
+                    sum ^= choose(b.x, b.y, packed[w].y) ^ choose(b.z, b.w, packed[w].y >> 16);
+                    sum ^= choose(c.x, c.y, packed[w].z) ^ choose(c.z, c.w, packed[w].z >> 16);
+                    sum ^= choose(d.x, d.y, packed[w].w) ^ choose(d.z, d.w, packed[w].w >> 16);
                     sums[r][w] = sum;
                 }
             }
