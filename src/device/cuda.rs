@@ -137,14 +137,4 @@ fn count() -> Result<u16, Absence> {
 const HOPPER: u32 = 90;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn asking_never_panics_and_always_has_a_reason() {
-        if let Err(absence) = count() {
-            absence.tell();
-            assert!(absence.into_error(BackendChoice::Cuda).to_string().contains("\"cuda\""));
-        }
-    }
-}
+mod tests;

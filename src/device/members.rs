@@ -376,4 +376,4 @@ const RATE_WEIGHT: f64 = 0.2;
 const CPU_SHARE_AT_FIRST: f64 = 0.125;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

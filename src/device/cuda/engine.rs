@@ -494,3 +494,11 @@ const ROWS_PER_BLOCK: u32 = 32;
 const COEFFICIENTS_PER_STEP: u32 = 128;
 /// Few fill the link.
 const SCATTER_BLOCKS: u32 = 16;
+
+#[cfg(test)]
+impl Engine {
+    /// See [`Loader::poison`].
+    pub(super) fn poison(&mut self) {
+        self.loader.poison();
+    }
+}
