@@ -26,6 +26,7 @@ use crate::object::Shape;
 
 mod cpu;
 mod cuda;
+pub(crate) mod lab;
 mod metrics;
 mod worker;
 
