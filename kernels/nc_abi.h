@@ -23,7 +23,8 @@
 #define NC_ROW_BYTES 0   // one byte: the coefficient
 #define NC_ROW_LOGS 1    // one byte: its logarithm, 255 for zero
 #define NC_ROW_LOGS1 2   // one byte: its logarithm plus one, 0 for zero
-#define NC_ROW_LOGS16 3  // two bytes: as the `table` kernel adds them (NC_TABLE_*)
+#define NC_ROW_LOGS16 3  // two bytes: where the `table` kernel's table has that logarithm
+#define NC_ROW_LOGS16_ENTRY(log) ((log) * 128u + ((log) == 255)) // of a logarithm, 255 for zero: a line of the table, or byte 1 of a line
 
 typedef unsigned char nc_u8;
 typedef unsigned short nc_u16;
@@ -87,5 +88,110 @@ typedef struct nc_tables {
     nc_u32 generator;     // 2 for 0x11D, 3 for 0x11B
     nc_u32 reserved[2];
 } nc_tables;
+
+// --- rows.cu, forms.cu
+#define NC_ROWS_THREADS 256 // threads of nc_rows and nc_rows_nonzero; eight share a row
+#define NC_FORM_THREADS 256
+#define NC_COPY_THREADS 512
+
+// --- ladder.cu: rows and bytes of a unit, threads of a block, units a block takes at a time
+#define NC_S2_BLOCK_ROWS 1 // loop, table0_global, table0
+#define NC_S2_BLOCK_BYTES 1024
+#define NC_S2_BLOCK_THREADS 256
+#define NC_S2_BLOCK_UNITS 1
+#define NC_S2_ROWS 1 // table1 ... table5
+#define NC_S2_BYTES 128
+#define NC_S2_THREADS 256
+#define NC_S2_UNITS 8
+#define NC_TABLE5_32_THREADS 1024 // otherwise as table5
+#define NC_TABLE5_32_UNITS 32
+#define NC_TABLE5_32_SHARED 65536 // bytes, dynamic
+
+// --- tiled.cu
+#define NC_S1_ROWS 32 // product_*, logexp_*
+#define NC_S1_BYTES 32
+#define NC_S1_THREADS 256
+#define NC_SINGLE_ROWS 1
+#define NC_SINGLE_BYTES 128
+#define NC_SINGLE_THREADS 32
+#define NC_TILED_ROWS 64 // tiled, tiled_global, tiled_strided, tiled_rolled, tiled_logs
+#define NC_TILED_BYTES 64
+#define NC_TILED_THREADS 256
+#define NC_TILED_SMALL_ROWS 32
+#define NC_TILED_SMALL_BYTES 32
+#define NC_TILED_SMALL_THREADS 64
+#define NC_TILED_BYTES_ROWS 16
+#define NC_TILED_BYTES_BYTES 16
+#define NC_TILED_BYTES_THREADS 256
+// --- table.cu: source form `logs`, row form NC_ROW_LOGS16, the same for every card from compute capability 8.0 on
+#define NC_TABLE_ROWS 8       // of a unit
+#define NC_TABLE_BYTES 512    // of a unit
+#define NC_TABLE_THREADS 256  // of a CTA
+#define NC_TABLE_SHARED 74752 // dynamic, of a CTA
+#define NC_TABLE_CTAS 1       // on an SM at once
+// tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
+// ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
+// ceil(rows / NC_TENSOR_<R>_ROWS) * ceil(k / NC_TENSOR_UNIT_BYTES). Dynamic shared memory of a launch whose largest n is n:
+// NC_TENSOR_<R>_SHARED + steps(n) * NC_TENSOR_<R>_SHARED_STEP, of at most 232,448 bytes.
+#define NC_TENSOR_UNIT_BYTES 256
+#define NC_TENSOR_TILE_BYTES 2048
+#define NC_TENSOR_64_ROWS 64
+#define NC_TENSOR_64_THREADS 544
+#define NC_TENSOR_64_SHARED 66560
+#define NC_TENSOR_64_SHARED_STEP 16384
+#define NC_TENSOR_32_ROWS 32
+#define NC_TENSOR_32_THREADS 288
+#define NC_TENSOR_32_SHARED 50176
+#define NC_TENSOR_32_SHARED_STEP 8192
+#define NC_TENSOR_16_ROWS 16
+#define NC_TENSOR_16_THREADS 160
+#define NC_TENSOR_16_SHARED 33792
+#define NC_TENSOR_16_SHARED_STEP 4096
+#define NC_TENSOR_8_ROWS 8
+#define NC_TENSOR_8_THREADS 160
+#define NC_TENSOR_8_SHARED 33792
+#define NC_TENSOR_8_SHARED_STEP 2048
+// Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
+// inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
+#define NC_INVERT_THREADS 512
+#define NC_INVERT_FIXED_BYTES 8192       // dynamic shared memory beside the matrix
+#define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
+#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 15) / 16 * 16 * NC_INVERT_PITCH(n)) // of nc_invert_shared, for its largest n
+#define NC_INVERT_STRIPE 64
+#define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
+
+// Decoding block by block (decode.cu), one generation a launch. Each thread block of the grid keeps a copy of the coefficients and has
+// `slice` bytes of every payload, so that nothing in a launch waits for another thread block.
+typedef struct nc_progress {
+    nc_u64 coefficients; // grid * n rows of nc_row_pitch(n) bytes, all zero before the first block
+    nc_u64 blocks;       // n rows of k bytes; source block i is row i when all are there. Zero before the first block
+    nc_u64 vectors;      // of the arriving blocks, nc_row_pitch(n) bytes each, zero behind the n-th
+    nc_u64 payload;      // of the arriving blocks
+    nc_u64 outcomes;     // a u32 for each arriving block: 1 if it brought something new, otherwise 0
+    nc_u32 payload_pitch;
+    nc_u32 rows;         // arriving blocks
+    nc_u32 n;
+    nc_u32 k;
+    nc_u32 slice;        // a multiple of 16, at most NC_PROGRESS_SLICE_MAX; slice * grid >= k. The same in all launches of a generation
+    nc_u32 reserved;
+} nc_progress;
+#define NC_PROGRESS_THREADS 256
+#define NC_PROGRESS_SLICE_MAX 1024
+#define NC_PROGRESS_FIXED_BYTES 20480                  // dynamic shared memory of nc_progress_global(_min)
+#define NC_PROGRESS_CACHED_BYTES(n) (NC_PROGRESS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of nc_progress_cached(_min)
+
+// Recoding (decode.cu). nc_join makes a generation of `rows` blocks of nc_row_pitch(n) + k bytes. nc_recode_vectors is over tasks; their
+// units are rows, their source is row-major coefficient rows and k = nc_row_pitch(n).
+typedef struct nc_join_task {
+    nc_u64 vectors;
+    nc_u64 payload;
+    nc_u64 out;
+    nc_u32 vectors_pitch; // multiples of 16, as is k
+    nc_u32 payload_pitch;
+    nc_u32 rows;
+    nc_u32 n;
+    nc_u32 k;
+    nc_u32 reserved;
+} nc_join_task;
 
 #endif

@@ -28,7 +28,7 @@ use tokio::sync::{broadcast, watch};
 pub use metrics::Metrics;
 
 use crate::block::Vector;
-use crate::device::{Batch, Device, Task};
+use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, GenerationKey, SegmentKey, Shape};
 use crate::ring::{self, Blocks, HEADROOM, Order, Ring, Slot};
@@ -67,6 +67,7 @@ pub struct Encoder {
     config: Config,
     seeds: HashMap<GenerationKey, u32>,
     newest: HashMap<Arc<str>, VecDeque<(SegmentKey, Shape)>>,
+    rates: Rates,
     random: StdRng,
 }
 
@@ -80,7 +81,7 @@ struct Part {
 /// A batch that has ended: its parts, with their slots filled if it went well.
 struct Ended {
     parts: Vec<Part>,
-    error: Option<crate::device::Error>,
+    outcome: Result<Vec<Maker>, crate::device::Error>,
     launched: Instant,
 }
 
@@ -90,14 +91,14 @@ impl Encoder {
     /// An encoder that draws its seed starts from `random`.
     pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
-        Self { ring, store, device, metrics, planner, config, seeds: HashMap::new(), newest: HashMap::new(), random }
+        let rates = Rates::new(Instant::now());
+        Self { ring, store, device, metrics, planner, config, seeds: HashMap::new(), newest: HashMap::new(), rates, random }
     }
 
     /// Runs until whoever tells of arrivals or settings is gone.
     pub async fn run(mut self, mut arrivals: broadcast::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
         let mut evictions = self.store.evictions();
         let mut running = Running::new();
-        let mut rate = Rate::new(self.metrics.coded_bytes.get(), Instant::now());
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
             let waker = ring::own_waker().await;
@@ -131,7 +132,9 @@ impl Encoder {
                     Err(_) => return,
                 },
                 () = timer => {}
-                _ = second.tick() => self.metrics.coded_bytes_per_second.set(rate.tick(self.metrics.coded_bytes.get(), Instant::now())),
+                _ = second.tick() => self.rates.tick(Instant::now(), |backend, kernel, rate| {
+                    self.metrics.coded_bytes_per_second.with_label_values(&[backend, kernel]).set(rate);
+                }),
                 () = ring::next_wake() => {}
             }
         }
@@ -155,14 +158,14 @@ impl Encoder {
         let device = self.device.clone();
         let launched = Instant::now();
         running.push(Box::pin(async move {
-            let (batch, error) = match device.combine(batch).await {
-                Ok(done) => (done.batch, None),
-                Err(failed) => (failed.batch, Some(failed.error)),
+            let (batch, outcome) = match device.combine(batch).await {
+                Ok(done) => (done.batch, Ok(done.makers)),
+                Err(failed) => (failed.batch, Err(failed.error)),
             };
             for (part, task) in parts.iter_mut().zip(batch.tasks) {
                 part.slots.iter_mut().zip(task.out).for_each(|(slot, bytes)| slot.restore(bytes));
             }
-            Ended { parts, error, launched }
+            Ended { parts, outcome, launched }
         }));
         true
     }
@@ -205,12 +208,18 @@ impl Encoder {
 
     fn finish(&mut self, ended: Ended) {
         self.planner.done();
-        if let Some(error) = ended.error {
-            tracing::warn!(%error, "a batch could not be encoded");
-            self.metrics.failed_batches.inc();
-            self.planner.failed(Instant::now());
-            ended.parts.iter().for_each(|part| self.ring.give_up(&part.order));
-            return;
+        let makers = match ended.outcome {
+            Ok(makers) => makers,
+            Err(error) => {
+                tracing::warn!(%error, "a batch could not be encoded");
+                self.metrics.failed_batches.inc();
+                self.planner.failed(Instant::now());
+                return ended.parts.iter().for_each(|part| self.ring.give_up(&part.order));
+            }
+        };
+        for Maker { backend, kernel, coded_bytes, .. } in makers {
+            self.metrics.coded_bytes.with_label_values(&[backend, kernel]).inc_by(coded_bytes);
+            self.rates.add(backend, kernel, coded_bytes);
         }
         let mut blocks = 0;
         for part in ended.parts {
@@ -222,11 +231,9 @@ impl Encoder {
     }
 
     fn publish(&self, part: Part) {
-        let bytes: usize = part.slots.iter().map(|slot| slot.payload().len()).sum();
         let count = part.slots.len() as u64;
         let vectors: Vec<Vector> = match part.order.blocks {
             Blocks::Coded(_) => {
-                self.metrics.coded_bytes.inc_by(bytes as u64);
                 self.metrics.coded_blocks.inc_by(count);
                 (0..u32::try_from(count).unwrap_or(u32::MAX)).map(|i| Vector::Seed(part.first_seed.wrapping_add(i))).collect()
             }
@@ -295,24 +302,33 @@ fn split(order: Order, slots: usize) -> (Option<Order>, Option<Order>) {
     }
 }
 
-/// A counter's growth a second.
+/// What each back end and kernel makes a second. There are few.
 #[derive(Debug)]
-struct Rate {
-    bytes: u64,
-    at: Instant,
+struct Rates {
+    bytes: Vec<(&'static str, &'static str, u64)>,
+    since: Instant,
 }
 
-impl Rate {
-    fn new(bytes: u64, at: Instant) -> Self {
-        Self { bytes, at }
+impl Rates {
+    fn new(now: Instant) -> Self {
+        Self { bytes: Vec::new(), since: now }
     }
 
+    fn add(&mut self, backend: &'static str, kernel: &'static str, bytes: u64) {
+        match self.bytes.iter_mut().find(|known| (known.0, known.1) == (backend, kernel)) {
+            Some(known) => known.2 += bytes,
+            None => self.bytes.push((backend, kernel, bytes)),
+        }
+    }
+
+    /// Tells the rates since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a rate shown to people")]
-    fn tick(&mut self, bytes: u64, now: Instant) -> f64 {
-        let seconds = now.duration_since(self.at).as_secs_f64();
-        let rate = if seconds > 0.0 { (bytes - self.bytes) as f64 / seconds } else { 0.0 };
-        (self.bytes, self.at) = (bytes, now);
-        rate
+    fn tick(&mut self, now: Instant, mut tell: impl FnMut(&str, &str, f64)) {
+        let seconds = now.duration_since(self.since).as_secs_f64();
+        for (backend, kernel, bytes) in &mut self.bytes {
+            tell(backend, kernel, if seconds > 0.0 { std::mem::take(bytes) as f64 / seconds } else { 0.0 });
+        }
+        self.since = now;
     }
 }
 

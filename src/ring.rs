@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use board::{Blocks, Lane, LineKey, Order, SessionId};
 pub use metrics::Metrics;
-pub use slots::{HEADROOM, Quota, Slot};
+pub use slots::{HEADROOM, Pin, Quota, Slot};
 pub use wait::{next_wake, own_waker};
 
 use crate::block::Vector;
@@ -94,12 +94,19 @@ struct Charge(Option<Arc<Quota>>);
 impl Ring {
     /// An empty ring.
     pub fn new(config: &Config, metrics: Metrics) -> Self {
+        Self::over(config, metrics, Pool::new)
+    }
+
+    /// An empty ring in memory that a device writes to by itself.
+    pub fn pinned(config: &Config, metrics: Metrics, pin: Pin) -> Self {
+        Self::over(config, metrics, |bytes| Pool::pinned(bytes, pin))
+    }
+
+    fn over(config: &Config, metrics: Metrics, pool: impl FnOnce(usize) -> Arc<Pool>) -> Self {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
         metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
-        Self {
-            shared: Arc::new(Shared { board, pool: Pool::new(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }),
-        }
+        Self { shared: Arc::new(Shared { board, pool: pool(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }) }
     }
 
     /// A session wants this many more coded blocks of a generation.

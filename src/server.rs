@@ -113,7 +113,14 @@ impl Server {
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
         let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;
-        let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
+        let metrics = ring::Metrics::new(registry)?;
+        let ring = match device.memory() {
+            None => Ring::new(&config.ring, metrics),
+            Some(_) => {
+                let device = device.clone();
+                Ring::pinned(&config.ring, metrics, Box::new(move |memory| device.pin(memory)))
+            }
+        };
 
         let mut tasks = Vec::new();
         let (encoder_settings, settings) = watch::channel(config.encoder);

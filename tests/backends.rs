@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ncserverd::device::{BackendChoice, Batch, Config, Device, IsaChoice, KernelChoice, Task, Threads};
+use ncserverd::device::{BackendChoice, Batch, Config, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
 use prometheus::Registry;
@@ -123,8 +123,8 @@ fn within(kernels: Kernels, bytes: &[u8], block_bytes: usize, rows: &[&[u8]], na
 
 fn back_ends() -> Vec<Config> {
     let isas = [IsaChoice::Scalar, IsaChoice::Ssse3, IsaChoice::Avx2, IsaChoice::Avx512, IsaChoice::Gfni];
-    let simd = isas.into_iter().map(|cpu_isa| (KernelChoice::Simd, cpu_isa));
-    let all = simd.chain([(KernelChoice::Table, IsaChoice::Auto), (KernelChoice::Auto, IsaChoice::Auto)]);
+    let simd = isas.into_iter().map(|cpu_isa| (KernelChoice::Named(Kernel::Simd), cpu_isa));
+    let all = simd.chain([(KernelChoice::Named(Kernel::Table), IsaChoice::Auto), (KernelChoice::Auto, IsaChoice::Auto)]);
     let threads = |count| Threads::Count(NonZeroU16::new(count).unwrap());
     let all = all.flat_map(|(kernel, cpu_isa)| [1, 2, 5].map(|count| (kernel, cpu_isa, threads(count))));
     let config = |(kernel, cpu_isa, cpu_threads)| Config {
@@ -184,7 +184,7 @@ async fn back_ends_agree() {
 /// A small batch is done while many segments wait to be loaded.
 #[tokio::test]
 async fn a_batch_does_not_wait_for_all_loads() {
-    let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Table, ..Config::default() };
+    let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(Kernel::Table), ..Config::default() };
     let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
     let shape = Shape::new(2 << 20, 4096, 128).unwrap();
     let bytes = Bytes::from(vec![3; 2 << 20]);

@@ -13,7 +13,7 @@ use super::clock::Lap;
 use super::operation::simd_name;
 use super::rounds::Runner;
 use super::work::Work;
-use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, KernelChoice, Task, Threads};
+use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use crate::gf::{Isa, Rows};
 use crate::object::Shape;
 
@@ -46,15 +46,15 @@ impl Engine {
 
     fn config(self, threads: Threads) -> Config {
         let (kernel, cpu_isa) = match self {
-            Self::Table => (KernelChoice::Table, IsaChoice::Auto),
-            Self::Simd(Isa::Scalar) => (KernelChoice::Simd, IsaChoice::Scalar),
-            Self::Simd(Isa::Ssse3) => (KernelChoice::Simd, IsaChoice::Ssse3),
-            Self::Simd(Isa::Avx2) => (KernelChoice::Simd, IsaChoice::Avx2),
-            Self::Simd(Isa::Avx512) => (KernelChoice::Simd, IsaChoice::Avx512),
-            Self::Simd(Isa::Gfni) => (KernelChoice::Simd, IsaChoice::Gfni),
+            Self::Table => (KernelChoice::Named(Kernel::Table), IsaChoice::Auto),
+            Self::Simd(Isa::Scalar) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Scalar),
+            Self::Simd(Isa::Ssse3) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Ssse3),
+            Self::Simd(Isa::Avx2) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Avx2),
+            Self::Simd(Isa::Avx512) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Avx512),
+            Self::Simd(Isa::Gfni) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Gfni),
         };
         let queue_batches = NonZeroU16::MIN;
-        Config { backend: BackendChoice::Cpu, kernel, cpu_isa, cpu_threads: threads, queue_batches }
+        Config { backend: BackendChoice::Cpu, kernel, cpu_isa, cpu_threads: threads, queue_batches, ..Config::default() }
     }
 }
 

@@ -13,10 +13,12 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bytes::BytesMut;
 
-use super::{Backend, Batch, Config, Error, KernelChoice, ResidentId, Task};
+use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share, Work};
+use super::{Config, Error, KernelChoice, kernel};
 use crate::gf::gf256::{EXP, LOG, LOG_OF_ZERO};
 use crate::gf::{Isa, Kernels, Panel, Rows};
 use crate::object::{Generation, Shape};
@@ -27,6 +29,8 @@ pub(super) struct Cpu {
     kernel: Kernel,
     pool: Pool,
     segments: HashMap<ResidentId, Arc<Segment>>,
+    ended: Option<Ended>,
+    loaded: Option<Result<u64, Error>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,34 +43,33 @@ impl Cpu {
     /// Chooses the kernel and starts the pool.
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let kernel = match (config.kernel, config.cpu_isa.isa()) {
-            (KernelChoice::Table, _) => Kernel::Table,
-            (KernelChoice::Auto | KernelChoice::Simd, None) => Kernel::Simd(Kernels::detect()),
-            (KernelChoice::Auto | KernelChoice::Simd, Some(isa)) => Kernel::Simd(Kernels::new(isa).ok_or(Error::Isa(isa))?),
+            (KernelChoice::Named(kernel::Kernel::Table), _) => Kernel::Table,
+            (KernelChoice::Default | KernelChoice::Auto | KernelChoice::Named(kernel::Kernel::Simd), isa) => {
+                Kernel::Simd(isa.map_or_else(|| Ok(Kernels::detect()), |isa| Kernels::new(isa).ok_or(Error::Isa(isa)))?)
+            }
+            (KernelChoice::Named(kernel), _) => {
+                return Err(Error::Unavailable(format!("device.kernel = \"{kernel}\": the CPU has \"simd\" and \"table\"")));
+            }
         };
-        Ok(Self { kernel, pool: Pool::start(config.cpu_threads.count(), kernel)?, segments: HashMap::new() })
+        let pool = Pool::start(config.cpu_threads.count(), kernel)?;
+        Ok(Self { kernel, pool, segments: HashMap::new(), ended: None, loaded: None })
     }
 
-    fn segment(&self, index: usize, task: &Task) -> Result<&Arc<Segment>, Error> {
-        let refuse = |reason| Error::Task { task: index, reason };
-        // A resident of another device may have the same number here.
-        let segment = self.segments.get(&task.resident.id).filter(|segment| segment.shape == task.resident.shape);
-        let segment = segment.ok_or_else(|| refuse("the segment is not on this device"))?;
-        let generation = segment.shape.generation(task.generation);
-        let generation = generation.ok_or_else(|| refuse("the segment has no such generation"))?;
-        let slot_bytes = task.out_offset.saturating_add(block_bytes(&generation));
-        if !task.rows.fit(generation.n) {
-            return Err(refuse("the rows do not fit the generation"));
-        }
-        if task.rows.count() != task.out.len() {
-            return Err(refuse("there are not as many slots as rows"));
-        }
-        if task.out.iter().any(|slot| slot.len() < slot_bytes) {
-            return Err(refuse("a slot is too short for the block"));
-        }
-        Ok(segment)
+    fn combine(&mut self, batch: &mut [Work]) -> Result<(), Error> {
+        let segment = |work: &Work| self.segments.get(&work.id).cloned().ok_or(Error::Stale);
+        let segments = batch.iter().map(segment).collect::<Result<Vec<_>, _>>()?;
+        self.pool.combine(batch, &segments)
+    }
+
+    fn take_in(&mut self, Loading { id, bytes, shape, share }: Loading) -> Result<u64, Error> {
+        let segment = Segment::new(&bytes, &shape, share, self.kernel)?;
+        let memory_bytes = segment.memory_bytes();
+        self.segments.insert(id, Arc::new(segment));
+        Ok(memory_bytes)
     }
 }
 
+/// Everything is done where it is begun: this thread has nothing else to do meanwhile.
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
@@ -85,39 +88,61 @@ impl Backend for Cpu {
         }
     }
 
-    fn load(&mut self, id: ResidentId, bytes: &[u8], shape: &Shape) -> Result<u64, Error> {
-        let segment = Segment::new(bytes, shape, self.kernel)?;
-        let memory_bytes = segment.memory_bytes();
-        self.segments.insert(id, Arc::new(segment));
-        Ok(memory_bytes)
+    fn depth(&self) -> usize {
+        1
     }
 
-    fn combine(&mut self, batch: &mut Batch) -> Result<(), Error> {
-        let segments = batch.tasks.iter().enumerate().map(|(index, task)| self.segment(index, task).cloned());
-        let segments = segments.collect::<Result<Vec<_>, _>>()?;
-        self.pool.combine(&mut batch.tasks, &segments)
+    fn load(&mut self, load: Loading) {
+        self.loaded = Some(self.take_in(load));
+    }
+
+    fn loaded(&mut self) -> Option<Result<u64, Error>> {
+        self.loaded.take()
+    }
+
+    fn start(&mut self, mut batch: Vec<Work>) {
+        let begun = Instant::now();
+        let result = self.combine(&mut batch);
+        self.ended = Some(Ended { batch, result, elapsed: begun.elapsed() });
+    }
+
+    fn ended(&mut self) -> Option<Ended> {
+        self.ended.take()
     }
 
     fn release(&mut self, id: ResidentId) {
         self.segments.remove(&id);
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        None
+    }
+
+    fn take_counts(&mut self) -> Counts {
+        Counts::default()
     }
 }
 
 /// A segment in its resident form.
 #[derive(Debug)]
 struct Segment {
-    shape: Shape,
+    share: Share,
     generations: Vec<Form>,
 }
 
 impl Segment {
-    fn new(bytes: &[u8], shape: &Shape, kernel: Kernel) -> Result<Self, Error> {
-        let generations = shape.iter().map(|generation| {
+    fn new(bytes: &[u8], shape: &Shape, share: Share, kernel: Kernel) -> Result<Self, Error> {
+        let generations = share.generations(shape).map(|generation| {
             let start = usize::try_from(generation.offset).expect("a segment fits in memory");
             let length = usize::try_from(generation.length).expect("a segment fits in memory");
             Form::new(&bytes[start..start + length], &generation, kernel)
         });
-        Ok(Self { shape: *shape, generations: generations.collect::<Result<_, _>>()? })
+        Ok(Self { share, generations: generations.collect::<Result<_, _>>()? })
+    }
+
+    /// Where a generation that belongs to the share is among them.
+    fn index(&self, generation: u32) -> usize {
+        usize::try_from(generation / self.share.of).expect("a generation was found under this index")
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -283,7 +308,7 @@ impl Pool {
         Ok(pool)
     }
 
-    fn combine(&mut self, tasks: &mut [Task], segments: &[Arc<Segment>]) -> Result<(), Error> {
+    fn combine(&mut self, tasks: &mut [Work], segments: &[Arc<Segment>]) -> Result<(), Error> {
         self.cut(tasks, segments);
         self.shared.work.notify_all();
         let mut queue = self.shared.lock();
@@ -306,18 +331,15 @@ impl Pool {
     }
 
     /// Cuts tasks into units that take about the same time, some for each thread, and queues them.
-    fn cut(&mut self, tasks: &mut [Task], segments: &[Arc<Segment>]) {
-        let cost = |task: &Task, segment: &Segment| {
-            let form = &segment.generations[generation_index(task)];
-            form.n() * form.block_bytes()
-        };
-        let total: usize = tasks.iter().zip(segments).map(|(task, segment)| task.out.len() * cost(task, segment)).sum();
+    fn cut(&mut self, tasks: &mut [Work], segments: &[Arc<Segment>]) {
+        let cost = |task: &Work| task.n() * task.block_bytes();
+        let total: usize = tasks.iter().map(|task| task.out.len() * cost(task)).sum();
         let unit_cost = total / ((self.threads.len() + 1) * UNITS_PER_THREAD);
         let mut queue = self.shared.lock();
         for (index, (task, segment)) in tasks.iter_mut().zip(segments).enumerate() {
-            let rows = unit_cost / cost(task, segment);
+            let rows = unit_cost / cost(task);
             let rows = rows.next_multiple_of(Kernels::ROWS).clamp(Kernels::ROWS, UNIT_ROWS_MAX);
-            let (generation, offset) = (generation_index(task), task.out_offset);
+            let (generation, offset, start) = (segment.index(task.generation.index), task.out_offset, task.first_row);
             let mut slots = task.out.drain(..);
             for first_row in (0..slots.len()).step_by(rows) {
                 let mut unit_slots = self.spare.pop().unwrap_or_default();
@@ -327,7 +349,7 @@ impl Pool {
                     segment: Arc::clone(segment),
                     generation,
                     rows: task.rows.clone(),
-                    first_row,
+                    first_row: start + first_row,
                     slots: unit_slots,
                     offset,
                     failed: false,
@@ -388,10 +410,6 @@ impl Shared {
 
 fn block_bytes(generation: &Generation) -> usize {
     usize::try_from(generation.block_bytes).expect("a block fits in memory")
-}
-
-fn generation_index(task: &Task) -> usize {
-    usize::try_from(task.generation).expect("a generation was found under this index")
 }
 
 /// Rows of a unit at most: what its references take on the stack.

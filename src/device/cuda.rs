@@ -1,62 +1,128 @@
-//! Looks for a GPU. The driver's library is opened at run time, so this works on machines that have none.
+//! GPUs: looking for them, opening them, and the back end that each of them is.
+//!
+//! The driver's library is opened at run time, so all of this is compiled and looked at on machines that have none. `unsafe` is
+//! allowed here and below, and every block says who keeps its promise.
 #![allow(unsafe_code)]
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{CudaContext, sys};
 
-use super::Error;
+use super::metrics::Families;
+use super::worker::{Member, Owner};
+use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, abi};
 
-/// What there is.
+mod card;
+mod driver;
+mod engine;
+mod host;
+mod image;
+mod kernels;
+mod lane;
+mod launch;
+mod loader;
+mod plan;
+
+pub(super) use host::HostMemory;
+
+use card::Card;
+use engine::Engine;
+use kernels::{COMBINES, Combine};
+
+/// Why the GPUs are not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Probe {
+pub(super) enum Absence {
     NoDriver,
-    DriverFails(String),
     NoDevice,
-    Present { name: String, count: i32 },
+    /// The driver, or a card, does not do what it should.
+    Fails(String),
+    /// What is configured cannot be.
+    Refused(String),
 }
 
-/// Tells the operator what `auto` found.
-pub(super) fn log_probe() {
-    match probe() {
-        Probe::NoDriver => tracing::info!("no NVIDIA driver here: coding runs on the CPU"),
-        Probe::NoDevice => tracing::info!("an NVIDIA driver is here but no GPU: coding runs on the CPU"),
-        Probe::DriverFails(reason) => {
-            tracing::warn!("the NVIDIA driver does not start, so coding runs on the CPU: {reason}");
+impl Absence {
+    /// Tells the operator what `auto` found.
+    pub(super) fn tell(&self) {
+        match self {
+            Self::NoDriver => tracing::info!("no NVIDIA driver here: coding runs on the CPU"),
+            Self::NoDevice => tracing::info!("an NVIDIA driver is here but no GPU: coding runs on the CPU"),
+            Self::Fails(reason) | Self::Refused(reason) => {
+                tracing::warn!("a GPU cannot be used, so coding runs on the CPU: {reason}");
+            }
         }
-        Probe::Present { name, count } => {
-            tracing::warn!("a GPU is here ({name}, {count} in all), but this build's coding runs on the CPU");
-        }
+    }
+
+    /// Why a back end that was asked for by name cannot be had.
+    pub(super) fn into_error(self, choice: BackendChoice) -> Error {
+        let name = if choice == BackendChoice::Hybrid { "hybrid" } else { "cuda" };
+        let reason = match self {
+            Self::NoDriver => "the library of the NVIDIA driver (libcuda) is not installed".to_owned(),
+            Self::NoDevice => "the NVIDIA driver finds no GPU".to_owned(),
+            Self::Fails(reason) | Self::Refused(reason) => reason,
+        };
+        Error::Unavailable(format!("device.backend = \"{name}\": {reason}"))
     }
 }
 
-/// Why `cuda` cannot be opened.
-pub(super) fn explain_absence() -> Error {
-    Error::Unavailable(match probe() {
-        Probe::NoDriver => "device.backend = \"cuda\": the library of the NVIDIA driver (libcuda) is not installed".to_owned(),
-        Probe::NoDevice => "device.backend = \"cuda\": the NVIDIA driver finds no GPU".to_owned(),
-        Probe::DriverFails(reason) => format!("device.backend = \"cuda\": the NVIDIA driver does not start: {reason}"),
-        Probe::Present { name, .. } => {
-            format!("device.backend = \"cuda\": {name} is here, but this build's coding runs on the CPU only")
-        }
-    })
+/// Opens the GPUs that are configured, each on a thread of its own.
+pub(super) fn open(config: &Config, families: &Families, host: &HostMemory) -> Result<Vec<(Member, Owner)>, Absence> {
+    let combine = combine_of(config.kernel).map_err(Absence::Refused)?;
+    let count = count()?;
+    let ordinals = match &config.gpus {
+        Gpus::All => (0..count).collect(),
+        Gpus::List(list) => list.clone(),
+    };
+    if let Some(missing) = ordinals.iter().find(|ordinal| **ordinal >= count) {
+        return Err(Absence::Refused(format!("device.gpus names GPU {missing}, and there are {count}, from 0 on")));
+    }
+    let open_one = |ordinal: u16| {
+        let (host, label) = (host.clone(), ordinal.to_string());
+        let open = move || {
+            let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
+            let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
+            if combine.is_hopper_only && card.capability != HOPPER {
+                let reason = "needs instructions that only Hopper cards (compute capability 9.0) have";
+                return Err(Error::Unavailable(format!(
+                    "GPU {ordinal} ({}): the kernel \"{}\" {reason}",
+                    card.name, combine.kernel
+                )));
+            }
+            host.set_context(&card.context);
+            let (name, sms) = (card.name.clone(), card.sms);
+            let engine = Engine::new(card, combine, None, host).map_err(fails)?;
+            tracing::info!("the kernel \"{}\" combines segments on GPU {ordinal}, {name}, {sms} multiprocessors", combine.kernel);
+            Ok(Box::new(engine) as Box<dyn super::backend::Backend>)
+        };
+        Member::start(&label, config.queue_batches, families, open).map_err(|error| Absence::Fails(error.to_string()))
+    };
+    ordinals.into_iter().map(open_one).collect()
 }
 
-fn probe() -> Probe {
+/// The way to combine that a choice means.
+fn combine_of(choice: KernelChoice) -> Result<&'static Combine, String> {
+    let kernel = match choice {
+        KernelChoice::Default | KernelChoice::Auto => Kernel::Table,
+        KernelChoice::Named(kernel) => kernel,
+    };
+    let found = COMBINES.iter().find(|combine| combine.kernel == kernel);
+    found.ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
+}
+
+/// How many GPUs there are, at least one.
+fn count() -> Result<u16, Absence> {
     // SAFETY: opens the driver's shared library by its well-known names and closes it again, which runs its initialisers; they
     // demand nothing of the process. No symbol of it is used here.
     if !unsafe { sys::is_culib_present() } {
-        return Probe::NoDriver;
+        return Err(Absence::NoDriver);
     }
-    let count = match CudaContext::device_count() {
-        Ok(0) => return Probe::NoDevice,
-        Ok(count) => count,
-        Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => return Probe::NoDevice,
-        Err(error) => return Probe::DriverFails(error.to_string()),
-    };
-    match result::device::get(0).and_then(result::device::get_name) {
-        Ok(name) => Probe::Present { name, count },
-        Err(error) => Probe::DriverFails(error.to_string()),
+    match CudaContext::device_count() {
+        Ok(0) => Err(Absence::NoDevice),
+        Ok(count) => Ok(u16::try_from(count).unwrap_or(u16::MAX)),
+        Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Err(Absence::NoDevice),
+        Err(error) => Err(Absence::Fails(format!("the NVIDIA driver does not start: {error}"))),
     }
 }
+
+/// Compute capability × 10 of the cards that the tensor kernel is for.
+const HOPPER: u32 = 90;
 
 #[cfg(test)]
 mod tests {
@@ -64,7 +130,9 @@ mod tests {
 
     #[test]
     fn asking_never_panics_and_always_has_a_reason() {
-        log_probe();
-        assert!(matches!(explain_absence(), Error::Unavailable(reason) if reason.contains("cuda")));
+        if let Err(absence) = count() {
+            absence.tell();
+            assert!(absence.into_error(BackendChoice::Cuda).to_string().contains("\"cuda\""));
+        }
     }
 }

@@ -1,55 +1,128 @@
-//! What the device's thread counts.
+//! What the threads of a device count.
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Counter, CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+};
 
-/// Series of one device, labelled with its back end and kernel.
+use super::backend::{Counts, Ended};
+use crate::telemetry::register;
+
+/// The families of series, registered once; each back end has series of its own in them.
 #[derive(Debug, Clone)]
-pub(super) struct Metrics {
-    /// Time to combine one batch, without its time in the queue.
-    pub(super) combine_seconds: Histogram,
-    /// Time to bring one segment into its resident form, without its time in the queue.
-    pub(super) load_seconds: Histogram,
-    /// Batches and loads that failed.
-    pub(super) failures: IntCounter,
-    /// Memory that resident segments take, in the device's own form.
-    pub(super) resident_bytes: IntGauge,
-    /// Segments that are resident.
-    pub(super) resident_segments: IntGauge,
+pub(super) struct Families {
+    combine_seconds: HistogramVec,
+    load_seconds: HistogramVec,
+    failures: IntCounterVec,
+    coded_bytes: IntCounterVec,
+    resident_bytes: IntGaugeVec,
+    resident_segments: IntGaugeVec,
+    memory_total_bytes: IntGaugeVec,
+    memory_free_bytes: IntGaugeVec,
+    in_flight: IntGaugeVec,
+    kernel_seconds: CounterVec,
+    copy_seconds: CounterVec,
+    copied_bytes: IntCounterVec,
+    stored_bytes: IntCounterVec,
+    /// Back ends given up for the CPU.
+    pub(super) fallbacks: IntCounter,
 }
 
-impl Metrics {
-    pub(super) fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, prometheus::Error> {
-        let labels = ["backend", "kernel"];
-        let values = [backend, kernel];
-        let histogram = |name: &str, help: &str| {
-            let buckets = prometheus::exponential_buckets(25e-6, 2.0, 18)?;
-            let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &labels)?;
-            registry.register(Box::new(family.clone()))?;
-            family.get_metric_with_label_values(&values)
-        };
-        let gauge = |name: &str, help: &str| {
-            let family = IntGaugeVec::new(Opts::new(name, help), &labels)?;
-            registry.register(Box::new(family.clone()))?;
-            family.get_metric_with_label_values(&values)
-        };
-        let failures =
-            IntCounterVec::new(Opts::new("ncserverd_device_failures_total", "Batches and loads that failed."), &labels)?;
-        registry.register(Box::new(failures.clone()))?;
+/// Series of one back end, labelled with its name, its kernel, and which device it is: `cpu`, or the number of a GPU.
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    combine_seconds: Histogram,
+    pub(super) load_seconds: Histogram,
+    pub(super) failures: IntCounter,
+    coded_bytes: IntCounter,
+    pub(super) resident_bytes: IntGauge,
+    pub(super) resident_segments: IntGauge,
+    pub(super) memory_total_bytes: IntGauge,
+    pub(super) memory_free_bytes: IntGauge,
+    pub(super) in_flight: IntGauge,
+    kernel_seconds: Counter,
+    copy_seconds: Counter,
+    copied_bytes: IntCounter,
+    stored_bytes: IntCounter,
+}
+
+const LABELS: [&str; 3] = ["backend", "kernel", "device"];
+
+impl Families {
+    pub(super) fn new(registry: &Registry) -> Result<Self, Error> {
+        let buckets = prometheus::exponential_buckets(12.5e-6, 2.0, 19)?;
+        let histograms = |name, help| register::histograms(registry, name, help, &LABELS, &buckets);
+        let counters = |name, help| register::counters(registry, name, help, &LABELS);
+        let seconds = |name, help| register::float_counters(registry, name, help, &LABELS);
+        let gauges = |name, help| register::gauges(registry, name, help, &LABELS);
         Ok(Self {
-            combine_seconds: histogram(
+            combine_seconds: histograms(
                 "ncserverd_device_combine_seconds",
                 "Time to combine one batch, without its time in the queue.",
             )?,
-            load_seconds: histogram(
+            load_seconds: histograms(
                 "ncserverd_device_load_seconds",
                 "Time to bring one segment into its resident form, without its time in the queue.",
             )?,
-            failures: failures.get_metric_with_label_values(&values)?,
-            resident_bytes: gauge(
+            failures: counters("ncserverd_device_failures_total", "Batches and loads that failed.")?,
+            coded_bytes: counters("ncserverd_device_coded_bytes_total", "Payload bytes of coded blocks made.")?,
+            resident_bytes: gauges(
                 "ncserverd_device_resident_bytes",
                 "Memory that resident segments take, in the device's own form.",
             )?,
-            resident_segments: gauge("ncserverd_device_resident_segments", "Segments that are resident.")?,
+            resident_segments: gauges("ncserverd_device_resident_segments", "Segments that are resident.")?,
+            memory_total_bytes: gauges("ncserverd_device_memory_total_bytes", "Memory of the device; none on the CPU.")?,
+            memory_free_bytes: gauges(
+                "ncserverd_device_memory_free_bytes",
+                "Memory of the device that nobody uses, by any process; none on the CPU.",
+            )?,
+            in_flight: gauges("ncserverd_device_batches_in_flight", "Batches under way.")?,
+            kernel_seconds: seconds("ncserverd_device_kernel_seconds_total", "Time that kernels of batches took on the device.")?,
+            copy_seconds: seconds("ncserverd_device_copy_seconds_total", "Time that copies of blocks to the host took.")?,
+            copied_bytes: counters("ncserverd_device_copied_bytes_total", "Bytes of blocks copied to the host.")?,
+            stored_bytes: counters(
+                "ncserverd_device_stored_bytes_total",
+                "Bytes of blocks that kernels wrote straight into memory of the host.",
+            )?,
+            fallbacks: register::counter(
+                registry,
+                "ncserverd_device_fallbacks_total",
+                "Back ends that were lost and whose work the CPU does since.",
+            )?,
         })
+    }
+
+    /// The series of one back end.
+    pub(super) fn of(&self, backend: &str, kernel: &str, device: &str) -> Metrics {
+        let values = [backend, kernel, device];
+        Metrics {
+            combine_seconds: self.combine_seconds.with_label_values(&values),
+            load_seconds: self.load_seconds.with_label_values(&values),
+            failures: self.failures.with_label_values(&values),
+            coded_bytes: self.coded_bytes.with_label_values(&values),
+            resident_bytes: self.resident_bytes.with_label_values(&values),
+            resident_segments: self.resident_segments.with_label_values(&values),
+            memory_total_bytes: self.memory_total_bytes.with_label_values(&values),
+            memory_free_bytes: self.memory_free_bytes.with_label_values(&values),
+            in_flight: self.in_flight.with_label_values(&values),
+            kernel_seconds: self.kernel_seconds.with_label_values(&values),
+            copy_seconds: self.copy_seconds.with_label_values(&values),
+            copied_bytes: self.copied_bytes.with_label_values(&values),
+            stored_bytes: self.stored_bytes.with_label_values(&values),
+        }
+    }
+}
+
+impl Metrics {
+    /// A batch that went well.
+    pub(super) fn combined(&self, ended: &Ended) {
+        self.combine_seconds.observe(ended.elapsed.as_secs_f64());
+        self.coded_bytes.inc_by(ended.batch.iter().map(|work| work.coded_bytes()).sum());
+    }
+
+    pub(super) fn counted(&self, counts: &Counts) {
+        self.kernel_seconds.inc_by(counts.kernel.as_secs_f64());
+        self.copy_seconds.inc_by(counts.copy.as_secs_f64());
+        self.copied_bytes.inc_by(counts.copied_bytes);
+        self.stored_bytes.inc_by(counts.stored_bytes);
     }
 }

@@ -1,25 +1,29 @@
-//! The thread that owns a back end: takes batches and loads from their queues, one at a time.
+//! The thread that owns a back end: takes batches and loads from their queues and keeps several of them under way.
 //!
-//! The thread waits on an executor of its own without I/O or timers; nothing else runs there, so a back end may take it for as
-//! long as a batch lasts.
+//! With nothing under way the thread waits on an executor of its own without I/O or timers; nothing else runs there. With work
+//! under way it asks the back end again and again, at once in the beginning, since most batches take microseconds, and with
+//! pauses later. Nothing spins when nothing is asked for.
 
+use std::collections::VecDeque;
+use std::hint;
+use std::num::NonZeroU16;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use prometheus::Registry;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use super::metrics::Metrics;
-use super::{BATCHES_IN_A_ROW, Backend, Batch, Device, Done, Error, Failed, Resident, ResidentId};
+use super::Error;
+use super::backend::{Backend, Ended, Loading, Memory, ResidentId, Share, Work};
+use super::metrics::{Families, Metrics};
 use crate::object::Shape;
 
 /// A batch on its way.
 #[derive(Debug)]
 pub(super) struct Combine {
-    pub(super) batch: Batch,
-    pub(super) reply: oneshot::Sender<Result<Done, Failed>>,
+    pub(super) batch: Vec<Work>,
+    pub(super) reply: oneshot::Sender<Ended>,
 }
 
 /// A segment on its way.
@@ -27,23 +31,45 @@ pub(super) struct Combine {
 pub(super) struct Load {
     pub(super) bytes: Bytes,
     pub(super) shape: Shape,
-    pub(super) reply: oneshot::Sender<Result<Resident, Error>>,
+    pub(super) share: Share,
+    pub(super) reply: oneshot::Sender<Result<Part, Error>>,
 }
 
-/// The device's thread. Closing or dropping it ends the thread after the batch in hand and waits for it; batches still in the
-/// queue come back with [`Error::Closed`].
+/// A handle on the thread. Clones are cheap; when the last one is gone, the thread ends.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) backend: &'static str,
+    pub(super) kernel: &'static str,
+    /// Of its device, when it was opened.
+    pub(super) memory: Option<Memory>,
+    batches: mpsc::Sender<Combine>,
+    loads: mpsc::Sender<Load>,
+}
+
+/// What a device holds of a segment, until this is dropped.
 #[derive(Debug)]
-pub struct Thread {
+pub(super) struct Part {
+    pub(super) id: ResidentId,
+    pub(super) bytes: u64,
+    release: mpsc::UnboundedSender<(ResidentId, u64)>,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // If the thread has ended, so has what it held.
+        let _ = self.release.send((self.id, self.bytes));
+    }
+}
+
+/// Ends the thread after the batches in hand and waits for it when dropped; batches still in the queue come back with
+/// [`Error::Closed`].
+#[derive(Debug)]
+pub(super) struct Owner {
     stop: Option<oneshot::Sender<()>>,
     join: Option<JoinHandle<()>>,
 }
 
-impl Thread {
-    /// Ends the thread and waits for it: as long as one batch or load takes.
-    pub fn close(self) {}
-}
-
-impl Drop for Thread {
+impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(join) = self.join.take()
@@ -54,125 +80,266 @@ impl Drop for Thread {
     }
 }
 
-pub(super) fn spawn(
-    backend: Box<dyn Backend>,
-    queue: std::num::NonZeroU16,
-    registry: &Registry,
-) -> Result<(Device, Thread), Error> {
-    let (name, kernel) = (backend.name(), backend.kernel());
-    let metrics = Metrics::new(registry, name, kernel).map_err(|error| Error::Metrics(error.to_string()))?;
-    let runtime = runtime::Builder::new_current_thread().build().map_err(|error| Error::Thread(error.to_string()))?;
-    let (batches_in, batches) = mpsc::channel(usize::from(queue.get()));
-    let (loads_in, loads) = mpsc::channel(usize::from(queue.get()));
-    let (release, releases) = mpsc::unbounded_channel();
-    let (stop_in, stop) = oneshot::channel();
-    let worker = Worker { backend, metrics, batches, loads, release, releases, stop, next_id: 0 };
-    let thread = std::thread::Builder::new().name("device".to_owned());
-    let join = thread.spawn(move || runtime.block_on(worker.run())).map_err(|error| Error::Thread(error.to_string()))?;
-    let device = Device { backend: name, kernel, batches: batches_in, loads: loads_in };
-    Ok((device, Thread { stop: Some(stop_in), join: Some(join) }))
+impl Member {
+    /// Starts the thread. `open` runs on it, since some back ends belong to the thread that opens them.
+    pub(super) fn start(
+        device: &str,
+        queue: NonZeroU16,
+        families: &Families,
+        open: impl FnOnce() -> Result<Box<dyn Backend>, Error> + Send + 'static,
+    ) -> Result<(Self, Owner), Error> {
+        let (batches_in, batches) = mpsc::channel(usize::from(queue.get()));
+        let (loads_in, loads) = mpsc::channel(usize::from(queue.get()));
+        let (release, releases) = mpsc::unbounded_channel();
+        let (stop_in, stop) = oneshot::channel();
+        let (opened_in, opened) = std::sync::mpsc::channel();
+        let (families, label) = (families.clone(), device.to_owned());
+        let run = move || {
+            let backend = match open() {
+                Ok(backend) => backend,
+                Err(error) => return drop(opened_in.send(Err(error))),
+            };
+            let (name, kernel, memory) = (backend.name(), backend.kernel(), backend.memory());
+            let metrics = families.of(name, kernel, &label);
+            let runtime = match runtime::Builder::new_current_thread().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(opened_in.send(Err(Error::Thread(error.to_string())))),
+            };
+            if opened_in.send(Ok((name, kernel, memory))).is_ok() {
+                let queues = Queues { batches, loads, release, releases, stop };
+                runtime.block_on(Worker { backend, metrics, queues, waiting: VecDeque::new(), loading: None, next_id: 0 }.run());
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("device-{device}"));
+        let join = thread.spawn(run).map_err(|error| Error::Thread(error.to_string()))?;
+        let owner = Owner { stop: Some(stop_in), join: Some(join) };
+        let died = |_| Err(Error::Thread("it died while it opened the device".to_owned()));
+        let (backend, kernel, memory) = opened.recv().unwrap_or_else(died)?;
+        Ok((Self { backend, kernel, memory, batches: batches_in, loads: loads_in }, owner))
+    }
+
+    /// Brings some generations of a segment onto the device. Waits while the queue is full.
+    pub(super) async fn load(&self, bytes: Bytes, shape: Shape, share: Share) -> Result<Part, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.loads.send(Load { bytes, shape, share, reply }).await.map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Does a batch. Waits while the queue is full. `None` if the thread died over it.
+    pub(super) async fn combine(&self, batch: Vec<Work>) -> Option<Ended> {
+        let (reply, answer) = oneshot::channel();
+        match self.batches.send(Combine { batch, reply }).await {
+            Ok(()) => answer.await.ok(),
+            Err(mpsc::error::SendError(job)) => Some(closed(job.batch)),
+        }
+    }
+}
+
+struct Queues {
+    batches: mpsc::Receiver<Combine>,
+    loads: mpsc::Receiver<Load>,
+    /// Handed to every part. One message each in its life, so parts bound the queue.
+    release: mpsc::UnboundedSender<(ResidentId, u64)>,
+    releases: mpsc::UnboundedReceiver<(ResidentId, u64)>,
+    stop: oneshot::Receiver<()>,
 }
 
 struct Worker {
     backend: Box<dyn Backend>,
     metrics: Metrics,
-    batches: mpsc::Receiver<Combine>,
-    loads: mpsc::Receiver<Load>,
-    /// Handed to every resident. One message each in its life, so residents bound the queue.
-    release: mpsc::UnboundedSender<(ResidentId, u64)>,
-    releases: mpsc::UnboundedReceiver<(ResidentId, u64)>,
-    stop: oneshot::Receiver<()>,
+    queues: Queues,
+    /// Who waits for the batches under way, oldest first.
+    waiting: VecDeque<oneshot::Sender<Ended>>,
+    loading: Option<UnderWay>,
     next_id: u64,
+}
+
+/// The load under way.
+struct UnderWay {
+    id: ResidentId,
+    begun: Instant,
+    reply: oneshot::Sender<Result<Part, Error>>,
 }
 
 impl Worker {
     async fn run(mut self) {
-        let mut batches_in_a_row = 0;
+        self.report_memory();
         loop {
-            if batches_in_a_row >= BATCHES_IN_A_ROW
-                && let Ok(load) = self.loads.try_recv()
-            {
-                self.load(load);
-                batches_in_a_row = 0;
+            let is_open = match self.waiting.is_empty() && self.loading.is_none() {
+                true => self.wait().await,
+                false => self.take_what_waits(),
+            };
+            if !is_open {
+                break;
             }
-            tokio::select! {
-                biased;
-                _ = &mut self.stop => break,
-                Some((id, bytes)) = self.releases.recv() => self.release(id, bytes),
-                batch = self.batches.recv() => match batch {
-                    Some(batch) => self.combine(batch),
-                    None => break,
-                },
-                Some(load) = self.loads.recv() => {
-                    self.load(load);
-                    batches_in_a_row = 0;
-                    continue;
-                }
-            }
-            batches_in_a_row += 1;
+            self.drive();
         }
-        self.refuse_the_rest();
+        self.finish();
     }
 
-    fn combine(&mut self, Combine { mut batch, reply }: Combine) {
-        let start = Instant::now();
-        let result = self.backend.combine(&mut batch);
-        let elapsed = start.elapsed();
-        let answer = match result {
-            Ok(()) => {
-                self.metrics.combine_seconds.observe(elapsed.as_secs_f64());
-                Ok(Done { batch, elapsed })
+    /// Waits for something to do. False when the device is to be closed.
+    async fn wait(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            _ = &mut self.queues.stop => return false,
+            Some((id, bytes)) = self.queues.releases.recv() => self.release(id, bytes),
+            batch = self.queues.batches.recv() => match batch {
+                Some(batch) => self.start(batch),
+                None => return false,
+            },
+            Some(load) = self.queues.loads.recv() => self.load(load),
+        }
+        true
+    }
+
+    /// Takes what there is room for. False when the device is to be closed.
+    fn take_what_waits(&mut self) -> bool {
+        while let Ok((id, bytes)) = self.queues.releases.try_recv() {
+            self.release(id, bytes);
+        }
+        if self.loading.is_none()
+            && let Ok(load) = self.queues.loads.try_recv()
+        {
+            self.load(load);
+        }
+        while self.waiting.len() < self.backend.depth() {
+            match self.queues.batches.try_recv() {
+                Ok(batch) => self.start(batch),
+                Err(mpsc::error::TryRecvError::Empty) => break,
+                Err(mpsc::error::TryRecvError::Disconnected) => return false,
             }
-            Err(error) => {
-                self.metrics.failures.inc();
-                Err(Failed { batch, error })
+        }
+        !matches!(self.queues.stop.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+    }
+
+    /// Asks the back end until something has ended or something new could be begun.
+    fn drive(&mut self) {
+        let begun = Instant::now();
+        loop {
+            let mut is_news = false;
+            if let Some(result) = self.loading.is_some().then(|| self.backend.loaded()).flatten() {
+                self.end_load(result);
+                is_news = true;
             }
-        };
+            if let Some(ended) = (!self.waiting.is_empty()).then(|| self.backend.ended()).flatten() {
+                self.end_batch(ended);
+                is_news = true;
+            }
+            let has_room = self.waiting.len() < self.backend.depth() && !self.queues.batches.is_empty();
+            if is_news || has_room || (self.loading.is_none() && !self.queues.loads.is_empty()) {
+                return;
+            }
+            if self.waiting.is_empty() && self.loading.is_none() {
+                return;
+            }
+            let waited = begun.elapsed();
+            if waited < SPIN {
+                hint::spin_loop();
+            } else if waited < YIELD {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn start(&mut self, Combine { batch, reply }: Combine) {
+        self.waiting.push_back(reply);
+        self.metrics.in_flight.inc();
+        self.backend.start(batch);
+    }
+
+    fn end_batch(&mut self, ended: Ended) {
+        self.metrics.in_flight.dec();
+        match &ended.result {
+            Ok(()) => self.metrics.combined(&ended),
+            Err(_) => self.metrics.failures.inc(),
+        }
+        let counts = self.backend.take_counts();
+        self.metrics.counted(&counts);
+        let reply = self.waiting.pop_front().expect("a batch that ends was begun");
         // Whoever asked may have given up.
-        let _ = reply.send(answer);
+        let _ = reply.send(ended);
     }
 
-    fn load(&mut self, Load { bytes, shape, reply }: Load) {
+    fn load(&mut self, Load { bytes, shape, share, reply }: Load) {
         if reply.is_closed() {
             return;
         }
         let id = ResidentId(self.next_id);
         self.next_id += 1;
-        let start = Instant::now();
-        let result = self.backend.load(id, &bytes, &shape);
+        self.loading = Some(UnderWay { id, begun: Instant::now(), reply });
+        self.backend.load(Loading { id, bytes, shape, share });
+    }
+
+    fn end_load(&mut self, result: Result<u64, Error>) {
+        let UnderWay { id, begun, reply } = self.loading.take().expect("a load that ends was begun");
         match result {
             Ok(bytes) => {
-                self.metrics.load_seconds.observe(start.elapsed().as_secs_f64());
+                self.metrics.load_seconds.observe(begun.elapsed().as_secs_f64());
                 self.metrics.resident_bytes.add(gauge(bytes));
                 self.metrics.resident_segments.inc();
-                // If whoever asked has given up, the resident is dropped here, which releases it.
-                let _ = reply.send(Ok(Resident { id, shape, bytes, release: self.release.clone() }));
+                // If whoever asked has given up, the part is dropped here, which releases it.
+                let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
                 self.metrics.failures.inc();
                 let _ = reply.send(Err(error));
             }
         }
+        self.report_memory();
     }
 
     fn release(&mut self, id: ResidentId, bytes: u64) {
         self.backend.release(id);
         self.metrics.resident_bytes.sub(gauge(bytes));
         self.metrics.resident_segments.dec();
+        self.report_memory();
     }
 
-    fn refuse_the_rest(&mut self) {
-        self.batches.close();
-        self.loads.close();
-        while let Ok(Combine { batch, reply }) = self.batches.try_recv() {
-            let _ = reply.send(Err(Failed { batch, error: Error::Closed }));
+    fn report_memory(&self) {
+        if let Some(memory) = self.backend.memory() {
+            self.metrics.memory_free_bytes.set(gauge(memory.free));
+            self.metrics.memory_total_bytes.set(gauge(memory.total));
         }
-        while let Ok(Load { reply, .. }) = self.loads.try_recv() {
+    }
+
+    /// Ends what is under way and refuses the rest.
+    fn finish(&mut self) {
+        while !self.waiting.is_empty() || self.loading.is_some() {
+            self.drive_to_the_end();
+        }
+        self.queues.batches.close();
+        self.queues.loads.close();
+        while let Ok(Combine { batch, reply }) = self.queues.batches.try_recv() {
+            let _ = reply.send(closed(batch));
+        }
+        while let Ok(Load { reply, .. }) = self.queues.loads.try_recv() {
             let _ = reply.send(Err(Error::Closed));
         }
     }
+
+    fn drive_to_the_end(&mut self) {
+        if let Some(result) = self.loading.is_some().then(|| self.backend.loaded()).flatten() {
+            self.end_load(result);
+        }
+        if let Some(ended) = (!self.waiting.is_empty()).then(|| self.backend.ended()).flatten() {
+            self.end_batch(ended);
+        }
+    }
+}
+
+fn closed(batch: Vec<Work>) -> Ended {
+    Ended { batch, result: Err(Error::Closed), elapsed: Duration::ZERO }
 }
 
 fn gauge(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
+
+/// How long the thread asks without a pause: longer than a small batch takes.
+const SPIN: Duration = Duration::from_micros(150);
+/// How long it lets others run in between.
+const YIELD: Duration = Duration::from_millis(1);
+/// A pause after that.
+const PAUSE: Duration = Duration::from_micros(20);

@@ -1,16 +1,16 @@
 //! What the encoder counts.
 
-use prometheus::{Error, Gauge, Histogram, IntCounter, Registry};
+use prometheus::{Error, GaugeVec, Histogram, IntCounter, IntCounterVec, Registry};
 
 use crate::telemetry::register;
 
-/// Counters of the encoder, for one back end and kernel.
+/// Counters of the encoder.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Payload bytes of coded blocks made.
-    pub coded_bytes: IntCounter,
+    /// Payload bytes of coded blocks made, by back end and kernel.
+    pub coded_bytes: IntCounterVec,
     /// The same, a second, over the last second.
-    pub coded_bytes_per_second: Gauge,
+    pub coded_bytes_per_second: GaugeVec,
     /// Coded blocks made.
     pub coded_blocks: IntCounter,
     /// Source blocks copied into slots.
@@ -26,7 +26,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers them. The series of this back end and kernel are there from the start; others come when they have made a block.
     pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
         let labels = ["backend", "kernel"];
         let coded = "Payload bytes of coded blocks made.";
@@ -36,9 +36,11 @@ impl Metrics {
         let blocks = register::counters(registry, "ncserverd_encoder_blocks_total", "Blocks made, by kind.", &["kind"])?;
         let sizes: Vec<f64> = (0..=14).map(|exponent| f64::from(1 << exponent)).collect();
         let times = prometheus::exponential_buckets(25e-6, 2.0, 16)?;
+        coded_bytes.with_label_values(&[backend, kernel]);
+        rate.with_label_values(&[backend, kernel]);
         Ok(Self {
-            coded_bytes: coded_bytes.with_label_values(&[backend, kernel]),
-            coded_bytes_per_second: rate.with_label_values(&[backend, kernel]),
+            coded_bytes,
+            coded_bytes_per_second: rate,
             coded_blocks: blocks.with_label_values(&["coded"]),
             source_blocks: blocks.with_label_values(&["source"]),
             batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,

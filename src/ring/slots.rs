@@ -1,14 +1,19 @@
 //! The memory of the ring: slots that are taken by the encoder, filled by the device, sent by a session, and come back.
 //!
 //! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
-//! a copy. Slots of one size come from slabs of about a mebibyte, each one allocation that is cut once and stays; the steady
-//! state allocates no memory for payloads. When the budget is spent on slabs of one size and another size is needed (a stream
-//! was reconfigured), slabs none of whose slots is out are given up.
+//! a copy. Slots of one size come from slabs, each one allocation that is cut once and stays; the steady state allocates no memory
+//! for payloads. When the budget is spent on slabs of one size and another size is needed (a stream was reconfigured), slabs none
+//! of whose slots is out are given up.
+//!
+//! Slots are taken in the order in which they lie in memory, from where the last one was taken on: blocks come home about in the
+//! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. For a GPU slabs
+//! are larger, begin at a page, and are pinned.
 //!
 //! A slot knows its way home: dropping it, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the session that
 //! held it and wakes whoever waits for room. That happens in the QUIC stack's own tasks, so the lock is held for a few
 //! instructions and nothing is freed under it.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::task::Waker;
@@ -22,11 +27,19 @@ pub const HEADROOM: usize = 64;
 
 /// About how many bytes are allocated at once.
 const SLAB_BYTES: usize = 1 << 20;
+/// The same for memory that is pinned: as much as one launch of a GPU fills.
+const PINNED_SLAB_BYTES: usize = 16 << 20;
+/// What pinned slabs begin at multiples of.
+const PAGE: usize = 4096;
+
+/// Pins memory for a device, until what it returns is dropped; `None` if that cannot be.
+pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
 /// All slots of the ring, within one budget of bytes.
 pub(super) struct Pool {
     state: Mutex<State>,
     budget: usize,
+    pin: Option<Pin>,
 }
 
 struct State {
@@ -35,16 +48,24 @@ struct State {
     waiting: Option<Waker>,
 }
 
-/// The slots of one size.
+/// The slots of one size, numbered as they lie in memory.
 #[derive(Default)]
 struct Class {
-    free: Vec<BytesMut>,
-    slots: usize,
+    /// Pins of its slabs, which go before their memory does.
+    pins: Vec<Box<dyn Any + Send + Sync>>,
+    /// The memory of the slots that are at home.
+    slots: Vec<BytesMut>,
+    /// One bit for each slot that is at home.
+    home: Vec<u64>,
+    free: usize,
+    /// Where the next one is looked for.
+    next: usize,
 }
 
 /// A buffer of the pool: [`HEADROOM`] bytes and a block's payload. Returns to the pool when dropped.
 pub struct Slot {
     bytes: BytesMut,
+    number: usize,
     pool: Arc<Pool>,
     held_by: Option<Arc<Quota>>,
 }
@@ -60,8 +81,17 @@ pub struct Quota {
 impl Pool {
     /// An empty pool that will allocate at most `budget` bytes.
     pub(super) fn new(budget: usize) -> Arc<Self> {
+        Self::with(budget, None)
+    }
+
+    /// The same in memory that is pinned.
+    pub(super) fn pinned(budget: usize, pin: Pin) -> Arc<Self> {
+        Self::with(budget, Some(pin))
+    }
+
+    fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
         let state = State { classes: BTreeMap::new(), allocated: 0, waiting: None };
-        Arc::new(Self { state: Mutex::new(state), budget })
+        Arc::new(Self { state: Mutex::new(state), budget, pin })
     }
 
     /// Takes up to `count` slots for payloads of `block_bytes` bytes. Fewer, or none, if the pool is spent: then `waker`, if given,
@@ -72,9 +102,9 @@ impl Pool {
         let mut state = pool.lock();
         while taken.len() < count {
             let class = state.classes.entry(size).or_default();
-            if let Some(bytes) = class.free.pop() {
-                taken.push(Slot { bytes, pool: Arc::clone(pool), held_by: None });
-            } else if !state.grow(size, pool.budget) {
+            if let Some((number, bytes)) = class.take() {
+                taken.push(Slot { bytes, number, pool: Arc::clone(pool), held_by: None });
+            } else if !state.grow(size, pool.budget, pool.pin.as_ref()) {
                 if let Some(waker) = waker {
                     state.waiting = Some(waker.clone());
                 }
@@ -87,15 +117,15 @@ impl Pool {
     /// Bytes that are out of the pool, and bytes it may have.
     pub(super) fn usage(&self) -> (usize, usize) {
         let state = self.lock();
-        let out = state.classes.iter().map(|(size, class)| size * (class.slots - class.free.len())).sum();
+        let out = state.classes.iter().map(|(size, class)| size * (class.slots.len() - class.free)).sum();
         (out, self.budget)
     }
 
-    fn give_back(&self, bytes: BytesMut) {
+    fn give_back(&self, number: usize, bytes: BytesMut) {
         let woken = {
             let mut state = self.lock();
-            let class = state.classes.entry(bytes.len()).or_default();
-            class.free.push(bytes);
+            // The class is there as long as one of its slots is out.
+            state.classes.entry(bytes.len()).or_default().give_back(number, bytes);
             state.waiting.take()
         };
         if let Some(waker) = woken {
@@ -110,8 +140,9 @@ impl Pool {
 
 impl State {
     /// Allocates one more slab of slots of `size` bytes, giving up idle slabs of other sizes if that makes the room.
-    fn grow(&mut self, size: usize, budget: usize) -> bool {
-        let slots = (SLAB_BYTES / size).max(1).min((budget / size).max(1));
+    fn grow(&mut self, size: usize, budget: usize, pin: Option<&Pin>) -> bool {
+        let slab = if pin.is_some() { (budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES };
+        let slots = (slab / size).max(1).min((budget / size).max(1));
         let wanted = slots * size;
         if wanted > budget {
             return false;
@@ -124,10 +155,7 @@ impl State {
             return false;
         }
         let slots = slots.min(affordable);
-        let mut slab = BytesMut::zeroed(slots * size);
-        let class = self.classes.entry(size).or_default();
-        class.free.extend((0..slots).map(|_| slab.split_to(size)));
-        class.slots += slots;
+        self.classes.entry(size).or_default().grow(slots, size, pin);
         self.allocated += slots * size;
         true
     }
@@ -136,13 +164,61 @@ impl State {
     fn give_up_idle(&mut self, wanted_size: usize) {
         let mut freed = 0;
         self.classes.retain(|size, class| {
-            let idle = *size != wanted_size && class.slots == class.free.len();
+            let idle = *size != wanted_size && class.slots.len() == class.free;
             if idle {
-                freed += size * class.slots;
+                freed += size * class.slots.len();
             }
             !idle
         });
         self.allocated -= freed;
+    }
+}
+
+impl Class {
+    /// Adds slots that lie side by side.
+    fn grow(&mut self, slots: usize, size: usize, pin: Option<&Pin>) {
+        let mut slab = match pin {
+            None => BytesMut::zeroed(slots * size),
+            Some(pin) => {
+                let mut slab = BytesMut::zeroed(slots * size + PAGE);
+                let before = slab.as_ptr().align_offset(PAGE).min(PAGE);
+                let _ = slab.split_to(before);
+                self.pins.extend(pin(&mut slab[..slots * size]));
+                slab
+            }
+        };
+        let first = self.slots.len();
+        self.slots.extend((0..slots).map(|_| slab.split_to(size)));
+        self.home.resize(self.slots.len().div_ceil(64), 0);
+        (first..first + slots).for_each(|number| self.home[number / 64] |= 1 << (number % 64));
+        self.free += slots;
+        self.next = first;
+    }
+
+    /// The slot that comes next in memory, after the last in turn the first.
+    fn take(&mut self) -> Option<(usize, BytesMut)> {
+        if self.free == 0 {
+            return None;
+        }
+        let (words, start) = (self.home.len(), self.next / 64);
+        let from_next = self.home[start] & (u64::MAX << (self.next % 64));
+        let word = if from_next != 0 {
+            start
+        } else {
+            (1..=words).map(|step| (start + step) % words).find(|&word| self.home[word] != 0)?
+        };
+        let bits = if from_next != 0 { from_next } else { self.home[word] };
+        let number = word * 64 + bits.trailing_zeros() as usize;
+        self.home[word] &= !(1 << (number % 64));
+        self.free -= 1;
+        self.next = if number + 1 < self.slots.len() { number + 1 } else { 0 };
+        Some((number, std::mem::take(&mut self.slots[number])))
+    }
+
+    fn give_back(&mut self, number: usize, bytes: BytesMut) {
+        self.slots[number] = bytes;
+        self.home[number / 64] |= 1 << (number % 64);
+        self.free += 1;
     }
 }
 
@@ -193,7 +269,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if !bytes.is_empty() {
-            self.pool.give_back(bytes);
+            self.pool.give_back(self.number, bytes);
         }
         if let Some(quota) = self.held_by.take() {
             quota.release();

@@ -111,3 +111,44 @@ fn blocks_that_nobody_wants_make_room() {
     ring.want_coded(SessionId(1), GENERATION, 1);
     assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
 }
+
+#[test]
+fn slots_are_taken_as_they_lie_in_memory() {
+    let pool = Pool::new(1 << 20);
+    let starts = |slots: &[Slot]| slots.iter().map(|slot| slot.payload().as_ptr() as usize).collect::<Vec<_>>();
+    let side_by_side = |starts: &[usize]| starts.windows(2).all(|pair| pair[1] == pair[0] + HEADROOM + 4096);
+    let (first, second) = (Pool::take(&pool, 4096, 100, None), Pool::take(&pool, 4096, 50, None));
+    assert!(side_by_side(&starts(&first)) && side_by_side(&starts(&second)));
+    let (first_starts, end) = (starts(&first), starts(&second)[49]);
+    drop(first);
+    // What has come home waits until the others have had their turn.
+    let rest = Pool::take(&pool, 4096, 102, None);
+    assert!(side_by_side(&starts(&rest)) && starts(&rest)[0] == end + HEADROOM + 4096);
+    assert_eq!(starts(&Pool::take(&pool, 4096, 100, None)), first_starts);
+}
+
+#[test]
+fn pinned_memory_begins_at_a_page_and_is_let_go_before_it_is_freed() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    struct Guard(Arc<AtomicBool>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let released = Arc::new(AtomicBool::new(false));
+    let (theirs, seen) = (Arc::clone(&released), Arc::new(Mutex::new(Vec::new())));
+    let ours = Arc::clone(&seen);
+    let pin = Box::new(move |memory: &mut [u8]| {
+        ours.lock().unwrap().push((memory.as_ptr() as usize, memory.len()));
+        Some(Box::new(Guard(Arc::clone(&theirs))) as _)
+    });
+    let pool = Pool::pinned(8 << 20, pin);
+    let slots = Pool::take(&pool, 1088, 100, None);
+    let (start, len) = seen.lock().unwrap()[0];
+    assert!(start % 4096 == 0 && len <= 1 << 20);
+    let inside = |slot: &Slot| (start..start + len - 1087).contains(&(slot.payload().as_ptr() as usize));
+    assert!(slots.iter().all(inside));
+    drop((pool, slots));
+    assert!(released.load(Ordering::Acquire));
+}

@@ -2,8 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    CounterVec, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry,
 };
 
 /// A counter.
@@ -14,6 +14,11 @@ pub fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter
 /// Counters by label.
 pub fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
     registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+/// Counters of any number by label.
+pub fn float_counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, Error> {
+    registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
 }
 
 /// A gauge of whole numbers.

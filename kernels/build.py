@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Compiles kernels/*.cu into kernels/bin/*.fatbin, or checks that those in the tree are what the sources make.
+
+    kernels/build.py            compile what has changed
+    kernels/build.py --check    compile everything into a folder of its own and compare; exit 1 if anything differs
+
+The compiler is that of CUDA 13.0.88, from NVIDIA's own packages on PyPI, kept under target/cuda. It needs no GPU and no driver,
+and the same sources give the same bytes on every machine, so a difference means that somebody forgot to compile. Another
+release of the compiler is refused: drivers refuse PTX that is newer than they are.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent
+BIN = ROOT / "bin"
+TOOLKIT = ROOT.parent / "target" / "cuda" / "13.0.88"
+PACKAGES = [
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+]
+FLAGS = ["-O3", "-std=c++17", "-fatbin", "--compress-mode=size"]
+HOPPER = ["-gencode", "arch=compute_90a,code=sm_90a"]
+PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
+# What needs instructions that only Hopper has. Everything else brings PTX for every card from sm_80 on beside Hopper's own code.
+HOPPER_ONLY = {"tensor"}
+HEADERS = ["nc_abi.h", "nc_common.cuh"]
+SOURCES_FILE = BIN / "SOURCES"
+
+
+def toolkit():
+    """The folder with bin/nvcc of the pinned release, fetched once."""
+    ready = TOOLKIT / "nvidia" / "cu13"
+    if (ready / "bin" / "nvcc").exists():
+        return ready
+    print("fetching the compiler", flush=True)
+    with tempfile.TemporaryDirectory() as wheels:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels, *PACKAGES]
+        subprocess.run(command, check=True)
+        partial = TOOLKIT.with_name(TOOLKIT.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for wheel in sorted(pathlib.Path(wheels).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(partial)
+        for program in [*(partial / "nvidia/cu13/bin").glob("*"), *(partial / "nvidia/cu13/nvvm/bin").glob("*")]:
+            if program.is_file():
+                program.chmod(0o755)
+        shutil.rmtree(TOOLKIT, ignore_errors=True)
+        partial.rename(TOOLKIT)
+    return ready
+
+
+def compile_one(source, target, home):
+    arch = HOPPER if source.stem in HOPPER_ONLY else HOPPER + PORTABLE
+    environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    # Run beside the source, so that no path of this machine gets into the result.
+    command = [str(home / "bin" / "nvcc"), *FLAGS, *arch, "-o", str(target), source.name]
+    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+
+
+def fingerprint(source):
+    """What the compiled file depends on: its source, the headers, how it is compiled."""
+    digest = hashlib.sha256()
+    for path in [ROOT / name for name in HEADERS] + [source]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def recorded():
+    if not SOURCES_FILE.exists():
+        return {}
+    lines = SOURCES_FILE.read_text().splitlines()
+    return {name: value for value, name in (line.split() for line in lines if not line.startswith("#"))}
+
+
+def build(sources, everything):
+    home, known = toolkit(), recorded()
+    BIN.mkdir(exist_ok=True)
+    for source in sources:
+        target = BIN / f"{source.stem}.fatbin"
+        if everything or not target.exists() or known.get(source.name) != fingerprint(source):
+            print(f"compiling {source.name}", flush=True)
+            compile_one(source, target, home)
+    lines = ["# SHA-256 of nc_abi.h, nc_common.cuh and the source, in this order, from which the file of the same name was compiled"]
+    lines += [f"{fingerprint(source)} {source.name}" for source in sources]
+    SOURCES_FILE.write_text("\n".join(lines) + "\n")
+
+
+def check(sources):
+    home, wrong = toolkit(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sources:
+            target = pathlib.Path(folder) / f"{source.stem}.fatbin"
+            compile_one(source, target, home)
+            kept = BIN / target.name
+            same = kept.exists() and kept.read_bytes() == target.read_bytes()
+            print(f"{'same' if same else 'DIFFERS'}  {source.name}", flush=True)
+            if not same:
+                wrong.append(source.name)
+    strays = {path.stem for path in BIN.glob("*.fatbin")} - {source.stem for source in sources}
+    for stray in sorted(strays):
+        print(f"STRAY  {stray}.fatbin")
+    if wrong or strays:
+        sys.exit("kernels/bin is not what the sources make; run kernels/build.py and commit")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of compiling in place")
+    parser.add_argument("--all", action="store_true", help="compile even what has not changed")
+    arguments = parser.parse_args()
+    sources = sorted(ROOT.glob("*.cu"))
+    if arguments.check:
+        check(sources)
+    else:
+        build(sources, arguments.all)
+
+
+main()

@@ -1,0 +1,303 @@
+// The kernels of Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (ICDCS 2009), each as an encode kernel.
+//
+// PAGE
+#include "nc_common.cuh"
+
+namespace {
+
+// Bytes of an output word, each in a word of its own until the end.
+struct Sums {
+    nc_u32 byte[4] = {0, 0, 0, 0};
+    __device__ __forceinline__ nc_u32 word() const {
+        return __byte_perm(__byte_perm(byte[0], byte[1], 0x0040), __byte_perm(byte[2], byte[3], 0x0040), 0x5410);
+    }
+};
+
+// One instruction, where a shift and a mask would be two.
+__device__ __forceinline__ nc_u32 byte_of(nc_u32 word, nc_u32 i) { return __byte_perm(word, 0, 0x4440 + i); }
+
+// --- How one coefficient is multiplied with four bytes. `add` adds the product to the sums.
+
+struct Loop {
+    // By predicate. Left to itself, the compiler makes a mask of every bit.
+    static __device__ __forceinline__ void add_if(nc_u32 &sum, nc_u32 word, nc_u32 bit) {
+        asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p xor.b32 %0, %0, %1; }" : "+r"(sum) : "r"(word), "r"(bit));
+    }
+
+    static constexpr bool PACKED = true;
+    nc_u32 fold; // the polynomial without x^8, in each byte
+
+    __device__ __forceinline__ explicit Loop(const nc_tables *tables) : fold((tables->polynomial & 255) * 0x01010101u) {}
+
+    __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
+#pragma unroll
+        for (nc_u32 bit = 0; bit < 8; bit++) {
+            add_if(sums.byte[0], word, c & 1u << bit);
+            nc_u32 carry; // each byte's top bit, eight times
+            asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(carry) : "r"(word));
+            word = 2 * (word & 0x7f7f7f7fu) ^ (carry & fold);
+        }
+    }
+};
+
+// Figure 1: plain bytes, three lookups and two tests a product. TABLES has the two tables one behind the other.
+template <class TABLES>
+struct Plain {
+    static constexpr bool PACKED = false;
+    TABLES tables;
+
+    __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
+#pragma unroll
+        for (nc_u32 i = 0; i < 4; i++) {
+            const nc_u32 x = byte_of(word, i);
+            if (c != 0 && x != 0) sums.byte[i] ^= tables.at(256 + tables.at(c) + tables.at(x));
+        }
+    }
+};
+
+// Figure 5: logarithms, 255 for zero. With ONE_TEST the coefficient is tested once a word.
+template <bool ONE_TEST, class EXP>
+struct Logs {
+    static constexpr bool PACKED = false;
+    EXP exp;
+
+    __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
+        if (ONE_TEST && c == 255) word = 0xffffffffu;
+#pragma unroll
+        for (nc_u32 i = 0; i < 4; i++) {
+            const nc_u32 x = byte_of(word, i);
+            if ((ONE_TEST || c != 255) && x != 255) sums.byte[i] ^= exp.at(c + x);
+        }
+    }
+};
+
+// Logarithms plus one, 0 for zero, and exp moved by two to match. The test of a byte comes with taking it out of the word, and
+// a zero coefficient clears the word, so that nothing branches.
+template <class EXP>
+struct Logs1 {
+    static constexpr bool PACKED = false;
+    EXP exp;
+
+    __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
+        if (c == 0) word = 0;
+        const typename EXP::Row row = exp.row(c);
+#pragma unroll
+        for (nc_u32 i = 0; i < 4; i++) {
+            const nc_u32 x = word & 255u << 8 * i;
+            if (EXP::ALWAYS) {
+                const nc_u32 product = exp.at(row, x, 8 * i);
+                if (x != 0) sums.byte[i] ^= product;
+            } else if (x != 0) {
+                sums.byte[i] ^= exp.at(row, x, 8 * i);
+            }
+        }
+    }
+};
+
+// --- Where the tables are.
+
+struct GlobalBytes {
+    const nc_u8 *table;
+
+    __device__ __forceinline__ explicit GlobalBytes(const nc_u8 *from) : table(from) {}
+    __device__ __forceinline__ nc_u32 at(nc_u32 i) const { return __ldcg(table + i); }
+};
+
+// The address of staged bytes, as its own state space has it, and only once all have been staged.
+__device__ __forceinline__ nc_u32 staged(const void *shared) {
+    __syncthreads();
+    nc_u32 address = (nc_u32)__cvta_generic_to_shared(shared);
+    asm volatile("" : "+r"(address) : : "memory");
+    return address;
+}
+
+// BYTES bytes of device memory in shared memory, four for each thread.
+template <nc_u32 BYTES>
+struct SharedBytes {
+    nc_u32 base;
+
+    __device__ __forceinline__ SharedBytes(const nc_u8 *from, nc_u32 *shared) {
+        for (nc_u32 i = threadIdx.x; i < BYTES / 4; i += blockDim.x) shared[i] = reinterpret_cast<const nc_u32 *>(from)[i];
+        base = staged(shared);
+    }
+
+    __device__ __forceinline__ nc_u32 at(nc_u32 i) const {
+        nc_u32 value;
+        asm("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(base + i));
+        return value;
+    }
+};
+
+// exp moved by two in shared memory, COPIES of it, an element a byte (one copy) or a word.
+template <nc_u32 COPIES>
+struct SharedExp {
+    typedef nc_u32 Row;
+    static constexpr bool ALWAYS = false;
+    static constexpr nc_u32 SHIFT = COPIES == 1 ? 0 : COPIES == 8 ? 5 : 7; // bytes from an element to the next, as a power of two
+    nc_u32 base;
+
+    __device__ __forceinline__ SharedExp(const nc_tables *tables, nc_u32 *shared) {
+        for (nc_u32 i = threadIdx.x; i < 512 * COPIES; i += blockDim.x) {
+            const nc_u32 element = i / COPIES;
+            const nc_u8 value = element < 2 ? 0 : tables->exp[element - 2];
+            if (COPIES == 1) reinterpret_cast<nc_u8 *>(shared)[i] = value;
+            else shared[i] = value;
+        }
+        base = staged(shared) + (COPIES == 1 ? 0 : threadIdx.x % COPIES * 4);
+    }
+
+    __device__ __forceinline__ Row row(nc_u32 c) const { return base + (c << SHIFT); }
+
+    // `x` stands `up` bits up in its word.
+    __device__ __forceinline__ nc_u32 at(Row row, nc_u32 x, nc_u32 up) const {
+        const nc_u32 address = row + (up > SHIFT ? x >> (up - SHIFT) : x << (SHIFT - up));
+        nc_u32 value;
+        if (COPIES == 1) asm("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address));
+        else asm("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address));
+        return value;
+    }
+};
+
+struct ReadOnlyExp {
+    typedef nc_u64 Row;
+    static constexpr bool ALWAYS = false;
+    nc_u64 exp;
+
+    __device__ __forceinline__ explicit ReadOnlyExp(const nc_tables *tables) : exp((nc_u64)tables->exp - 2) {
+        asm volatile("" : "+l"(exp)); // kept in registers, not fetched for every product
+    }
+    __device__ __forceinline__ Row row(nc_u32 c) const { return exp + c; }
+    __device__ __forceinline__ nc_u32 at(Row row, nc_u32 x, nc_u32 up) const {
+        return __ldg(reinterpret_cast<const nc_u8 *>(row + (x >> up)));
+    }
+};
+
+// A texture over the bytes of nc_tables: exp begins at its byte 256.
+struct TextureExp {
+    typedef nc_u32 Row;
+    static constexpr bool ALWAYS = true; // a predicated fetch would load its descriptor again
+    nc_u64 texture;
+
+    __device__ __forceinline__ Row row(nc_u32 c) const { return 256 - 2 + c; }
+    __device__ __forceinline__ nc_u32 at(Row row, nc_u32 x, nc_u32 up) const {
+        nc_u32 value;
+        asm volatile("{ .reg .u32 g, b, a; tex.1d.v4.u32.s32 {%0, g, b, a}, [%1, {%2}]; }" : "=r"(value) : "l"(texture), "r"(row + (x >> up)));
+        return value;
+    }
+};
+
+// --- What is multiplied.
+
+// A row and a column of words of a generation in device memory.
+struct Stored {
+    const nc_u8 *coefficients, *source;
+    nc_u32 k;
+
+    __device__ __forceinline__ Stored(const nc_task &task, nc_u32 row, nc_u32 column) : k(task.k) {
+        coefficients = reinterpret_cast<const nc_u8 *>(task.coefficients) + (nc_u64)row * nc_row_pitch(task.n);
+        source = reinterpret_cast<const nc_u8 *>(task.source) + column;
+    }
+
+    template <class MULTIPLY>
+    __device__ __forceinline__ void combine(Sums &sums, const MULTIPLY &multiply, nc_u32 n) {
+        nc_u32 left = n;
+        for (; left >= 16; left -= 16, coefficients += 16) {
+            const uint4 c = __ldg(reinterpret_cast<const uint4 *>(coefficients));
+            const nc_u32 words[4] = {c.x, c.y, c.z, c.w};
+#pragma unroll
+            for (nc_u32 i = 0; i < 16; i++, source += k)
+                multiply.add(sums, byte_of(words[i / 4], i % 4), __ldg(reinterpret_cast<const nc_u32 *>(source)));
+        }
+#pragma unroll 1
+        for (; left > 0; left--, source += k)
+            multiply.add(sums, __ldg(coefficients++), __ldg(reinterpret_cast<const nc_u32 *>(source)));
+    }
+};
+
+// The same amount of work on input that is made up: both sequences are linear congruential, the coefficient never zero.
+struct Dummy {
+    nc_u32 word, c;
+
+    __device__ __forceinline__ Dummy(const nc_task &, nc_u32 row, nc_u32 column) : word(column * 0x9E3779B1u), c(row * 0x85EBCA6Bu) {
+        word = (word ^ word >> 15) * 0x2C1B3C6Du;
+        word ^= word >> 12;
+    }
+
+    template <class MULTIPLY>
+    __device__ __forceinline__ void combine(Sums &sums, const MULTIPLY &multiply, nc_u32 n) {
+#pragma unroll 16
+        for (nc_u32 j = 0; j < n; j++) {
+            multiply.add(sums, (c >> 25) + 1, word);
+            word = word * 1664525u + 1013904223u;
+            c = c * 1664525u + 1013904223u;
+        }
+    }
+};
+
+// --- Who does what: `WIDTH` neighbouring threads make 4 * WIDTH bytes of one coded block.
+
+template <nc_u32 WIDTH, class INPUT, class MULTIPLY>
+__device__ __forceinline__ void encode(const nc_launch &launch, const MULTIPLY &multiply) {
+    const nc_task *tasks = nc_tasks(launch);
+    const nc_u32 together = blockDim.x / WIDTH, step = gridDim.x * together;
+    for (nc_u32 unit = blockIdx.x * together + threadIdx.x / WIDTH; unit < launch.units; unit += step) {
+        const nc_task &task = tasks[nc_task_of_unit(tasks, launch.count, unit)];
+        const nc_u32 k = task.k, columns = (k + 4 * WIDTH - 1) / (4 * WIDTH), local = unit - task.first_unit;
+        const nc_u32 row = local / columns, column = local % columns * (4 * WIDTH) + threadIdx.x % WIDTH * 4;
+        if (column >= k) continue;
+        Sums sums;
+        INPUT(task, row, column).combine(sums, multiply, task.n);
+        *reinterpret_cast<nc_u32 *>(task.out + (nc_u64)row * task.out_pitch + column) = MULTIPLY::PACKED ? sums.byte[0] : sums.word();
+    }
+}
+
+} // namespace
+
+#define NC_KERNEL(name, threads) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ nc_launch launch, const nc_tables *tables)
+
+NC_KERNEL(nc_loop, NC_S2_BLOCK_THREADS) { encode<256, Stored>(launch, Loop(tables)); }
+
+NC_KERNEL(nc_table0_global, NC_S2_BLOCK_THREADS) { encode<256, Stored>(launch, Plain<GlobalBytes>{GlobalBytes(tables->log)}); }
+
+NC_KERNEL(nc_table0, NC_S2_BLOCK_THREADS) {
+    __shared__ nc_u32 shared[768 / 4];
+    encode<256, Stored>(launch, Plain<SharedBytes<768>>{{tables->log, shared}});
+}
+
+NC_KERNEL(nc_table1, NC_S2_THREADS) {
+    __shared__ nc_u32 shared[512 / 4];
+    encode<32, Stored>(launch, Logs<false, SharedBytes<512>>{{tables->exp, shared}});
+}
+
+NC_KERNEL(nc_table2, NC_S2_THREADS) {
+    __shared__ nc_u32 shared[512 / 4];
+    encode<32, Stored>(launch, Logs<true, SharedBytes<512>>{{tables->exp, shared}});
+}
+
+NC_KERNEL(nc_table3, NC_S2_THREADS) {
+    __shared__ nc_u32 shared[512 / 4];
+    encode<32, Stored>(launch, Logs1<SharedExp<1>>{{tables, shared}});
+}
+
+NC_KERNEL(nc_table4, NC_S2_THREADS) { encode<32, Stored>(launch, Logs1<ReadOnlyExp>{ReadOnlyExp(tables)}); }
+
+extern "C" __global__ void __launch_bounds__(NC_S2_THREADS)
+nc_table4_texture(const __grid_constant__ nc_launch launch, const nc_tables *, nc_u64 texture) {
+    encode<32, Stored>(launch, Logs1<TextureExp>{{texture}});
+}
+
+NC_KERNEL(nc_table5, NC_S2_THREADS) {
+    __shared__ nc_u32 shared[512 * 8];
+    encode<32, Stored>(launch, Logs1<SharedExp<8>>{{tables, shared}});
+}
+
+NC_KERNEL(nc_table5_dummy, NC_S2_THREADS) {
+    __shared__ nc_u32 shared[512 * 8];
+    encode<32, Dummy>(launch, Logs1<SharedExp<8>>{{tables, shared}});
+}
+
+NC_KERNEL(nc_table5_32, NC_TABLE5_32_THREADS) {
+    extern __shared__ nc_u32 shared[];
+    encode<32, Stored>(launch, Logs1<SharedExp<32>>{{tables, shared}});
+}

@@ -1,0 +1,76 @@
+//! A card with its kernels loaded: everything that is the same for all work on it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+use super::driver::{Buffer, Context, Fault, Function, Module};
+use super::image::Image;
+use crate::device::Field;
+use crate::device::abi;
+
+/// A card, its loaded kernels, and the field's tables on it.
+#[derive(Debug)]
+pub(super) struct Card {
+    pub(super) name: String,
+    /// Multiprocessors.
+    pub(super) sms: u32,
+    /// Compute capability: major × 10 + minor.
+    pub(super) capability: u32,
+    /// Dynamic shared memory that a thread block may have.
+    pub(super) shared_bytes: u32,
+    tables: Buffer,
+    modules: RefCell<HashMap<Image, Module>>,
+    functions: RefCell<HashMap<(&'static str, u32), Function>>,
+    pub(super) context: Arc<Context>,
+}
+
+impl Card {
+    /// Opens the GPU with this number on this thread.
+    pub(super) fn open(ordinal: u16, field: Field) -> Result<Self, Fault> {
+        let context = Context::open(ordinal)?;
+        let attribute = |attribute| context.attribute(attribute);
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let tables = Buffer::new(&context, size_of::<abi::Tables>())?;
+        tables.write(bytes_of(&*abi::Tables::of(field)))?;
+        Ok(Self {
+            name: context.name()?,
+            sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
+            capability: 10 * major + minor,
+            shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            tables,
+            modules: RefCell::default(),
+            functions: RefCell::default(),
+            context,
+        })
+    }
+
+    /// Address of the field's tables.
+    pub(super) fn tables(&self) -> u64 {
+        self.tables.address()
+    }
+
+    /// A kernel, loaded at the first call.
+    pub(super) fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
+        if let Some(&function) = self.functions.borrow().get(&(entry, shared_bytes)) {
+            return Ok(function);
+        }
+        let mut modules = self.modules.borrow_mut();
+        let module = match modules.entry(image) {
+            std::collections::hash_map::Entry::Occupied(module) => module.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(Module::load(&self.context, image.bytes())?),
+        };
+        let function = module.function(entry, shared_bytes)?;
+        self.functions.borrow_mut().insert((entry, shared_bytes), function);
+        Ok(function)
+    }
+}
+
+/// The bytes of a structure of the ABI, none of which has padding.
+pub(super) fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
+    // SAFETY: `Plain` promises that every byte is initialised.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}

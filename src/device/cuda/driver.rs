@@ -1,0 +1,383 @@
+//! The driver's objects with owners: a context, streams, events, memory. Nothing here knows what it is used for.
+//!
+//! This is a layer over the driver interface itself and not over the safe one of the same crate, whose pinned memory is
+//! write-combined, whose reads of it do not always wait, and whose buffers record events that nobody here asks for. What may be
+//! called is decided in one place: a [`Context`] exists only if the driver's library is there.
+
+use std::ffi::{CString, c_void};
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{DriverError, result, sys};
+
+use crate::device::Error;
+
+/// Why a call of the driver did not do what it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::device) enum Fault {
+    /// No memory for so many bytes.
+    Memory(u64),
+    /// Anything else. After most of these nothing works any more until the process is started anew.
+    Driver(String),
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Memory(bytes) => Self::Memory { bytes },
+            Fault::Driver(reason) => Self::Lost(reason),
+        }
+    }
+}
+
+impl From<DriverError> for Fault {
+    fn from(error: DriverError) -> Self {
+        let text =
+            |text: Result<&std::ffi::CStr, DriverError>| text.map_or(String::new(), |text| text.to_string_lossy().into_owned());
+        Self::Driver(format!("{} ({})", text(error.error_string()), text(error.error_name())))
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(bytes) => write!(f, "no memory for {bytes} bytes"),
+            Self::Driver(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// The primary context of a GPU, current on the thread that opened it.
+#[derive(Debug)]
+pub(in crate::device) struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+// SAFETY: contexts belong to the process; each thread that uses one makes it current first (`Context::bind`).
+unsafe impl Send for Context {}
+// SAFETY: the driver locks what threads share.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Retains the context of the GPU with this number and makes it current. The driver's library must be there (`probe`).
+    pub(super) fn open(ordinal: u16) -> Result<Arc<Self>, Fault> {
+        result::init()?;
+        let device = result::device::get(ordinal.into())?;
+        // SAFETY: the device was given by the driver; the context is released in `drop`.
+        let context = unsafe { result::primary_ctx::retain(device) }?;
+        let context = Arc::new(Self { device, context });
+        context.bind()?;
+        Ok(context)
+    }
+
+    /// Makes it current on this thread.
+    pub(super) fn bind(&self) -> Result<(), Fault> {
+        // SAFETY: the context is retained while `self` lives.
+        Ok(unsafe { result::ctx::set_current(self.context) }?)
+    }
+
+    /// The name that the vendor gives the card.
+    pub(super) fn name(&self) -> Result<String, Fault> {
+        Ok(result::device::get_name(self.device)?)
+    }
+
+    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
+        // SAFETY: the device was given by the driver.
+        let value = unsafe { result::device::get_attribute(self.device, attribute) }?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Bytes that are free and bytes in all, of the context that is current.
+    pub(super) fn memory() -> Result<(u64, u64), Fault> {
+        let (free, total) = result::mem_get_info()?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once, in `open`. A driver that has failed refuses, and nothing is to be done about it.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// A stream of work in order.
+#[derive(Debug)]
+pub(in crate::device) struct Stream {
+    pub(super) raw: sys::CUstream,
+    _context: Arc<Context>,
+}
+
+// SAFETY: like contexts.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        Ok(Self { raw, _context: Arc::clone(context) })
+    }
+
+    /// Waits until everything in it is done.
+    pub(super) fn synchronize(&self) -> Result<(), Fault> {
+        // SAFETY: the stream is destroyed in `drop` only.
+        Ok(unsafe { result::stream::synchronize(self.raw) }?)
+    }
+
+    /// What comes after this waits for the event.
+    pub(super) fn wait(&self, event: &Event) -> Result<(), Fault> {
+        // SAFETY: both are destroyed in `drop` only.
+        Ok(unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }?)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: it was created once. Work in it goes on; whoever owns the memory it uses has waited for it.
+        let _ = unsafe { result::stream::destroy(self.raw) };
+    }
+}
+
+/// A point in a stream.
+#[derive(Debug)]
+pub(in crate::device) struct Event {
+    raw: sys::CUevent,
+    _context: Arc<Context>,
+}
+
+// SAFETY: like contexts.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        Ok(Self { raw, _context: Arc::clone(context) })
+    }
+
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), Fault> {
+        // SAFETY: both are destroyed in `drop` only.
+        Ok(unsafe { result::event::record(self.raw, stream.raw) }?)
+    }
+
+    /// Whether the stream has come past it.
+    pub(super) fn is_done(&self) -> Result<bool, Fault> {
+        // SAFETY: it is destroyed in `drop` only.
+        match unsafe { result::event::query(self.raw) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Time between two events that are both done.
+    pub(super) fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
+        // SAFETY: both are destroyed in `drop` only.
+        let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { result::event::destroy(self.raw) };
+    }
+}
+
+/// An address in device memory.
+pub(in crate::device) type Address = sys::CUdeviceptr;
+
+/// Memory of the device.
+#[derive(Debug)]
+pub(in crate::device) struct Buffer {
+    address: Address,
+    len: usize,
+    _context: Arc<Context>,
+}
+
+// SAFETY: an address and a length; who uses it when is the owner's business.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Undefined contents, aligned to 256 bytes at least.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
+        // SAFETY: freed once, in `drop`.
+        let address = unsafe { result::malloc_sync(len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
+        Ok(Self { address, len, _context: Arc::clone(context) })
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Waits until `bytes` are at its beginning.
+    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
+        assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
+        // SAFETY: the buffer is large enough and lives.
+        Ok(unsafe { result::memcpy_htod_sync(self.address, bytes) }?)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated once; freeing waits for work that uses it.
+        let _ = unsafe { result::free_sync(self.address) };
+    }
+}
+
+/// What `Buffer::new` and the pool below say about a refusal.
+pub(super) fn out_of_memory(error: DriverError, len: usize) -> Fault {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::Memory(len as u64),
+        _ => error.into(),
+    }
+}
+
+/// Memory of this process that the device reads and writes: pages stay where they are.
+#[derive(Debug)]
+pub(in crate::device) struct Pinned {
+    start: *mut u8,
+    len: usize,
+    _context: Arc<Context>,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Zeros. Not write-combined: the host reads results.
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
+        // SAFETY: freed once, in `drop`.
+        let start = unsafe { result::malloc_host(len.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let start: *mut u8 = start.map_err(|error| out_of_memory(error, len))?.cast();
+        // SAFETY: the allocation is that long.
+        unsafe { ptr::write_bytes(start, 0, len) };
+        Ok(Self { start, len, _context: Arc::clone(context) })
+    }
+
+    /// As the device sees it. Systems with one address space for both, which are all that CUDA 13 knows, use the host's address.
+    pub(super) fn address(&self) -> Address {
+        self.start as Address
+    }
+}
+
+impl Deref for Pinned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: allocated with this length and initialised; whoever lets the device write there waits before reading.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl DerefMut for Pinned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is the only owner.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated once.
+        let _ = unsafe { result::free_host(self.start.cast()) };
+    }
+}
+
+/// Memory for what comes and goes, taken from the driver's pool in the order of one stream, so that nothing else waits for it.
+#[derive(Debug)]
+pub(in crate::device) struct Pool {
+    stream: Stream,
+}
+
+/// A piece of the pool. Given back by [`Pool::free`], not by dropping.
+#[derive(Debug)]
+pub(in crate::device) struct Piece {
+    pub(super) address: Address,
+    pub(super) len: usize,
+}
+
+impl Pool {
+    /// A pool that keeps what is freed for the next piece.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+        let mut keep = u64::MAX;
+        // SAFETY: the device was given by the driver, and the attribute is a 64-bit number.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(context.device)?;
+            let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            result::mem_pool::set_attribute(pool, threshold, ptr::from_mut(&mut keep).cast::<c_void>())?;
+        }
+        Ok(Self { stream: Stream::new(context)? })
+    }
+
+    /// A piece that everything begun from now on may use.
+    pub(super) fn take(&self, len: usize) -> Result<Piece, Fault> {
+        // SAFETY: the stream lives; the piece is freed by `free` or with the context.
+        let address = unsafe { result::malloc_async(self.stream.raw, len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
+        self.stream.synchronize()?;
+        Ok(Piece { address, len })
+    }
+
+    /// Gives a piece back. Nothing that uses it is under way.
+    pub(super) fn free(&self, piece: Piece) -> Result<(), Fault> {
+        // SAFETY: it came from `take`, and pieces are neither copied nor freed twice.
+        Ok(unsafe { result::free_async(piece.address, self.stream.raw) }?)
+    }
+}
+
+/// Compiled kernels, loaded.
+#[derive(Debug)]
+pub(in crate::device) struct Module {
+    raw: sys::CUmodule,
+    _context: Arc<Context>,
+}
+
+// SAFETY: like contexts.
+unsafe impl Send for Module {}
+
+/// A kernel of a loaded module.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device) struct Function(pub(super) sys::CUfunction);
+
+// SAFETY: like contexts.
+unsafe impl Send for Function {}
+
+impl Module {
+    /// Loads a fatbin. The driver takes the machine code for this card, or compiles the PTX in it.
+    pub(super) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
+        // SAFETY: a complete image, embedded at compile time; the driver copies it.
+        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
+        Ok(Self { raw, _context: Arc::clone(context) })
+    }
+
+    /// Finds a kernel and lets it have this much dynamic shared memory.
+    pub(super) fn function(&self, name: &str, shared_bytes: u32) -> Result<Function, Fault> {
+        let text = CString::new(name).expect("names of kernels have no zeros");
+        // SAFETY: the module is loaded.
+        let function = unsafe { result::module::get_function(self.raw, text) }
+            .map_err(|error| Fault::Driver(format!("kernel {name}: {}", Fault::from(error))))?;
+        if shared_bytes > SHARED_WITHOUT_ASKING {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared_bytes).expect("less than a megabyte");
+            // SAFETY: the function was found in a loaded module.
+            unsafe { result::function::set_function_attribute(function, attribute, bytes) }?;
+        }
+        Ok(Function(function))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: it was loaded once.
+        let _ = unsafe { result::module::unload(self.raw) };
+    }
+}
+
+/// Dynamic shared memory that any kernel may have.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;

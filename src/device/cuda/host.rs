@@ -1,0 +1,88 @@
+//! Memory of this process that GPUs may write into: the ring's slabs.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use cudarc::driver::sys;
+
+use super::driver::Context;
+
+/// Which memory is pinned, shared by everybody who pins and every GPU. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(in crate::device) struct HostMemory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Of some GPU: what is pinned for one is pinned for all.
+    context: OnceLock<Arc<Context>>,
+    /// Lengths by start.
+    ranges: RwLock<BTreeMap<usize, usize>>,
+}
+
+/// Undoes the pinning when dropped.
+struct Pin {
+    shared: Arc<Shared>,
+    start: usize,
+}
+
+impl HostMemory {
+    /// From now on memory can be pinned.
+    pub(super) fn set_context(&self, context: &Arc<Context>) {
+        // The first GPU's will do.
+        let _ = self.0.context.set(Arc::clone(context));
+    }
+
+    /// Pins memory; `None` without a GPU, or if the system refuses.
+    pub(in crate::device) fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
+        let context = self.0.context.get()?;
+        let (start, len) = (memory.as_mut_ptr() as usize, memory.len());
+        let registered = context.bind().map_err(|fault| fault.to_string()).and_then(|()| {
+            // SAFETY: the range belongs to the caller, who keeps it until the pin is dropped.
+            let result = unsafe { sys::cuMemHostRegister_v2(memory.as_mut_ptr().cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE) };
+            result.result().map_err(|error| error.to_string())
+        });
+        if let Err(reason) = registered {
+            tracing::warn!("{len} bytes of the ring cannot be pinned, so blocks reach them by way of a copy: {reason}");
+            return None;
+        }
+        self.0.ranges.write().unwrap_or_else(PoisonError::into_inner).insert(start, len);
+        Some(Box::new(Pin { shared: Arc::clone(&self.0), start }))
+    }
+
+    /// A view for many questions in a row.
+    pub(super) fn view(&self) -> View<'_> {
+        View { ranges: self.0.ranges.read().unwrap_or_else(PoisonError::into_inner), last: (0, 0) }
+    }
+}
+
+/// What is pinned, while this lives.
+pub(super) struct View<'a> {
+    ranges: RwLockReadGuard<'a, BTreeMap<usize, usize>>,
+    /// The range of the last answer: neighbours are asked for one after the other.
+    last: (usize, usize),
+}
+
+impl View<'_> {
+    /// Whether these bytes are pinned.
+    pub(super) fn has(&mut self, start: usize, len: usize) -> bool {
+        let is_in = |(first, length): (usize, usize)| start >= first && start + len <= first + length;
+        if is_in(self.last) {
+            return true;
+        }
+        let found = self.ranges.range(..=start).next_back().map(|(&first, &length)| (first, length));
+        self.last = found.unwrap_or(self.last);
+        found.is_some_and(is_in)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.shared.ranges.write().unwrap_or_else(PoisonError::into_inner).remove(&self.start);
+        if self.shared.context.get().is_some_and(|context| context.bind().is_ok()) {
+            // SAFETY: it was registered with this start, and nobody who looks at `ranges` uses it any more.
+            let _ = unsafe { sys::cuMemHostUnregister(self.start as *mut c_void) };
+        }
+    }
+}

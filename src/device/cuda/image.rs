@@ -1,0 +1,70 @@
+//! The compiled kernels, embedded: `kernels/bin`, made from `kernels/*.cu` by `kernels/build.py`.
+
+/// Bytes where the driver can read them as words.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+macro_rules! images {
+    ($($variant:ident = $file:literal,)*) => {
+        /// A compiled file.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub(super) enum Image {
+            $($variant,)*
+        }
+
+        impl Image {
+            #[cfg(test)]
+            pub(super) const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub(super) fn bytes(self) -> &'static [u8] {
+                match self {
+                    $(Self::$variant => {
+                        static BYTES: &Aligned<[u8]> =
+                            &Aligned(*include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/bin/", $file, ".fatbin")));
+                        &BYTES.0
+                    })*
+                }
+            }
+
+            #[cfg(test)]
+            const fn source(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$variant => (
+                        concat!($file, ".cu"),
+                        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $file, ".cu")),
+                    ),)*
+                }
+            }
+        }
+    };
+}
+
+images! {
+    Rows = "rows",
+    Forms = "forms",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! kernels {
+        ($file:literal) => {
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $file))
+        };
+    }
+
+    /// Without a compiler: what is embedded was made from the sources in the tree. `kernels/build.py --check` compiles.
+    #[test]
+    fn images_were_compiled_from_these_sources() {
+        for image in Image::ALL {
+            let (name, source) = image.source();
+            let text = [kernels!("nc_abi.h"), kernels!("nc_common.cuh"), source].concat();
+            let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+            let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            let line = kernels!("bin/SOURCES").lines().find(|line| line.ends_with(&format!(" {name}")));
+            assert_eq!(line, Some(format!("{digest} {name}").as_str()), "run kernels/build.py and commit what it makes");
+            assert!(image.bytes().len() > 1000);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What one launch at a time uses: a stream, and memory for its rows, its blocks, and what goes up with it.
+
+use std::ptr;
+use std::time::Duration;
+
+use cudarc::driver::{result, sys};
+
+use super::card::Card;
+use super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
+use super::plan::Run;
+
+/// A stream with its memory. Used again when what was begun on it is done.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Stream,
+    /// Before the first kernel, behind the last one, behind the last copy.
+    begun: Event,
+    computed: Event,
+    done: Event,
+    /// Coded blocks, one behind the other.
+    pub(super) out: Buffer,
+    /// Coefficients in the kernel's form.
+    pub(super) rows: Buffer,
+    upload: Buffer,
+    upload_host: Pinned,
+    uploaded: usize,
+    /// For slots that are not pinned; made when it is first needed.
+    bounce: Option<Pinned>,
+}
+
+impl Lane {
+    pub(super) fn new(card: &Card, out_bytes: usize, row_bytes: usize, upload_bytes: usize) -> Result<Self, Fault> {
+        let context = &card.context;
+        Ok(Self {
+            stream: Stream::new(context)?,
+            begun: Event::new(context)?,
+            computed: Event::new(context)?,
+            done: Event::new(context)?,
+            out: Buffer::new(context, out_bytes)?,
+            rows: Buffer::new(context, row_bytes)?,
+            upload: Buffer::new(context, upload_bytes)?,
+            upload_host: Pinned::new(context, upload_bytes)?,
+            uploaded: 0,
+            bounce: None,
+        })
+    }
+
+    /// Begins a launch: nothing is to be uploaded yet.
+    pub(super) fn begin(&mut self) -> Result<(), Fault> {
+        self.uploaded = 0;
+        self.begun.record(&self.stream)
+    }
+
+    /// Puts bytes among those that go up, and returns where they will be, a multiple of 16.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Address {
+        let start = self.uploaded.next_multiple_of(16);
+        self.upload_host[start..start + bytes.len()].copy_from_slice(bytes);
+        self.uploaded = start + bytes.len();
+        self.upload.address() + start as u64
+    }
+
+    /// Sends up what was put.
+    pub(super) fn send(&self) -> Result<(), Fault> {
+        if self.uploaded == 0 {
+            return Ok(());
+        }
+        // SAFETY: both buffers live as long as the lane, whose work is waited for before it is dropped, and nothing writes to the
+        // host's side before the lane is used again.
+        Ok(unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }?)
+    }
+
+    /// Marks the end of the kernels.
+    pub(super) fn mark_computed(&self) -> Result<(), Fault> {
+        self.computed.record(&self.stream)
+    }
+
+    /// Marks the end of everything.
+    pub(super) fn mark_done(&self) -> Result<(), Fault> {
+        self.done.record(&self.stream)
+    }
+
+    /// Whether everything has been done.
+    pub(super) fn is_done(&self) -> Result<bool, Fault> {
+        self.done.is_done()
+    }
+
+    /// How long kernels and copies took, once everything is done.
+    pub(super) fn times(&self) -> Result<(Duration, Duration), Fault> {
+        Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?))
+    }
+
+    /// Copies blocks of `k` bytes that lie side by side from `offset` of the lane's blocks on to a run of pinned slots.
+    ///
+    /// # Safety
+    /// The slots are pinned and nobody else's until the stream is done.
+    pub(super) unsafe fn copy_to_run(&self, offset: usize, k: usize, run: &Run) -> Result<(), Fault> {
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: ptr::null(),
+            srcDevice: self.out.address() + offset as u64,
+            srcArray: ptr::null_mut(),
+            srcPitch: k,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: run.start as *mut _,
+            dstDevice: 0,
+            dstArray: ptr::null_mut(),
+            dstPitch: run.pitch,
+            WidthInBytes: k,
+            Height: run.count,
+        };
+        // SAFETY: the source is inside `out`, the destination is the caller's promise.
+        Ok(unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream.raw) }.result()?)
+    }
+
+    /// Copies the first `bytes` bytes of the lane's blocks to memory of its own.
+    pub(super) fn copy_to_bounce(&mut self, card: &Card, bytes: usize) -> Result<(), Fault> {
+        if self.bounce.is_none() {
+            self.bounce = Some(Pinned::new(&card.context, self.out.len())?);
+        }
+        let bounce = self.bounce.as_mut().expect("it was made a line ago");
+        // SAFETY: both live as long as the lane, and nobody reads before the stream is done.
+        Ok(unsafe { result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw) }?)
+    }
+
+    /// What was copied there.
+    pub(super) fn bounced(&self) -> &[u8] {
+        self.bounce.as_deref().unwrap_or_default()
+    }
+}

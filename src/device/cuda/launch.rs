@@ -1,0 +1,100 @@
+//! One function for each kind of kernel, which holds its only launch.
+//!
+//! They do not wait. What is true of all: the launch, form task or list that is passed holds addresses of memory that lives until the
+//! stream has come past the kernel, that the tasks and tables describe truly, and that nothing else writes meanwhile.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cudarc::driver::result;
+
+use super::driver::{Address, Fault, Function, Stream};
+use crate::device::abi;
+
+/// Blocks in the three directions, threads of a block, dynamic shared memory of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grid {
+    pub(super) blocks: (u32, u32, u32),
+    pub(super) threads: u32,
+    pub(super) shared_bytes: u32,
+}
+
+impl Grid {
+    pub(super) const fn line(blocks: u32, threads: u32, shared_bytes: u32) -> Self {
+        Self { blocks: (blocks, 1, 1), threads, shared_bytes }
+    }
+}
+
+/// Kernels over tasks: rows, and every way to combine. `texture` is the handle of a texture for those that read one.
+///
+/// # Safety
+/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
+pub(super) unsafe fn tasks(
+    function: Function,
+    grid: Grid,
+    launch: &abi::Launch,
+    tables: Address,
+    texture: Option<u64>,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let texture = texture.unwrap_or(0);
+    // Kernels without a texture have two parameters; the driver reads as many as the kernel has.
+    unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
+}
+
+/// Kernels that put generations into a form; `tasks` is a device address of `count` form tasks.
+///
+/// # Safety
+/// As the module says; the function is one of these kernels.
+pub(super) unsafe fn form(
+    function: Function,
+    grid: Grid,
+    tasks: Address,
+    count: u32,
+    tables: Address,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
+}
+
+/// Copies `count` blocks of `bytes` bytes, `pitch` apart, to the addresses in a list.
+///
+/// # Safety
+/// As the module says; addresses, `from`, `pitch` and `bytes` are multiples of 16.
+pub(super) unsafe fn scatter(
+    function: Function,
+    grid: Grid,
+    addresses: Address,
+    (from, pitch): (Address, u32),
+    (count, bytes): (u32, u32),
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let mut arguments = [argument(&addresses), argument(&from), argument(&pitch), argument(&count), argument(&bytes)];
+    unsafe { start(function, grid, &mut arguments, stream) }
+}
+
+/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks.
+///
+/// # Safety
+/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
+pub(super) unsafe fn invert(
+    function: Function,
+    grid: Grid,
+    tasks: Address,
+    count: u32,
+    tables: Address,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
+}
+
+fn argument<T>(value: &T) -> *mut c_void {
+    ptr::from_ref(value).cast_mut().cast()
+}
+
+/// # Safety
+/// The arguments are what the kernel's source declares, and the callers' conditions hold.
+unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
+    // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
+    Ok(unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }?)
+}

@@ -1,0 +1,162 @@
+//! The names of kernels, as the configuration, metrics and measurements use them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A kernel by name. docs/kernels.md describes each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Kernel {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Kernel {
+            /// Every kernel: first the product's, then those of the papers in their order.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kernels! {
+    /// Vector instructions over packed bytes. The CPU's.
+    Simd = "simd",
+    /// Sums of logarithms and one table of powers, over segments held as logarithms. The GPU's default, and on the CPU its oracle.
+    Table = "table",
+    /// A matrix product over GF(2) on the 1-bit tensor cores of Hopper.
+    Tensor = "tensor",
+    /// Bit planes, and tables of all sums of eight of them.
+    Bitsliced = "bitsliced",
+    /// Products of three and two bits looked up in registers by byte permutation.
+    Prmt = "prmt",
+    /// Products of one source byte with sixteen coefficients in one look-up.
+    Product = "product",
+    /// Shift and add, four bytes a word ("Pushing the Envelope", Fig. 4a).
+    Loop = "loop",
+    /// One table of all products in global memory (Chu, Zhao and Wang, Algorithm 1).
+    ProductGlobal = "product-global",
+    /// The same through the read-only cache.
+    ProductLdg = "product-ldg",
+    /// The same as a texture.
+    ProductTexture = "product-texture",
+    /// Tables of logarithms and powers, with a test for zero (Chu, Zhao and Wang, Algorithm 2).
+    LogexpLdg = "logexp-ldg",
+    /// The same as textures.
+    LogexpTexture = "logexp-texture",
+    /// One coded block at a time in square tiles (Chu, Zhao and Wang, Algorithm 3).
+    Single = "single",
+    /// A tiled matrix product over a batch (Chu, Zhao and Wang, Algorithm 4).
+    Tiled = "tiled",
+    /// Tables in global memory ("Pushing the Envelope", Fig. 1).
+    Table0Global = "table0-global",
+    /// Table-based-0: the same in shared memory.
+    Table0 = "table0",
+    /// Table-based-1: segment and coefficients held as logarithms.
+    Table1 = "table1",
+    /// Table-based-2: one test of the coefficient a word.
+    Table2 = "table2",
+    /// Table-based-3: zero remapped, no branches.
+    Table3 = "table3",
+    /// Table-based-4: powers through the read-only cache.
+    Table4 = "table4",
+    /// The same with powers in a texture, as in the paper.
+    Table4Texture = "table4-texture",
+    /// Table-based-5: eight word-wide copies of the table of powers.
+    Table5 = "table5",
+    /// The same with as many copies as there are banks.
+    Table5Wide = "table5-32",
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = UnknownKernel;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKernel> {
+        Self::ALL.iter().copied().find(|kernel| kernel.name() == text).ok_or_else(|| UnknownKernel(text.to_owned()))
+    }
+}
+
+/// A name that no kernel has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no kernel \"{0}\"; there are \"default\", \"auto\", {list}", list = list())]
+pub struct UnknownKernel(String);
+
+fn list() -> String {
+    Kernel::ALL.iter().map(|kernel| format!("\"{kernel}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// `device.kernel`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KernelChoice {
+    /// `table` on a GPU, `simd` on the CPU.
+    #[default]
+    Default,
+    /// The fastest on this machine, measured at the start.
+    Auto,
+    /// This one.
+    Named(Kernel),
+}
+
+impl fmt::Display for KernelChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Auto => f.write_str("auto"),
+            Self::Named(kernel) => kernel.fmt(f),
+        }
+    }
+}
+
+impl FromStr for KernelChoice {
+    type Err = UnknownKernel;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKernel> {
+        match text {
+            "default" => Ok(Self::Default),
+            "auto" => Ok(Self::Auto),
+            name => name.parse().map(Self::Named),
+        }
+    }
+}
+
+impl Serialize for KernelChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for KernelChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for &kernel in Kernel::ALL {
+            assert_eq!(kernel.name().parse(), Ok(kernel));
+            assert_eq!(kernel.name().parse(), Ok(KernelChoice::Named(kernel)));
+        }
+        assert_eq!("default".parse(), Ok(KernelChoice::Default));
+        assert_eq!(KernelChoice::Auto.to_string().parse(), Ok(KernelChoice::Auto));
+        assert!("tabel".parse::<KernelChoice>().unwrap_err().to_string().contains("\"table\""));
+    }
+}

@@ -1,0 +1,145 @@
+//! Of the handle, over the CPU.
+#![expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
+
+use super::*;
+use crate::gf::{Kernels, RowKey, gf256};
+use std::num::NonZeroU16;
+
+const KEY: RowKey = RowKey { key: 7, generation: 0 };
+const HEADROOM: usize = 11;
+
+fn config(kernel: KernelChoice, threads: u16) -> Config {
+    let cpu_threads = Threads::Count(NonZeroU16::new(threads).unwrap());
+    Config { backend: BackendChoice::Cpu, kernel, cpu_threads, ..Config::default() }
+}
+
+fn slots(count: usize, block_bytes: usize) -> Vec<BytesMut> {
+    vec![BytesMut::from(vec![0xEE; HEADROOM + block_bytes + 3].as_slice()); count]
+}
+
+fn rows(count: u32, n: u16) -> [Rows; 3] {
+    let explicit = (0..count * u32::from(n)).map(|i| (i * 37 + i / 256) as u8).collect::<Vec<_>>();
+    let source = (0..count).map(|i| (i % u32::from(n)) as u16).collect();
+    [
+        Rows::Seeded { key: KEY, first_seed: u32::MAX - 1, count },
+        Rows::Explicit { n, coefficients: explicit.into() },
+        Rows::Source { indices: source },
+    ]
+}
+
+fn expected(bytes: &[u8], shape: &Shape, generation: u32, rows: &Rows, i: usize) -> Vec<u8> {
+    let generation = shape.generation(generation).unwrap();
+    let start = generation.offset as usize;
+    let mut row = vec![0; usize::from(generation.n)];
+    rows.fill(i, &mut row);
+    let mut sum = vec![0; generation.block_bytes as usize];
+    let blocks = bytes[start..start + generation.length as usize].chunks(sum.len());
+    for (&c, block) in row.iter().zip(blocks) {
+        sum.iter_mut().zip(block).for_each(|(sum, &byte)| *sum ^= gf256::mul(c, byte));
+    }
+    sum
+}
+
+#[tokio::test]
+async fn a_batch_over_many_generations_is_written_into_its_slots() {
+    let named = KernelChoice::Named;
+    for (kernel, threads) in [(named(Kernel::Simd), 1), (named(Kernel::Simd), 3), (named(Kernel::Table), 2)] {
+        let registry = Registry::new();
+        let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
+        let shape = Shape::new(9_999, 96, 24).unwrap();
+        let bytes: Bytes = (0..9_999_u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
+        let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
+        assert!(resident.resident_bytes() >= 9_999);
+        let mut batch = Batch::default();
+        for generation in 0..shape.generations() {
+            for (rows, count) in rows(9, shape.generation(generation).unwrap().n).into_iter().zip([9, 9, 9]) {
+                let (resident, out) = (Arc::clone(&resident), slots(count, 96));
+                batch.tasks.push(Task { resident, generation, rows, out, out_offset: HEADROOM });
+            }
+        }
+        let done = device.combine(batch).await.unwrap();
+        for task in &done.batch.tasks {
+            for (i, slot) in task.out.iter().enumerate() {
+                let block = expected(&bytes, &shape, task.generation, &task.rows, i);
+                assert_eq!(slot[HEADROOM..HEADROOM + 96], block);
+                assert!(slot[..HEADROOM].iter().chain(&slot[HEADROOM + 96..]).all(|&byte| byte == 0xEE));
+            }
+        }
+        drop((done, resident));
+        let is_empty = || {
+            let families = registry.gather().into_iter().filter(|family| family.name().contains("resident"));
+            families.into_iter().all(|family| family.get_metric()[0].get_gauge().get_value() == 0.0)
+        };
+        for _ in 0..1000 {
+            if is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(is_empty(), "what was dropped is released");
+        thread.close();
+        assert_eq!(device.load(bytes, shape).await.unwrap_err(), Error::Closed);
+    }
+}
+
+#[tokio::test]
+async fn a_bad_batch_comes_back_untouched() {
+    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 2), &Registry::new()).unwrap();
+    let shape = Shape::new(640, 64, 10).unwrap();
+    assert!(matches!(device.load(Bytes::from_static(b"short"), shape).await, Err(Error::Length { length: 5, shape: 640 })));
+    let resident = Arc::new(device.load(vec![1; 640].into(), shape).await.unwrap());
+    let good = |out_offset| Task {
+        resident: Arc::clone(&resident),
+        generation: 0,
+        rows: Rows::Seeded { key: KEY, first_seed: 0, count: 2 },
+        out: slots(2, 64),
+        out_offset,
+    };
+    for bad in [
+        Task { generation: 1, ..good(0) },
+        Task { rows: Rows::Seeded { key: KEY, first_seed: 0, count: 3 }, ..good(0) },
+        Task { rows: Rows::Explicit { n: 9, coefficients: vec![0; 18].into() }, ..good(0) },
+        Task { rows: Rows::Source { indices: vec![0, 10] }, ..good(0) },
+        good(HEADROOM + 4),
+        good(usize::MAX),
+    ] {
+        let failed = device.combine(Batch { tasks: vec![good(0), bad] }).await.unwrap_err();
+        assert!(matches!(failed.error, Error::Task { task: 1, .. }), "{}", failed.error);
+        assert_eq!(failed.batch.blocks(), 4);
+        assert!(failed.batch.tasks.iter().flat_map(|task| &task.out).flatten().all(|&byte| byte == 0xEE));
+    }
+    device.combine(Batch { tasks: vec![good(HEADROOM)] }).await.unwrap();
+}
+
+#[test]
+fn what_is_asked_for_by_name_is_had_or_refused() {
+    for isa in ["scalar", "ssse3", "avx2", "avx512", "gfni"] {
+        let config: Config = toml::from_str(&format!("backend = \"cpu\"\ncpu_isa = \"{isa}\"")).unwrap();
+        let opened = Device::open(&config, &Registry::new()).map(|(device, _thread)| device.kernel());
+        match Kernels::new(isa.parse().unwrap()) {
+            Some(_) => assert_eq!(opened, Ok(format!("simd-{isa}")).as_deref().map_err(Error::clone)),
+            None => assert_eq!(opened, Err(Error::Isa(isa.parse().unwrap()))),
+        }
+    }
+    let config = Config { backend: BackendChoice::Cuda, ..Config::default() };
+    assert!(matches!(Device::open(&config, &Registry::new()), Err(Error::Unavailable(_))));
+}
+
+#[test]
+fn the_section_reads_and_prints() {
+    let text = "backend = \"cpu\"\ngpus = [0, 2]\nkernel = \"table\"\ncpu_isa = \"ssse3\"\ncpu_threads = 3\nqueue_batches = 2\n";
+    let config: Config = toml::from_str(text).unwrap();
+    assert_eq!(config.cpu_isa.isa(), Some(Isa::Ssse3));
+    assert_eq!(config.cpu_threads.count(), 3);
+    assert_eq!(toml::to_string(&config).unwrap(), text);
+    assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
+    assert_eq!(toml::from_str::<Config>("cpu_threads = \"auto\"").unwrap().cpu_threads, Threads::Auto);
+    assert_eq!(toml::from_str::<Config>("gpus = \"all\"").unwrap().gpus, Gpus::All);
+    assert_eq!(toml::from_str::<Config>("gpus = \"1, 0\"").unwrap().gpus, Gpus::List(vec![1, 0]));
+    for bad in ["gpus = []", "gpus = [1, 1]", "gpus = \"some\"", "gpus = [-1]", "kernel = \"tabel\"", "backend = \"gpu\""] {
+        assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
+    }
+    for bad in ["cpu_threads = 0", "cpu_threads = -1", "cpu_threads = 1025", "queue_batches = 0", "cpu_isa = \"mmx\"", "x = 1"] {
+        assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
+    }
+}
