@@ -90,6 +90,23 @@ pub(super) struct InvertTask {
     pub(super) pitch: u32,
 }
 
+/// A generation that is decoded block by block: `nc_progress`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Progress {
+    pub(super) coefficients: u64,
+    pub(super) blocks: u64,
+    pub(super) vectors: u64,
+    pub(super) payload: u64,
+    pub(super) outcomes: u64,
+    pub(super) payload_pitch: u32,
+    pub(super) rows: u32,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    pub(super) slice: u32,
+    pub(super) reserved: u32,
+}
+
 /// The field as data: `nc_tables`.
 #[derive(Debug, Clone)]
 #[repr(C)]
@@ -109,6 +126,7 @@ impl Plain for Task {}
 impl Plain for Launch {}
 impl Plain for FormTask {}
 impl Plain for InvertTask {}
+impl Plain for Progress {}
 impl Plain for Tables {}
 impl Plain for u64 {}
 
@@ -295,6 +313,10 @@ mod tests {
         same_layout!("nc_launch", Launch { tasks, count, units, rows, row_form, few });
         same_layout!("nc_form_task", FormTask { raw, out, raw_pitch, raw_length, n, k });
         same_layout!("nc_invert_task", InvertTask { matrix, inverse, status, n, pitch });
+        same_layout!(
+            "nc_progress",
+            Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }
+        );
         same_layout!("nc_tables", Tables { log, exp, product, bits, polynomial, generator, reserved });
     }
 

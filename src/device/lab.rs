@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::Error;
+use super::{Error, Field};
 
 /// One GPU under measurement.
 pub(crate) trait Lab: Send {
@@ -37,8 +37,7 @@ pub(crate) struct Card {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Encode<'a> {
     pub(crate) kernel: &'a str,
-    /// With its x^8: 0x11D, or 0x11B for the papers' kernels.
-    pub(crate) polynomial: u16,
+    pub(crate) field: Field,
     pub(crate) n: u16,
     pub(crate) k: u32,
     pub(crate) generations: u32,
@@ -48,7 +47,8 @@ pub(crate) struct Encode<'a> {
     /// own.
     pub(crate) sources: &'a [u8],
     pub(crate) coefficients: Coefficients<'a>,
-    /// Streaming multiprocessors to use: the grid has as many thread blocks as these hold at once. All if not given.
+    /// Streaming multiprocessors to use: the others are kept busy, and the grid has as many thread blocks as these hold at once. All
+    /// if not given.
     pub(crate) sms: Option<u32>,
 }
 
@@ -118,9 +118,9 @@ pub(crate) enum Stage {
 pub(crate) trait Work {
     /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error>;
-    /// The host's time for all generations once, in chunks of so many: each is combined and then copied to pinned memory, on
-    /// `streams` streams in turn. Without `multiply` the copies alone.
-    fn overlap(&mut self, chunk: u32, streams: u32, multiply: bool) -> Result<Duration, Error>;
+    /// The host's time for all generations so many times over, in chunks of so many: each is combined and then copied to pinned
+    /// memory, on two streams in turn. Without `multiply` the copies alone.
+    fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from the first call for these stages until all that they made is there.
     fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Error>;
     /// Fills everything that the stages make with a pattern that they would not make.
@@ -130,6 +130,6 @@ pub(crate) trait Work {
 }
 
 /// Opens a GPU by its number.
-pub(crate) fn open(_gpu: usize) -> Result<Box<dyn Lab>, Error> {
-    Err(super::cuda::explain_absence())
+pub(crate) fn open(gpu: u16) -> Result<Box<dyn Lab>, Error> {
+    super::cuda::open_lab(gpu)
 }

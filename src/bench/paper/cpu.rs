@@ -21,7 +21,7 @@ use crate::bench::oracle;
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::rlnc::{Decoder, Progressive};
-use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, KernelChoice, Task, Threads};
+use crate::device::{self, BackendChoice, Batch, Config, Device, Field, Kernel, KernelChoice, Task, Threads};
 use crate::gf::matrix::{Inversion, Share};
 use crate::gf::{Kernels, Panel, Rows};
 use crate::object::{Generation, Shape};
@@ -101,7 +101,7 @@ pub(super) fn config(kernel: &str, threads: usize) -> Config {
 }
 
 fn encode(case: &Case) -> Result<Option<Run>, Error> {
-    let load = Load::new(case, oracle::Field::P11D);
+    let load = Load::new(case, Field::Standard);
     let mut bed = Bed::open(&config(case.kernel, case.threads), &load)?;
     bed.combine()?;
     if !bed.is_right(&load) {
@@ -122,7 +122,7 @@ struct Made {
 }
 
 fn team_encode(case: &Case, work: Encode) -> Option<Run> {
-    let load = Load::new(case, oracle::Field::P11D);
+    let load = Load::new(case, Field::Standard);
     let rows: Vec<Vec<u8>> = (0..load.rows).map(|row| load.row(0, row)).collect();
     let (threads, measure) = (case.threads, case.measure);
     let run = move |repeats| {

@@ -11,8 +11,8 @@ use super::load::{Coded, FIRST_SEED, Load, SEED, invertible};
 use super::measure::Measure;
 use super::{Error, Outcome, Sample, Settings, cpu};
 use crate::bench::clock::Lap;
-use crate::bench::oracle::Field;
 use crate::bench::rounds::Pace;
+use crate::device::Field;
 use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
 use crate::gf::Kernels;
 
@@ -55,7 +55,7 @@ impl Gpus {
         if !case.kernel.is_empty() && !lab.has(case.kernel) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
-        let is_other_field = settings.field != Field::P11D;
+        let is_other_field = settings.field != Field::Standard;
         if is_other_field && !matches!(case.measure, Measure::Multiply | Measure::Fresh) {
             return Ok(Outcome::skipped(format!("not in {}", settings.field)));
         }
@@ -131,7 +131,7 @@ fn plan<'a>(case: &'a Case, load: &'a Load) -> Encode<'a> {
     };
     Encode {
         kernel: case.kernel,
-        polynomial: load.field.polynomial(),
+        field: load.field,
         n: case.n,
         k: case.k,
         generations: case.generations,

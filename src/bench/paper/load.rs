@@ -10,7 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
 use super::catalogue::{Case, Kind};
-use crate::bench::oracle::Field;
+use crate::bench::oracle;
+use crate::device::Field;
 use crate::gf::{Kernels, RowKey, matrix};
 
 /// Source blocks, and the rows they are combined with.
@@ -73,7 +74,7 @@ impl Load {
 
     /// What the coded block has to be.
     pub(super) fn expected(&self, generation: usize, row: usize) -> Vec<u8> {
-        self.field.combine(&self.row(generation, row), self.source(generation), self.k)
+        oracle::combine_in(self.field, &self.row(generation, row), self.source(generation), self.k)
     }
 
     /// Blocks to look at: the first, the last and one between of three generations, or all of them if they are few.
@@ -105,7 +106,7 @@ impl Coded {
     /// In the product's field. Payloads are made by the fastest kernels here: were they wrong, no decoder would find the source.
     pub(super) fn new(case: &Case) -> Self {
         let kind = case.coefficients;
-        let load = Load::new(&Case { rows: u32::from(case.n), coefficients: Kind::Dense, ..case.clone() }, Field::P11D);
+        let load = Load::new(&Case { rows: u32::from(case.n), coefficients: Kind::Dense, ..case.clone() }, Field::Standard);
         let kernels = Kernels::detect();
         let make = |generation: usize| {
             let (matrix, inverse) = invertible(load.n, generation, kind, kernels);

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::load::key;
-use crate::bench::oracle::Field;
-use crate::device::Error;
+use crate::bench::oracle;
+use crate::device::{Error, Field};
 use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
 use crate::gf::{Kernels, matrix};
 
@@ -62,12 +62,11 @@ impl Lab for StandIn {
                 given[generation % distinct * rows * n..][..rows * n].to_vec()
             }
         });
-        let field = if plan.polynomial == 0x11B { Field::P11B } else { Field::P11D };
         let job = Job {
             n,
             k: plan.k as usize,
             rows,
-            field,
+            field: plan.field,
             sources: plan.sources.to_vec(),
             coefficients: coefficients.collect(),
             inverts: false,
@@ -85,7 +84,7 @@ impl Lab for StandIn {
             n,
             k: plan.k as usize,
             rows: n,
-            field: Field::P11D,
+            field: Field::Standard,
             sources: plan.payloads.to_vec(),
             coefficients: coefficients.collect(),
             inverts: plan.decoder != Decoder::Given,
@@ -104,7 +103,7 @@ impl Job {
             let source = sources[generation % sources.len()];
             let inverse = || matrix::invert(Kernels::detect(), self.n, rows, std::num::NonZeroUsize::MIN).unwrap();
             let rows = if self.inverts { inverse() } else { rows.clone() };
-            rows.chunks_exact(self.n).flat_map(|row| self.field.combine(row, source, self.k)).collect()
+            rows.chunks_exact(self.n).flat_map(|row| oracle::combine_in(self.field, row, source, self.k)).collect()
         };
         self.made = self.coefficients.iter().enumerate().map(one).collect();
         if self.is_wrong {
@@ -125,9 +124,9 @@ impl Work for Job {
         Ok(start.elapsed())
     }
 
-    fn overlap(&mut self, chunk: u32, streams: u32, multiply: bool) -> Result<Duration, Error> {
-        assert!(chunk > 0 && streams == 2);
-        self.time(if multiply { &[Stage::Multiply] } else { &[Stage::Download] }, 1)
+    fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
+        assert!(chunk > 0);
+        self.time(if multiply { &[Stage::Multiply] } else { &[Stage::Download] }, repeats)
     }
 
     fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Error> {
