@@ -47,10 +47,11 @@ struct Plain {
     TABLES tables;
 
     __device__ __forceinline__ void add(Sums &sums, nc_u32 c, nc_u32 word) const {
+        const nc_u32 log_c = 256 + tables.at(c);
 #pragma unroll
         for (nc_u32 i = 0; i < 4; i++) {
             const nc_u32 x = byte_of(word, i);
-            if (c != 0 && x != 0) sums.byte[i] ^= tables.at(256 + tables.at(c) + tables.at(x));
+            if (c != 0 && x != 0) sums.byte[i] ^= tables.at(log_c + tables.at(x));
         }
     }
 };
@@ -243,7 +244,9 @@ __device__ __forceinline__ void encode(const nc_launch &launch, const MULTIPLY &
     for (nc_u32 unit = blockIdx.x * together + threadIdx.x / WIDTH; unit < launch.units; unit += step) {
         const nc_task &task = tasks[nc_task_of_unit(tasks, launch.count, unit)];
         const nc_u32 k = task.k, columns = (k + 4 * WIDTH - 1) / (4 * WIDTH), local = unit - task.first_unit;
-        const nc_u32 row = local / columns, column = local % columns * (4 * WIDTH) + threadIdx.x % WIDTH * 4;
+        const bool across = WIDTH == 256; // Figure 2: one block's parts are neighbours; otherwise the same part of all blocks
+        const nc_u32 row = across ? local / columns : local % task.rows;
+        const nc_u32 column = (across ? local % columns : local / task.rows) * (4 * WIDTH) + threadIdx.x % WIDTH * 4;
         if (column >= k) continue;
         Sums sums;
         INPUT(task, row, column).combine(sums, multiply, task.n);

@@ -126,27 +126,32 @@ typedef struct nc_tables {
 // --- table.cu: source form `logs`, row form NC_ROW_LOGS16, the same for every card from compute capability 8.0 on
 #define NC_TABLE_ROWS 8       // of a unit
 #define NC_TABLE_BYTES 512    // of a unit
-#define NC_TABLE_THREADS 256  // of a CTA
-#define NC_TABLE_SHARED 74752 // dynamic, of a CTA
+#define NC_TABLE_THREADS 384  // of a CTA
+#define NC_TABLE_SHARED 77696 // dynamic, of a CTA
 #define NC_TABLE_CTAS 1       // on an SM at once
 // tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
 // ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
 // ceil(rows / NC_TENSOR_<R>_ROWS) * ceil(k / NC_TENSOR_UNIT_BYTES). Dynamic shared memory of a launch whose largest n is n:
-// NC_TENSOR_<R>_SHARED + steps(n) * NC_TENSOR_<R>_SHARED_STEP, of at most 232,448 bytes.
+// NC_TENSOR_<R>_SHARED + slots * NC_TENSOR_<R>_SHARED_SLOT, at most NC_TENSOR_SHARED_MAX / NC_TENSOR_<R>_PER_SM, with at least
+// ceil(n / 128) slots and, where they fit, twice as many: then the next rows are made while the last are multiplied.
 #define NC_TENSOR_UNIT_BYTES 256
 #define NC_TENSOR_TILE_BYTES 2048
+#define NC_TENSOR_SHARED_MAX 232448
 #define NC_TENSOR_64_ROWS 64
-#define NC_TENSOR_64_THREADS 544
+#define NC_TENSOR_64_THREADS 640
+#define NC_TENSOR_64_PER_SM 1
 #define NC_TENSOR_64_SHARED 66560
-#define NC_TENSOR_64_SHARED_STEP 16384
+#define NC_TENSOR_64_SHARED_SLOT 65536
 #define NC_TENSOR_32_ROWS 32
-#define NC_TENSOR_32_THREADS 288
-#define NC_TENSOR_32_SHARED 50176
-#define NC_TENSOR_32_SHARED_STEP 8192
+#define NC_TENSOR_32_THREADS 384
+#define NC_TENSOR_32_PER_SM 1
+#define NC_TENSOR_32_SHARED 66560
+#define NC_TENSOR_32_SHARED_SLOT 32768
 #define NC_TENSOR_16_ROWS 16
-#define NC_TENSOR_16_THREADS 160
-#define NC_TENSOR_16_SHARED 33792
-#define NC_TENSOR_16_SHARED_STEP 4096
+#define NC_TENSOR_16_THREADS 256
+#define NC_TENSOR_16_PER_SM 2
+#define NC_TENSOR_16_SHARED 50176
+#define NC_TENSOR_16_SHARED_SLOT 16384
 #define NC_TENSOR_8_ROWS 8
 #define NC_TENSOR_8_THREADS 160
 #define NC_TENSOR_8_SHARED 33792
@@ -193,5 +198,42 @@ typedef struct nc_join_task {
     nc_u32 k;
     nc_u32 reserved;
 } nc_join_task;
+// bitsliced.cu. A unit is 16 rows x 1024 bytes; one block an SM.
+#define NC_BITSLICED_UNIT_ROWS 16
+#define NC_BITSLICED_UNIT_BYTES 1024
+#define NC_BITSLICED_THREADS 640
+#define NC_BITSLICED_SHARED 196608
+#define NC_BITSLICED_BLOCKS_PER_SM 1
+#define NC_BITSLICED_ROW_FORM NC_ROW_BYTES
+// The form `planes`: ceil(k / NC_PLANES_BYTES) * NC_PLANES_BYTES * n bytes.
+#define NC_PLANES_BYTES 1024
+
+// prmt.cu. A unit is 16 rows x 512 bytes, and belongs to a warp.
+#define NC_PRMT_UNIT_ROWS 16
+#define NC_PRMT_UNIT_BYTES 512
+#define NC_PRMT_THREADS 128
+#define NC_PRMT_SHARED 0
+#define NC_PRMT_BLOCKS_PER_SM 4
+#define NC_PRMT_ROW_FORM NC_ROW_BYTES
+// The form `selectors`: ceil(n / 3) * ceil(k / NC_SELECTORS_BYTES) * NC_SELECTORS_SIZE bytes.
+#define NC_SELECTORS_BYTES 512
+#define NC_SELECTORS_SIZE 2048
+
+// product.cu. A unit is 16 rows x 1024 bytes; four units at a time.
+#define NC_PRODUCT_UNIT_ROWS 16
+#define NC_PRODUCT_UNIT_BYTES 1024
+#define NC_PRODUCT_THREADS 256
+#define NC_PRODUCT_SHARED 77824
+#define NC_PRODUCT_BLOCKS_PER_SM 2
+#define NC_PRODUCT_ROW_FORM NC_ROW_BYTES
+#define NC_TENSOR_8_THREADS 256
+#define NC_TENSOR_8_PER_SM 2
+#define NC_TENSOR_8_SHARED 50176
+#define NC_TENSOR_8_SHARED_SLOT 8192
+#define NC_TENSOR_PAIR_ROWS 32
+#define NC_TENSOR_PAIR_THREADS 256
+#define NC_TENSOR_PAIR_PER_SM 1
+#define NC_TENSOR_PAIR_SHARED 99328
+#define NC_TENSOR_PAIR_SHARED_SLOT 16384
 
 #endif

@@ -49,4 +49,17 @@ __device__ __forceinline__ uint4 nc_philox(nc_u32 q, nc_u32 seed, nc_u64 generat
     return make_uint4(c0, c1, c2, c3);
 }
 
+// Sixteen bytes of a raw generation, from `offset` of block `source` on; zero where the block or the generation has ended.
+__device__ __forceinline__ uint4 nc_raw16(const nc_form_task &task, nc_u32 source, nc_u32 offset) {
+    const nc_u64 at = (nc_u64)source * task.k + offset;
+    if (source >= task.n || offset >= task.k || at >= task.raw_length) return make_uint4(0, 0, 0, 0);
+    const nc_u8 *bytes = reinterpret_cast<const nc_u8 *>(task.raw) + (nc_u64)source * task.raw_pitch + offset;
+    if (at + 16 <= task.raw_length) return *reinterpret_cast<const uint4 *>(bytes);
+    nc_u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (nc_u32 i = 0; i < 16; i++)
+        if (at + i < task.raw_length) words[i / 4] |= (nc_u32)bytes[i] << (i % 4 * 8);
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 #endif

@@ -35,9 +35,42 @@ __device__ __forceinline__ void bulk_load(nc_u32 to, nc_u64 from, nc_u32 bytes, 
                  : "memory");
 }
 
-// Descriptor of an operand without swizzle: 8 rows of 16 bytes are contiguous, `across` bytes lie between the two halves of 32 sources.
-__device__ __forceinline__ nc_u64 descriptor(nc_u32 address, nc_u32 across) {
-    return (nc_u64)((address & 0x3FFFF) >> 4) | (nc_u64)(across >> 4) << 16 | (nc_u64)(128 >> 4) << 32;
+// One copy for both CTAs of a cluster: the same place, the same barrier.
+__device__ __forceinline__ void bulk_load_both(nc_u32 to, nc_u64 from, nc_u32 bytes, nc_u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier), "h"((nc_u16)3)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_at(nc_u32 barrier, nc_u32 rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
+                     barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ nc_u32 cluster_rank() {
+    nc_u32 rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Descriptor of an operand whose rows are 32, 64 or 128 contiguous bytes, swizzled as far.
+template <nc_u32 PITCH> __device__ __forceinline__ nc_u64 descriptor(nc_u32 address) {
+    constexpr nc_u64 SWIZZLE = PITCH == 128 ? 1 : PITCH == 64 ? 2 : 3;
+    return (nc_u64)((address & 0x3FFFF) >> 4) | (nc_u64)1 << 16 | (nc_u64)(PITCH * 8 >> 4) << 32 | SWIZZLE << 62;
+}
+
+// Where 16 sources of a row lie in an operand: whole rows of 32 * steps bytes (128 at most), their sixteens permuted so that no two of eight
+// neighbouring rows meet in a bank.
+__device__ __forceinline__ nc_u32 swizzled(nc_u32 row, nc_u32 sixteen, nc_u32 steps) {
+    if (steps == 1) return row * 32 + (sixteen ^ (row >> 2 & 1)) * 16;
+    if (steps == 2) return row * 64 + (sixteen ^ (row >> 1 & 3)) * 16;
+    return row * 128 + (sixteen ^ (row & 7)) * 16;
 }
 
 __device__ __forceinline__ void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -72,40 +105,50 @@ __device__ __forceinline__ nc_u32 selectors(nc_u32 word, nc_u32 mask) {
     return __byte_perm(low | low >> 4, 0, 0x4420);
 }
 
-// Where a unit lies.
-struct Place {
+__device__ __forceinline__ nc_u32 steps_of(nc_u32 n) { return n <= 64 ? (n + 31) / 32 : (n + 127) / 128 * 4; }
+__device__ __forceinline__ nc_u32 uniform(nc_u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// The units of a CTA, a block of rows at a time: all its units lie in one task and take the same rows.
+template <nc_u32 ROWS> struct Walk {
     const nc_task *task;
-    nc_u32 index, last_unit; // of the task: the first unit that is not its own any more
-    nc_u32 steps, row0, super;
+    nc_u32 unit, until, last; // this block's first unit, the next block's, the CTA's end
+    nc_u32 row0, super;
+
+    __device__ __forceinline__ void start(const nc_launch &launch, nc_u32 from, nc_u32 to) {
+        const nc_task *tasks = nc_tasks(launch);
+        task = tasks + nc_task_of_unit(tasks, launch.count, from);
+        last = to;
+        place(from);
+    }
+    __device__ __forceinline__ bool next() {
+        if (until >= last) return false;
+        const nc_u32 at = until;
+        while (at >= task->first_unit + (task->rows + ROWS - 1) / ROWS * supers()) task++;
+        place(at);
+        return true;
+    }
+    __device__ __forceinline__ nc_u32 supers() const { return (task->k + NC_TENSOR_UNIT_BYTES - 1) / NC_TENSOR_UNIT_BYTES; }
+    __device__ __forceinline__ void place(nc_u32 at) {
+        const nc_u32 local = at - task->first_unit, block = local / supers();
+        unit = at;
+        row0 = block * ROWS;
+        super = local - block * supers();
+        until = min(last, task->first_unit + (block + 1) * supers());
+    }
 };
 
-__device__ __forceinline__ nc_u32 steps_of(nc_u32 n) { return n <= 64 ? (n + 31) / 32 : (n + 127) / 128 * 4; }
-
-template <nc_u32 ROWS> __device__ __forceinline__ nc_u32 units_of(const nc_task &task) {
-    return (task.rows + ROWS - 1) / ROWS * ((task.k + NC_TENSOR_UNIT_BYTES - 1) / NC_TENSOR_UNIT_BYTES);
-}
-
-template <nc_u32 ROWS> __device__ __forceinline__ void place_unit(Place &place, nc_u32 unit) {
-    const nc_task &task = *place.task;
-    const nc_u32 supers = (task.k + NC_TENSOR_UNIT_BYTES - 1) / NC_TENSOR_UNIT_BYTES;
-    const nc_u32 local = unit - task.first_unit;
-    place.steps = steps_of(task.n);
-    place.row0 = local / supers * ROWS;
-    place.super = local % supers;
-}
-
-// The bit rows of ROWS coefficient rows from row0 on, as operand B: groups of COLUMNS / 8 rows, then steps of 32 sources.
+// The bit rows of ROWS coefficient rows from row0 on and 128 sources (fewer if n is small), as operand B: groups of COLUMNS / 8 rows.
 template <nc_u32 ROWS, int COLUMNS>
-__device__ __forceinline__ void expand(nc_u8 *bits, const nc_u32 *table, const nc_task &task, nc_u32 row0, nc_u32 steps, nc_u32 thread, nc_u32 threads) {
-    constexpr nc_u32 STEP = COLUMNS * 32;
-    const nc_u32 pitch = nc_row_pitch(task.n), calls = steps * 2;
+__device__ __forceinline__ void expand(nc_u8 *slot, const nc_u32 *table, const nc_task &task, nc_u32 row0, nc_u32 chunk, nc_u32 thread, nc_u32 threads) {
+    const nc_u32 pitch = nc_row_pitch(task.n), steps = steps_of(task.n), calls = min(8u, steps * 2);
     // Eight rows to eight neighbouring lanes: their stores meet no bank twice.
+#pragma unroll 1
     for (nc_u32 piece = thread; piece < ROWS * calls; piece += threads) {
-        const nc_u32 octet = piece / 8 / calls, q = piece / 8 - octet * calls, local = octet * 8 + piece % 8, row = row0 + local;
+        const nc_u32 octet = piece / 8 / calls, q = piece / 8 - octet * calls, local = octet * 8 + piece % 8, row = row0 + local, call = chunk * 8 + q;
         uint4 c = make_uint4(0, 0, 0, 0);
-        if (row < task.rows && q * 16 < pitch) {
-            if (task.coefficients) c = *reinterpret_cast<const uint4 *>(task.coefficients + (nc_u64)row * pitch + q * 16);
-            else c = nc_philox(q, task.first_seed + row, task.generation, task.key);
+        if (row < task.rows && call * 16 < pitch) {
+            if (task.coefficients) c = *reinterpret_cast<const uint4 *>(task.coefficients + (nc_u64)row * pitch + call * 16);
+            else c = nc_philox(call, task.first_seed + row, task.generation, task.key);
         }
         const nc_u32 words[4] = {c.x, c.y, c.z, c.w};
         nc_u32 low[4], middle[4], high[4];
@@ -115,8 +158,8 @@ __device__ __forceinline__ void expand(nc_u8 *bits, const nc_u32 *table, const n
             middle[i] = selectors(words[i] >> 3, 0x07070707);
             high[i] = selectors(words[i] >> 6, 0x03030303);
         }
-        const nc_u32 slot = 2 * (local & 3) + (local >> 2 & 1);
-        nc_u8 *to = bits + local / (COLUMNS / 8) * steps * STEP + (q >> 1) * STEP + (q & 1) * (STEP / 2) + local % (COLUMNS / 8) / 8 * 1024 + slot * 16;
+        const nc_u32 column = local % (COLUMNS / 8) / 8 * 64 + 2 * (local & 3) + (local >> 2 & 1), next = min(1024u, steps * 256);
+        nc_u8 *to = slot + local / (COLUMNS / 8) * (COLUMNS * 128) + swizzled(column, q, steps);
 #pragma unroll
         for (int bit = 0; bit < 8; bit++) {
             const uint4 t = *reinterpret_cast<const uint4 *>(table + bit * 8);
@@ -124,23 +167,35 @@ __device__ __forceinline__ void expand(nc_u8 *bits, const nc_u32 *table, const n
             nc_u32 v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) v[i] = __byte_perm(t.x, t.y, low[i]) ^ __byte_perm(t.z, t.w, middle[i]) ^ __byte_perm(top, 0, high[i]);
-            *reinterpret_cast<uint4 *>(to + bit * 128) = make_uint4(v[0], v[1], v[2], v[3]);
+            *reinterpret_cast<uint4 *>(to + bit * next) = make_uint4(v[0], v[1], v[2], v[3]);
         }
     }
 }
 
-__device__ __forceinline__ nc_u32 uniform(nc_u32 value) { return __shfl_sync(~0u, value, 0); }
+// A place in a ring of tiles or coefficients, and the parity of its round.
+struct Cursor {
+    nc_u32 at, parity;
 
-// The consumers' side of the ring.
-template <int STAGES> struct Ring {
-    nc_u32 barriers, stage, parity;
-
-    __device__ __forceinline__ void wait() const { barrier_wait(barriers + 8 * stage, parity); }
-    __device__ __forceinline__ void release(nc_u32 at, nc_u32 lane) const {
-        if (lane == 0) barrier_arrive(barriers + 8 * (STAGES + at));
+    __device__ __forceinline__ void advance(nc_u32 size) {
+        if (++at == size) at = 0, parity ^= 1;
     }
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+};
+
+// What a consumer warp knows of its CTA.
+template <int PAIR> struct Consumer {
+    nc_u32 full, empty, ring;            // tiles
+    nc_u32 bits_full, bits_empty, slots; // coefficients
+    nc_u32 operand;                      // of the warpgroup in slot 0
+    nc_u32 owner, lane;
+    Cursor tiles, bits;
+
+    __device__ __forceinline__ void release_tiles(nc_u32 at) const {
+        if constexpr (PAIR == 1) {
+            if (lane == 0) barrier_arrive(empty + 8 * at);
+        } else if (lane < 2) barrier_arrive_at(empty + 8 * at, lane);
+    }
+    __device__ __forceinline__ void release_bits(nc_u32 at) const {
+        if (lane == 0) barrier_arrive(bits_empty + 8 * at);
     }
 };
 
@@ -154,45 +209,53 @@ struct Target {
     }
 };
 
-// The counts of one tile. STEPS is 1 or 2 if a place of the ring holds several tiles, otherwise 0.
-template <int COLUMNS, int STAGES, int STEPS>
-__device__ __forceinline__ void count_tile(nc_u32 (&counts)[COLUMNS / 2], Ring<STAGES> &consumer, nc_u32 ring, nc_u64 operand, nc_u32 steps, nc_u32 tile, bool final,
-                                           nc_u32 lane) {
-    constexpr nc_u64 NEXT_A = BLOCK >> 4, NEXT_B = COLUMNS * 32 >> 4;
+// The counts of one tile. STEPS is 1 or 2 if a place of the ring holds several tiles, otherwise 0. `fresh`: the coefficients may still be in the
+// making; `done`: nobody needs them after this tile.
+template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
+__device__ __forceinline__ void count_tile(nc_u32 (&counts)[COLUMNS / 2], Consumer<PAIR> &me, nc_u32 steps, nc_u32 tile, bool final, bool fresh, bool done) {
+    constexpr nc_u64 NEXT = 32 >> 4;
     if constexpr (STEPS) {
         constexpr nc_u32 PER = 4 / STEPS;
-        if (tile % PER == 0) consumer.wait();
-        const nc_u64 at = descriptor(ring + consumer.stage * STAGE + tile % PER * STEPS * BLOCK, 1024);
+        if (tile % PER == 0) barrier_wait(me.full + 8 * me.tiles.at, me.tiles.parity);
+        const nc_u64 at = descriptor<STEPS * 32>(me.ring + me.tiles.at * STAGE + tile % PER * STEPS * BLOCK);
+        const nc_u64 b = descriptor<STEPS * 32>(me.operand + me.bits.at * SLOT);
         mma_fence();
-        mma<COLUMNS>(counts, at, operand, 0);
-        if constexpr (STEPS == 2) mma<COLUMNS>(counts, at + NEXT_A, operand + NEXT_B, 1);
+        mma<COLUMNS>(counts, at, b, 0);
+        if constexpr (STEPS == 2) mma<COLUMNS>(counts, at + NEXT, b + NEXT, 1);
         mma_commit();
         mma_wait<0>();
         if (final || tile % PER == PER - 1) {
-            consumer.release(consumer.stage, lane);
-            consumer.advance();
+            me.release_tiles(me.tiles.at);
+            me.tiles.advance(STAGES);
         }
     } else {
-        nc_u32 before = ~0u, step = 0;
+        Cursor bits = me.bits;
+        nc_u32 before = ~0u, before_bits = 0, step = 0;
 #pragma unroll 1
         do {
-            consumer.wait();
-            const nc_u64 at = descriptor(ring + consumer.stage * STAGE, 1024);
+            barrier_wait(me.full + 8 * me.tiles.at, me.tiles.parity);
+            if (fresh) barrier_wait(me.bits_full + 8 * bits.at, bits.parity);
+            const nc_u64 at = descriptor<128>(me.ring + me.tiles.at * STAGE), b = descriptor<128>(me.operand + bits.at * SLOT);
             mma_fence();
-            mma<COLUMNS>(counts, at, operand, step);
-            mma<COLUMNS>(counts, at + NEXT_A, operand + NEXT_B, 1);
-            mma<COLUMNS>(counts, at + 2 * NEXT_A, operand + 2 * NEXT_B, 1);
-            mma<COLUMNS>(counts, at + 3 * NEXT_A, operand + 3 * NEXT_B, 1);
+            mma<COLUMNS>(counts, at, b, step);
+            mma<COLUMNS>(counts, at + NEXT, b + NEXT, 1);
+            mma<COLUMNS>(counts, at + 2 * NEXT, b + 2 * NEXT, 1);
+            mma<COLUMNS>(counts, at + 3 * NEXT, b + 3 * NEXT, 1);
             mma_commit();
-            operand += 4 * NEXT_B;
             mma_wait<1>();
-            if (before != ~0u) consumer.release(before, lane);
-            before = consumer.stage;
-            consumer.advance();
+            if (before != ~0u) {
+                me.release_tiles(before);
+                if (done) me.release_bits(before_bits);
+            }
+            before = me.tiles.at;
+            before_bits = bits.at;
+            me.tiles.advance(STAGES);
+            bits.advance(me.slots);
             step += 4;
         } while (step < steps);
         mma_wait<0>();
-        consumer.release(before, lane);
+        me.release_tiles(before);
+        if (done) me.release_bits(before_bits);
     }
 }
 
@@ -207,60 +270,75 @@ template <int COLUMNS> __device__ __forceinline__ void push(nc_u32 (&words)[COLU
                 words[block] = __funnelshift_r(words[block], counts[(block / 2 * 8 + bit) * 4 + half * 2 + block % 2], 1);
 }
 
-template <int COLUMNS, int STAGES, int STEPS>
-__device__ __forceinline__ void consume(Ring<STAGES> &consumer, nc_u32 ring, nc_u64 operand, nc_u32 steps, nc_u32 tiles, const Target &target, nc_u32 owner, nc_u32 lane) {
+template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
+__device__ __forceinline__ void consume(Consumer<PAIR> &me, nc_u32 steps, nc_u32 tiles, const Target &target, bool fresh, bool done) {
     constexpr nc_u32 BLOCKS = COLUMNS / 32;
     nc_u32 counts[COLUMNS / 2], low[BLOCKS], high[BLOCKS];
+    if constexpr (STEPS)
+        if (fresh) barrier_wait(me.bits_full + 8 * me.bits.at, me.bits.parity);
     if (tiles == TILES) {
 #pragma unroll
         for (nc_u32 tile = 0; tile < TILES; tile++) {
-            count_tile<COLUMNS, STAGES, STEPS>(counts, consumer, ring, operand, steps, tile, tile == TILES - 1, lane);
+            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == TILES - 1, fresh && tile == 0, done && tile == TILES - 1);
             push<COLUMNS>(tile < 2 ? low : high, counts);
         }
-        const nc_u32 at = target.position + owner * 8;
+        const nc_u32 at = target.position + me.owner * 8;
         if (at < target.k) {
 #pragma unroll
             for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, at, make_uint2(low[block], high[block]));
         }
-        return;
-    }
-    for (nc_u32 tile = 0; tile < tiles; tile++) {
-        count_tile<COLUMNS, STAGES, STEPS>(counts, consumer, ring, operand, steps, tile, tile == tiles - 1, lane);
-        push<COLUMNS>(low, counts);
-        const nc_u32 pair = target.position + owner * 4, single = target.position + tile * 64 + owner * 2;
-        if (tile == 1 && pair < target.k) {
+    } else {
+#pragma unroll 1
+        for (nc_u32 tile = 0; tile < tiles; tile++) {
+            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == tiles - 1, fresh && tile == 0, done && tile == tiles - 1);
+            push<COLUMNS>(low, counts);
+            const nc_u32 pair = target.position + me.owner * 4, single = target.position + tile * 64 + me.owner * 2;
+            if (tile == 1 && pair < target.k) {
 #pragma unroll
-            for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, pair, low[block]);
-        }
-        if (tile % 2 == 0 && tile == tiles - 1 && single < target.k) {
+                for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, pair, low[block]);
+            }
+            if (tile % 2 == 0 && tile == tiles - 1 && single < target.k) {
 #pragma unroll
-            for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, single, (nc_u16)(low[block] >> 16));
+                for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, single, (nc_u16)(low[block] >> 16));
+            }
         }
     }
+    if constexpr (STEPS)
+        if (done) me.release_bits(me.bits.at);
 }
 
-template <int COLUMNS, int GROUPS, int STAGES> __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
-    constexpr nc_u32 ROWS = GROUPS * COLUMNS / 8, CONSUMERS = GROUPS * 128, STEP = COLUMNS * 32;
+template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+
+template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER> __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
+    constexpr nc_u32 OWN = GROUPS * COLUMNS / 8, ROWS = PAIR * OWN, CONSUMERS = GROUPS * 128, HELPERS = 96, SLOT = OWN * 1024;
     extern __shared__ __align__(1024) nc_u8 shared[];
     const nc_u32 base = shared_address(shared), ring = base + HEAD;
-    const nc_u32 full = base, empty = base + 8 * STAGES;
+    const nc_u32 full = base, empty = full + 8 * STAGES, bits_full = base + 256, bits_empty = bits_full + 128;
     nc_u32 *table = reinterpret_cast<nc_u32 *>(shared + 512);
     nc_u8 *bits = shared + HEAD + STAGES * STAGE;
-    const nc_task *tasks = nc_tasks(launch);
-    const nc_u32 thread = threadIdx.x;
-    const nc_u32 first = (nc_u32)((nc_u64)launch.units * blockIdx.x / gridDim.x), last = (nc_u32)((nc_u64)launch.units * (blockIdx.x + 1) / gridDim.x);
+    nc_u32 size;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(size));
+    const nc_u32 slots = min(16u, (size - HEAD - STAGES * STAGE) / SLOT);
+    const nc_u32 thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32;
+    const nc_u32 share = blockIdx.x / PAIR, shares = gridDim.x / PAIR, rank = PAIR == 1 ? 0 : cluster_rank();
+    const nc_u32 first = (nc_u32)((nc_u64)launch.units * share / shares), last = (nc_u32)((nc_u64)launch.units * (share + 1) / shares);
     if (first == last) return;
 
-    if (thread == 0) {
+    if (warp == CONSUMERS / 32 && lane == 0) {
         for (nc_u32 i = 0; i < STAGES; i++) {
             barrier_init(full + 8 * i, 1);
-            barrier_init(empty + 8 * i, GROUPS * 4);
+            barrier_init(empty + 8 * i, PAIR * GROUPS * 4);
+        }
+        for (nc_u32 i = 0; i < slots; i++) {
+            barrier_init(bits_full + 8 * i, HELPERS / 32);
+            barrier_init(bits_empty + 8 * i, GROUPS * 4);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     // For each bit of the product: what the low three, the middle three and the high two bits of a coefficient add to its row.
-    if (thread >= 32 && thread < 96) {
-        const nc_u32 bit = (thread - 32) / 8, word = (thread - 32) % 8;
+    if (thread < 64) {
+        const nc_u32 bit = thread / 8, word = thread % 8;
         if (word < 5) {
             const nc_u8 *from = reinterpret_cast<const nc_u8 *>(tables->bits) + bit;
             nc_u32 value = 0;
@@ -269,103 +347,122 @@ template <int COLUMNS, int GROUPS, int STAGES> __device__ __forceinline__ void e
             table[bit * 8 + word] = value;
         }
     }
-    __syncthreads();
+    Walk<ROWS> walk;
+    walk.start(launch, first, last);
+    if constexpr (PAIR == 1) __syncthreads();
+    else cluster_sync();
 
-    Place place;
-    place.index = nc_task_of_unit(tasks, launch.count, first);
-    place.task = tasks + place.index;
-    place.last_unit = place.task->first_unit + units_of<ROWS>(*place.task);
-
-    if (uniform(thread / 32) >= CONSUMERS / 32) {
-        if (thread != CONSUMERS) return;
-        nc_u32 stage = 0, parity = 1;
-        for (nc_u32 unit = first; unit < last; unit++) {
-            while (unit >= place.last_unit) {
-                place.task++;
-                place.last_unit = place.task->first_unit + units_of<ROWS>(*place.task);
-            }
-            place_unit<ROWS>(place, unit);
-            const nc_u32 steps = place.steps, tiles = min(TILES, (place.task->k + 63) / 64 - place.super * TILES);
-            nc_u64 from = place.task->source + (nc_u64)place.super * TILES * steps * BLOCK;
-            // A place of the ring takes whole tiles if they are small, otherwise up to four steps of one tile.
-            if (steps <= 2) {
-                const nc_u32 per = 4 / steps;
-                for (nc_u32 tile = 0; tile < tiles; tile += per) {
-                    const nc_u32 bytes = min(per, tiles - tile) * steps * BLOCK;
-                    barrier_wait(empty + 8 * stage, parity);
-                    barrier_expect(full + 8 * stage, bytes);
-                    bulk_load(ring + stage * STAGE, from, bytes, full + 8 * stage);
-                    from += bytes;
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+    if (warp >= CONSUMERS / 32) {
+        fewer_registers<FEWER>();
+        if (warp == CONSUMERS / 32) {
+            if (lane != 0) return;
+            Cursor tiles = {0, 1};
+            do {
+                const nc_u32 steps = steps_of(walk.task->n), all = (walk.task->k + 63) / 64;
+                // A place of the ring takes several tiles if they are small, otherwise four steps of one tile.
+                const nc_u32 most = steps <= 2 ? 4 / steps : 1;
+                nc_u64 from = walk.task->source + (nc_u64)walk.super * TILES * steps * BLOCK;
+                for (nc_u32 unit = walk.unit, super = walk.super; unit < walk.until; unit++, super++) {
+                    const nc_u32 here = min(TILES, all - super * TILES);
+                    for (nc_u32 tile = 0; tile < here; tile += most)
+                        for (nc_u32 step = 0; step < steps; step += 4) {
+                            const nc_u32 bytes = steps <= 2 ? min(most, here - tile) * steps * BLOCK : STAGE;
+                            barrier_wait(empty + 8 * tiles.at, tiles.parity);
+                            barrier_expect(full + 8 * tiles.at, bytes);
+                            if constexpr (PAIR == 1) bulk_load(ring + tiles.at * STAGE, from, bytes, full + 8 * tiles.at);
+                            else bulk_load_both(ring + tiles.at * STAGE + rank * bytes / 2, from + rank * bytes / 2, bytes / 2, full + 8 * tiles.at);
+                            from += bytes;
+                            tiles.advance(STAGES);
+                        }
                 }
-            } else {
-                for (nc_u32 tile = 0; tile < tiles; tile++)
-                    for (nc_u32 step = 0; step < steps; step += 4) {
-                        barrier_wait(empty + 8 * stage, parity);
-                        barrier_expect(full + 8 * stage, STAGE);
-                        bulk_load(ring + stage * STAGE, from, STAGE, full + 8 * stage);
-                        from += STAGE;
-                        if (++stage == STAGES) stage = 0, parity ^= 1;
-                    }
-            }
+            } while (walk.next());
+            if constexpr (PAIR == 2) cluster_sync();
+            return;
         }
+        Cursor slot = {0, 1};
+        bool together = true;
+        do {
+            const nc_u32 chunks = (steps_of(walk.task->n) + 3) / 4;
+            for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
+                if (together) expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - 32, CONSUMERS + HELPERS);
+                else {
+                    barrier_wait(bits_empty + 8 * slot.at, slot.parity);
+                    expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - CONSUMERS - 32, HELPERS);
+                }
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                if (together) asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS + HELPERS) : "memory");
+                else __syncwarp();
+                if (lane == 0) barrier_arrive(bits_full + 8 * slot.at);
+                slot.advance(slots);
+            }
+            together = false;
+        } while (walk.next());
+        if constexpr (PAIR == 2) cluster_sync();
         return;
     }
 
-    const nc_u32 group = uniform(thread / 128), lane = thread % 32, owner = thread % 128 / 32 * 8 + lane / 4, quarter = lane % 4;
-    Ring<STAGES> consumer = {base, 0, 0};
-    nc_u32 expanded_task = ~0u, expanded_row = 0;
-    nc_u64 operand = 0;
-    for (nc_u32 unit = first; unit < last; unit++) {
-        while (unit >= place.last_unit) {
-            place.task++;
-            place.index++;
-            place.last_unit = place.task->first_unit + units_of<ROWS>(*place.task);
-        }
-        place_unit<ROWS>(place, unit);
-        const nc_task &task = *place.task;
-        const nc_u32 steps = uniform(place.steps);
-        if (expanded_task != place.index || expanded_row != place.row0) {
-            expanded_task = place.index;
-            expanded_row = place.row0;
-            asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
-            expand<ROWS, COLUMNS>(bits, table, task, place.row0, steps, thread, CONSUMERS);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");
-            operand = descriptor(shared_address(bits) + group * steps * STEP, STEP / 2);
-        }
-        const nc_u32 first_row = place.row0 + group * (COLUMNS / 8), tiles = uniform(min(TILES, (task.k + 63) / 64 - place.super * TILES));
+    // The first coefficients are made by everybody, later ones by the helpers alone.
+    for (nc_u32 chunk = 0, chunks = (steps_of(walk.task->n) + 3) / 4; chunk < chunks; chunk++) {
+        expand<OWN, COLUMNS>(bits + chunk * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread, CONSUMERS + HELPERS);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS + HELPERS) : "memory");
+    }
+    more_registers<MORE>();
+    const nc_u32 group = warp / 4, quarter = lane % 4;
+    Consumer<PAIR> me;
+    me.full = full, me.empty = empty, me.ring = ring, me.bits_full = bits_full, me.bits_empty = bits_empty, me.slots = slots;
+    me.operand = shared_address(bits) + group * (SLOT / GROUPS);
+    me.owner = warp % 4 * 8 + lane / 4, me.lane = lane;
+    me.tiles = {0, 0}, me.bits = {0, 0};
+    do {
+        const nc_task &task = *walk.task;
+        const nc_u32 steps = uniform(steps_of(task.n)), chunks = (steps + 3) / 4, all = (task.k + 63) / 64;
+        const nc_u32 first_row = walk.row0 + rank * OWN + group * (COLUMNS / 8), units = uniform(walk.until - walk.unit);
+        const bool idle = uniform(first_row >= task.rows);
         Target target;
-        target.rows = task.rows - first_row - quarter; // wraps below
+        target.rows = first_row + quarter < task.rows ? task.rows - first_row - quarter : 0;
         target.pitch = task.out_pitch;
-        target.position = place.super * NC_TENSOR_UNIT_BYTES;
         target.k = task.k;
         target.out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)(first_row + quarter) * task.out_pitch;
-        if (first_row + quarter >= task.rows) target.rows = 0;
-        if (uniform(first_row >= task.rows)) {
-            const nc_u32 chunks = steps > 2 ? tiles * (steps / 4) : steps == 2 ? (tiles + 1) / 2 : 1;
-            for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
-                consumer.wait();
-                consumer.release(consumer.stage, lane);
-                consumer.advance();
-            }
-        } else if (steps == 1) consume<COLUMNS, STAGES, 1>(consumer, ring, operand, steps, tiles, target, owner, lane);
-        else if (steps == 2) consume<COLUMNS, STAGES, 2>(consumer, ring, operand, steps, tiles, target, owner, lane);
-        else consume<COLUMNS, STAGES, 0>(consumer, ring, operand, steps, tiles, target, owner, lane);
-    }
+        for (nc_u32 i = 0; i < units; i++) {
+            const nc_u32 super = walk.super + i, tiles = uniform(min(TILES, all - super * TILES));
+            const bool fresh = i == 0, done = i == units - 1;
+            target.position = super * NC_TENSOR_UNIT_BYTES;
+            if (idle) {
+                const nc_u32 places = steps > 2 ? tiles * chunks : steps == 2 ? (tiles + 1) / 2 : 1;
+                for (nc_u32 place = 0; place < places; place++) {
+                    barrier_wait(full + 8 * me.tiles.at, me.tiles.parity);
+                    me.release_tiles(me.tiles.at);
+                    me.tiles.advance(STAGES);
+                }
+                Cursor slot = me.bits;
+                for (nc_u32 chunk = 0; done && chunk < chunks; chunk++) {
+                    barrier_wait(bits_full + 8 * slot.at, slot.parity);
+                    me.release_bits(slot.at);
+                    slot.advance(slots);
+                }
+            } else if (steps == 1) consume<COLUMNS, PAIR, STAGES, SLOT, 1>(me, steps, tiles, target, fresh, done);
+            else if (steps == 2) consume<COLUMNS, PAIR, STAGES, SLOT, 2>(me, steps, tiles, target, fresh, done);
+            else consume<COLUMNS, PAIR, STAGES, SLOT, 0>(me, steps, tiles, target, fresh, done);
+        }
+        for (nc_u32 chunk = 0; chunk < chunks; chunk++) me.bits.advance(slots);
+    } while (walk.next());
+    if constexpr (PAIR == 2) cluster_sync();
 }
 
 } // namespace
 
-#define NC_TENSOR_ENTRY(name, columns, groups, stages, per_sm)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(groups * 128 + 32, per_sm) name(const __grid_constant__ nc_launch launch, const nc_tables *tables) { \
-        encode<columns, groups, stages>(launch, tables);                                                                                            \
+#define NC_TENSOR_ENTRY(name, columns, groups, pair, stages, per_sm, more, fewer)                                                                     \
+    extern "C" __global__ void __launch_bounds__(groups * 128 + 128, per_sm) __cluster_dims__(pair, 1, 1)                                            \
+        name(const __grid_constant__ nc_launch launch, const nc_tables *tables) {                                                                    \
+        encode<columns, groups, pair, stages, more, fewer>(launch, tables);                                                                          \
     }
 
-NC_TENSOR_ENTRY(nc_tensor_64, 128, 4, 8, 1)
-NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 6, 2)
-NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 4, 4)
-NC_TENSOR_ENTRY(nc_tensor_8, 64, 1, 4, 4)
+NC_TENSOR_ENTRY(nc_tensor_64, 128, 4, 1, 8, 1, 104, 64)
+NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 1, 8, 1, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_8, 64, 1, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_pair, 128, 1, 2, 12, 1, 168, 64)
 
 // Source blocks to tiles: 16 sources x 4 positions a thread.
 extern "C" __global__ void __launch_bounds__(256) nc_form_tiles(const nc_form_task *forms, nc_u32 count, const nc_tables *) {
@@ -407,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(256) nc_form_tiles(const nc_form_ta
             v = make_uint4(packed[0], packed[1], packed[2], packed[3]);
             const nc_u32 x = position + i - from * 64, owner = x >> shift, byte = x & ((1u << shift) - 1);
             const nc_u32 tile = from + byte / 2, row = owner / 8 * 16 + byte % 2 * 8 + owner % 8;
-            const nc_u64 to = task.out + ((nc_u64)tile * steps + sixteen / 2) * BLOCK + sixteen % 2 * 1024 + row * 16;
+            const nc_u64 to = task.out + (nc_u64)tile * steps * BLOCK + sixteen / 8 * STAGE + swizzled(row, sixteen % 8, steps);
             *reinterpret_cast<uint4 *>(to) = v;
         }
     }

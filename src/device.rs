@@ -55,7 +55,12 @@ impl Device {
     ///
     /// `auto` looks for a GPU and says what it found. What is asked for by name and cannot be had is an error.
     pub fn open(config: &Config, registry: &Registry) -> Result<(Self, Thread), Error> {
-        let (members, owners) = Members::open(config, registry)?;
+        Self::open_for(config, &Workload::default(), registry)
+    }
+
+    /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
+    pub fn open_for(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Thread), Error> {
+        let (members, owners) = Members::open(config, workload, registry)?;
         Ok((Self { members: Arc::new(members) }, Thread { _owners: owners }))
     }
 
@@ -150,6 +155,23 @@ impl fmt::Debug for Resident {
     }
 }
 
+/// What most batches will be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Blocks of a generation.
+    pub n: u16,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks of a batch.
+    pub batch_blocks: u32,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self { n: 128, block_bytes: 4096, batch_blocks: 1024 }
+    }
+}
+
 /// Work for one launch.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -165,7 +187,6 @@ impl Batch {
 }
 
 /// Rows of one generation.
-#[derive(Debug)]
 pub struct Task {
     /// The segment.
     pub resident: Arc<Resident>,
@@ -179,6 +200,16 @@ pub struct Task {
     pub out: Vec<BytesMut>,
     /// Where in each slot the block goes.
     pub out_offset: usize,
+}
+
+/// Without the bytes of its slots.
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resident, generation, rows, out, out_offset } = self;
+        let mut task = f.debug_struct("Task");
+        task.field("resident", resident).field("generation", generation).field("rows", &rows.count());
+        task.field("slots", &out.len()).field("out_offset", out_offset).finish()
+    }
 }
 
 /// A batch whose slots are written.

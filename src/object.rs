@@ -105,10 +105,18 @@ impl Shape {
 
     /// Checks the numbers and keeps them.
     pub fn new(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
+        if block_bytes < Self::BLOCK_BYTES_MIN {
+            return Err(ShapeError::BlockBytes(block_bytes));
+        }
+        Self::local(length, block_bytes, n_max)
+    }
+
+    /// The same with blocks from 16 bytes on, for what is coded on this machine and does not travel.
+    pub fn local(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
         }
-        if !(Self::BLOCK_BYTES_MIN..=Self::BLOCK_BYTES_MAX).contains(&block_bytes)
+        if !(Self::BLOCK_BYTES_STEP..=Self::BLOCK_BYTES_MAX).contains(&block_bytes)
             || !block_bytes.is_multiple_of(Self::BLOCK_BYTES_STEP)
         {
             return Err(ShapeError::BlockBytes(block_bytes));
@@ -140,7 +148,7 @@ impl Shape {
     }
 
     /// Generations of the segment.
-    #[expect(clippy::cast_possible_truncation, reason = "at most LENGTH_MAX / BLOCK_BYTES_MIN = 2^20")]
+    #[expect(clippy::cast_possible_truncation, reason = "at most LENGTH_MAX / BLOCK_BYTES_STEP = 2^22")]
     pub const fn generations(&self) -> u32 {
         self.blocks().div_ceil(self.n_max as u64) as u32
     }

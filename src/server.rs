@@ -92,6 +92,13 @@ pub struct Server {
     device: device::Thread,
 }
 
+/// What most batches will be like: the first stream's generations.
+fn workload(config: &config::Config) -> device::Workload {
+    let default = device::Workload { batch_blocks: config.encoder.batch_blocks_max, ..device::Workload::default() };
+    let stream = config.stream.values().next();
+    stream.map_or(default, |stream| device::Workload { n: stream.n_max, block_bytes: stream.block_bytes, ..default })
+}
+
 /// Questions of sessions that wait to be taken up; each session has a bound of its own.
 const ASKS_QUEUED: usize = 1024;
 
@@ -109,7 +116,7 @@ impl Server {
         registry: &Registry,
         readiness: Readiness,
     ) -> Result<Self, Error> {
-        let (device, thread) = Device::open(&config.device, registry)?;
+        let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
         let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;

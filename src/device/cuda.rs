@@ -6,11 +6,13 @@
 
 use cudarc::driver::{CudaContext, sys};
 
+use super::backend::Backend;
 use super::metrics::Families;
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, abi};
+use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Workload, abi};
 
 mod card;
+mod choose;
 mod driver;
 mod engine;
 mod host;
@@ -63,7 +65,12 @@ impl Absence {
 }
 
 /// Opens the GPUs that are configured, each on a thread of its own.
-pub(super) fn open(config: &Config, families: &Families, host: &HostMemory) -> Result<Vec<(Member, Owner)>, Absence> {
+pub(super) fn open(
+    config: &Config,
+    workload: &Workload,
+    families: &Families,
+    host: &HostMemory,
+) -> Result<Vec<(Member, Owner)>, Absence> {
     let combine = combine_of(config.kernel).map_err(Absence::Refused)?;
     let count = count()?;
     let ordinals = match &config.gpus {
@@ -74,36 +81,41 @@ pub(super) fn open(config: &Config, families: &Families, host: &HostMemory) -> R
         return Err(Absence::Refused(format!("device.gpus names GPU {missing}, and there are {count}, from 0 on")));
     }
     let open_one = |ordinal: u16| {
-        let (host, label) = (host.clone(), ordinal.to_string());
-        let open = move || {
-            let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
-            let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
-            if combine.is_hopper_only && card.capability != HOPPER {
-                let reason = "needs instructions that only Hopper cards (compute capability 9.0) have";
-                return Err(Error::Unavailable(format!(
-                    "GPU {ordinal} ({}): the kernel \"{}\" {reason}",
-                    card.name, combine.kernel
-                )));
-            }
-            host.set_context(&card.context);
-            let (name, sms) = (card.name.clone(), card.sms);
-            let engine = Engine::new(card, combine, None, host).map_err(fails)?;
-            tracing::info!("the kernel \"{}\" combines segments on GPU {ordinal}, {name}, {sms} multiprocessors", combine.kernel);
-            Ok(Box::new(engine) as Box<dyn super::backend::Backend>)
-        };
-        Member::start(&label, config.queue_batches, families, open).map_err(|error| Absence::Fails(error.to_string()))
+        let (host, workload) = (host.clone(), *workload);
+        let open = move || open_engine(ordinal, combine, &workload, &host).map(|engine| Box::new(engine) as _);
+        let opened = Member::start(&ordinal.to_string(), config.queue_batches, families, open);
+        opened.map_err(|error| Absence::Fails(error.to_string()))
     };
     ordinals.into_iter().map(open_one).collect()
 }
 
-/// The way to combine that a choice means.
-fn combine_of(choice: KernelChoice) -> Result<&'static Combine, String> {
+/// Opens a GPU on this thread; without a way to combine, the fastest is found out.
+fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workload, host: &HostMemory) -> Result<Engine, Error> {
+    let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
+    let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
+    let (name, sms) = (card.name.clone(), card.sms);
+    host.set_context(&card.context);
+    let (engine, why) = match combine {
+        Some(combine) if combine.is_hopper_only && card.capability != HOPPER => {
+            let reason = "needs instructions that only Hopper cards (compute capability 9.0) have";
+            return Err(Error::Unavailable(format!("GPU {ordinal} ({name}): the kernel \"{}\" {reason}", combine.kernel)));
+        }
+        Some(combine) => (Engine::new(card, combine, host.clone()).map_err(fails)?, "as configured".to_owned()),
+        None => choose::fastest(card, workload, host).map_err(fails)?,
+    };
+    tracing::info!("GPU {ordinal}, {name}, {sms} multiprocessors, combines with the kernel \"{}\" ({why})", engine.kernel());
+    Ok(engine)
+}
+
+/// The way to combine that a choice means; `None` for the fastest.
+fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> {
     let kernel = match choice {
-        KernelChoice::Default | KernelChoice::Auto => Kernel::Table,
+        KernelChoice::Auto => return Ok(None),
+        KernelChoice::Default => Kernel::Table,
         KernelChoice::Named(kernel) => kernel,
     };
     let found = COMBINES.iter().find(|combine| combine.kernel == kernel);
-    found.ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
+    found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
 }
 
 /// How many GPUs there are, at least one.

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::backend::{Ended, Memory, Share, Work};
 use super::metrics::Families;
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Resident, Task, cpu, cuda};
+use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Resident, Task, Workload, cpu, cuda};
 use crate::gf::Rows;
 use crate::object::Shape;
 
@@ -89,17 +89,17 @@ struct Split {
 }
 
 impl Members {
-    pub(super) fn open(config: &Config, registry: &Registry) -> Result<(Self, Owners), Error> {
+    pub(super) fn open(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Owners), Error> {
         let families = Families::new(registry).map_err(|error| Error::Metrics(error.to_string()))?;
         let host = cuda::HostMemory::default();
         let gpus = match config.backend {
             BackendChoice::Cpu => Vec::new(),
-            BackendChoice::Auto => cuda::open(config, &families, &host).unwrap_or_else(|absence| {
+            BackendChoice::Auto => cuda::open(config, workload, &families, &host).unwrap_or_else(|absence| {
                 absence.tell();
                 Vec::new()
             }),
             BackendChoice::Cuda | BackendChoice::Hybrid => {
-                cuda::open(config, &families, &host).map_err(|absence| absence.into_error(config.backend))?
+                cuda::open(config, workload, &families, &host).map_err(|absence| absence.into_error(config.backend))?
             }
         };
         let is_hybrid = config.backend == BackendChoice::Hybrid;

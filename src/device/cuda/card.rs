@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
-use super::driver::{Buffer, Context, Fault, Function, Module};
+use super::driver::{Buffer, Context, Fault, Function, Module, Texture};
 use super::image::Image;
 use crate::device::Field;
 use crate::device::abi;
@@ -21,6 +21,8 @@ pub(super) struct Card {
     pub(super) capability: u32,
     /// Dynamic shared memory that a thread block may have.
     pub(super) shared_bytes: u32,
+    /// Dropped before what it is over.
+    texture: Texture,
     tables: Buffer,
     modules: RefCell<HashMap<Image, Module>>,
     functions: RefCell<HashMap<(&'static str, u32), Function>>,
@@ -36,11 +38,13 @@ impl Card {
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let tables = Buffer::new(&context, size_of::<abi::Tables>())?;
         tables.write(bytes_of(&*abi::Tables::of(field)))?;
+        let texture = Texture::over(&context, &tables, TEXTURE_BYTES)?;
         Ok(Self {
             name: context.name()?,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             capability: 10 * major + minor,
             shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            texture,
             tables,
             modules: RefCell::default(),
             functions: RefCell::default(),
@@ -51,6 +55,11 @@ impl Card {
     /// Address of the field's tables.
     pub(super) fn tables(&self) -> u64 {
         self.tables.address()
+    }
+
+    /// The tables of logarithms, powers and products as a texture.
+    pub(super) fn texture(&self) -> u64 {
+        self.texture.handle()
     }
 
     /// A kernel, loaded at the first call.
@@ -74,3 +83,6 @@ pub(super) fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` promises that every byte is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
+
+/// Logarithms, powers and products: the beginning of the tables.
+const TEXTURE_BYTES: usize = 256 + 512 + 65_536;

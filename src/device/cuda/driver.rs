@@ -4,7 +4,8 @@
 //! write-combined, whose reads of it do not always wait, and whose buffers record events that nobody here asks for. What may be
 //! called is decided in one place: a [`Context`] exists only if the driver's library is there.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::Arc;
@@ -32,11 +33,15 @@ impl From<Fault> for Error {
     }
 }
 
-impl From<DriverError> for Fault {
-    fn from(error: DriverError) -> Self {
-        let text =
-            |text: Result<&std::ffi::CStr, DriverError>| text.map_or(String::new(), |text| text.to_string_lossy().into_owned());
-        Self::Driver(format!("{} ({})", text(error.error_string()), text(error.error_name())))
+/// Says which call of the driver failed.
+pub(super) trait Named<T> {
+    fn named(self, call: &str) -> Result<T, Fault>;
+}
+
+impl<T> Named<T> for Result<T, DriverError> {
+    fn named(self, call: &str) -> Result<T, Fault> {
+        let text = |text: Result<&CStr, DriverError>| text.map_or(String::new(), |text| text.to_string_lossy().into_owned());
+        self.map_err(|error| Fault::Driver(format!("{call}: {} ({})", text(error.error_string()), text(error.error_name()))))
     }
 }
 
@@ -64,10 +69,10 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Retains the context of the GPU with this number and makes it current. The driver's library must be there (`probe`).
     pub(super) fn open(ordinal: u16) -> Result<Arc<Self>, Fault> {
-        result::init()?;
-        let device = result::device::get(ordinal.into())?;
+        result::init().named("cuInit")?;
+        let device = result::device::get(ordinal.into()).named("cuDeviceGet")?;
         // SAFETY: the device was given by the driver; the context is released in `drop`.
-        let context = unsafe { result::primary_ctx::retain(device) }?;
+        let context = unsafe { result::primary_ctx::retain(device) }.named("cuDevicePrimaryCtxRetain")?;
         let context = Arc::new(Self { device, context });
         context.bind()?;
         Ok(context)
@@ -76,23 +81,23 @@ impl Context {
     /// Makes it current on this thread.
     pub(super) fn bind(&self) -> Result<(), Fault> {
         // SAFETY: the context is retained while `self` lives.
-        Ok(unsafe { result::ctx::set_current(self.context) }?)
+        unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
     }
 
     /// The name that the vendor gives the card.
     pub(super) fn name(&self) -> Result<String, Fault> {
-        Ok(result::device::get_name(self.device)?)
+        result::device::get_name(self.device).named("cuDeviceGetName")
     }
 
     pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
         // SAFETY: the device was given by the driver.
-        let value = unsafe { result::device::get_attribute(self.device, attribute) }?;
+        let value = unsafe { result::device::get_attribute(self.device, attribute) }.named("cuDeviceGetAttribute")?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
     /// Bytes that are free and bytes in all, of the context that is current.
     pub(super) fn memory() -> Result<(u64, u64), Fault> {
-        let (free, total) = result::mem_get_info()?;
+        let (free, total) = result::mem_get_info().named("cuMemGetInfo")?;
         Ok((free as u64, total as u64))
     }
 }
@@ -116,20 +121,21 @@ unsafe impl Send for Stream {}
 
 impl Stream {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).named("cuStreamCreate")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
     /// Waits until everything in it is done.
     pub(super) fn synchronize(&self) -> Result<(), Fault> {
         // SAFETY: the stream is destroyed in `drop` only.
-        Ok(unsafe { result::stream::synchronize(self.raw) }?)
+        unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
 
     /// What comes after this waits for the event.
     pub(super) fn wait(&self, event: &Event) -> Result<(), Fault> {
         // SAFETY: both are destroyed in `drop` only.
-        Ok(unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }?)
+        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+            .named("cuStreamWaitEvent")
     }
 }
 
@@ -152,13 +158,13 @@ unsafe impl Send for Event {}
 
 impl Event {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
     pub(super) fn record(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both are destroyed in `drop` only.
-        Ok(unsafe { result::event::record(self.raw, stream.raw) }?)
+        unsafe { result::event::record(self.raw, stream.raw) }.named("cuEventRecord")
     }
 
     /// Whether the stream has come past it.
@@ -167,14 +173,14 @@ impl Event {
         match unsafe { result::event::query(self.raw) } {
             Ok(()) => Ok(true),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error).named("cuEventQuery"),
         }
     }
 
     /// Time between two events that are both done.
     pub(super) fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
         // SAFETY: both are destroyed in `drop` only.
-        let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }?;
+        let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }.named("cuEventElapsedTime")?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 }
@@ -220,7 +226,7 @@ impl Buffer {
     pub(super) fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
-        Ok(unsafe { result::memcpy_htod_sync(self.address, bytes) }?)
+        unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")
     }
 }
 
@@ -235,7 +241,58 @@ impl Drop for Buffer {
 pub(super) fn out_of_memory(error: DriverError, len: usize) -> Fault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::Memory(len as u64),
-        _ => error.into(),
+        _ => Fault::Driver(format!("allocating {len} bytes: {error}")),
+    }
+}
+
+/// Device memory read as a texture of bytes.
+#[derive(Debug)]
+pub(in crate::device) struct Texture {
+    raw: sys::CUtexObject,
+    _context: Arc<Context>,
+}
+
+// SAFETY: a number.
+unsafe impl Send for Texture {}
+
+impl Texture {
+    /// Over the first `len` bytes of a buffer, which outlives it.
+    pub(super) fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
+        assert!(len <= buffer.len, "a texture of {len} bytes over a buffer of {}", buffer.len);
+        let linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
+            devPtr: buffer.address,
+            format: sys::CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8,
+            numChannels: 1,
+            sizeInBytes: len,
+        };
+        // SAFETY: both descriptions are C structures in which zero is a value of every field.
+        let (mut resource, mut texture) = unsafe {
+            (
+                MaybeUninit::<sys::CUDA_RESOURCE_DESC>::zeroed().assume_init(),
+                MaybeUninit::<sys::CUDA_TEXTURE_DESC>::zeroed().assume_init(),
+            )
+        };
+        resource.resType = sys::CUresourcetype::CU_RESOURCE_TYPE_LINEAR;
+        resource.res.linear = linear;
+        texture.flags = sys::CU_TRSF_READ_AS_INTEGER;
+        let mut raw = 0;
+        // SAFETY: the descriptions are complete, and there is no view.
+        unsafe { sys::cuTexObjectCreate(&raw mut raw, &raw const resource, &raw const texture, ptr::null()) }
+            .result()
+            .named("cuTexObjectCreate")?;
+        Ok(Self { raw, _context: Arc::clone(context) })
+    }
+
+    /// What a kernel is given.
+    pub(super) fn handle(&self) -> u64 {
+        self.raw
+    }
+}
+
+impl Drop for Texture {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { sys::cuTexObjectDestroy(self.raw) }.result();
     }
 }
 
@@ -309,9 +366,10 @@ impl Pool {
         let mut keep = u64::MAX;
         // SAFETY: the device was given by the driver, and the attribute is a 64-bit number.
         unsafe {
-            let pool = result::device::get_default_mem_pool(context.device)?;
+            let pool = result::device::get_default_mem_pool(context.device).named("cuDeviceGetDefaultMemPool")?;
             let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            result::mem_pool::set_attribute(pool, threshold, ptr::from_mut(&mut keep).cast::<c_void>())?;
+            result::mem_pool::set_attribute(pool, threshold, ptr::from_mut(&mut keep).cast::<c_void>())
+                .named("cuMemPoolSetAttribute")?;
         }
         Ok(Self { stream: Stream::new(context)? })
     }
@@ -327,7 +385,7 @@ impl Pool {
     /// Gives a piece back. Nothing that uses it is under way.
     pub(super) fn free(&self, piece: Piece) -> Result<(), Fault> {
         // SAFETY: it came from `take`, and pieces are neither copied nor freed twice.
-        Ok(unsafe { result::free_async(piece.address, self.stream.raw) }?)
+        unsafe { result::free_async(piece.address, self.stream.raw) }.named("cuMemFreeAsync")
     }
 }
 
@@ -341,9 +399,9 @@ pub(in crate::device) struct Module {
 // SAFETY: like contexts.
 unsafe impl Send for Module {}
 
-/// A kernel of a loaded module.
+/// A kernel of a loaded module, and its name.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::device) struct Function(pub(super) sys::CUfunction);
+pub(in crate::device) struct Function(pub(super) sys::CUfunction, pub(super) &'static str);
 
 // SAFETY: like contexts.
 unsafe impl Send for Function {}
@@ -352,23 +410,22 @@ impl Module {
     /// Loads a fatbin. The driver takes the machine code for this card, or compiles the PTX in it.
     pub(super) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
         // SAFETY: a complete image, embedded at compile time; the driver copies it.
-        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
+        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.named("cuModuleLoadData")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
     /// Finds a kernel and lets it have this much dynamic shared memory.
-    pub(super) fn function(&self, name: &str, shared_bytes: u32) -> Result<Function, Fault> {
+    pub(super) fn function(&self, name: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
         let text = CString::new(name).expect("names of kernels have no zeros");
         // SAFETY: the module is loaded.
-        let function = unsafe { result::module::get_function(self.raw, text) }
-            .map_err(|error| Fault::Driver(format!("kernel {name}: {}", Fault::from(error))))?;
+        let function = unsafe { result::module::get_function(self.raw, text) }.named(name)?;
         if shared_bytes > SHARED_WITHOUT_ASKING {
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = i32::try_from(shared_bytes).expect("less than a megabyte");
             // SAFETY: the function was found in a loaded module.
-            unsafe { result::function::set_function_attribute(function, attribute, bytes) }?;
+            unsafe { result::function::set_function_attribute(function, attribute, bytes) }.named("cuFuncSetAttribute")?;
         }
-        Ok(Function(function))
+        Ok(Function(function, name))
     }
 }
 

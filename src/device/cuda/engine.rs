@@ -8,7 +8,7 @@
 //! A fault of the driver ends everything under way: what had been begun is waited for as far as that is possible, every batch
 //! comes back with [`Error::Lost`], and so does everything that is asked later.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::card::{Card, bytes_of};
@@ -18,7 +18,7 @@ use super::image::Image;
 use super::kernels::{COPY_THREADS, Combine, Demand, ROWS_THREADS, Variant};
 use super::lane::Lane;
 use super::launch::{self, Grid};
-use super::loader::{Loader, Segment};
+use super::loader::Loader;
 use super::plan::{self, Cursor, Limits, Piece, Run, Way};
 use crate::device::Error;
 use crate::device::abi;
@@ -28,16 +28,13 @@ use crate::gf::Rows;
 /// A GPU that holds segments and combines their blocks.
 pub(super) struct Engine {
     combine: &'static Combine,
-    segments: HashMap<ResidentId, Segment>,
     batches: VecDeque<Running>,
     /// Number of the batch at the front.
     first_batch: u64,
     active: Vec<Active>,
     idle: Vec<Lane>,
     loader: Loader,
-    loading: Option<ResidentId>,
     load_fault: Option<Fault>,
-    texture: Option<u64>,
     host: HostMemory,
     counts: Counts,
     lost: Option<String>,
@@ -56,7 +53,8 @@ struct Running {
 
 /// A launch under way.
 struct Active {
-    lane: Lane,
+    /// Taken out when it is done.
+    lane: Option<Lane>,
     batch: u64,
     pieces: Vec<Piece>,
     way: Way,
@@ -65,19 +63,16 @@ struct Active {
 
 impl Engine {
     /// Everything that a run needs in device memory beside segments is allocated here.
-    pub(super) fn new(card: Card, combine: &'static Combine, texture: Option<u64>, host: HostMemory) -> Result<Self, Fault> {
+    pub(super) fn new(card: Card, combine: &'static Combine, host: HostMemory) -> Result<Self, Fault> {
         let lanes = (0..LANES).map(|_| Lane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
         let engine = Self {
             combine,
-            segments: HashMap::new(),
             batches: VecDeque::new(),
             first_batch: 0,
             active: Vec::with_capacity(LANES),
             idle: lanes.collect::<Result<_, _>>()?,
             loader: Loader::new(&card, combine.form)?,
-            loading: None,
             load_fault: None,
-            texture,
             host,
             counts: Counts::default(),
             lost: None,
@@ -86,6 +81,11 @@ impl Engine {
         engine.card.function(Image::Rows, "nc_rows", 0)?;
         engine.card.function(Image::Forms, "nc_copy_to_slots", 0)?;
         Ok(engine)
+    }
+
+    /// Gives the card back, with nothing of this engine on it.
+    pub(super) fn into_card(self) -> Card {
+        self.card
     }
 
     fn limits(&self) -> Limits {
@@ -97,7 +97,7 @@ impl Engine {
     fn advance(&mut self) -> Result<(), Fault> {
         let mut index = 0;
         while index < self.active.len() {
-            if self.active[index].lane.is_done()? {
+            if self.active[index].lane.as_ref().map_or(Ok(true), Lane::is_done)? {
                 let active = self.active.swap_remove(index);
                 self.retire(active)?;
             } else {
@@ -116,8 +116,9 @@ impl Engine {
     }
 
     /// Books a launch that is done, and brings its blocks to slots that the device could not reach.
-    fn retire(&mut self, active: Active) -> Result<(), Fault> {
-        let Active { lane, batch, pieces, way, bytes } = active;
+    fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
+        let Some(lane) = active.lane.take() else { return Ok(()) };
+        let Active { batch, way, bytes, .. } = active;
         let (kernel, copy) = lane.times()?;
         self.counts.kernel += kernel;
         match way {
@@ -132,7 +133,7 @@ impl Engine {
         running.launches -= 1;
         if way == Way::Bounce {
             let mut rest = lane.bounced();
-            for piece in &pieces {
+            for piece in &active.pieces {
                 let work = &mut running.batch[piece.work];
                 let (k, offset) = (work.block_bytes(), work.out_offset);
                 for slot in &mut work.out[piece.slots.clone()] {
@@ -152,7 +153,7 @@ impl Engine {
         let batch = self.first_batch + index as u64;
         let (way, bytes) = self.begin(&mut lane, index, &pieces)?;
         self.batches[index].launches += 1;
-        self.active.push(Active { lane, batch, pieces, way, bytes });
+        self.active.push(Active { lane: Some(lane), batch, pieces, way, bytes });
         Ok(())
     }
 
@@ -210,7 +211,7 @@ impl Engine {
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
         for (piece, runs) in pieces.iter().zip(runs) {
             let work = &works[piece.work];
-            let segment = &self.segments[&work.id];
+            let segment = self.loader.segment(work.id).expect("a batch is not begun without its segments");
             let (n, k) = (u32::from(work.generation.n), work.generation.block_bytes);
             let pitch = work.n().next_multiple_of(abi::ROW_ALIGN) * self.combine.row_form.bytes();
             let mut first = work.first_row + piece.slots.start;
@@ -285,8 +286,9 @@ impl Engine {
         let function = self.card.function(self.combine.image, variant.entry, variant.shared_bytes)?;
         let blocks = tasks.units.min(self.card.sms * variant.blocks_per_sm).max(1);
         let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
+        let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them before the batch has ended.
-        unsafe { launch::tasks(function, grid, &launch, self.card.tables(), self.texture, &lane.stream) }
+        unsafe { launch::tasks(function, grid, &launch, self.card.tables(), texture, &lane.stream) }
     }
 
     /// Begins to bring the blocks to their slots.
@@ -336,14 +338,10 @@ impl Engine {
     /// Gives everything up: nothing works any more.
     fn lose(&mut self, fault: &Fault) {
         let reason = fault.to_string();
-        for active in &self.active {
-            // A driver that has failed says so again; one that has not stops writing to slots here.
-            let _ = active.lane.stream.synchronize();
-        }
-        while let Some(Active { batch, lane, .. }) = self.active.pop() {
-            let index = usize::try_from(batch - self.first_batch).expect("few batches are under way");
+        for active in std::mem::take(&mut self.active) {
+            let index = usize::try_from(active.batch - self.first_batch).expect("few batches are under way");
             self.batches[index].launches -= 1;
-            self.idle.push(lane);
+            // Dropped here, which waits: a driver that has failed says so again, one that has not stops writing to slots.
         }
         for running in &mut self.batches {
             running.error.get_or_insert_with(|| Error::Lost(reason.clone()));
@@ -408,7 +406,6 @@ impl Backend for Engine {
     }
 
     fn load(&mut self, load: Loading) {
-        self.loading = Some(load.id);
         self.load_fault = match &self.lost {
             Some(reason) => Some(Fault::Driver(reason.clone())),
             None => self.loader.begin(load).err(),
@@ -422,12 +419,7 @@ impl Backend for Engine {
         };
         match result {
             Ok(None) => None,
-            Ok(Some(segment)) => {
-                let id = self.loading.take().expect("a segment that arrives was asked for");
-                let bytes = segment.bytes();
-                self.segments.insert(id, segment);
-                Some(Ok(bytes))
-            }
+            Ok(Some(bytes)) => Some(Ok(bytes)),
             Err(fault) => {
                 self.loader.abandon();
                 if let Fault::Driver(_) = &fault {
@@ -439,7 +431,7 @@ impl Backend for Engine {
     }
 
     fn start(&mut self, batch: Vec<Work>) {
-        let is_known = batch.iter().all(|work| self.segments.contains_key(&work.id));
+        let is_known = batch.iter().all(|work| self.loader.segment(work.id).is_some());
         let error = match &self.lost {
             Some(reason) => Some(Error::Lost(reason.clone())),
             None => (!is_known).then_some(Error::Stale),
@@ -463,9 +455,7 @@ impl Backend for Engine {
     }
 
     fn release(&mut self, id: ResidentId) {
-        if let Some(segment) = self.segments.remove(&id)
-            && let Err(fault) = self.loader.free(segment)
-        {
+        if let Err(fault) = self.loader.free(id) {
             self.lose(&fault);
         }
     }
@@ -480,11 +470,11 @@ impl Backend for Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Active {
     fn drop(&mut self) {
-        for active in &self.active {
-            // Slots and buffers must not be written to after they are given back.
-            let _ = active.lane.stream.synchronize();
+        // Slots and buffers must not be written to after they are given back. If it is done, or the driver has failed, this is short.
+        if let Some(lane) = &self.lane {
+            let _ = lane.stream.synchronize();
         }
     }
 }

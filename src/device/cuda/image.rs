@@ -42,6 +42,12 @@ macro_rules! images {
 images! {
     Rows = "rows",
     Forms = "forms",
+    Table = "table",
+    Tensor = "tensor",
+    Ladder = "ladder",
+    Tiled = "tiled",
+    Invert = "invert",
+    Decode = "decode",
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{result, sys};
 
 use super::card::Card;
-use super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
+use super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
 use super::plan::Run;
 
 /// A stream with its memory. Used again when what was begun on it is done.
@@ -66,7 +66,8 @@ impl Lane {
         }
         // SAFETY: both buffers live as long as the lane, whose work is waited for before it is dropped, and nothing writes to the
         // host's side before the lane is used again.
-        Ok(unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }?)
+        unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }
+            .named("cuMemcpyHtoDAsync")
     }
 
     /// Marks the end of the kernels.
@@ -113,7 +114,7 @@ impl Lane {
             Height: run.count,
         };
         // SAFETY: the source is inside `out`, the destination is the caller's promise.
-        Ok(unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream.raw) }.result()?)
+        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream.raw) }.result().named("cuMemcpy2DAsync")
     }
 
     /// Copies the first `bytes` bytes of the lane's blocks to memory of its own.
@@ -123,7 +124,7 @@ impl Lane {
         }
         let bounce = self.bounce.as_mut().expect("it was made a line ago");
         // SAFETY: both live as long as the lane, and nobody reads before the stream is done.
-        Ok(unsafe { result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw) }?)
+        unsafe { result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw) }.named("cuMemcpyDtoHAsync")
     }
 
     /// What was copied there.

@@ -8,7 +8,7 @@ use std::ptr;
 
 use cudarc::driver::result;
 
-use super::driver::{Address, Fault, Function, Stream};
+use super::driver::{Address, Fault, Function, Named, Stream};
 use crate::device::abi;
 
 /// Blocks in the three directions, threads of a block, dynamic shared memory of a block.
@@ -125,5 +125,6 @@ fn argument<T>(value: &T) -> *mut c_void {
 /// The arguments are what the kernel's source declares, and the callers' conditions hold.
 unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
     // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
-    Ok(unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }?)
+    unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }
+        .named(function.1)
 }

@@ -1,16 +1,16 @@
 //! Segments on their way to the device: a megabyte at a time through two pinned buffers, then a kernel that puts every
 //! generation into the form of the run.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use cudarc::driver::result;
 
 use super::card::{Card, bytes_of};
-use super::driver::{Address, Event, Fault, Piece, Pinned, Pool, Stream};
+use super::driver::{Address, Event, Fault, Named, Piece, Pinned, Pool, Stream};
 use super::kernels::Form;
 use super::launch::{self, Grid};
 use crate::device::abi;
-use crate::device::backend::{Loading, Share};
+use crate::device::backend::{Loading, ResidentId, Share};
 use crate::object::Generation;
 
 /// Brings segments in, one at a time.
@@ -22,6 +22,7 @@ pub(super) struct Loader {
     staging: [(Pinned, Event); 2],
     done: Event,
     current: Option<Current>,
+    segments: HashMap<ResidentId, Segment>,
 }
 
 /// A segment in its form.
@@ -33,11 +34,6 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Bytes of device memory that it takes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.piece.len as u64
-    }
-
     /// Where a generation that belongs to the share is.
     pub(super) fn address(&self, generation: u32) -> Address {
         self.addresses[(generation / self.share.of) as usize]
@@ -68,7 +64,15 @@ impl Loader {
             Ok::<_, Fault>((Pinned::new(context, STAGING_BYTES)?, event))
         };
         let staging = [buffer()?, buffer()?];
-        Ok(Self { form, pool: Pool::new(context)?, stream, staging, done: Event::new(context)?, current: None })
+        Ok(Self {
+            form,
+            pool: Pool::new(context)?,
+            stream,
+            staging,
+            done: Event::new(context)?,
+            current: None,
+            segments: HashMap::new(),
+        })
     }
 
     /// Begins to bring a segment in.
@@ -97,8 +101,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Moves the segment under way on; gives it when it is in its form.
-    pub(super) fn advance(&mut self, card: &Card) -> Result<Option<Segment>, Fault> {
+    /// Moves the segment under way on; the bytes that it takes, when it is in its form.
+    pub(super) fn advance(&mut self, card: &Card) -> Result<Option<u64>, Fault> {
         let Some(current) = &mut self.current else { return Ok(None) };
         if current.tasks.is_none() {
             let (buffer, event) = &mut self.staging[current.turn];
@@ -116,10 +120,17 @@ impl Loader {
         if !self.done.is_done()? {
             return Ok(None);
         }
-        let Some(Current { segment, raw, tasks, .. }) = self.current.take() else { return Ok(None) };
+        let Some(Current { load, segment, raw, tasks, .. }) = self.current.take() else { return Ok(None) };
         self.pool.free(raw)?;
         tasks.map_or(Ok(()), |tasks| self.pool.free(tasks))?;
-        Ok(Some(segment))
+        let bytes = segment.piece.len as u64;
+        self.segments.insert(load.id, segment);
+        Ok(Some(bytes))
+    }
+
+    /// A segment that has been brought in.
+    pub(super) fn segment(&self, id: ResidentId) -> Option<&Segment> {
+        self.segments.get(&id)
     }
 
     /// Gives the segment under way up.
@@ -134,8 +145,18 @@ impl Loader {
     }
 
     /// Frees a segment that nothing under way uses.
-    pub(super) fn free(&self, segment: Segment) -> Result<(), Fault> {
-        self.pool.free(segment.piece)
+    pub(super) fn free(&mut self, id: ResidentId) -> Result<(), Fault> {
+        self.segments.remove(&id).map_or(Ok(()), |segment| self.pool.free(segment.piece))
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.abandon();
+        for segment in std::mem::take(&mut self.segments).into_values() {
+            // What cannot be freed goes with the process.
+            let _ = self.pool.free(segment.piece);
+        }
     }
 }
 
@@ -149,7 +170,7 @@ impl Current {
             // SAFETY: the destination is inside `raw`; the buffer is not touched before its event is done.
             unsafe {
                 let address = self.raw.address + offset as u64;
-                result::memcpy_htod_async(address, &buffer[filled..filled + count], stream.raw)?;
+                result::memcpy_htod_async(address, &buffer[filled..filled + count], stream.raw).named("cuMemcpyHtoDAsync")?;
             }
             filled = (filled + count).next_multiple_of(RAW_ALIGN).min(buffer.len());
             if count < range.len() {
@@ -178,7 +199,7 @@ impl Current {
         let function = card.function(image, entry, 0)?;
         let piece = pool.take(tasks.len().max(1))?;
         // SAFETY: the piece is as long as the tasks; the call returns when they have been read.
-        unsafe { result::memcpy_htod_sync(piece.address, &tasks) }?;
+        unsafe { result::memcpy_htod_sync(piece.address, &tasks) }.named("cuMemcpyHtoD")?;
         let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));
         let blocks = u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX);
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {

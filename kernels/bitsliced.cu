@@ -1,0 +1,264 @@
+// Bit-sliced encoding: Four Russians over bit planes.
+#include "nc_common.cuh"
+
+namespace {
+
+const nc_u32 CONSUMERS = 16, PRODUCERS = 4;          // warps
+const nc_u32 UNIT_ROWS = NC_BITSLICED_UNIT_ROWS;     // of all consumers: a unit is one row a warp
+const nc_u32 UNIT_BYTES = NC_BITSLICED_UNIT_BYTES;   // 32 lanes of 32 positions
+const nc_u32 PASS_UNITS = 8;                         // units whose rows share one table
+const nc_u32 CHUNK = 16;                             // sources whose coefficients are spread at a time
+const nc_u32 SPREAD = CHUNK * PASS_UNITS * 2;         // bytes of a warp's spread coefficients
+const nc_u32 ALL = 32 * (CONSUMERS + PRODUCERS);
+
+__device__ __forceinline__ nc_u32 shared_address(const void *pointer) {
+    nc_u64 address;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(pointer));
+    return (nc_u32)address;
+}
+__device__ __forceinline__ nc_u32 load32(nc_u32 address) {
+    nc_u32 value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address));
+    return value;
+}
+__device__ __forceinline__ nc_u32 load32_odd(nc_u32 address) {
+    nc_u32 value;
+    asm volatile("ld.shared.u32 %0, [%1 + 128];" : "=r"(value) : "r"(address));
+    return value;
+}
+__device__ __forceinline__ nc_u32 load16(nc_u32 address) {
+    nc_u32 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=r"(value) : "r"(address));
+    return value;
+}
+__device__ __forceinline__ uint4 load128(nc_u32 address) {
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address));
+    return value;
+}
+__device__ __forceinline__ void store32(nc_u32 address, nc_u32 value) {
+    asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store16(nc_u32 address, nc_u32 value) {
+    asm volatile("st.shared.u16 [%0], %1;" :: "r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void barrier_sync(nc_u32 id) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
+__device__ __forceinline__ void barrier_arrive(nc_u32 id) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
+
+const nc_u32 FULL = 1, EMPTY = 3; // named barriers, two of each
+
+template <int STEP, nc_u32 LOW> __device__ __forceinline__ void swap_bits(nc_u32 (&words)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (i & STEP) continue;
+        const nc_u32 a = words[i], b = words[i + STEP];
+        words[i] = (a & LOW) | ((b << STEP) & ~LOW);
+        words[i + STEP] = ((a >> STEP) & LOW) | (b & ~LOW);
+    }
+}
+
+// Eight words as planes <-> eight words of bytes: bit j of byte b of word i changes place with bit i of byte b of word j.
+__device__ __forceinline__ void transpose(nc_u32 (&words)[8]) {
+    swap_bits<4, 0x0F0F0F0Fu>(words);
+    swap_bits<2, 0x33333333u>(words);
+    swap_bits<1, 0x55555555u>(words);
+}
+
+// Bit m is the top bit of c x^m, m = 0 to 14.
+__device__ __forceinline__ nc_u32 tops(nc_u32 c, nc_u32 polynomial) {
+    nc_u32 bits = 0;
+#pragma unroll
+    for (int m = 0; m < 15; m++) {
+        bits |= (c >> 7 & 1) << m;
+        c = c << 1 ^ (c & 128 ? polynomial : 0);
+    }
+    return bits;
+}
+
+// From the top bits of z, z x, ..., z x^7 to the bits of z, in place. The top bit of z x^i is the sum of z_b t_(b + i), where
+// t_m = top bit of x^m is 0 below m = 7 and 1 at 7: so bit 7 - i follows from the higher ones.
+__device__ __forceinline__ void to_planes(nc_u32 (&words)[8], nc_u32 polynomial) {
+    const nc_u32 t = tops(1, polynomial);
+    nc_u32 z[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        z[7 - i] = words[i];
+#pragma unroll
+        for (int b = 8 - i; b < 8; b++) z[7 - i] ^= z[b] & (0 - (t >> (b + i) & 1));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) words[i] = z[i];
+}
+
+// What one pass of a block works on. Producers and consumers walk through the same passes.
+struct Pass {
+    const nc_task *task;
+    nc_u32 first_row, column, units, pairs;
+};
+
+__device__ __forceinline__ Pass pass_at(const nc_launch &launch, nc_u32 unit, nc_u32 end) {
+    const nc_task *tasks = nc_tasks(launch);
+    Pass pass;
+    pass.task = tasks + nc_task_of_unit(tasks, launch.count, unit);
+    const nc_u32 local = unit - pass.task->first_unit;
+    const nc_u32 high = (pass.task->rows + UNIT_ROWS - 1) / UNIT_ROWS;
+    pass.column = local / high;
+    const nc_u32 group = local - pass.column * high;
+    pass.first_row = group * UNIT_ROWS;
+    pass.units = min(min(PASS_UNITS, high - group), end - unit);
+    pass.pairs = (pass.task->n + 1) / 2;
+    return pass;
+}
+
+__device__ __forceinline__ void load_planes(nc_u32 (&planes)[8], const Pass &pass, nc_u32 source, nc_u32 lane) {
+    const nc_u32 n = pass.task->n;
+    const nc_u32 *words = reinterpret_cast<const nc_u32 *>(pass.task->source) + ((nc_u64)pass.column * n + source) * 256 + lane;
+#pragma unroll
+    for (int i = 0; i < 8; i++) planes[i] = source < n ? __ldg(words + i * 32) : 0;
+}
+
+// Half of the table of one source: all sums of its planes 0 to 6, with plane 7 or without.
+__device__ __forceinline__ void build(nc_u32 table, const nc_u32 (&planes)[8], nc_u32 half) {
+    nc_u32 low[16];
+    low[0] = half ? planes[7] : 0;
+#pragma unroll
+    for (int i = 1; i < 16; i++) low[i] = low[i & (i - 1)] ^ planes[i & 1 ? 0 : i & 2 ? 1 : i & 4 ? 2 : 3];
+    table += half * 128 * 256;
+#pragma unroll
+    for (int high = 0; high < 8; high++) {
+        const nc_u32 sum = (high & 1 ? planes[4] : 0) ^ (high & 2 ? planes[5] : 0) ^ (high & 4 ? planes[6] : 0);
+#pragma unroll
+        for (int i = 0; i < 16; i++) store32(table + (high * 16 + i) * 256, low[i] ^ sum);
+    }
+}
+
+template <int ROWS>
+__device__ __forceinline__ void consume(const Pass &pass, nc_u32 turn, nc_u32 tables, nc_u32 windows, nc_u32 polynomial, nc_u32 spread, nc_u32 warp, nc_u32 lane) {
+    const nc_task &task = *pass.task;
+    const nc_u32 row = pass.first_row + warp * ROWS, pitch = nc_row_pitch(task.n);
+    // Lane 4 r + q spreads coefficients 4 q to 4 q + 3 of row r of each chunk.
+    const bool mine = lane / 4 < ROWS && row + lane / 4 < task.rows;
+    const nc_u8 *coefficients = reinterpret_cast<const nc_u8 *>(task.coefficients) + (nc_u64)(mine ? row + lane / 4 : 0) * pitch + lane % 4 * 4;
+    nc_u32 accumulators[ROWS][8];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) accumulators[r][i] = 0;
+
+    nc_u32 four = mine ? *reinterpret_cast<const nc_u32 *>(coefficients) : 0;
+    for (nc_u32 chunk = 0; chunk < pass.pairs; chunk += CHUNK / 2) {
+        __syncwarp();
+        {
+            const nc_u32 a = load16(windows + (four & 255) * 2) | load16(windows + (four >> 8 & 255) * 2) << 16;
+            const nc_u32 b = load16(windows + (four >> 16 & 255) * 2) | load16(windows + (four >> 24) * 2) << 16;
+            store32(spread + lane % 4 * 64 + lane / 4 * 4, a);
+            store32(spread + lane % 4 * 64 + lane / 4 * 4 + 32, b);
+        }
+        __syncwarp();
+        coefficients += CHUNK;
+        if (mine && chunk + CHUNK / 2 < pass.pairs) four = *reinterpret_cast<const nc_u32 *>(coefficients);
+        const nc_u32 pairs = min(pass.pairs - chunk, CHUNK / 2);
+#pragma unroll 1
+        for (nc_u32 pair = 0; pair < pairs; pair++, turn++) {
+            const nc_u32 base = tables + (turn & 1) * 65536 + lane * 4;
+            barrier_sync(FULL + (turn & 1));
+            nc_u32 windows_of[8];
+            {
+                const uint4 w = load128(spread + pair * 32);
+                windows_of[0] = w.x, windows_of[1] = w.y, windows_of[2] = w.z, windows_of[3] = w.w;
+            }
+            if (ROWS > 4) {
+                const uint4 w = load128(spread + pair * 32 + 16);
+                windows_of[4] = w.x, windows_of[5] = w.y, windows_of[6] = w.z, windows_of[7] = w.w;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const nc_u32 window = i ? windows_of[r] << (8 - i) : windows_of[r];
+                    accumulators[r][i] ^= load32(__byte_perm(window, base, i ? 0x7614 : 0x7604)) ^ load32_odd(__byte_perm(window, base, i ? 0x7634 : 0x7624));
+                }
+            }
+            barrier_arrive(EMPTY + (turn & 1));
+        }
+    }
+
+    const nc_u32 offset = pass.column * UNIT_BYTES + lane * 16;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        to_planes(accumulators[r], polynomial);
+        transpose(accumulators[r]);
+        if (row + r >= task.rows) continue;
+        nc_u8 *out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)(row + r) * task.out_pitch + offset;
+        const nc_u32(&w)[8] = accumulators[r];
+        if (offset < task.k) *reinterpret_cast<uint4 *>(out) = make_uint4(w[0], w[1], w[2], w[3]);
+        if (offset + 512 < task.k) *reinterpret_cast<uint4 *>(out + 512) = make_uint4(w[4], w[5], w[6], w[7]);
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(NC_BITSLICED_THREADS, 1)
+nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
+    extern __shared__ uint4 nc_shared[];
+    const nc_u32 start = shared_address(nc_shared);
+    const nc_u32 windows = start, spread = start + 512, table = (spread + CONSUMERS * SPREAD + 65535) & ~65535u;
+    const nc_u32 polynomial = tables->polynomial;
+    const nc_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (nc_u32 c = threadIdx.x; c < 256; c += ALL) store16(windows + c * 2, tops(c, polynomial));
+    __syncthreads();
+
+    const nc_u32 share = (launch.units + gridDim.x - 1) / gridDim.x;
+    nc_u32 unit = min(blockIdx.x * share, launch.units), turn = 0;
+    const nc_u32 end = min(unit + share, launch.units);
+    if (warp >= CONSUMERS) {
+        const nc_u32 odd = warp & 1, half = warp >> 1 & 1;
+        while (unit < end) {
+            const Pass pass = pass_at(launch, unit, end);
+            unit += pass.units;
+            nc_u32 planes[8];
+            load_planes(planes, pass, odd, lane);
+            for (nc_u32 pair = 0; pair < pass.pairs; pair++, turn++) {
+                if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
+                build(table + (turn & 1) * 65536 + odd * 128 + lane * 4, planes, half);
+                barrier_arrive(FULL + (turn & 1));
+                load_planes(planes, pass, 2 * pair + 2 + odd, lane);
+            }
+        }
+        for (nc_u32 last = 0; last < 2; last++, turn++)
+            if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
+    } else {
+        const nc_u32 mine = spread + warp * SPREAD;
+        while (unit < end) {
+            const Pass pass = pass_at(launch, unit, end);
+            unit += pass.units;
+            switch (pass.units) {
+            case 1: consume<1>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 2: consume<2>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 3: consume<3>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 4: consume<4>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 5: consume<5>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 6: consume<6>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            case 7: consume<7>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            default: consume<8>(pass, turn, table, windows, polynomial, mine, warp, lane); break;
+            }
+            turn += pass.pairs;
+        }
+    }
+}
+
+extern "C" __global__ void nc_form_planes(const nc_form_task *tasks, nc_u32 count, const nc_tables *) {
+    if (blockIdx.y >= count) return;
+    const nc_form_task task = tasks[blockIdx.y];
+    const nc_u64 items = (nc_u64)((task.k + NC_PLANES_BYTES - 1) / NC_PLANES_BYTES) * task.n * 32;
+    for (nc_u64 item = (nc_u64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += (nc_u64)gridDim.x * blockDim.x) {
+        const nc_u32 lane = (nc_u32)item % 32, block = (nc_u32)(item / 32), column = block / task.n, source = block - column * task.n;
+        const nc_u32 offset = column * NC_PLANES_BYTES + lane * 16;
+        const uint4 a = nc_raw16(task, source, offset), b = nc_raw16(task, source, offset + 512);
+        nc_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        transpose(words);
+        nc_u32 *out = reinterpret_cast<nc_u32 *>(task.out) + (nc_u64)block * 256 + lane;
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[i * 32] = words[i];
+    }
+}
