@@ -31,7 +31,6 @@ mod report;
 mod rounds;
 mod work;
 
-pub use oracle::Field;
 pub use paper::{Backend, Group, Papers};
 
 use operation::Operation;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use ncserverd::bench::{self, Field};
+use ncserverd::bench;
 use ncserverd::codec::Scheme;
 use ncserverd::config::{Sources, parse_override};
-use ncserverd::device::Threads;
+use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
 use ncserverd::offline::{Amount, Plan, Raw};
@@ -155,7 +155,7 @@ pub(crate) struct Paper {
     #[arg(long, value_name = "BACKEND", default_value = "all")]
     backend: BenchBackend,
     /// Field of the GPU's encode kernels: 0x11d, or Rijndael's 0x11b as in S2
-    #[arg(long, value_name = "POLYNOMIAL", default_value_t = Field::P11D)]
+    #[arg(long, value_name = "POLYNOMIAL", default_value = "0x11d", value_parser = parse_field)]
     field: Field,
     /// Draw every row into this directory, as SVG
     #[arg(long, value_name = "DIR")]
@@ -362,6 +362,14 @@ fn parse_stream(text: &str) -> Result<(String, String), String> {
     name_and_source
         .map(|(name, source)| (name.into(), source.into()))
         .ok_or_else(|| "expected a name, `=` and where it comes from".into())
+}
+
+fn parse_field(text: &str) -> Result<Field, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "0x11d" => Ok(Field::Standard),
+        "0x11b" => Ok(Field::Rijndael),
+        _ => Err("0x11d and 0x11b are known".into()),
+    }
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::machine::Machine;
-use super::oracle::Field;
 use super::rounds::Pace;
 use super::{Error, Options};
 use crate::bench::clock::Lap;
+use crate::device::Field;
 use crate::device::lab::{self, Lab};
 
 mod catalogue;
@@ -149,6 +149,7 @@ fn open(papers: &Papers, rows: &[&'static Row], out: &mut impl Write) -> Result<
         return Ok(Vec::new());
     }
     let most = rows.iter().flat_map(|row| row.sweeps).map(|sweep| sweep.gpus).max().unwrap_or(1);
+    let most = u16::try_from(most).expect("few GPUs");
     let mut labs = Vec::new();
     for gpu in 0..most {
         match lab::open(gpu) {
@@ -217,8 +218,8 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
     if papers.backend == Backend::Cuda {
         return Ok(Outcome::skipped("the CPU does not take part".into()));
     }
-    if settings.field != Field::P11D {
-        return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", Field::P11D)));
+    if settings.field != Field::Standard {
+        return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", field_name(Field::Standard))));
     }
     let run = cpu::prepare(case)?.ok_or_else(|| Error::Wrong { case: format!("{} {}", case.series, case.panel) })?;
     let (times, repeats) = settings.rounds(run);
@@ -259,11 +260,24 @@ impl Papers {
 }
 
 impl Settings {
+    /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
+    fn long_pace(&self) -> Pace {
+        Pace { round: self.pace.round * 5, ..self.pace }
+    }
+
     /// The rounds of one contender on the CPU, and how often a round repeats its work.
     fn rounds(&self, mut run: Run) -> (Vec<Duration>, u32) {
         let runner = |repeats: u32| Lap { cpu: Duration::ZERO, wall: run(repeats) };
         let laps = self.pace.run(&mut [runner]).pop().expect("one runner");
         (laps.laps.into_iter().map(|lap| lap.wall).collect(), laps.repeats)
+    }
+}
+
+/// By its polynomial.
+const fn field_name(field: Field) -> &'static str {
+    match field {
+        Field::Standard => "0x11d",
+        Field::Rijndael => "0x11b",
     }
 }
 

@@ -131,8 +131,9 @@ impl Plain for Tables {}
 impl Plain for u64 {}
 
 /// A field of 256 elements, by its polynomial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Field {
+    #[default]
     /// 0x11D with the generator 2: what travels.
     Standard,
     /// 0x11B with the generator 3, Rijndael's, in which one of the papers measures. In measurements alone.

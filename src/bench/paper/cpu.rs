@@ -1,5 +1,6 @@
 //! What the CPU of the host does: the same work by all of its cores.
 
+use std::any::Any;
 use std::hint::black_box;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::ops::Range;
@@ -43,9 +44,10 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
     })
 }
 
-/// A CPU device with a batch for it, as in the daemon. Fields are dropped in this order: the thread ends when nobody holds the
-/// device.
+/// A device with a batch for it, as in the daemon: slots are cut from memory that a GPU may write into. Fields are dropped in this
+/// order: the pin before the memory, and the thread ends when nobody holds the device.
 pub(super) struct Bed {
+    _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
     device: Device,
     _thread: device::Thread,
@@ -57,20 +59,22 @@ impl Bed {
         let runtime = Builder::new_current_thread().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
         let (n, k) = (u16::try_from(load.n).expect("a possible shape"), u32::try_from(load.k).expect("a possible shape"));
-        let shape = Shape::new(load.sources.len() as u64, k, n).map_err(Error::Shape)?;
+        let shape = Shape::local(load.sources.len() as u64, k, n).map_err(Error::Shape)?;
         let resident = Arc::new(runtime.block_on(device.load(Bytes::from(load.sources.clone()), shape))?);
         let count = u32::try_from(load.rows).expect("a count");
+        let mut slab = BytesMut::zeroed(load.generations * load.rows * load.k);
+        let pin = device.pin(&mut slab);
         let task = |generation: usize| {
             let rows = match &load.given {
                 None => Rows::Seeded { key: key(generation), first_seed: FIRST_SEED, count },
                 Some(_) => Rows::Explicit { n, coefficients: load.all_rows(generation).into() },
             };
-            let out = (0..load.rows).map(|_| BytesMut::zeroed(load.k)).collect();
+            let out = (0..load.rows).map(|_| slab.split_to(load.k)).collect();
             let index = u32::try_from(generation % load.distinct()).expect("16 at most");
             Task { resident: Arc::clone(&resident), generation: index, rows, out, out_offset: 0 }
         };
         let batch = Batch { tasks: (0..load.generations).map(task).collect() };
-        Ok(Self { batch, device, _thread: thread, runtime })
+        Ok(Self { _pin: pin, batch, device, _thread: thread, runtime })
     }
 
     pub(super) fn combine(&mut self) -> Result<Duration, Error> {
@@ -89,14 +93,14 @@ impl Bed {
 
 /// The configuration of a CPU device with this kernel.
 pub(super) fn config(kernel: &str, threads: usize) -> Config {
-    let kernel = if kernel == "table" { KernelChoice::Table } else { KernelChoice::Simd };
+    let kernel = if kernel == "table" { Kernel::Table } else { Kernel::Simd };
     let threads = u16::try_from(threads).ok().and_then(NonZeroU16::new).expect("at least one thread");
     Config {
         backend: BackendChoice::Cpu,
-        kernel,
-        cpu_isa: IsaChoice::Auto,
+        kernel: KernelChoice::Named(kernel),
         cpu_threads: Threads::Count(threads),
         queue_batches: NonZeroU16::MIN,
+        ..Config::default()
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, SEED, invertible};
 use super::measure::Measure;
-use super::{Error, Outcome, Sample, Settings, cpu};
+use super::{Error, Outcome, Sample, Settings, cpu, field_name};
 use crate::bench::clock::Lap;
 use crate::bench::rounds::Pace;
-use crate::device::Field;
 use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
+use crate::device::{BackendChoice, Config, Field, KernelChoice};
 use crate::gf::Kernels;
 
 /// The GPUs, and what has been seen of their kernels.
@@ -57,7 +57,7 @@ impl Gpus {
         }
         let is_other_field = settings.field != Field::Standard;
         if is_other_field && !matches!(case.measure, Measure::Multiply | Measure::Fresh) {
-            return Ok(Outcome::skipped(format!("not in {}", settings.field)));
+            return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
         }
         if case.measure == Measure::Multiply && self.checked.insert(case.kernel.to_owned()) {
             whole_output(lab.as_mut(), case, settings.field)?;
@@ -77,7 +77,8 @@ impl Gpus {
                 split(lab.as_mut(), case, settings)
             }
             Measure::Together => together(lab.as_mut(), case, settings),
-            _ => Ok(Outcome::skipped("the device does not run on the GPU in this build".into())),
+            Measure::AnswerDevice => answer_of_device(case, settings),
+            _ => unreachable!("measures of the CPU are made elsewhere"),
         }
     }
 
@@ -86,14 +87,16 @@ impl Gpus {
         if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel)) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
+        let case = &fitting(case);
+        let repeats = if settings.is_quick { 1 } else { SEVERAL_REPEATS };
         let (start, load) = (Barrier::new(case.gpus), Load::new(case, settings.field));
         let one = |lab: &mut Box<dyn Lab>| -> Result<Vec<Duration>, Error> {
             let mut work = lab.encode(&plan(case, &load))?;
             prepare_chunks(work.as_mut(), case, &load)?;
-            (0..settings.pace.rounds.max(SEVERAL_ROUNDS))
+            (0..settings.pace.rounds)
                 .map(|_| {
                     start.wait();
-                    overlap(work.as_mut(), case)
+                    overlap(work.as_mut(), case, repeats)
                 })
                 .collect()
         };
@@ -105,7 +108,7 @@ impl Gpus {
         let times = times?;
         let rounds = (0..times[0].len()).map(|round| times.iter().map(|gpu| gpu[round]).max().unwrap_or_default());
         let bytes = case.bytes() * case.gpus as u64;
-        Ok(Outcome::of(Sample::of_times(case, rounds.collect(), 1, bytes)))
+        Ok(Outcome::of(Sample::of_times(case, rounds.collect(), repeats, bytes)))
     }
 }
 
@@ -192,6 +195,12 @@ fn encode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, bytes)))
 }
 
+/// The case with so few generations that what it makes fits into pinned memory.
+fn fitting(case: &Case) -> Case {
+    let most = (PINNED_BYTES / (u64::from(case.rows) * u64::from(case.k))).max(2);
+    Case { generations: case.generations.min(u32::try_from(most).unwrap_or(u32::MAX)), ..case.clone() }
+}
+
 /// Generations in a chunk of about 4 MiB, at least two chunks.
 fn chunk(case: &Case) -> u32 {
     let each = u64::from(case.rows) * u64::from(case.k);
@@ -199,26 +208,27 @@ fn chunk(case: &Case) -> u32 {
     fit.clamp(1, case.generations.div_ceil(2))
 }
 
-fn overlap(work: &mut dyn Work, case: &Case) -> Result<Duration, Error> {
-    Ok(work.overlap(chunk(case), 2, case.measure != Measure::Copy)?)
+fn overlap(work: &mut dyn Work, case: &Case, repeats: u32) -> Result<Duration, Error> {
+    Ok(work.overlap(chunk(case), case.measure != Measure::Copy, repeats)?)
 }
 
 fn prepare_chunks(work: &mut dyn Work, case: &Case, load: &Load) -> Result<(), Error> {
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows], 1)?;
-    work.overlap(chunk(case), 2, true)?;
+    work.overlap(chunk(case), true, 1)?;
     check_sample(work, load, true, case)
 }
 
 fn to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let case = &fitting(case);
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     prepare_chunks(work.as_mut(), case, &load)?;
     let run = |repeats: u32| {
-        let times = (0..repeats).map(|_| overlap(work.as_mut(), case).expect("it has done the same before"));
-        Lap { cpu: Duration::ZERO, wall: times.sum() }
+        let wall = overlap(work.as_mut(), case, repeats).expect("it has done the same before");
+        Lap { cpu: Duration::ZERO, wall }
     };
-    let laps = settings.pace.run(&mut [run]).pop().expect("one runner");
+    let laps = settings.long_pace().run(&mut [run]).pop().expect("one runner");
     let times = laps.laps.into_iter().map(|lap| lap.wall).collect();
     Ok(Outcome::of(Sample::of_times(case, times, laps.repeats, case.bytes())))
 }
@@ -240,12 +250,33 @@ fn answer(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
         work.answer(stages)?;
     }
     let times: Result<Vec<Duration>, _> = (0..counted).map(|_| work.answer(stages)).collect();
-    let mut times = times?;
+    Ok(median_and_p99(case, times?))
+}
+
+fn median_and_p99(case: &Case, mut times: Vec<Duration>) -> Outcome {
     times.sort_unstable();
     let p99 = times[times.len() * 99 / 100];
     let samples = [(", median", times), (", p99", vec![p99])];
     let samples = samples.map(|(name, times)| (name, Sample::of_times(case, times, 1, case.bytes())));
-    Ok(Outcome { samples: samples.into(), skipped: None })
+    Outcome { samples: samples.into(), skipped: None }
+}
+
+/// One request after the other through the daemon's own device.
+fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let load = Load::new(case, settings.field);
+    let kernel = case.kernel.parse().map(KernelChoice::Named).unwrap_or_default();
+    let config = Config { backend: BackendChoice::Cuda, kernel, ..Config::default() };
+    let mut bed = cpu::Bed::open(&config, &load)?;
+    bed.combine()?;
+    if !bed.is_right(&load) {
+        return Err(Error::Wrong { case: format!("the device with the kernel {}", case.kernel) });
+    }
+    let (warm, counted) = if settings.is_quick { (2, 20) } else { (100, 1000) };
+    for _ in 0..warm {
+        bed.combine()?;
+    }
+    let times: Result<Vec<Duration>, Error> = (0..counted).map(|_| bed.combine()).collect();
+    Ok(median_and_p99(case, times?))
 }
 
 /// Rows [C|x] as source blocks of n + k bytes: each new block is one combination of them.
@@ -403,7 +434,7 @@ fn together(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outco
         let (start, mut batches) = (Instant::now(), 0.0);
         let mut result = Ok(());
         while start.elapsed() < lasting && result.is_ok() {
-            result = overlap(work.as_mut(), case).map(|_| batches += 1.0);
+            result = overlap(work.as_mut(), case, 1).map(|_| batches += 1.0);
         }
         let rate = batches * as_f64(case.bytes()) / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
@@ -426,5 +457,8 @@ fn as_f64(bytes: u64) -> f64 {
 const SMALL: [(u16, u32, u32, u32); 4] = [(1, 64, 1, 1), (5, 80, 17, 3), (37, 1104, 33, 2), (129, 4112, 3, 2)];
 const CHUNK_BYTES: u64 = 4 << 20;
 const INVERTER: &str = "invert";
-const SEVERAL_ROUNDS: usize = 21;
+/// Times that each GPU makes everything in a round: some tens of milliseconds.
+const SEVERAL_REPEATS: u32 = 40;
+/// Pinned memory of one case at most.
+const PINNED_BYTES: u64 = 256 << 20;
 const TOGETHER_CPU: u32 = 16;

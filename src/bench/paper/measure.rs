@@ -111,7 +111,7 @@ impl Measure {
             Self::RowShare => "share of rows",
             Self::AnswerCopy => "answer by copy",
             Self::AnswerStore => "answer by stores",
-            Self::AnswerDevice => return "answer of the device".to_owned(),
+            Self::AnswerDevice => "answer of the device",
             Self::Recode => "recode",
             Self::Invert => return kernel.to_owned(),
             Self::Decode => "decode",

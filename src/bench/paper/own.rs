@@ -151,7 +151,7 @@ pub(super) const FIGURES: &[Row] = &[
         sweeps: &[
             Sweep { measure: Measure::AnswerCopy, kernels: &["table", "tensor"], ..ANSWER },
             Sweep { measure: Measure::AnswerStore, kernels: &["table", "tensor"], ..ANSWER },
-            Sweep { measure: Measure::AnswerDevice, ..ANSWER },
+            Sweep { measure: Measure::AnswerDevice, kernels: &["table", "tensor"], ..ANSWER },
         ],
         note: "",
     },

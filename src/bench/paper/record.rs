@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Bar, Case, Row};
 use super::measure::{Measure, Unit};
-use super::{Error, Sample, all_rows};
+use super::{Error, Sample, all_rows, field_name};
 use crate::bench::machine::Machine;
 use crate::bench::plot::{Figure, Panel, Series};
 use crate::device::Field;
@@ -293,7 +293,7 @@ pub(super) fn digits(value: f64) -> String {
 impl Record {
     pub(super) fn new(machine: Machine, gpus: Vec<String>, field: Field, quick: bool) -> Self {
         let machine = serde_json::to_value(machine).expect("plain fields");
-        Self { machine, gpus, field: name_of(field).into(), quick, rows: Vec::new() }
+        Self { machine, gpus, field: field_name(field).into(), quick, rows: Vec::new() }
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, Error> {

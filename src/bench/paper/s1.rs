@@ -22,10 +22,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "The same table behind a cache (texture memory, Fig. 9b)",
         bars: &[bar("n=128, GTX 280", "250 MB/s", 0.250, "", Some(128.0))],
         axis: Axis::N,
-        sweeps: &[
-            Sweep { kernels: &["product-cached", "product-texture"], ..BEST },
-            Sweep { measure: Measure::CpuEncode, ..BEST },
-        ],
+        sweeps: &[Sweep { kernels: &["product-ldg", "product-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
         note: "texture objects and read-only loads go through one cache today",
     },
     Row {
@@ -34,7 +31,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Logarithm and exponential tables with a test for zero (Algorithm 2)",
         bars: &[bar("n=128, GTX 280", "325 MB/s", 0.325, "", Some(128.0))],
         axis: Axis::N,
-        sweeps: &[Sweep { kernels: &["logexp", "logexp-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
+        sweeps: &[Sweep { kernels: &["logexp-ldg", "logexp-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
         note: "",
     },
     Row {
@@ -44,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
         bars: &[Bar { what: "n=128", paper: "no figure; low at small m", mark: None, panel: "n=128", x: Some(16_384.0) }],
         axis: Axis::K,
         sweeps: &[
-            Sweep { kernels: &["single", "batch", "table"], rows: ONE, ..OVER_BLOCKS },
+            Sweep { kernels: &["single", "tiled", "table"], rows: ONE, ..OVER_BLOCKS },
             Sweep { measure: Measure::CpuParted, rows: ONE, ..OVER_BLOCKS },
         ],
         note: "",
@@ -56,7 +53,7 @@ pub(super) const ROWS: &[Row] = &[
         bars: &[bar("best, GTX 280, n=128", "325 MB/s", 0.325, "n=128", None)],
         axis: Axis::Rows,
         sweeps: &[
-            Sweep { kernels: &["batch"], n: &[128], rows: FROM_ONE, ..OVER_BATCHES },
+            Sweep { kernels: &["tiled"], n: &[128], rows: FROM_ONE, ..OVER_BATCHES },
             Sweep { measure: Measure::CpuEncode, n: &[128], rows: FROM_ONE, ..OVER_BATCHES },
         ],
         note: "",
@@ -72,7 +69,7 @@ pub(super) const ROWS: &[Row] = &[
         ],
         axis: Axis::Rows,
         sweeps: &[
-            Sweep { kernels: &["batch", "table"], part: CARDS, ..OVER_BATCHES },
+            Sweep { kernels: &["tiled", "table"], part: CARDS, ..OVER_BATCHES },
             Sweep { measure: Measure::CpuEncode, ..OVER_BATCHES },
         ],
         note: "where the smaller card loses at small p and by how much less it does at large p is the question of the figure",
@@ -93,7 +90,7 @@ pub(super) const ROWS: &[Row] = &[
         ],
         axis: Axis::K,
         sweeps: &[
-            Sweep { kernels: &["batch", "table"], rows: TWO_BATCHES, part: CARDS, ..OVER_BLOCKS },
+            Sweep { kernels: &["tiled", "table"], rows: TWO_BATCHES, part: CARDS, ..OVER_BLOCKS },
             Sweep { measure: Measure::CpuEncode, rows: TWO_BATCHES, ..OVER_BLOCKS },
         ],
         note: "",
@@ -194,14 +191,15 @@ pub(super) const ROWS: &[Row] = &[
         bars: &[Bar { what: "n=128", paper: "no figures", mark: None, panel: "n=128", x: None }],
         axis: Axis::K,
         sweeps: &[
-            Sweep { kernels: &["batch"], part: &[Part::Quarter, Part::Whole], k: &[16_384], ..SWEEP },
+            Sweep { kernels: &["tiled"], part: &[Part::Quarter, Part::Whole], k: &[16_384], ..SWEEP },
             Sweep {
-                kernels: &["batch-rolled", "batch-strided", "batch-global", "batch-small", "product-global", "product-cached"],
+                kernels: &["tiled-bytes", "tiled-small", "tiled-rolled", "tiled-strided", "tiled-global", "tiled-logs", "tiled"],
                 k: &[16_384],
                 ..SWEEP
             },
         ],
-        note: "each line is the batch kernel with one of them left out; few blocks are a quarter of the card",
+        note: "tiled with one of them left out: words (bytes), many threads (small), unrolling (rolled), coalescing (strided), the cache \
+               (global); tiled-logs has both sides in the log domain beside it, and a quarter of the card stands for few blocks",
     },
     Row {
         id: "S1-15",

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::load::key;
 use crate::bench::oracle;
-use crate::device::{Error, Field};
 use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
+use crate::device::{Error, Field};
 use crate::gf::{Kernels, matrix};
 
 /// Knows a few kernels by name; `wrong` makes a mistake in its last byte.
@@ -45,7 +45,7 @@ impl Lab for StandIn {
     }
 
     fn has(&self, name: &str) -> bool {
-        ["table", "tensor", "loop", "batch", "invert", "progressive", "wrong"].contains(&name)
+        ["table", "tensor", "loop", "tiled", "invert", "progressive", "wrong"].contains(&name)
     }
 
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {

@@ -92,7 +92,11 @@ fn with_stand_in(papers: &Papers) -> Result<Record, Error> {
 
 #[test]
 fn a_lab_is_measured_beside_the_cpu() {
-    let record = with_stand_in(&Papers { backend: Backend::All, ..all() }).unwrap();
+    let mut papers = Papers { backend: Backend::All, ..all() };
+    // The answer of the device needs a real one.
+    papers.groups.retain(|group| *group != Group::Figures);
+    papers.rows = ["figure-gpus", "figure-to-host"].map(str::to_owned).into();
+    let record = with_stand_in(&papers).unwrap();
     for (row, series) in [
         ("S1-6", "table, 2 SMs"),
         ("S1-9", "t_o"),
@@ -101,7 +105,6 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S2-15", "table share of inversion"),
         ("S2-19", "table with the CPU, to the host, 2 threads"),
         ("S2-25", "tensor recode"),
-        ("figure-answer", "table answer by stores, p99"),
         ("figure-gpus", "tensor to the host, 2 GPUs"),
     ] {
         let result = record.rows.iter().find(|result| result.row == row).unwrap();
@@ -115,7 +118,7 @@ fn a_lab_is_measured_beside_the_cpu() {
 
 #[test]
 fn the_other_field_is_checked_by_its_own_definition() {
-    let papers = Papers { rows: vec!["S2-2".into()], field: Field::P11B, ..Papers::default() };
+    let papers = Papers { rows: vec!["S2-2".into()], field: Field::Rijndael, ..Papers::default() };
     let record = with_stand_in(&papers).unwrap();
     assert!(record.rows[0].points.iter().all(|point| point.series == "loop"));
     assert!(!record.rows[0].points.is_empty() && record.field == "0x11b");

@@ -48,6 +48,7 @@ images! {
     Tiled = "tiled",
     Invert = "invert",
     Decode = "decode",
+    Hold = "hold",
 }
 
 #[cfg(test)]

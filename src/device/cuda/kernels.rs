@@ -129,7 +129,7 @@ pub(super) const COMBINES: &[Combine] = &[
 
 impl Combine {
     /// Over plain bytes and coefficients.
-    const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
+    pub(super) const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self {
             kernel,
             image,
@@ -143,13 +143,13 @@ impl Combine {
     }
 
     /// One of those of the second paper over logarithms.
-    const fn logs(kernel: Kernel, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Self {
+    pub(super) const fn logs(kernel: Kernel, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self { form, row_form, ..Self::new(kernel, Image::Ladder, variant) }
     }
 }
 
 impl Variant {
-    const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
+    pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
         Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm }
     }
 }

@@ -8,11 +8,11 @@ use std::fs;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
+use super::HOPPER;
 use super::card::Card;
 use super::driver::{Context, Fault};
 use super::image::Image;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
-use super::HOPPER;
 use crate::device::abi::RowForm;
 use crate::device::lab::{self, Decode, Decoder, Encode, Lab, Work};
 use crate::device::{Error, Field, Kernel};
@@ -94,9 +94,7 @@ const EXTRA: &[(&str, Combine)] = &[
     ),
     (
         "table5-dummy",
-        Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| {
-            Some(Variant::new("nc_table5_dummy", (1, 128), 256, 8))
-        }),
+        Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(Variant::new("nc_table5_dummy", (1, 128), 256, 8))),
     ),
 ];
 

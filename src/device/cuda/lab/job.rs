@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::result;
 
 use super::super::card::{Card, bytes_of};
-use super::super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
+use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
 use super::super::image::Image;
 use super::super::kernels::{Combine, Demand, FORM_THREADS, ROWS_THREADS, Variant};
 use super::super::launch::{self, Grid};
@@ -226,7 +226,9 @@ impl<'a> Job<'a> {
         if let Some(n) = self.rows.as_ref().map(|rows| rows.n) {
             let tasks: Vec<abi::Task> = tasks.iter().map(|task| abi::Task { n, ..*task }).collect();
             let list = self.list(&tasks, self.out.address())?;
-            self.rows = self.rows.map(|rows| Rows { list, ..rows });
+            if let Some(rows) = &mut self.rows {
+                rows.list = list;
+            }
         }
         for place in 0..self.out_places {
             let list = self.list(&tasks, self.out.address() + (place * self.shape.out_bytes()) as u64)?;
@@ -315,7 +317,9 @@ impl<'a> Job<'a> {
         let across = all.min((self.card.sms * FORM_BLOCKS_PER_SM).div_ceil(self.shape.generations)).max(1);
         let grid = Grid { blocks: (across, self.shape.generations, 1), threads, shared_bytes: 0 };
         // SAFETY: as in `multiply`.
-        unsafe { launch::form(function, grid, self.form_tasks.address(), self.shape.generations, self.card.tables(), &self.stream) }
+        unsafe {
+            launch::form(function, grid, self.form_tasks.address(), self.shape.generations, self.card.tables(), &self.stream)
+        }
     }
 
     /// Plain bytes of every generation, those that were handed in in turn, and inverses that the host has made.
@@ -327,12 +331,13 @@ impl<'a> Job<'a> {
         };
         for (index, from) in (0..self.shape.generations as usize).zip(sources.chunks_exact(bytes).cycle()) {
             // SAFETY: inside `raw`; memory that is not pinned is copied before the call returns, pinned memory lives with the job.
-            unsafe { result::memcpy_htod_async(self.raw.address() + (index * bytes) as u64, from, self.stream.raw) }?;
+            unsafe { result::memcpy_htod_async(self.raw.address() + (index * bytes) as u64, from, self.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
         }
         if !given.is_empty() {
             let inverses = self.decode.as_ref().map_or(0, Decoding::inverses);
             // SAFETY: the inverses are that long; the rest as above.
-            unsafe { result::memcpy_htod_async(inverses, given, self.stream.raw) }?;
+            unsafe { result::memcpy_htod_async(inverses, given, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
         }
         Ok(())
     }
@@ -356,7 +361,7 @@ impl<'a> Job<'a> {
                 let from = self.out.address() + (place * bytes) as u64;
                 let host = self.host.as_mut().expect("made by `ready`");
                 // SAFETY: both are that long and live as long as the job.
-                Ok(unsafe { result::memcpy_dtoh_async(&mut host.memory[..bytes], from, self.stream.raw) }?)
+                unsafe { result::memcpy_dtoh_async(&mut host.memory[..bytes], from, self.stream.raw) }.named("cuMemcpyDtoHAsync")
             }
         }
     }
@@ -374,10 +379,11 @@ impl<'a> Job<'a> {
                 let function = self.card.function(Image::Decode, entry, grid.shared_bytes)?;
                 let (bytes, start) = (self.shape.out_bytes(), self.out.address() + (place * self.shape.out_bytes()) as u64);
                 // SAFETY: inside `out`.
-                unsafe { result::memset_d8_async(start, 0, bytes, self.stream.raw) }?;
+                unsafe { result::memset_d8_async(start, 0, bytes, self.stream.raw) }.named("cuMemsetD8Async")?;
                 for (generation, task) in (0_u64..).zip(tasks) {
                     // SAFETY: all of `kept`.
-                    unsafe { result::memset_d8_async(kept.address(), 0, kept.len(), self.stream.raw) }?;
+                    unsafe { result::memset_d8_async(kept.address(), 0, kept.len(), self.stream.raw) }
+                        .named("cuMemsetD8Async")?;
                     let blocks = start + generation * self.shape.generation_bytes() as u64;
                     let progress = abi::Progress { blocks, ..*task };
                     // SAFETY: as in `multiply`.
@@ -425,7 +431,7 @@ impl<'a> Job<'a> {
             Some(buffer) => {
                 let mut tasks = vec![abi::Task::default(); launch.count as usize];
                 // SAFETY: the buffer was filled with as many tasks, which any bytes are.
-                unsafe { result::memcpy_dtoh_sync(&mut tasks, buffer.address()) }?;
+                unsafe { result::memcpy_dtoh_sync(&mut tasks, buffer.address()) }.named("cuMemcpyDtoH")?;
                 Ok(tasks)
             }
         }
@@ -463,7 +469,8 @@ impl<'a> Job<'a> {
                     self.multiply(&list.launch, stream)?;
                 }
                 // SAFETY: both are that long, and both streams are waited for below before anyone reads or frees.
-                unsafe { result::memcpy_dtoh_async(&mut host.memory[at..at + bytes], staging.address(), stream.raw) }?;
+                unsafe { result::memcpy_dtoh_async(&mut host.memory[at..at + bytes], staging.address(), stream.raw) }
+                    .named("cuMemcpyDtoHAsync")?;
                 at += bytes;
             }
             Ok(())
@@ -499,7 +506,8 @@ impl<'a> Job<'a> {
         self.card.context.bind()?;
         for buffer in [Some(&self.out), Some(&self.forms), self.coefficients.as_ref()].into_iter().flatten() {
             // SAFETY: all of the buffer, and nothing that uses it is under way.
-            unsafe { result::memset_d8_async(buffer.address(), POISON, buffer.len(), self.stream.raw) }?;
+            unsafe { result::memset_d8_async(buffer.address(), POISON, buffer.len(), self.stream.raw) }
+                .named("cuMemsetD8Async")?;
         }
         if let Some(host) = &mut self.host {
             host.memory.fill(POISON);
@@ -518,7 +526,7 @@ impl<'a> Job<'a> {
                 let from = self.out.address() + (self.last_place * self.shape.out_bytes() + at) as u64;
                 self.card.context.bind()?;
                 // SAFETY: inside `out`, whose stream has been waited for.
-                unsafe { result::memcpy_dtoh_sync(block, from) }?;
+                unsafe { result::memcpy_dtoh_sync(block, from) }.named("cuMemcpyDtoH")?;
             }
         }
         Ok(())
@@ -570,7 +578,8 @@ impl Decoding {
                     n: shape.n,
                     pitch: u32::try_from(pitch).expect("at most 1024"),
                 };
-                let tasks: Vec<u8> = (0..generations as u64).flat_map(|generation| bytes_of(&task(generation)).to_vec()).collect();
+                let tasks: Vec<u8> =
+                    (0..generations as u64).flat_map(|generation| bytes_of(&task(generation)).to_vec()).collect();
                 let in_shared = INVERT_FIXED_BYTES + shape.n.next_multiple_of(16) * ((shape.n.div_ceil(32) | 1) * 32);
                 let (entry, shared_bytes) = if in_shared <= card.shared_bytes {
                     ("nc_invert_shared", in_shared)
