@@ -1,6 +1,60 @@
-// The kernels of Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (ICDCS 2009), each as an encode kernel.
+// The encode kernels of Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (ICDCS 2009), one entry point for
+// each step of that paper, so that its ladder can be climbed again on today's chip. Their field is Rijndael's, 0x11B; here the field is
+// whatever `nc_tables` holds.
 //
-// PAGE
+//   nc_loop            multiplication by shift and XOR, a byte with four bytes at once; their baseline
+//   nc_table0_global   logarithm and exp tables in device memory, past the first-level cache (theirs had none)
+//   nc_table0          the same tables in shared memory
+//   nc_table1          generation and rows as logarithms, exp in shared memory, zero is 255
+//   nc_table2          one test of the coefficient a word
+//   nc_table3          zero is 0, so that it is told by taking the byte out, and everything is predicated
+//   nc_table4          exp by the read-only path;  nc_table4_texture  by a texture object
+//   nc_table5          eight copies of exp, an element a word;  nc_table5_32  one copy for each bank
+//   nc_table5_dummy    table5 on made-up input: what the loads cost
+//
+// Partition. A thread makes one word of one coded block, over all n sources. loop and table0 keep the paper's Figure 2: a block of 256
+// threads makes 1 KiB of a coded block, and neighbouring units of work are neighbours in it. For the others the paper says only that
+// there was a new partition; here a unit is a warp's 128 bytes, and neighbouring units are the same columns of different rows, so that
+// the warps of a block read the same source words and find them in the first-level cache. At n = 512 that is 6.5 instead of 5.8 GB/s,
+// at n = 128 and k = 16384 26.1 instead of 22.3, at n = 128 and k = 4096 26.2 instead of 27.0. A block stages its tables once and then
+// takes unit after unit; the grid is the device's capacity.
+//
+//   kernels              rows x bytes a unit   threads   units a turn   source, rows            shared memory
+//   loop                 1 x 1024              256       1              bytes, NC_ROW_BYTES     -
+//   table0_global        1 x 1024              256       1              bytes, NC_ROW_BYTES     -
+//   table0               1 x 1024              256       1              bytes, NC_ROW_BYTES     768
+//   table1, table2       1 x 128               256       8              logs, NC_ROW_LOGS       512
+//   table3               1 x 128               256       8              logs1, NC_ROW_LOGS1     512
+//   table4, _texture     1 x 128               256       8              logs1, NC_ROW_LOGS1     -
+//   table5, _dummy       1 x 128               256       8              logs1, NC_ROW_LOGS1     16384
+//   table5_32            1 x 128               1024      32             logs1, NC_ROW_LOGS1     65536, dynamic: raise the limit
+//
+// "Units a turn" is how many a block works on at a time: more blocks than units / that have nothing to do. 32 registers, 8 blocks of
+// 256 threads or 2 of 1024 an SM; table4_texture and table0_global take 40 and 48. table4_texture has a third argument, a texture object over
+// linear memory: the first 66,304 bytes of nc_tables, one unsigned 8-bit channel, element type. table5_dummy reads neither source nor rows.
+//
+// Inside. Rows are read sixteen coefficients at a time, the same for a whole warp, and turned into logarithms once a batch by nc_rows.
+// The four bytes of a word are summed in four registers and put together at the end: an XOR is then all that a product costs after its
+// lookup. In table3 to table5 a product is four instructions: take the byte out and test it, add it to the coefficient's place in the
+// table, look up, XOR. Shared memory is addressed in its own state space, with the tables' place opaque to the compiler: left to itself it
+// works out the generic address anew for every lookup. The loop's tests of bits are predicates (R2P sets seven at once); as masks they were
+// a third more instructions.
+//
+// Limits, per clock and SM, n = 128, k = 4096, 8,192 rows, one H200 (1 GB/s = 0.49 products):
+//
+//   loop       10.6 instructions a product, 8.3 of them on the ALU pipe (64 lanes): at most 7.7; reached 7.4
+//   table0     two lookups a product of 2.0 wavefronts each, and 0.3 for word and coefficient: at most 7.4; reached 6.9
+//   table1..3  the coefficient is the same for a warp, so its lookups fall into a window of 255 bytes, two words a bank: 2.0 wavefronts,
+//              and 0.3 for the word: at most 13.8; reached 12.9. The tests, three steps of the ladder, are hidden behind it
+//   table4     the same bytes through the first-level cache, which also checks tags of 2.9 lines a lookup: 11.3
+//   texture    the texture units fetch four elements a clock and SM: 4.0; reached 3.8. One cache with table4 today, another way to it
+//   table5     an element a word spreads the window over 8 KiB: 2.9 wavefronts instead of 2.0: at most 9.8; reached 9.2.
+//              What was a gain of 23 % on sixteen banks, with a byte table that met three conflicts, is a loss on thirty-two
+//   table5_32  one wavefront; then the ALU pipe, 3.8 of 5.9 instructions a product: at most 16.8; reached 14.3
+//
+// Dropped: making coefficients warp-uniform by a shuffle (the compiler keeps them in ordinary registers all the same); three blocks of
+// 512 threads for table5_32 (24.9 against 29.3 GB/s: fewer warps).
+
 #include "nc_common.cuh"
 
 namespace {

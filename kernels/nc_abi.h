@@ -123,12 +123,43 @@ typedef struct nc_tables {
 #define NC_TILED_BYTES_ROWS 16
 #define NC_TILED_BYTES_BYTES 16
 #define NC_TILED_BYTES_THREADS 256
+
 // --- table.cu: source form `logs`, row form NC_ROW_LOGS16, the same for every card from compute capability 8.0 on
 #define NC_TABLE_ROWS 8       // of a unit
 #define NC_TABLE_BYTES 512    // of a unit
 #define NC_TABLE_THREADS 384  // of a CTA
 #define NC_TABLE_SHARED 77696 // dynamic, of a CTA
 #define NC_TABLE_CTAS 1       // on an SM at once
+
+// bitsliced.cu. A unit is 16 rows x 1024 bytes; one block an SM.
+#define NC_BITSLICED_UNIT_ROWS 16
+#define NC_BITSLICED_UNIT_BYTES 1024
+#define NC_BITSLICED_THREADS 640
+#define NC_BITSLICED_SHARED 196608
+#define NC_BITSLICED_BLOCKS_PER_SM 1
+#define NC_BITSLICED_ROW_FORM NC_ROW_BYTES
+// The form `planes`: ceil(k / NC_PLANES_BYTES) * NC_PLANES_BYTES * n bytes.
+#define NC_PLANES_BYTES 1024
+
+// prmt.cu. A unit is 16 rows x 512 bytes, and belongs to a warp.
+#define NC_PRMT_UNIT_ROWS 16
+#define NC_PRMT_UNIT_BYTES 512
+#define NC_PRMT_THREADS 128
+#define NC_PRMT_SHARED 0
+#define NC_PRMT_BLOCKS_PER_SM 4
+#define NC_PRMT_ROW_FORM NC_ROW_BYTES
+// The form `selectors`: ceil(n / 3) * ceil(k / NC_SELECTORS_BYTES) * NC_SELECTORS_SIZE bytes.
+#define NC_SELECTORS_BYTES 512
+#define NC_SELECTORS_SIZE 2048
+
+// product.cu. A unit is 16 rows x 1024 bytes; four units at a time.
+#define NC_PRODUCT_UNIT_ROWS 16
+#define NC_PRODUCT_UNIT_BYTES 1024
+#define NC_PRODUCT_THREADS 256
+#define NC_PRODUCT_SHARED 77824
+#define NC_PRODUCT_BLOCKS_PER_SM 2
+#define NC_PRODUCT_ROW_FORM NC_ROW_BYTES
+
 // tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
 // ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
 // ceil(rows / NC_TENSOR_<R>_ROWS) * ceil(k / NC_TENSOR_UNIT_BYTES). Dynamic shared memory of a launch whose largest n is n:
@@ -153,15 +184,22 @@ typedef struct nc_tables {
 #define NC_TENSOR_16_SHARED 50176
 #define NC_TENSOR_16_SHARED_SLOT 16384
 #define NC_TENSOR_8_ROWS 8
-#define NC_TENSOR_8_THREADS 160
-#define NC_TENSOR_8_SHARED 33792
-#define NC_TENSOR_8_SHARED_STEP 2048
+#define NC_TENSOR_8_THREADS 256
+#define NC_TENSOR_8_PER_SM 2
+#define NC_TENSOR_8_SHARED 50176
+#define NC_TENSOR_8_SHARED_SLOT 8192
+#define NC_TENSOR_PAIR_ROWS 32
+#define NC_TENSOR_PAIR_THREADS 256
+#define NC_TENSOR_PAIR_PER_SM 1
+#define NC_TENSOR_PAIR_SHARED 99328
+#define NC_TENSOR_PAIR_SHARED_SLOT 16384
+
 // Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
 // inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
 #define NC_INVERT_THREADS 512
-#define NC_INVERT_FIXED_BYTES 8192       // dynamic shared memory beside the matrix
+#define NC_INVERT_FIXED_BYTES 13312      // dynamic shared memory beside the matrix
 #define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
-#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 15) / 16 * 16 * NC_INVERT_PITCH(n)) // of nc_invert_shared, for its largest n
+#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 31) / 32 * 32 * (NC_INVERT_PITCH(n) + 32)) // of nc_invert_shared, for its largest n
 #define NC_INVERT_STRIPE 64
 #define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
 
@@ -198,42 +236,5 @@ typedef struct nc_join_task {
     nc_u32 k;
     nc_u32 reserved;
 } nc_join_task;
-// bitsliced.cu. A unit is 16 rows x 1024 bytes; one block an SM.
-#define NC_BITSLICED_UNIT_ROWS 16
-#define NC_BITSLICED_UNIT_BYTES 1024
-#define NC_BITSLICED_THREADS 640
-#define NC_BITSLICED_SHARED 196608
-#define NC_BITSLICED_BLOCKS_PER_SM 1
-#define NC_BITSLICED_ROW_FORM NC_ROW_BYTES
-// The form `planes`: ceil(k / NC_PLANES_BYTES) * NC_PLANES_BYTES * n bytes.
-#define NC_PLANES_BYTES 1024
-
-// prmt.cu. A unit is 16 rows x 512 bytes, and belongs to a warp.
-#define NC_PRMT_UNIT_ROWS 16
-#define NC_PRMT_UNIT_BYTES 512
-#define NC_PRMT_THREADS 128
-#define NC_PRMT_SHARED 0
-#define NC_PRMT_BLOCKS_PER_SM 4
-#define NC_PRMT_ROW_FORM NC_ROW_BYTES
-// The form `selectors`: ceil(n / 3) * ceil(k / NC_SELECTORS_BYTES) * NC_SELECTORS_SIZE bytes.
-#define NC_SELECTORS_BYTES 512
-#define NC_SELECTORS_SIZE 2048
-
-// product.cu. A unit is 16 rows x 1024 bytes; four units at a time.
-#define NC_PRODUCT_UNIT_ROWS 16
-#define NC_PRODUCT_UNIT_BYTES 1024
-#define NC_PRODUCT_THREADS 256
-#define NC_PRODUCT_SHARED 77824
-#define NC_PRODUCT_BLOCKS_PER_SM 2
-#define NC_PRODUCT_ROW_FORM NC_ROW_BYTES
-#define NC_TENSOR_8_THREADS 256
-#define NC_TENSOR_8_PER_SM 2
-#define NC_TENSOR_8_SHARED 50176
-#define NC_TENSOR_8_SHARED_SLOT 8192
-#define NC_TENSOR_PAIR_ROWS 32
-#define NC_TENSOR_PAIR_THREADS 256
-#define NC_TENSOR_PAIR_PER_SM 1
-#define NC_TENSOR_PAIR_SHARED 99328
-#define NC_TENSOR_PAIR_SHARED_SLOT 16384
 
 #endif

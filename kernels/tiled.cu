@@ -1,4 +1,55 @@
-// PAGE
+// The encode kernels of Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs" (Journal of
+// Communications, 2009): their two multiplications, their kernel for one coded block, and their batched one.
+//
+//   nc_product_global   Algorithm 1, a table of all 65,536 products, in device memory: loads go past the first-level cache (theirs had none)
+//   nc_product_ldg      the same by the read-only path;  nc_product_texture  by a texture object
+//   nc_logexp_ldg       Algorithm 2, two tests, three lookups and an addition, by the read-only path;  nc_logexp_texture  by a texture object
+//   nc_single           Algorithm 3, encoding a single block, with Algorithm 2
+//   nc_tiled            Algorithm 4, batched encoding, with Algorithm 2
+//   nc_tiled_...        what their four optimisations are worth: see below
+//   nc_tiled_logs       Algorithm 4 on the other paper's logarithms
+//
+// Algorithm 4 has two readings, and both are here. Its text: tiles of k x k codewords, k * k / 4 threads, each four codewords of one
+// row (k = 32 here, for whole 32-byte sectors); the five multiplication kernels are made so. Its Figure 7: tiles of k x k words, four
+// codewords in each word of Bs and four rows in each word of Cs, so that a thread makes four codewords of four rows (k = 16: 64 x 64
+// codewords, 256 threads); the kernels called tiled are made so. The second takes 16 products from 2 words and 8 logarithms, 1.5 lookups a product
+// instead of 2.25, and is a third faster.
+//
+// The ablations, against tiled: tiled_global looks up past the cache ("use texture cache"); tiled_strided gives neighbouring threads
+// neighbouring rows instead of neighbouring words ("exploit coalesced accesses"); tiled_rolled does not unroll ("use loop unrolling");
+// tiled_small has tiles of 8 x 8 words, 64 threads ("a large number of threads in each block"); tiled_bytes has 16 x 16 codewords and
+// a thread for each ("we choose to use int"). "A large number of blocks" is the launch's grid.
+//
+//   kernels                                  rows x bytes a unit   threads   source, rows           shared memory   registers, blocks an SM
+//   product_*, logexp_*                      32 x 32               256       bytes, NC_ROW_BYTES    2048            40, 6
+//   single                                   1 x 128               32        bytes, NC_ROW_BYTES    16512           128, 13
+//   tiled, tiled_global, tiled_strided       64 x 64               256       bytes, NC_ROW_BYTES    2176            80, 3
+//   tiled_rolled                             64 x 64               256       bytes, NC_ROW_BYTES    2176            64, 4
+//   tiled_small                              32 x 32               64        bytes, NC_ROW_BYTES    576             78, 12
+//   tiled_bytes                              16 x 16               256       bytes, NC_ROW_BYTES    512             32, 8
+//   tiled_logs                               64 x 64               256       logs1, NC_ROW_LOGS1    2688            64, 4
+//
+// A block takes one unit at a time; all shared memory is static. Kernels on a texture have a third argument, a texture object over linear
+// memory: the first 66,304 bytes of nc_tables, one unsigned 8-bit channel, element type. The papers ask that n, m and p be multiples of
+// k; here the rest of a tile counts as zero, and is not read.
+//
+// Limits, per clock and SM, n = 128, k = 4096, 8,192 rows, one H200 (1 GB/s = 0.49 products):
+//
+//   textures           the texture units fetch four elements a clock and SM: Algorithm 1 at most 4.0 products, reached 3.8; Algorithm 2
+//                      at most 1.8 (2.25 fetches), reached 1.8. The paper's order is turned round: one lookup beats three
+//   product_ldg        a warp's lookups fall into eight lines of four rows of the table, 3.2 bank conflicts among them: reached 5.2
+//   logexp_ldg         2.25 lookups a product from one line or three: reached 6.5
+//   tiled              1.5 lookups a product: reached 8.7
+//   product_global     a sector from the second-level cache for each product: 0.8
+//   tiled_global       the same three times a product, and everything on four lines of one slice: 0.1
+//   single             a tile of 16 KiB is stored and read once for 128 bytes: 4.8
+//   tiled_logs         2.3 wavefronts a lookup, and the rest hidden: 12.3
+//
+// Unrolling, which paid then, costs 3 % now (tiled_rolled 18.4, tiled 17.8 GB/s): the whole body is 40 KB of instructions, and the second
+// loads in flight are not missed. Coalescing is worth 4 %: the source is in the caches. Words instead of bytes are worth a factor of 2.2.
+//
+// Dropped: limits on registers for four or five blocks an SM (17.2 and 15.8 instead of 17.8 GB/s: they spill).
+
 #include "nc_common.cuh"
 
 namespace {

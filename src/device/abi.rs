@@ -1,28 +1,70 @@
-//! What kernels and their host share, as `kernels/nc_abi.h` has it. A test reads that file and compares names, numbers and layouts.
+//! What kernels and their host share, as `kernels/nc_abi.h` has it. Numbers are read from that file when this one is compiled;
+//! structures are repeated, and a test compares their layouts.
 
-/// The same in both files, or the compiled kernels are not those of this source.
-pub(super) const VERSION: u32 = 1;
+const HEADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
+
 /// Tasks that travel with the launch itself.
-pub(super) const INLINE_TASKS: usize = 8;
+pub(super) const INLINE_TASKS: usize = define("NC_INLINE_TASKS") as usize;
 /// Rows start at multiples of this, in coefficients.
-pub(super) const ROW_ALIGN: usize = 16;
+pub(super) const ROW_ALIGN: usize = define("NC_ROW_ALIGN") as usize;
 
-pub(super) const ROWS_SEEDED: u32 = 0;
-pub(super) const ROWS_EXPLICIT: u32 = 1;
-pub(super) const ROWS_SOURCE: u32 = 2;
+pub(super) const ROWS_SEEDED: u32 = define("NC_ROWS_SEEDED");
+pub(super) const ROWS_EXPLICIT: u32 = define("NC_ROWS_EXPLICIT");
+pub(super) const ROWS_SOURCE: u32 = define("NC_ROWS_SOURCE");
+
+/// The number that `#define name number` gives in the header.
+///
+/// # Panics
+/// If there is none: while compiling, where the result is a constant.
+pub(super) const fn define(name: &str) -> u32 {
+    let (text, name, start) = (HEADER.as_bytes(), name.as_bytes(), b"\n#define ");
+    let mut at = 0;
+    while at < text.len() {
+        if begins(text, at, start) && begins(text, at + start.len(), name) && text[at + start.len() + name.len()] == b' ' {
+            return number(text, at + start.len() + name.len());
+        }
+        at += 1;
+    }
+    panic!("the header does not define it as a number");
+}
+
+const fn begins(text: &[u8], at: usize, with: &[u8]) -> bool {
+    let mut i = 0;
+    while i < with.len() {
+        if at + i >= text.len() || text[at + i] != with[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// A decimal number behind spaces.
+const fn number(text: &[u8], mut at: usize) -> u32 {
+    while text[at] == b' ' {
+        at += 1;
+    }
+    assert!(text[at].is_ascii_digit(), "the header does not define it as a number");
+    let mut value = 0;
+    while text[at].is_ascii_digit() {
+        value = value * 10 + (text[at] - b'0') as u32;
+        at += 1;
+    }
+    value
+}
 
 /// How a coefficient is kept in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum RowForm {
     /// The coefficient.
-    Bytes = 0,
+    Bytes = define("NC_ROW_BYTES"),
     /// Its logarithm, 255 for zero.
-    Logs = 1,
+    Logs = define("NC_ROW_LOGS"),
     /// Its logarithm plus one, 0 for zero.
-    Logs1 = 2,
+    Logs1 = define("NC_ROW_LOGS1"),
     /// Two bytes, as the kernel `table` adds them.
-    Logs16 = 3,
+    Logs16 = define("NC_ROW_LOGS16"),
 }
 
 impl RowForm {
@@ -213,44 +255,14 @@ impl Tables {
 mod tests {
     use super::*;
     use crate::gf::gf256;
-    use std::collections::HashMap;
     use std::mem::{offset_of, size_of};
 
-    const HEADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
-
-    /// The numbers that the header defines.
-    pub(in crate::device) fn defines() -> HashMap<&'static str, u64> {
-        let defines = HEADER.lines().filter_map(|line| line.strip_prefix("#define "));
-        let numbers = defines.filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let (name, value) = (words.next()?, words.next()?.trim_end_matches('u'));
-            let value = match value.strip_prefix("0x") {
-                Some(digits) => u64::from_str_radix(digits, 16).ok()?,
-                None => value.parse().ok()?,
-            };
-            Some((name, value))
-        });
-        numbers.collect()
-    }
-
     #[test]
-    fn numbers_are_those_of_the_header() {
-        let defines = defines();
-        let numbers = [
-            ("NC_ABI_VERSION", u64::from(VERSION)),
-            ("NC_INLINE_TASKS", INLINE_TASKS as u64),
-            ("NC_ROW_ALIGN", ROW_ALIGN as u64),
-            ("NC_ROWS_SEEDED", ROWS_SEEDED.into()),
-            ("NC_ROWS_EXPLICIT", ROWS_EXPLICIT.into()),
-            ("NC_ROWS_SOURCE", ROWS_SOURCE.into()),
-            ("NC_ROW_BYTES", RowForm::Bytes as u64),
-            ("NC_ROW_LOGS", RowForm::Logs as u64),
-            ("NC_ROW_LOGS1", RowForm::Logs1 as u64),
-            ("NC_ROW_LOGS16", RowForm::Logs16 as u64),
-        ];
-        for (name, value) in numbers {
-            assert_eq!(defines.get(name), Some(&value), "{name}");
-        }
+    fn numbers_are_read_from_the_header() {
+        assert_eq!(define("NC_ABI_VERSION"), 1);
+        assert_eq!((ROW_ALIGN, INLINE_TASKS, RowForm::Logs16 as u32), (16, 8, 3));
+        assert!(std::panic::catch_unwind(|| define("NC_ROW")).is_err(), "the beginning of a name is not the name");
+        assert!(std::panic::catch_unwind(|| define("NC_INVERT_PITCH(n)")).is_err());
     }
 
     /// Fields of a structure of the header with their offsets, by the rules of C for types that are as large as they are aligned.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -25,7 +26,8 @@ pub(super) struct Card {
     texture: Texture,
     tables: Buffer,
     modules: RefCell<HashMap<Image, Module>>,
-    functions: RefCell<HashMap<(&'static str, u32), Function>>,
+    /// With the dynamic shared memory that each may have by now.
+    functions: RefCell<HashMap<&'static str, (Function, u32)>>,
     pub(super) context: Arc<Context>,
 }
 
@@ -62,19 +64,29 @@ impl Card {
         self.texture.handle()
     }
 
-    /// A kernel, loaded at the first call.
+    /// A kernel, loaded at the first call, that may have this much dynamic shared memory.
     pub(super) fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
-        if let Some(&function) = self.functions.borrow().get(&(entry, shared_bytes)) {
-            return Ok(function);
+        let known = self.functions.borrow().get(entry).copied();
+        let (function, allowed) = match known {
+            Some(known) => known,
+            None => (self.load(image, entry)?, SHARED_WITHOUT_ASKING),
+        };
+        if shared_bytes > allowed {
+            function.allow_shared(shared_bytes)?;
         }
+        if known.is_none() || shared_bytes > allowed {
+            self.functions.borrow_mut().insert(entry, (function, allowed.max(shared_bytes)));
+        }
+        Ok(function)
+    }
+
+    fn load(&self, image: Image, entry: &'static str) -> Result<Function, Fault> {
         let mut modules = self.modules.borrow_mut();
         let module = match modules.entry(image) {
-            std::collections::hash_map::Entry::Occupied(module) => module.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(Module::load(&self.context, image.bytes())?),
+            Entry::Occupied(module) => module.into_mut(),
+            Entry::Vacant(place) => place.insert(Module::load(&self.context, image.bytes())?),
         };
-        let function = module.function(entry, shared_bytes)?;
-        self.functions.borrow_mut().insert((entry, shared_bytes), function);
-        Ok(function)
+        module.function(entry)
     }
 }
 
@@ -86,3 +98,5 @@ pub(super) fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
 
 /// Logarithms, powers and products: the beginning of the tables.
 const TEXTURE_BYTES: usize = 256 + 512 + 65_536;
+/// Dynamic shared memory that any kernel may have.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;

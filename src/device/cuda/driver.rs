@@ -414,18 +414,22 @@ impl Module {
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
-    /// Finds a kernel and lets it have this much dynamic shared memory.
-    pub(super) fn function(&self, name: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
+    /// Finds a kernel.
+    pub(super) fn function(&self, name: &'static str) -> Result<Function, Fault> {
         let text = CString::new(name).expect("names of kernels have no zeros");
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(self.raw, text) }.named(name)?;
-        if shared_bytes > SHARED_WITHOUT_ASKING {
-            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let bytes = i32::try_from(shared_bytes).expect("less than a megabyte");
-            // SAFETY: the function was found in a loaded module.
-            unsafe { result::function::set_function_attribute(function, attribute, bytes) }.named("cuFuncSetAttribute")?;
-        }
         Ok(Function(function, name))
+    }
+}
+
+impl Function {
+    /// Lets it have this much dynamic shared memory.
+    pub(super) fn allow_shared(&self, bytes: u32) -> Result<(), Fault> {
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = i32::try_from(bytes).expect("less than a megabyte");
+        // SAFETY: the function was found in a module that is loaded as long as the card is open.
+        unsafe { result::function::set_function_attribute(self.0, attribute, bytes) }.named("cuFuncSetAttribute")
     }
 }
 
@@ -435,6 +439,3 @@ impl Drop for Module {
         let _ = unsafe { result::module::unload(self.raw) };
     }
 }
-
-/// Dynamic shared memory that any kernel may have.
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;

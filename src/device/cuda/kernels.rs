@@ -1,9 +1,8 @@
-//! Which compiled kernel does what, in which form it wants segments and rows, and how it is launched: the numbers that the
-//! headers of `kernels/*.cu` state. A test compares those that are defined in `kernels/nc_abi.h`.
+//! Which compiled kernel does what, in which form it wants segments and rows, and how it is launched.
 
 use super::image::Image;
 use crate::device::Kernel;
-use crate::device::abi::RowForm;
+use crate::device::abi::{RowForm, define};
 
 /// A form in which generations are held in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +15,10 @@ pub(super) enum Form {
     Logs1,
     /// Byte-transposed tiles of 64 positions and 32 sources.
     Tiles,
+    /// Bit planes.
+    Planes,
+    /// Three bits of each of three sources a selector.
+    Selectors,
 }
 
 impl Form {
@@ -26,6 +29,8 @@ impl Form {
             Self::Logs => (Image::Forms, "nc_form_logs", FORM_THREADS),
             Self::Logs1 => (Image::Forms, "nc_form_logs1", FORM_THREADS),
             Self::Tiles => (Image::Tensor, "nc_form_tiles", FORM_THREADS),
+            Self::Planes => (Image::Bitsliced, "nc_form_planes", FORM_THREADS),
+            Self::Selectors => (Image::Prmt, "nc_form_selectors", FORM_THREADS),
         }
     }
 
@@ -34,6 +39,8 @@ impl Form {
         match self {
             Self::Bytes | Self::Logs | Self::Logs1 => n * k,
             Self::Tiles => k.div_ceil(64) * tensor_steps(n) * TENSOR_TILE_BYTES,
+            Self::Planes => k.next_multiple_of(PLANES_BYTES) * n,
+            Self::Selectors => n.div_ceil(3) * k.div_ceil(SELECTORS_BYTES) * SELECTORS_SIZE,
         }
     }
 }
@@ -48,6 +55,8 @@ pub(super) struct Variant {
     pub(super) shared_bytes: u32,
     /// Thread blocks that run on one multiprocessor at once.
     pub(super) blocks_per_sm: u32,
+    /// Units that a thread block takes at a time.
+    pub(super) units_per_block: u32,
 }
 
 impl Variant {
@@ -96,19 +105,19 @@ pub(super) const COMBINES: &[Combine] = &[
     Combine {
         form: Form::Logs,
         row_form: RowForm::Logs16,
-        ..Combine::new(Kernel::Table, Image::Table, |demand| {
-            let variant = Variant { shared_bytes: TABLE_SHARED, ..Variant::new("nc_table", TABLE_UNIT, TABLE_THREADS, 1) };
-            (TABLE_SHARED <= demand.shared_bytes).then_some(variant)
-        })
+        ..Combine::new(Kernel::Table, Image::Table, |demand| demand.grant(TABLE))
     },
     Combine { form: Form::Tiles, makes_rows: true, is_hopper_only: true, ..Combine::new(Kernel::Tensor, Image::Tensor, tensor) },
+    Combine { form: Form::Planes, ..Combine::new(Kernel::Bitsliced, Image::Bitsliced, |demand| demand.grant(BITSLICED)) },
+    Combine { form: Form::Selectors, ..Combine::new(Kernel::Prmt, Image::Prmt, |demand| demand.grant(PRMT)) },
+    Combine::new(Kernel::Product, Image::Product, |demand| demand.grant(PRODUCT)),
     Combine::new(Kernel::Loop, Image::Ladder, |_| Some(s2_block("nc_loop"))),
     Combine::new(Kernel::ProductGlobal, Image::Tiled, |_| Some(s1("nc_product_global"))),
     Combine::new(Kernel::ProductLdg, Image::Tiled, |_| Some(s1("nc_product_ldg"))),
     Combine { reads_texture: true, ..Combine::new(Kernel::ProductTexture, Image::Tiled, |_| Some(s1("nc_product_texture"))) },
     Combine::new(Kernel::LogexpLdg, Image::Tiled, |_| Some(s1("nc_logexp_ldg"))),
     Combine { reads_texture: true, ..Combine::new(Kernel::LogexpTexture, Image::Tiled, |_| Some(s1("nc_logexp_texture"))) },
-    Combine::new(Kernel::Single, Image::Tiled, |_| Some(Variant::new("nc_single", (1, 128), 32, 32))),
+    Combine::new(Kernel::Single, Image::Tiled, |_| Some(SINGLE)),
     Combine::new(Kernel::Tiled, Image::Tiled, |_| Some(tiled("nc_tiled"))),
     Combine::new(Kernel::Table0Global, Image::Ladder, |_| Some(s2_block("nc_table0_global"))),
     Combine::new(Kernel::Table0, Image::Ladder, |_| Some(s2_block("nc_table0"))),
@@ -121,11 +130,15 @@ pub(super) const COMBINES: &[Combine] = &[
         ..Combine::logs(Kernel::Table4Texture, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4_texture")))
     },
     Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5"))),
-    Combine::logs(Kernel::Table5Wide, Form::Logs1, RowForm::Logs1, |demand| {
-        let variant = Variant { shared_bytes: TABLE5_WIDE_SHARED, ..Variant::new("nc_table5_32", S2_UNIT, 1024, 2) };
-        (TABLE5_WIDE_SHARED <= demand.shared_bytes).then_some(variant)
-    }),
+    Combine::logs(Kernel::Table5Wide, Form::Logs1, RowForm::Logs1, |demand| demand.grant(TABLE5_WIDE)),
 ];
+
+impl Demand {
+    /// A variant, if the card has the shared memory for it.
+    fn grant(&self, variant: Variant) -> Option<Variant> {
+        (variant.shared_bytes <= self.shared_bytes).then_some(variant)
+    }
+}
 
 impl Combine {
     /// Over plain bytes and coefficients.
@@ -150,38 +163,78 @@ impl Combine {
 
 impl Variant {
     pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
-        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm }
+        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1 }
     }
 }
 
 const fn s1(entry: &'static str) -> Variant {
-    Variant::new(entry, (32, 32), 256, 8)
+    let unit = (define("NC_S1_ROWS"), define("NC_S1_BYTES"));
+    Variant::new(entry, unit, define("NC_S1_THREADS"), 8)
 }
 
-const fn tiled(entry: &'static str) -> Variant {
-    Variant::new(entry, (64, 64), 256, 8)
+pub(super) const fn tiled(entry: &'static str) -> Variant {
+    let unit = (define("NC_TILED_ROWS"), define("NC_TILED_BYTES"));
+    Variant::new(entry, unit, define("NC_TILED_THREADS"), 8)
 }
 
 const fn s2_block(entry: &'static str) -> Variant {
-    Variant::new(entry, (1, 1024), 256, 8)
+    let unit = (define("NC_S2_BLOCK_ROWS"), define("NC_S2_BLOCK_BYTES"));
+    Variant::new(entry, unit, define("NC_S2_BLOCK_THREADS"), 8)
 }
 
-const fn s2(entry: &'static str) -> Variant {
-    Variant::new(entry, S2_UNIT, 256, 8)
+pub(super) const fn s2(entry: &'static str) -> Variant {
+    let unit = (define("NC_S2_ROWS"), define("NC_S2_BYTES"));
+    Variant { units_per_block: define("NC_S2_UNITS"), ..Variant::new(entry, unit, define("NC_S2_THREADS"), 8) }
 }
+
+const SINGLE: Variant = {
+    let unit = (define("NC_SINGLE_ROWS"), define("NC_SINGLE_BYTES"));
+    Variant::new("nc_single", unit, define("NC_SINGLE_THREADS"), 32)
+};
+
+const TABLE5_WIDE: Variant = Variant {
+    shared_bytes: define("NC_TABLE5_32_SHARED"),
+    units_per_block: define("NC_TABLE5_32_UNITS"),
+    threads: define("NC_TABLE5_32_THREADS"),
+    blocks_per_sm: 2,
+    ..s2("nc_table5_32")
+};
+
+const TABLE: Variant = {
+    let unit = (define("NC_TABLE_ROWS"), define("NC_TABLE_BYTES"));
+    let variant = Variant::new("nc_table", unit, define("NC_TABLE_THREADS"), define("NC_TABLE_CTAS"));
+    Variant { shared_bytes: define("NC_TABLE_SHARED"), ..variant }
+};
+
+const BITSLICED: Variant = {
+    let unit = (define("NC_BITSLICED_UNIT_ROWS"), define("NC_BITSLICED_UNIT_BYTES"));
+    let blocks = define("NC_BITSLICED_BLOCKS_PER_SM");
+    let variant = Variant::new("nc_bitsliced", unit, define("NC_BITSLICED_THREADS"), blocks);
+    Variant { shared_bytes: define("NC_BITSLICED_SHARED"), ..variant }
+};
+
+const PRMT: Variant = {
+    let unit = (define("NC_PRMT_UNIT_ROWS"), define("NC_PRMT_UNIT_BYTES"));
+    let variant = Variant::new("nc_prmt", unit, define("NC_PRMT_THREADS"), define("NC_PRMT_BLOCKS_PER_SM"));
+    Variant { shared_bytes: define("NC_PRMT_SHARED"), ..variant }
+};
+
+const PRODUCT: Variant = {
+    let unit = (define("NC_PRODUCT_UNIT_ROWS"), define("NC_PRODUCT_UNIT_BYTES"));
+    let variant = Variant::new("nc_product", unit, define("NC_PRODUCT_THREADS"), define("NC_PRODUCT_BLOCKS_PER_SM"));
+    Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
+};
 
 /// Few rows of a task, or few units in all, want small units; large ones read the source less often.
 fn tensor(demand: &Demand) -> Option<Variant> {
-    let steps = u32::try_from(tensor_steps(demand.n as usize)).expect("at most 32");
-    let fits = |variant: &TensorVariant| variant.shared_bytes(steps) <= demand.shared_bytes;
     let columns = demand.k.div_ceil(TENSOR_UNIT_BYTES);
+    let shared_of = |variant: &TensorVariant| variant.shared_bytes(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX));
     let fills = |variant: &TensorVariant| demand.rows.div_ceil(variant.rows) * columns >= demand.sms;
-    let suits = |variant: &&TensorVariant| fits(variant) && demand.rows_per_task >= variant.rows && fills(variant);
-    let chosen = TENSOR_VARIANTS.iter().find(suits).or_else(|| TENSOR_VARIANTS.iter().rev().find(|variant| fits(variant)))?;
-    let shared_bytes = chosen.shared_bytes(steps);
-    let blocks = (SM_SHARED_BYTES / (shared_bytes + BLOCK_SHARED_BYTES)).clamp(1, chosen.blocks_per_sm);
-    let variant = Variant::new(chosen.entry, (chosen.rows, TENSOR_UNIT_BYTES), chosen.threads, blocks);
-    Some(Variant { shared_bytes, ..variant })
+    let suits = |variant: &&TensorVariant| demand.rows_per_task >= variant.rows && fills(variant) && shared_of(variant).is_some();
+    let possible = || TENSOR_VARIANTS.iter().rev().find(|variant| shared_of(variant).is_some());
+    let chosen = TENSOR_VARIANTS.iter().find(suits).or_else(possible)?;
+    let variant = Variant::new(chosen.entry, (chosen.rows, TENSOR_UNIT_BYTES), chosen.threads, chosen.blocks_per_sm);
+    Some(Variant { shared_bytes: shared_of(chosen)?, ..variant })
 }
 
 /// Groups of 32 sources that the tensor kernel works through.
@@ -194,34 +247,42 @@ struct TensorVariant {
     rows: u32,
     threads: u32,
     shared: u32,
-    shared_step: u32,
+    shared_slot: u32,
     blocks_per_sm: u32,
 }
 
 impl TensorVariant {
-    const fn shared_bytes(&self, steps: u32) -> u32 {
-        self.shared + steps * self.shared_step
+    /// Shared memory for generations of up to n blocks: a slot for each 128 coefficients of its rows, twice where there is room, so
+    /// that the next rows are made while the last are multiplied.
+    fn shared_bytes(&self, n: u32, available: u32) -> Option<u32> {
+        let slots = n.div_ceil(128);
+        let with = |slots: u32| self.shared + slots * self.shared_slot;
+        [with(2 * slots), with(slots)].into_iter().find(|bytes| *bytes <= available / self.blocks_per_sm)
     }
 }
 
-const TENSOR_VARIANTS: [TensorVariant; 4] = [
-    TensorVariant { entry: "nc_tensor_64", rows: 64, threads: 544, shared: 66_560, shared_step: 16_384, blocks_per_sm: 1 },
-    TensorVariant { entry: "nc_tensor_32", rows: 32, threads: 288, shared: 50_176, shared_step: 8192, blocks_per_sm: 2 },
-    TensorVariant { entry: "nc_tensor_16", rows: 16, threads: 160, shared: 33_792, shared_step: 4096, blocks_per_sm: 4 },
-    TensorVariant { entry: "nc_tensor_8", rows: 8, threads: 160, shared: 33_792, shared_step: 2048, blocks_per_sm: 4 },
-];
+macro_rules! tensor_variant {
+    ($rows:literal) => {
+        TensorVariant {
+            entry: concat!("nc_tensor_", $rows),
+            rows: define(concat!("NC_TENSOR_", $rows, "_ROWS")),
+            threads: define(concat!("NC_TENSOR_", $rows, "_THREADS")),
+            shared: define(concat!("NC_TENSOR_", $rows, "_SHARED")),
+            shared_slot: define(concat!("NC_TENSOR_", $rows, "_SHARED_SLOT")),
+            blocks_per_sm: define(concat!("NC_TENSOR_", $rows, "_PER_SM")),
+        }
+    };
+}
 
-const TENSOR_UNIT_BYTES: u32 = 256;
-const TENSOR_TILE_BYTES: usize = 2048;
-const TABLE_UNIT: (u32, u32) = (8, 512);
-const TABLE_THREADS: u32 = 256;
-const TABLE_SHARED: u32 = 74_752;
-const TABLE5_WIDE_SHARED: u32 = 65_536;
-const S2_UNIT: (u32, u32) = (1, 128);
-/// Shared memory of a multiprocessor of Hopper, and what the system takes of it for each thread block.
-const SM_SHARED_BYTES: u32 = 233_472;
-const BLOCK_SHARED_BYTES: u32 = 1024;
+const TENSOR_VARIANTS: [TensorVariant; 4] =
+    [tensor_variant!("64"), tensor_variant!("32"), tensor_variant!("16"), tensor_variant!("8")];
 
-pub(super) const ROWS_THREADS: u32 = 256;
-pub(super) const FORM_THREADS: u32 = 256;
-pub(super) const COPY_THREADS: u32 = 512;
+const TENSOR_SHARED_MAX: u32 = define("NC_TENSOR_SHARED_MAX");
+const TENSOR_UNIT_BYTES: u32 = define("NC_TENSOR_UNIT_BYTES");
+const TENSOR_TILE_BYTES: usize = define("NC_TENSOR_TILE_BYTES") as usize;
+const PLANES_BYTES: usize = define("NC_PLANES_BYTES") as usize;
+const SELECTORS_BYTES: usize = define("NC_SELECTORS_BYTES") as usize;
+const SELECTORS_SIZE: usize = define("NC_SELECTORS_SIZE") as usize;
+pub(super) const ROWS_THREADS: u32 = define("NC_ROWS_THREADS");
+pub(super) const FORM_THREADS: u32 = define("NC_FORM_THREADS");
+pub(super) const COPY_THREADS: u32 = define("NC_COPY_THREADS");

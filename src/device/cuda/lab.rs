@@ -8,12 +8,12 @@ use std::fs;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
-use super::HOPPER;
 use super::card::Card;
 use super::driver::{Context, Fault};
 use super::image::Image;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
-use crate::device::abi::RowForm;
+use super::{HOPPER, kernels};
+use crate::device::abi::{RowForm, define};
 use crate::device::lab::{self, Decode, Decoder, Encode, Lab, Work};
 use crate::device::{Error, Field, Kernel};
 use job::Job;
@@ -77,30 +77,33 @@ impl Lab for GpuLab {
     }
 }
 
-/// Kernels that nothing but measurements uses: those of the papers with one thing left out.
+/// Kernels that nothing but measurements uses: those of the papers with one thing left out or another put in.
 const EXTRA: &[(&str, Combine)] = &[
-    ("tiled-global", tiled(|_| Some(Variant::new("nc_tiled_global", (64, 64), 256, 8)))),
-    ("tiled-strided", tiled(|_| Some(Variant::new("nc_tiled_strided", (64, 64), 256, 8)))),
-    ("tiled-rolled", tiled(|_| Some(Variant::new("nc_tiled_rolled", (64, 64), 256, 8)))),
-    ("tiled-small", tiled(|_| Some(Variant::new("nc_tiled_small", (32, 32), 64, 32)))),
-    ("tiled-bytes", tiled(|_| Some(Variant::new("nc_tiled_bytes", (16, 16), 256, 8)))),
+    ("tiled-global", in_tiles(|_| Some(kernels::tiled("nc_tiled_global")))),
+    ("tiled-strided", in_tiles(|_| Some(kernels::tiled("nc_tiled_strided")))),
+    ("tiled-rolled", in_tiles(|_| Some(kernels::tiled("nc_tiled_rolled")))),
+    ("tiled-small", in_tiles(|_| Some(SMALL))),
+    ("tiled-bytes", in_tiles(|_| Some(BYTES))),
     (
         "tiled-logs",
-        Combine {
-            form: Form::Logs1,
-            row_form: RowForm::Logs1,
-            ..tiled(|_| Some(Variant::new("nc_tiled_logs", (64, 64), 256, 8)))
-        },
+        Combine { form: Form::Logs1, row_form: RowForm::Logs1, ..in_tiles(|_| Some(kernels::tiled("nc_tiled_logs"))) },
     ),
-    (
-        "table5-dummy",
-        Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(Variant::new("nc_table5_dummy", (1, 128), 256, 8))),
-    ),
+    ("table5-dummy", Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(kernels::s2("nc_table5_dummy")))),
 ];
 
-const fn tiled(variant: fn(&Demand) -> Option<Variant>) -> Combine {
+const fn in_tiles(variant: fn(&Demand) -> Option<Variant>) -> Combine {
     Combine::new(Kernel::Tiled, Image::Tiled, variant)
 }
+
+const SMALL: Variant = {
+    let unit = (define("NC_TILED_SMALL_ROWS"), define("NC_TILED_SMALL_BYTES"));
+    Variant::new("nc_tiled_small", unit, define("NC_TILED_SMALL_THREADS"), 32)
+};
+
+const BYTES: Variant = {
+    let unit = (define("NC_TILED_BYTES_ROWS"), define("NC_TILED_BYTES_BYTES"));
+    Variant::new("nc_tiled_bytes", unit, define("NC_TILED_BYTES_THREADS"), 8)
+};
 
 /// What the system says that the driver is.
 fn driver() -> String {

@@ -10,8 +10,9 @@ use super::super::image::Image;
 use super::super::kernels::{Combine, Demand, FORM_THREADS, ROWS_THREADS, Variant};
 use super::super::launch::{self, Grid};
 use super::hold::Hold;
+use crate::device::Error;
+use crate::device::abi::{self, define};
 use crate::device::lab::{Coefficients, Decode, Decoder, Encode, Stage, Work};
-use crate::device::{Error, abi};
 
 /// Fields are dropped in this order: the card is whole again before memory is freed, which waits for kernels.
 pub(super) struct Job<'a> {
@@ -293,9 +294,9 @@ impl<'a> Job<'a> {
     }
 
     fn multiply(&self, launch: &abi::Launch, stream: &Stream) -> Result<(), Fault> {
-        let Variant { entry, threads, shared_bytes, blocks_per_sm, .. } = self.variant;
+        let Variant { entry, threads, shared_bytes, blocks_per_sm, units_per_block, .. } = self.variant;
         let function = self.card.function(self.combine.image, entry, shared_bytes)?;
-        let blocks = launch.units.min(self.sms() * blocks_per_sm).max(1);
+        let blocks = launch.units.div_ceil(units_per_block).min(self.sms() * blocks_per_sm).max(1);
         let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: tasks describe memory of this job, whose streams are waited for before it is dropped.
         unsafe { launch::tasks(function, Grid::line(blocks, threads, shared_bytes), launch, self.card.tables(), texture, stream) }
@@ -681,9 +682,8 @@ const ROTATION_BYTES: usize = 512 << 20;
 const PLACES_MAX: usize = 64;
 const FORM_BLOCKS_PER_SM: u32 = 16;
 const POISON: u8 = 0xA5;
-// As in kernels/nc_abi.h.
-const INVERT_THREADS: u32 = 512;
-const INVERT_FIXED_BYTES: u32 = 8192;
-const INVERT_STRIPE: u32 = 64;
-const PROGRESS_THREADS: u32 = 256;
-const PROGRESS_FIXED_BYTES: u32 = 20_480;
+const INVERT_THREADS: u32 = define("NC_INVERT_THREADS");
+const INVERT_FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
+const INVERT_STRIPE: u32 = define("NC_INVERT_STRIPE");
+const PROGRESS_THREADS: u32 = define("NC_PROGRESS_THREADS");
+const PROGRESS_FIXED_BYTES: u32 = define("NC_PROGRESS_FIXED_BYTES");
