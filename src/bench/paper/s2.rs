@@ -229,7 +229,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::CpuWhole, n: N, rows: &[Amount::N], ..LADDER },
             Sweep { measure: Measure::CpuParted, n: N, rows: &[Amount::N], ..LADDER },
         ],
-        note: "",
+        note: "the kernels take four rows at a time where they can; who makes one block at a time leaves that unused, at any k",
     },
     Row {
         id: "S2-19",
