@@ -143,9 +143,10 @@ impl Resident {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// Whether it can still be combined. Not after a back end that held some of it was lost: then load the segment again.
+    /// Whether it can still be combined. Not after a back end that held some of it was lost, or has ended: then load the segment
+    /// again.
     pub fn is_alive(&self) -> bool {
-        self.now.load(Ordering::Acquire) == self.epoch
+        self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(Part::is_held)
     }
 }
 

@@ -3,7 +3,8 @@
 //! One task. It takes orders from the [`Ring`], oldest first and over many generations at once, reserves slots, has the [`Device`] fill
 //! them, and publishes the blocks. While one batch is on the device the next gathers. Without demand nothing runs; a few blocks of
 //! the newest live segments are kept ready, so that the first peer of a segment does not wait for a launch. When the ring is full the
-//! task stops until a slot comes home.
+//! task stops until a slot comes home. Demand for a segment that is not on the device yet is parked at the ring until the store tells
+//! that its load has ended; the others go on meanwhile.
 //!
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
 //! each other, do not send the same blocks.
@@ -32,7 +33,7 @@ use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, GenerationKey, SegmentKey, Shape};
 use crate::ring::{self, Blocks, HEADROOM, Order, Ring, Slot};
-use crate::store::Store;
+use crate::store::{Residency, Store};
 use planner::{Planner, Step};
 
 /// How batches are made.
@@ -78,6 +79,16 @@ struct Part {
     first_seed: u32,
 }
 
+/// What became of an order.
+enum Prepared {
+    /// As much of it as there were slots for.
+    Ready(Task, Part),
+    /// There are no slots, and one that comes home wakes the task.
+    NoSlots,
+    /// Its segment is not on the device: it is parked, or there is nobody to make it for.
+    Passed,
+}
+
 /// A batch that has ended: its parts, with their slots filled if it went well.
 struct Ended {
     parts: Vec<Part>,
@@ -97,7 +108,7 @@ impl Encoder {
 
     /// Runs until whoever tells of arrivals or settings is gone.
     pub async fn run(mut self, mut arrivals: broadcast::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
-        let mut evictions = self.store.evictions();
+        let (mut evictions, mut loads) = (self.store.evictions(), self.store.loads());
         let mut running = Running::new();
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -127,6 +138,11 @@ impl Encoder {
                     Err(broadcast::error::RecvError::Lagged(_)) => self.forget_what_is_gone(),
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
+                loaded = loads.recv() => match loaded {
+                    Ok(segment) => self.ring.resume(Some(segment)),
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.ring.resume(None),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
                 changed = settings.changed() => match changed {
                     Ok(()) => self.apply(*settings.borrow_and_update()),
                     Err(_) => return,
@@ -140,19 +156,25 @@ impl Encoder {
         }
     }
 
-    /// Sends one batch to the device. False if nothing could be launched: the ring is full, and its slots wake the task.
+    /// Sends one batch to the device. False if the ring is full: then its slots wake the task. If true, ask again whether more is
+    /// needed; nothing may have been launched, because what was ordered cannot be made now, and is not ordered again.
     fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
         let orders = self.ring.take_orders(blocks);
         let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
         let mut parts = Vec::with_capacity(orders.len());
+        let mut is_full = false;
         for order in orders {
-            if let Some((task, part)) = self.prepare(order, waker) {
-                batch.tasks.push(task);
-                parts.push(part);
+            match self.prepare(order, waker) {
+                Prepared::Ready(task, part) => {
+                    batch.tasks.push(task);
+                    parts.push(part);
+                }
+                Prepared::NoSlots => is_full = true,
+                Prepared::Passed => {}
             }
         }
         if parts.is_empty() {
-            return false;
+            return !is_full;
         }
         self.planner.launched();
         let device = self.device.clone();
@@ -171,11 +193,19 @@ impl Encoder {
     }
 
     /// Finds the segment and the slots for an order. What does not fit into the ring now is ordered again.
-    fn prepare(&mut self, order: Order, waker: &Waker) -> Option<(Task, Part)> {
+    fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let key = order.line.generation;
-        let Some((resident, shape, id)) = self.store.resident(key.segment) else {
-            self.ring.forget(key.segment);
-            return None;
+        let (resident, shape, id) = match self.store.resident(key.segment) {
+            Residency::Ready(resident, shape, id) => (resident, shape, id),
+            Residency::Loading => {
+                self.metrics.parked.inc();
+                self.ring.park(&order);
+                return Prepared::Passed;
+            }
+            Residency::Gone => {
+                self.ring.forget(key.segment);
+                return Prepared::Passed;
+            }
         };
         let mut slots = self.ring.reserve(shape.block_bytes(), order.blocks.count(), waker);
         let (order, rest) = split(order, slots.len());
@@ -183,7 +213,7 @@ impl Encoder {
             self.metrics.ring_full.inc();
             self.ring.give_up(&rest);
         }
-        let order = order?;
+        let Some(order) = order else { return Prepared::NoSlots };
         let first_seed = self.next_seeds(key, &order.blocks);
         let rows = match &order.blocks {
             Blocks::Coded(count) => {
@@ -194,7 +224,7 @@ impl Encoder {
         };
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
         let task = Task { resident, generation: key.index, rows, out, out_offset: HEADROOM };
-        Some((task, Part { order, slots, first_seed }))
+        Prepared::Ready(task, Part { order, slots, first_seed })
     }
 
     fn next_seeds(&mut self, generation: GenerationKey, blocks: &Blocks) -> u32 {
@@ -208,6 +238,7 @@ impl Encoder {
 
     fn finish(&mut self, ended: Ended) {
         self.planner.done();
+        self.store.settled();
         let makers = match ended.outcome {
             Ok(makers) => makers,
             Err(error) => {
@@ -333,18 +364,5 @@ impl Rates {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ring::{Lane, LineKey};
-
-    #[test]
-    fn an_order_is_split_where_the_slots_end() {
-        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
-        let order = |blocks| Order { line, blocks };
-        assert_eq!(split(order(Blocks::Coded(5)), 3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
-        assert_eq!(split(order(Blocks::Coded(5)), 9), (Some(order(Blocks::Coded(5))), None));
-        assert_eq!(split(order(Blocks::Coded(5)), 0), (None, Some(order(Blocks::Coded(5)))));
-        let source = order(Blocks::Source(vec![4, 5, 6]));
-        assert_eq!(split(source, 1), (Some(order(Blocks::Source(vec![4]))), Some(order(Blocks::Source(vec![5, 6])))));
-    }
-}
+#[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
+mod tests;

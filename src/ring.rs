@@ -154,6 +154,20 @@ impl Ring {
         self.board().give_up(order);
     }
 
+    /// An order cannot be made before something else is there: its blocks, and all others of its segment, are wanted as before but not
+    /// ordered again until the segment is resumed.
+    pub fn park(&self, order: &Order) {
+        self.board().park(order);
+    }
+
+    /// Blocks of a parked segment can be made again; of all that are parked, if none is named.
+    pub fn resume(&self, segment: Option<SegmentKey>) {
+        match segment {
+            Some(segment) => self.board().resume(segment),
+            None => self.board().resume_all(),
+        }
+    }
+
     /// Up to `count` empty slots. Blocks that nobody asked for make room; if that is not enough, `waker` is woken when a slot comes
     /// home.
     pub fn reserve(&self, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {

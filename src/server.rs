@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::config;
-use crate::device::{self, Device};
+use crate::device::{self, Device, Health};
 use crate::encoder::{self, Encoder};
 use crate::endpoint;
 use crate::ingest;
@@ -129,7 +129,7 @@ impl Server {
             }
         };
 
-        let mut tasks = Vec::new();
+        let mut tasks = vec![tokio::spawn(heed_health(device.health(), readiness.clone()))];
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
@@ -245,10 +245,45 @@ fn no_such_stream() -> Refusal {
     Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such stream".to_owned() }
 }
 
+/// Says of the device at `/readyz` what it says of itself.
+async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness) {
+    loop {
+        match &*health.borrow_and_update() {
+            Health::Good => readiness.ready("device"),
+            Health::Degraded(reason) => readiness.degraded("device", reason.as_str()),
+        }
+        if health.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 async fn keep_gauges(ring: Ring) {
     let mut tick = tokio::time::interval(GAUGES_EVERY);
     loop {
         tick.tick().await;
         ring.publish_metrics();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Status;
+
+    #[tokio::test]
+    async fn a_degraded_device_is_shown_until_it_is_well() {
+        let (say, health) = watch::channel(Health::Degraded("the GPU was lost".to_owned()));
+        let readiness = Readiness::new();
+        readiness.ready("server");
+        let heeding = tokio::spawn(heed_health(health, readiness.clone()));
+        while readiness.status().0 != Status::Degraded {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(readiness.status().1[0].reason, "the GPU was lost");
+        say.send(Health::Good).unwrap();
+        drop(say);
+        heeding.await.unwrap();
+        assert_eq!(readiness.status().0, Status::Ready);
     }
 }

@@ -1,47 +1,59 @@
-//! Which segments are held, within which budget, and which go first.
+//! Which segments are held, where, within which budget, and which go first.
 //!
-//! The store owns every segment on the device. Whoever wants one that is used while it is wanted gets a [`Held`] with a lease,
-//! and as long as a clone of the lease lives the segment stays. Room is made by eviction: what has expired first, then what was
-//! used least recently; if all that is held is in use, the new segment is refused, and nothing waits for a viewer to finish.
-//! Which one goes is [`index`]'s decision, how much there may be [`budget`]'s; neither does I/O.
+//! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives
+//! the segment stays. Room is made by eviction: what has expired first, then what was used least recently; if all that is held
+//! is in use, the new segment is refused, and nothing waits for a viewer to finish.
 //!
-//! There is no task. Work is done in the task of the caller; a lock is held for moments only and never across an `await`.
-//! Bytes that are on their way to the device count against the budget from before they are sent.
+//! A device with memory of its own makes a second tier: the bytes of every segment are in this process's memory, and copies of
+//! some in the device's, each tier within its budget. The newest live segments are copied when they come in, others when the
+//! encoder first asks for them ([`Store::resident`]); a copy that makes room for another costs its segment nothing but the next
+//! upload. A device that works in this process's memory has its form of each segment, and nothing else is held. What goes to make
+//! room is [`index`]'s decision, how much there may be [`budget`]'s; neither does I/O.
+//!
+//! A copy on its way to the device has a task (`loading`); everything else is done in the task of the caller. A lock is held for
+//! moments only and never across an `await`. Bytes that are on their way count against their budget from before they are sent.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::device::{self, Device, Resident};
-use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Birth, FirstPass, Held, SegmentId, SegmentKey, Shape};
 
 pub mod budget;
 pub mod index;
+mod loading;
 pub mod metrics;
+mod order;
+mod portion;
+mod state;
 
 pub use metrics::Metrics;
+pub use portion::{NoPortion, Portion};
 
-use budget::Budget;
-use index::{Cause, Index};
+use index::Tier;
+use state::{Evicted, Form, Found, State};
 
 /// Section `[store]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How much memory of the device held segments may occupy.
+    /// How much memory of this process held segments may occupy.
     #[serde(with = "crate::config::size")]
     pub bytes: ByteSize,
+    /// How much memory of the device their copies may occupy, if it has memory of its own.
+    pub device_bytes: Portion,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::mib(512) }
+        Self { bytes: ByteSize::mib(512), device_bytes: Portion::Percent(80) }
     }
 }
 
@@ -60,6 +72,8 @@ pub struct Placement {
     pub first_pass: FirstPass,
     /// When it came to be, if it is live.
     pub birth: Option<Arc<Birth>>,
+    /// Whether it is copied to the device before anybody asks.
+    pub eager: bool,
 }
 
 /// Why a segment was not taken in.
@@ -84,77 +98,140 @@ pub enum Error {
     Device(#[from] device::Error),
 }
 
+/// What there is of a segment on the device.
+#[derive(Debug, Clone)]
+pub enum Residency {
+    /// The device knows it by this. It stays while the `Arc` lives, so let go of it soon.
+    Ready(Arc<Resident>, Shape, SegmentId),
+    /// It is on its way; [`Store::loads`] tells when to ask again.
+    Loading,
+    /// The segment is not held any more.
+    Gone,
+}
+
 struct Shared {
+    config: Config,
     device: Device,
+    memory: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     metrics: Metrics,
     evicted: broadcast::Sender<SegmentKey>,
+    loaded: broadcast::Sender<SegmentKey>,
     state: Mutex<State>,
+    /// Places for loads that have left the queue.
+    loads: Semaphore,
+    /// The turn to wait for room on the device.
+    room: tokio::sync::Mutex<()>,
+    /// Rung when copies may be in use no longer.
+    unused: Notify,
+    is_failing: AtomicBool,
 }
-
-struct State {
-    index: Index,
-    budget: Budget,
-    slots: HashMap<SegmentKey, Slot>,
-}
-
-/// A held segment.
-struct Slot {
-    id: SegmentId,
-    shape: Shape,
-    resident: Arc<Resident>,
-    first_pass: FirstPass,
-    birth: Option<Arc<Birth>>,
-    /// Its other owners are leases.
-    guard: Arc<Guard>,
-}
-
-/// What leases share.
-struct Guard;
 
 impl Store {
     /// An empty store on this device.
     pub fn new(config: &Config, device: Device, metrics: Metrics) -> Self {
-        let limit = config.bytes.as_u64();
-        metrics.budget_bytes.set(i64::try_from(limit).unwrap_or(i64::MAX));
-        let (evicted, _) = broadcast::channel(EVICTIONS_MAX);
-        let state = State { index: Index::default(), budget: Budget::new(limit), slots: HashMap::new() };
-        Self { shared: Arc::new(Shared { device, metrics, evicted, state: Mutex::new(state) }) }
+        let asked = device.clone();
+        Self::with_tiers(config, device, metrics, move || asked.memory().map(|memory| memory.total))
     }
 
-    /// Takes a segment in, and gives the one already held if these bytes are. Makes room if it has to; waits for the device.
+    /// The same where `memory` says how much memory of its own the device has: `None` from the start means one tier, and later that it
+    /// was lost.
+    pub(crate) fn with_tiers(
+        config: &Config,
+        device: Device,
+        metrics: Metrics,
+        memory: impl Fn() -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        let host = config.bytes.as_u64();
+        let state = State::new(host, memory().map(|total| config.device_bytes.of(total)));
+        metrics.tier(Tier::Host).budget(host);
+        metrics.tier(Tier::Device).budget(state.device.map_or(0, |budget| budget.limit()));
+        Self {
+            shared: Arc::new(Shared {
+                config: config.clone(),
+                device,
+                memory: Box::new(memory),
+                metrics,
+                evicted: broadcast::channel(TOLD_MAX).0,
+                loaded: broadcast::channel(TOLD_MAX).0,
+                state: Mutex::new(state),
+                loads: Semaphore::new(loading::LOADS_AT_ONCE),
+                room: tokio::sync::Mutex::default(),
+                unused: Notify::new(),
+                is_failing: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Takes a segment in, and gives the one already held if these bytes are. Makes room if it has to. Waits for the device only
+    /// where that is all that holds it. Must be called within a tokio runtime.
     pub async fn insert(&self, bytes: Bytes, shape: Shape, placement: Placement) -> Result<Held, Error> {
+        if bytes.len() as u64 != shape.length() {
+            return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
+        }
         let id = identify(&bytes).await;
         if let Some(held) = self.shared.hold_again(&id, &placement) {
             return Ok(held);
         }
-        let reservation = self.shared.reserve(shape.blocks().saturating_mul(shape.block_bytes().into()))?;
-        let resident = self.load(bytes, shape).await?;
-        Ok(self.shared.admit(id, resident, reservation, placement))
+        let (form, cost, reservation) = if self.shared.has_two_tiers() {
+            let reservation = self.shared.reserve(shape.length())?;
+            (Form::Bytes { bytes, copy: None, load: None }, shape.length(), reservation)
+        } else {
+            let reservation = self.shared.reserve(state::padded(&shape))?;
+            let resident = self.load(bytes, shape).await?;
+            let cost = resident.resident_bytes();
+            (Form::Resident(Arc::new(resident)), cost, reservation)
+        };
+        Ok(self.shared.admit(id, shape, form, cost, reservation, &placement))
     }
 
     /// A held segment, kept until the last clone of its lease is dropped.
     pub fn lookup(&self, id: &SegmentId) -> Option<Held> {
         let mut state = self.shared.state();
         let key = state.index.find(id)?;
-        state.index.touch(key);
+        state.index.touch(Tier::Host, key);
         state.held(key)
     }
 
-    /// What the device knows a held segment by. It stays while the `Arc` lives, like under a lease.
-    pub fn resident(&self, key: SegmentKey) -> Option<(Arc<Resident>, Shape, SegmentId)> {
-        let state = self.shared.state();
-        let slot = state.slots.get(&key)?;
-        Some((Arc::clone(&slot.resident), slot.shape, slot.id))
+    /// What the device knows a held segment by. If it does not have it, it is told to load it: once, however many ask. Must be called
+    /// within a tokio runtime.
+    pub fn resident(&self, key: SegmentKey) -> Residency {
+        let mut gone = Vec::new();
+        let mut state = self.shared.state();
+        let found = state.find(key, &mut gone);
+        if matches!(found, Found::Missing) {
+            self.shared.begin_load(&mut state, key, true);
+        }
+        if gone.is_empty() {
+            drop(state);
+        } else {
+            self.shared.publish(state, gone);
+        }
+        match found {
+            Found::Ready(resident, shape, id) => Residency::Ready(resident, shape, id),
+            Found::Loading | Found::Missing => Residency::Loading,
+            Found::Gone => Residency::Gone,
+        }
+    }
+
+    /// Segments whose loads have ended, from now on, well or not: [`Store::resident`] says which. A receiver that lags asks again
+    /// about all that it waits for.
+    pub fn loads(&self) -> broadcast::Receiver<SegmentKey> {
+        self.shared.loaded.subscribe()
+    }
+
+    /// To be called when a batch has ended and what it read is let go: a load may wait for just that.
+    pub fn settled(&self) {
+        self.shared.unused.notify_one();
     }
 
     /// Whether a segment is held.
     pub fn is_held(&self, key: SegmentKey) -> bool {
-        self.shared.state().slots.contains_key(&key)
+        self.shared.state().is_held(key)
     }
 
     /// Notes that a segment is used, so that others go before it.
     pub fn touch(&self, key: SegmentKey) {
-        self.shared.state().index.touch(key);
+        self.shared.state().index.touch(Tier::Host, key);
     }
 
     /// Lets a segment go at `at`, before all that have not expired then.
@@ -165,14 +242,15 @@ impl Store {
         }
     }
 
-    /// Evicts what has expired and is not in use. Call it every second or so.
+    /// Evicts what has expired and is not in use, and what lost devices had. Call it every second or so.
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();
         let mut state = self.shared.state();
-        while let Some(key) = state.index.expired(now, |key| state.is_in_use(key)) {
-            gone.extend(state.remove(key).map(|slot| (key, slot, Cause::Expired)));
-        }
-        self.shared.evicted(state, gone);
+        self.shared.heed_losses(&mut state, &mut gone);
+        // A load may have ended on a device just lost.
+        state.drop_dead(&mut gone);
+        state.sweep(now, &mut gone);
+        self.shared.publish(state, gone);
     }
 
     /// The keys of segments that have gone, from now on. A receiver that lags asks [`Store::is_held`] about the keys it keeps.
@@ -180,13 +258,13 @@ impl Store {
         self.shared.evicted.subscribe()
     }
 
-    /// Bytes that held segments occupy, and how many segments that is.
-    pub fn usage(&self) -> (u64, usize) {
+    /// Bytes that held segments occupy on a tier, and how many segments that is.
+    pub fn usage(&self, tier: Tier) -> (u64, usize) {
         let state = self.shared.state();
-        (state.index.bytes(), state.index.len())
+        (state.index.bytes(tier), state.index.len(tier))
     }
 
-    /// Brings the bytes to the device, which may have less memory than the budget says.
+    /// Brings the bytes to a device that shares this process's memory, of which there may be less than the budget says.
     async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         for _ in 0..LOADS_MAX {
             match self.shared.device.load(bytes.clone(), shape).await {
@@ -203,122 +281,139 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold_again(&self, id: &SegmentId, placement: &Placement) -> Option<Held> {
+    fn has_two_tiers(&self) -> bool {
+        self.state().device.is_some()
+    }
+
+    fn hold_again(self: &Arc<Self>, id: &SegmentId, placement: &Placement) -> Option<Held> {
         let mut state = self.state();
         let key = state.index.find(id)?;
         state.renew(key, placement);
+        if placement.eager {
+            self.begin_load(&mut state, key, false);
+        }
         state.held(key)
     }
 
+    /// Speaks for room on the host's tier.
     fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, Error> {
         let mut gone = Vec::new();
         let mut state = self.state();
-        let budget = state.budget.limit();
+        self.heed_losses(&mut state, &mut gone);
+        let budget = state.host.limit();
         let outcome = loop {
             if bytes > budget {
                 break Err(Error::TooLarge { bytes, budget });
             }
-            if state.budget.reserve(bytes) {
-                break Ok(Reservation { shared: Arc::clone(self), bytes });
+            if state.host.reserve(bytes) {
+                break Ok(Reservation { shared: Arc::clone(self), tier: Tier::Host, bytes });
             }
             match state.evict(Instant::now()) {
                 Some(victim) => gone.push(victim),
                 None => break Err(Error::Full { bytes }),
             }
         };
-        self.evicted(state, gone);
+        self.publish(state, gone);
         if outcome.is_err() {
             self.metrics.refused.inc();
         }
         outcome
     }
 
-    fn admit(&self, id: SegmentId, resident: Resident, reservation: Reservation, placement: Placement) -> Held {
-        let bytes = resident.resident_bytes();
-        let shape = *resident.shape();
-        let mut state = self.state();
-        let Some(key) = state.index.insert(id, bytes, placement.expires) else {
-            // Somebody else was faster; `resident` and the reservation end here.
-            let key = state.index.find(&id).expect("an id that cannot be inserted is held");
-            state.renew(key, &placement);
-            return state.held(key).expect("what the index holds has a slot");
-        };
-        state.budget.correct(reservation.keep(), bytes);
-        let Placement { first_pass, birth, .. } = placement;
-        let slot = Slot { id, shape, resident: Arc::new(resident), first_pass, birth, guard: Arc::new(Guard) };
-        state.slots.insert(key, slot);
-        let held = state.held(key).expect("it was put there a line ago");
+    fn admit(
+        self: &Arc<Self>,
+        id: SegmentId,
+        shape: Shape,
+        form: Form,
+        cost: u64,
+        reservation: Reservation,
+        placement: &Placement,
+    ) -> Held {
         let mut gone = Vec::new();
-        while state.budget.used() > state.budget.limit() {
-            let Some(victim) = state.evict(Instant::now()) else { break };
-            gone.push(victim);
+        let mut state = self.state();
+        let key = match state.index.find(&id) {
+            // Somebody else was faster: what was made in vain, and what was spoken for, ends when the lock is free.
+            Some(key) => {
+                state.renew(key, placement);
+                key
+            }
+            None => {
+                self.metrics.inserted.inc();
+                state.admit(id, shape, form, (reservation.keep(), cost), placement)
+            }
+        };
+        if placement.eager {
+            self.begin_load(&mut state, key, false);
         }
-        self.metrics.inserted.inc();
-        self.evicted(state, gone);
+        let held = state.held(key).expect("what the index holds has a slot");
+        state.shrink(Instant::now(), &mut gone);
+        self.publish(state, gone);
         held
+    }
+
+    fn begin_load(self: &Arc<Self>, state: &mut State, key: SegmentKey, is_wanted: bool) {
+        if state.begin_load(key, is_wanted) {
+            self.metrics.loads.inc();
+            self.metrics.loads_pending.inc();
+            tokio::spawn(loading::bring(Arc::clone(self), key));
+        }
     }
 
     fn evict_one(&self) -> bool {
         let mut state = self.state();
         let victim = state.evict(Instant::now());
         let is_one = victim.is_some();
-        self.evicted(state, victim.into_iter().collect());
+        self.publish(state, victim.map(Evicted::for_memory).into_iter().collect());
         is_one
     }
 
-    /// Tells of evictions once the lock is free, and brings the gauges up to date.
-    fn evicted(&self, state: MutexGuard<'_, State>, gone: Vec<(SegmentKey, Slot, Cause)>) {
-        self.metrics.resident_bytes.set(i64::try_from(state.index.bytes()).unwrap_or(i64::MAX));
-        self.metrics.resident_segments.set(i64::try_from(state.index.len()).unwrap_or(i64::MAX));
-        drop(state);
-        for (key, slot, cause) in gone {
-            tracing::trace!(id = %slot.id, ?cause, "segment evicted");
-            self.metrics.evicted(cause).inc();
-            // Nobody may be listening yet.
-            let _ = self.evicted.send(key);
+    /// Lets go what went with a device, and keeps to the memory of the one that works now.
+    fn heed_losses(&self, state: &mut State, gone: &mut Vec<Evicted>) {
+        if state.has_dead_copies() {
+            state.drop_dead(gone);
+        }
+        let Some(budget) = &mut state.device else { return };
+        // Copies beside their bytes in this process's own memory: a part of what it may have is enough for what is in demand.
+        let own = || self.config.bytes.as_u64() / OWN_MEMORY_PART;
+        let limit = (self.memory)().map_or_else(own, |total| self.config.device_bytes.of(total));
+        if budget.limit() != limit {
+            budget.set_limit(limit);
+            self.metrics.tier(Tier::Device).budget(limit);
         }
     }
-}
 
-impl State {
-    fn held(&self, key: SegmentKey) -> Option<Held> {
-        let slot = self.slots.get(&key)?;
-        let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        Some(Held { lease, first_pass: slot.first_pass, birth: slot.birth.clone() })
-    }
-
-    fn is_in_use(&self, key: SegmentKey) -> bool {
-        self.slots.get(&key).is_some_and(|slot| Arc::strong_count(&slot.guard) > 1 || Arc::strong_count(&slot.resident) > 1)
-    }
-
-    /// A segment that is wanted again stays at least as long as the new wish says.
-    fn renew(&mut self, key: SegmentKey, placement: &Placement) {
-        let before = self.index.entry(key).and_then(|entry| entry.expires);
-        self.index.set_expiry(key, before.zip(placement.expires).map(|(before, now)| before.max(now)));
-        self.index.touch(key);
-    }
-
-    fn evict(&mut self, now: Instant) -> Option<(SegmentKey, Slot, Cause)> {
-        let (key, cause) = self.index.victim(now, |key| self.is_in_use(key))?;
-        self.remove(key).map(|slot| (key, slot, cause))
-    }
-
-    fn remove(&mut self, key: SegmentKey) -> Option<Slot> {
-        let entry = self.index.remove(key)?;
-        self.budget.release(entry.bytes);
-        self.slots.remove(&key)
+    /// Tells of evictions once the lock is free, and brings the gauges up to date.
+    fn publish(&self, state: MutexGuard<'_, State>, gone: Vec<Evicted>) {
+        for tier in Tier::ALL {
+            self.metrics.tier(tier).resident(state.index.bytes(tier), state.index.len(tier));
+        }
+        drop(state);
+        for Evicted { key, id, tier, cause, .. } in gone {
+            tracing::trace!(%id, ?tier, ?cause, "segment evicted");
+            self.metrics.evicted(tier, cause).inc();
+            if tier == Tier::Host {
+                // Nobody may be listening yet.
+                let _ = self.evicted.send(key);
+            }
+        }
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("device", &self.device).field("budget", &self.state().budget).finish_non_exhaustive()
+        let (host, device) = {
+            let state = self.state();
+            (state.host, state.device)
+        };
+        let mut shown = f.debug_struct("Shared");
+        shown.field("device", &self.device).field("host_budget", &host).field("device_budget", &device).finish_non_exhaustive()
     }
 }
 
 /// Bytes spoken for before they are there; given back on drop.
 struct Reservation {
     shared: Arc<Shared>,
+    tier: Tier,
     bytes: u64,
 }
 
@@ -332,7 +427,11 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.shared.state().budget.release(self.bytes);
+            let mut state = self.shared.state();
+            match self.tier {
+                Tier::Host => state.host.release(self.bytes),
+                Tier::Device => state.device_budget().release(self.bytes),
+            }
         }
     }
 }
@@ -346,137 +445,12 @@ async fn identify(bytes: &Bytes) -> SegmentId {
     tokio::task::spawn_blocking(move || SegmentId::of(&copy)).await.unwrap_or_else(|_| SegmentId::of(bytes))
 }
 
-const EVICTIONS_MAX: usize = 4096;
+/// Notices that a receiver may fall behind by.
+const TOLD_MAX: usize = 4096;
 const LOADS_MAX: usize = 64;
 const HASHED_IN_PLACE: usize = 256 << 10;
+/// What part of `store.bytes` copies may take besides, where the device has lost its own memory: half of it, and so always a segment.
+const OWN_MEMORY_PART: u64 = 2;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    const K: u32 = 64;
-
-    fn store(bytes: u64) -> Store {
-        let registry = prometheus::Registry::new();
-        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, thread) = Device::open(&config, &registry).unwrap();
-        // The thread ends with the last handle of the device.
-        std::mem::forget(thread);
-        Store::new(&Config { bytes: ByteSize::b(bytes) }, device, Metrics::new(&registry).unwrap())
-    }
-
-    fn segment(number: u8) -> (Bytes, Shape) {
-        (Bytes::from(vec![number; 1024]), Shape::new(1024, K, 8).unwrap())
-    }
-
-    /// What the device takes for one of these segments.
-    async fn cost() -> u64 {
-        let store = store(1 << 20);
-        insert(&store, 0, None).await.unwrap();
-        store.usage().0
-    }
-
-    async fn insert(store: &Store, number: u8, expires: Option<Instant>) -> Result<Held, Error> {
-        let (bytes, shape) = segment(number);
-        store.insert(bytes, shape, Placement { expires, ..Placement::default() }).await
-    }
-
-    fn id(number: u8) -> SegmentId {
-        SegmentId::of(&segment(number).0)
-    }
-
-    #[tokio::test]
-    async fn the_same_bytes_are_held_once() {
-        let store = store(1 << 20);
-        let (one, again) = (insert(&store, 1, None).await.unwrap(), insert(&store, 1, None).await.unwrap());
-        assert_eq!(one.lease.key, again.lease.key);
-        assert_eq!(store.usage().1, 1);
-        assert_eq!(store.lookup(&id(1)).unwrap().lease.id, id(1));
-        assert!(store.lookup(&id(2)).is_none());
-        assert_eq!(store.resident(one.lease.key).unwrap().2, id(1));
-    }
-
-    #[tokio::test]
-    async fn many_at_once_of_the_same_are_one() {
-        let store = store(1 << 20);
-        let inserts = (0..16).map(|_| insert(&store, 1, None));
-        let held: Vec<Held> = futures_util::future::join_all(inserts).await.into_iter().map(Result::unwrap).collect();
-        assert!(held.iter().all(|other| other.lease.key == held[0].lease.key));
-        assert_eq!(store.usage().1, 1);
-        let used = store.shared.state().budget.used();
-        assert_eq!(used, store.usage().0);
-    }
-
-    #[tokio::test]
-    async fn the_least_recently_used_goes() {
-        let store = store(cost().await * 3);
-        let mut evictions = store.evictions();
-        let mut keys = Vec::new();
-        for number in 0..3 {
-            keys.push(insert(&store, number, None).await.unwrap().lease.key);
-        }
-        store.lookup(&id(0)).unwrap();
-        insert(&store, 3, None).await.unwrap();
-        assert_eq!(evictions.try_recv(), Ok(keys[1]));
-        assert!(!store.is_held(keys[1]) && store.is_held(keys[0]));
-        store.touch(keys[2]);
-        insert(&store, 4, None).await.unwrap();
-        assert_eq!(evictions.try_recv(), Ok(keys[0]));
-    }
-
-    #[tokio::test]
-    async fn the_expired_go_first() {
-        let store = store(cost().await * 3);
-        insert(&store, 0, None).await.unwrap();
-        insert(&store, 1, None).await.unwrap();
-        let expired = insert(&store, 2, Some(Instant::now())).await.unwrap().lease.key;
-        insert(&store, 3, None).await.unwrap();
-        assert!(!store.is_held(expired));
-        assert!(store.lookup(&id(0)).is_some());
-        assert_eq!(store.shared.metrics.evicted(Cause::Expired).get(), 1);
-    }
-
-    #[tokio::test]
-    async fn what_is_leased_stays() {
-        let store = store(cost().await * 2);
-        let leases = (insert(&store, 0, Some(Instant::now())).await.unwrap(), insert(&store, 1, None).await.unwrap());
-        assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })));
-        store.sweep(Instant::now() + Duration::from_secs(1));
-        assert_eq!(store.usage().1, 2);
-        assert_eq!(store.shared.metrics.refused.get(), 1);
-
-        let batch = store.resident(leases.0.lease.key).unwrap();
-        drop(leases.0);
-        assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })), "a batch reads it");
-        drop(batch);
-        insert(&store, 2, None).await.unwrap();
-        assert!(store.lookup(&id(0)).is_none());
-        assert!(store.lookup(&id(1)).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_sweep_takes_what_has_expired() {
-        let store = store(1 << 20);
-        let now = Instant::now();
-        drop((insert(&store, 0, Some(now)).await, insert(&store, 1, None).await, insert(&store, 2, None).await));
-        store.expire(&id(1), now + Duration::from_secs(10));
-        store.sweep(now);
-        assert_eq!(store.usage().1, 2);
-        // Wanted again without an end.
-        insert(&store, 1, None).await.unwrap();
-        store.sweep(now + Duration::from_secs(10));
-        assert_eq!(store.usage().1, 2);
-        store.expire(&id(1), now);
-        store.sweep(now);
-        assert_eq!(store.usage().1, 1);
-        assert_eq!(store.shared.metrics.resident_segments.get(), 1);
-    }
-
-    #[tokio::test]
-    async fn what_can_never_fit_is_said_to() {
-        let store = store(100);
-        assert!(matches!(insert(&store, 0, None).await, Err(Error::TooLarge { .. })));
-        assert_eq!(store.shared.state().budget.used(), 0);
-    }
-}
+mod tests;

@@ -6,7 +6,8 @@
 //!
 //! - `/metrics`: the registry in Prometheus' text format.
 //! - `/healthz`: 200 as long as the process lives.
-//! - `/readyz`: 200 when every part can serve, else 503; both with the reasons as JSON.
+//! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A part that serves otherwise than it
+//!   is meant to makes the status `degraded`, which counts as ready unless configured otherwise.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub mod register;
 pub use http::{Listener, serve};
 pub(crate) use logs::check_filter;
 pub use logs::{Logs, init};
-pub use readiness::{Readiness, Reason};
+pub use readiness::{Readiness, Reason, Status};
 
 /// What is shown, where and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub struct Config {
     /// How often a line says how much was encoded.
     #[serde(with = "crate::config::duration")]
     pub rate_interval: Duration,
+    /// Whether `/readyz` answers 200 while a part is degraded.
+    pub ready_when_degraded: bool,
 }
 
 /// How log lines look.
@@ -60,6 +63,7 @@ impl Default for Config {
             log_filter: "info".into(),
             log_format: LogFormat::Auto,
             rate_interval: Duration::from_secs(60),
+            ready_when_degraded: true,
         }
     }
 }

@@ -59,7 +59,7 @@ impl Server {
         let registry = Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
         let (device, thread) = Device::open(&config, &registry).unwrap();
-        let store_config = store::Config { bytes: options.store };
+        let store_config = store::Config { bytes: options.store, ..store::Config::default() };
         let store = Store::new(&store_config, device, store::Metrics::new(&registry).unwrap());
         let (ingest, metrics) = (ingest::Metrics::new(&registry).unwrap(), stream::Metrics::new(&registry).unwrap());
         let streams = Streams::from([("live".to_owned(), stream)]);
@@ -143,7 +143,7 @@ async fn a_path_is_fetched_once_however_many_ask() {
     assert_eq!(origin.asked("/base/seg.ts?token=1").len(), 1);
     assert_eq!(server.metric("ncserverd_ingest_requests_total", None), 1);
     assert!(server.metric("ncserverd_stream_coalesced_total", None) >= 40);
-    assert_eq!(server.store.usage().1, 1);
+    assert_eq!(server.store.usage(store::index::Tier::Host).1, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +180,7 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
         assert_eq!(server.metric("ncserverd_ingest_errors_total", Some(kind)), before + 1, "{path}");
     }
     assert_eq!(elsewhere.asked_in_all(), 0);
-    assert_eq!(server.store.usage().1, 0, "nothing wrong is held");
+    assert_eq!(server.store.usage(store::index::Tier::Host).1, 0, "nothing wrong is held");
 
     let refusal = server.resolve("/live/absent.ts", 0).await.unwrap_err();
     assert_eq!((refusal.code, refusal.retry_after.is_some()), (RefusalCode::Unknown, true));
@@ -736,5 +736,5 @@ async fn links_do_not_lead_out_of_a_directory() {
     for path in ["/live/secret.ts", "/live/way/secret.ts"] {
         assert_eq!(server.resolve(path, 0).await.unwrap_err().code, RefusalCode::Unknown, "{path}");
     }
-    assert_eq!(server.store.usage().1, 0);
+    assert_eq!(server.store.usage(store::index::Tier::Host).1, 0);
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::{Config, Error};
 use crate::object::Shape;
+use crate::store::Portion;
 use crate::{stream, telemetry};
 
 /// A remark on the configuration.
@@ -87,6 +88,12 @@ fn numbers(config: &Config, report: &mut Report) {
             "store.bytes",
             format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.bytes),
         );
+    }
+    if let Portion::Bytes(bytes) = config.store.device_bytes
+        && bytes.as_u64() < 2 * segment.as_u64()
+    {
+        let text = format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.device_bytes);
+        report.fault("store.device_bytes", text);
     }
     if config.encoder.prefill_blocks > config.encoder.batch_blocks_max {
         report.warning("encoder.prefill_blocks", "a prefill of one generation takes more than one batch");

@@ -6,11 +6,16 @@
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-/// Writes a size exactly.
-pub fn serialize<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
+/// A size as text, exactly.
+pub fn exact(size: ByteSize) -> String {
     let bytes = size.as_u64();
     let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| bytes != 0 && bytes.is_multiple_of(*divisor)).unwrap_or((1, "B"));
-    serializer.collect_str(&format_args!("{}{unit}", bytes / divisor))
+    format!("{}{unit}", bytes / divisor)
+}
+
+/// Writes a size exactly.
+pub fn serialize<S: Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&exact(*size))
 }
 
 /// Reads a size from text; a bare number is bytes.

@@ -124,6 +124,15 @@ fn a_ring_must_hold_a_batch_of_the_largest_block() {
 }
 
 #[test]
+fn the_device_must_hold_two_segments() {
+    let with = |text: &str| load("", &[("NCSERVERD_STORE__DEVICE_BYTES", text)], &[]);
+    assert_eq!(with("50%").unwrap().config.store.device_bytes, store::Portion::Percent(50));
+    assert_eq!(with("16MiB").unwrap().config.store.device_bytes, store::Portion::Bytes(ByteSize::mib(16)));
+    assert!(with("15MiB").unwrap_err().to_string().contains("`store.device_bytes`: 15MiB cannot hold two segments"));
+    assert!(with("120%").unwrap_err().to_string().contains("`120%` is neither a percentage from 1% to 100% nor a size"));
+}
+
+#[test]
 fn blocks_that_only_just_fit_a_datagram_are_remarked_on() {
     let with = |block_bytes: &str, n_max: &str| {
         let overrides = [("stream.a.directory", "y"), ("stream.a.block_bytes", block_bytes), ("stream.a.n_max", n_max)];

@@ -54,6 +54,13 @@ pub(super) struct Part {
     release: mpsc::UnboundedSender<(ResidentId, u64)>,
 }
 
+impl Part {
+    /// Whether the thread that holds it runs.
+    pub(super) fn is_held(&self) -> bool {
+        !self.release.is_closed()
+    }
+}
+
 impl Drop for Part {
     fn drop(&mut self) {
         // If the thread has ended, so has what it held.

@@ -23,6 +23,8 @@ pub struct Metrics {
     pub failed_batches: IntCounter,
     /// Times a batch had to wait for slots.
     pub ring_full: IntCounter,
+    /// Orders put off until their segment was on the device.
+    pub parked: IntCounter,
 }
 
 impl Metrics {
@@ -59,6 +61,11 @@ impl Metrics {
                 registry,
                 "ncserverd_encoder_ring_full_total",
                 "Times the encoder waited because the ring had no free slots.",
+            )?,
+            parked: register::counter(
+                registry,
+                "ncserverd_encoder_parked_total",
+                "Orders put off until their segment was on the device.",
             )?,
         })
     }

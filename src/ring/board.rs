@@ -4,10 +4,12 @@
 //! takes orders, which are the difference, oldest first, and publishes what it made. Demand and supply are counted in blocks, so
 //! that every operation costs the same however many sessions there are, but for `max_reuse` above one.
 //!
+//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed.
+//!
 //! Coded blocks of a generation are anyone's and lie in one line. Source blocks are ordered by index for one session, and lie in a
 //! line of that session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::task::Waker;
 
@@ -69,6 +71,8 @@ pub(super) struct Board<T> {
     lines: HashMap<LineKey, Line<T>>,
     /// Lines with something to make, in the order in which they came to it. May name lines that are gone.
     hungry: VecDeque<LineKey>,
+    /// Segments that are parked, and which of their lines there is something to make of. May name lines that are gone.
+    parked: HashMap<SegmentKey, HashSet<LineKey>>,
     max_reuse: u32,
     /// How a block is handed out and kept at once, where `max_reuse` is above one.
     share: fn(&T) -> Option<T>,
@@ -112,8 +116,18 @@ struct Want {
 impl<T> Board<T> {
     /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with what `share` makes of it.
     pub(super) fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
-        let lines = HashMap::new();
-        Self { lines, hungry: VecDeque::new(), max_reuse: max_reuse.max(1), share, ready: 0, needed: 0, clock: 0, encoder: None }
+        let (lines, parked) = (HashMap::new(), HashMap::new());
+        Self {
+            lines,
+            hungry: VecDeque::new(),
+            parked,
+            max_reuse: max_reuse.max(1),
+            share,
+            ready: 0,
+            needed: 0,
+            clock: 0,
+            encoder: None,
+        }
     }
 
     /// A session wants this many more coded blocks of a generation.
@@ -192,6 +206,11 @@ impl<T> Board<T> {
         while room > 0 {
             let Some(key) = self.hungry.pop_front() else { break };
             let Some(line) = self.lines.get_mut(&key) else { continue };
+            if let Some(waiting) = self.parked.get_mut(&key.generation.segment) {
+                waiting.insert(key);
+                self.needed -= u64::from(std::mem::take(&mut line.need));
+                continue;
+            }
             let count = line.need.min(room);
             if count == 0 {
                 continue;
@@ -214,6 +233,29 @@ impl<T> Board<T> {
             indices.iter().rev().for_each(|index| line.to_make.push_front(*index..index.saturating_add(1)));
         }
         self.settle(order.line);
+    }
+
+    /// An order cannot be made now, nor can any other of its segment: they are kept until it is resumed.
+    ///
+    /// Lines that are in the queue already are taken out of it as they come to its head, so this costs the same however many
+    /// there are.
+    pub(super) fn park(&mut self, order: &Order) {
+        self.parked.entry(order.line.generation.segment).or_default();
+        self.give_up(order);
+    }
+
+    /// What is wanted of a segment can be made again.
+    pub(super) fn resume(&mut self, segment: SegmentKey) {
+        for key in self.parked.remove(&segment).into_iter().flatten() {
+            self.settle(key);
+        }
+    }
+
+    /// The same for all that are parked.
+    pub(super) fn resume_all(&mut self) {
+        for key in std::mem::take(&mut self.parked).into_values().flatten() {
+            self.settle(key);
+        }
     }
 
     /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
@@ -261,6 +303,7 @@ impl<T> Board<T> {
 
     /// A segment is gone: its ready blocks come back, and nobody gets any more of it.
     pub(super) fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
+        self.parked.remove(&segment);
         let keys: Vec<_> = self.lines.keys().filter(|key| key.generation.segment == segment).copied().collect();
         let mut dropped = Vec::new();
         for line in keys.iter().filter_map(|key| self.lines.remove(key)).collect::<Vec<_>>() {
@@ -290,7 +333,13 @@ impl<T> Board<T> {
     fn settle(&mut self, key: LineKey) {
         let max_reuse = self.max_reuse;
         let Some(line) = self.lines.get_mut(&key) else { return };
-        let need = line.count_need(key.lane, max_reuse);
+        let mut need = line.count_need(key.lane, max_reuse);
+        if need > 0
+            && let Some(waiting) = self.parked.get_mut(&key.generation.segment)
+        {
+            waiting.insert(key);
+            need = 0;
+        }
         let before = std::mem::replace(&mut line.need, need);
         self.needed = self.needed + u64::from(line.need) - u64::from(before);
         if before == 0 && line.need > 0 {

@@ -33,6 +33,23 @@ impl Budget {
         is_free
     }
 
+    /// The same for what only comes and goes, within a limit that may be less than the budget's. What is larger than that is
+    /// taken in alone: refused it would never have its turn.
+    #[must_use]
+    pub fn reserve_copy(&mut self, bytes: u64, ceiling: u64) -> bool {
+        let ceiling = ceiling.min(self.limit);
+        let is_free = self.used == 0 || self.used.checked_add(bytes).is_some_and(|used| used <= ceiling);
+        if is_free {
+            self.used = self.used.saturating_add(bytes);
+        }
+        is_free
+    }
+
+    /// Another limit. What is used beyond it is made up for by the next evictions.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
     /// Gives `bytes` back.
     pub fn release(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.used, "more is given back than was taken");
@@ -63,5 +80,18 @@ mod tests {
         budget.correct(5, 12);
         assert_eq!(budget.used(), 12);
         assert!(!budget.reserve(0), "above the limit nothing is free");
+    }
+
+    #[test]
+    fn a_copy_that_is_too_large_goes_alone() {
+        let mut budget = Budget::new(10);
+        assert!(budget.reserve_copy(4, u64::MAX));
+        assert!(!budget.reserve_copy(7, u64::MAX) && !budget.reserve_copy(6, 9), "neither limit is passed");
+        assert!(!budget.reserve_copy(11, u64::MAX));
+        budget.release(4);
+        assert!(budget.reserve_copy(11, 9));
+        assert!(!budget.reserve_copy(1, u64::MAX));
+        budget.set_limit(20);
+        assert!(budget.reserve_copy(9, u64::MAX));
     }
 }

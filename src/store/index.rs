@@ -1,60 +1,56 @@
-//! Which segments are held, and which goes first. A plain value: `now` and what is in use are arguments.
+//! Which segments are held, on which tiers, and which goes first. A plain value: `now` and what is in use are arguments.
 //!
-//! What has expired goes first, the longest expired at the head; then what was used least recently. What is in use never goes,
-//! and neither call nor entry changes that: whether a segment is in use is asked anew each time.
+//! A segment is held on the host's tier for as long as it is known at all; on the device's tier, it may or may not have a copy.
+//! Each tier has its own order of use: what many ask for by name is not what is encoded most.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
+pub use super::order::Cause;
+use super::order::Order;
 use crate::object::{SegmentId, SegmentKey};
+
+/// Where a segment, or a copy of it, is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// Memory of this process, and the device's too if that has none of its own.
+    Host,
+    /// Memory of the device.
+    Device,
+}
+
+impl Tier {
+    /// From the one that holds everything to the one that is fastest.
+    pub const ALL: [Self; 2] = [Self::Host, Self::Device];
+
+    /// As metrics name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        }
+    }
+}
 
 /// The held segments.
 #[derive(Debug, Default)]
 pub struct Index {
-    entries: HashMap<SegmentKey, Entry>,
+    ids: HashMap<SegmentKey, SegmentId>,
     by_id: HashMap<SegmentId, SegmentKey>,
-    by_use: BTreeMap<u64, SegmentKey>,
-    by_expiry: BTreeSet<(Instant, SegmentKey)>,
-    bytes: u64,
-    uses: u64,
+    host: Order,
+    device: Order,
     keys: u64,
 }
 
-/// What the index knows of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// The segment.
-    pub id: SegmentId,
-    /// What it costs.
-    pub bytes: u64,
-    /// When it may go before all others.
-    pub expires: Option<Instant>,
-    used: u64,
-}
-
-/// Why a segment goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// Its time was over.
-    Expired,
-    /// Room was needed, and it was used least recently.
-    Room,
-}
-
 impl Index {
-    /// Segments held.
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    /// Segments held on a tier.
+    pub fn len(&self, tier: Tier) -> usize {
+        self.order(tier).len()
     }
 
-    /// Whether none is held.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Bytes of all of them.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// Bytes of all of them on a tier.
+    pub fn bytes(&self, tier: Tier) -> u64 {
+        self.order(tier).bytes()
     }
 
     /// Takes a segment in, as the one most recently used, under a key never given before; `None` if it is held already.
@@ -63,14 +59,23 @@ impl Index {
             return None;
         }
         self.keys += 1;
-        self.uses += 1;
         let key = SegmentKey(self.keys);
-        self.entries.insert(key, Entry { id, bytes, expires, used: self.uses });
+        self.ids.insert(key, id);
         self.by_id.insert(id, key);
-        self.by_use.insert(self.uses, key);
-        self.by_expiry.extend(expires.map(|expires| (expires, key)));
-        self.bytes += bytes;
+        self.host.insert(key, bytes, expires);
         Some(key)
+    }
+
+    /// Notes that a held segment has a copy on the device, used just now.
+    pub fn add_copy(&mut self, key: SegmentKey, bytes: u64) {
+        if self.ids.contains_key(&key) {
+            self.device.insert(key, bytes, self.host.expires(key));
+        }
+    }
+
+    /// Notes that a segment has no copy any more; returns what it cost.
+    pub fn remove_copy(&mut self, key: SegmentKey) -> Option<u64> {
+        self.device.remove(key)
     }
 
     /// The key of a held segment.
@@ -78,55 +83,70 @@ impl Index {
         self.by_id.get(id).copied()
     }
 
-    /// What is known of a held segment.
-    pub fn entry(&self, key: SegmentKey) -> Option<&Entry> {
-        self.entries.get(&key)
+    /// What a segment costs on a tier, if it is there.
+    pub fn cost(&self, tier: Tier, key: SegmentKey) -> Option<u64> {
+        self.order(tier).cost(key)
     }
 
-    /// Notes that a segment was used just now.
-    pub fn touch(&mut self, key: SegmentKey) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            self.uses += 1;
-            self.by_use.remove(&entry.used);
-            self.by_use.insert(self.uses, key);
-            entry.used = self.uses;
+    /// When a segment may go before all others.
+    pub fn expires(&self, key: SegmentKey) -> Option<Instant> {
+        self.host.expires(key)
+    }
+
+    /// Notes that a segment was used on a tier just now.
+    pub fn touch(&mut self, tier: Tier, key: SegmentKey) {
+        match tier {
+            Tier::Host => self.host.touch(key),
+            Tier::Device => self.device.touch(key),
         }
     }
 
     /// Sets when a segment expires.
     pub fn set_expiry(&mut self, key: SegmentKey, expires: Option<Instant>) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            if let Some(before) = entry.expires {
-                self.by_expiry.remove(&(before, key));
-            }
-            self.by_expiry.extend(expires.map(|expires| (expires, key)));
-            entry.expires = expires;
-        }
+        self.host.set_expiry(key, expires);
+        self.device.set_expiry(key, expires);
     }
 
-    /// Removes a segment.
-    pub fn remove(&mut self, key: SegmentKey) -> Option<Entry> {
-        let entry = self.entries.remove(&key)?;
-        self.by_id.remove(&entry.id);
-        self.by_use.remove(&entry.used);
-        if let Some(expires) = entry.expires {
-            self.by_expiry.remove(&(expires, key));
-        }
-        self.bytes -= entry.bytes;
-        Some(entry)
+    /// Removes a segment from both tiers.
+    pub fn remove(&mut self, key: SegmentKey) -> Option<Removed> {
+        let id = self.ids.remove(&key)?;
+        self.by_id.remove(&id);
+        let host = self.host.remove(key).unwrap_or_default();
+        Some(Removed { id, host, device: self.device.remove(key).unwrap_or_default() })
     }
 
-    /// The segment that goes first if room is needed; `None` if all are in use.
-    pub fn victim(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
-        let expired = self.expired(now, &in_use).map(|key| (key, Cause::Expired));
-        expired.or_else(|| self.by_use.values().copied().find(|key| !in_use(*key)).map(|key| (key, Cause::Room)))
+    /// The segments with a copy on the device, the one whose copy was used least recently first.
+    pub fn copies(&self) -> impl Iterator<Item = SegmentKey> + '_ {
+        self.device.by_use()
+    }
+
+    /// The segment that goes first if a tier needs room; `None` if all are in use.
+    pub fn victim(&self, tier: Tier, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
+        self.order(tier).victim(now, in_use)
     }
 
     /// A segment whose time is over and that is not in use.
     pub fn expired(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<SegmentKey> {
-        let over = self.by_expiry.iter().take_while(|(expires, _)| *expires <= now);
-        over.map(|(_, key)| *key).find(|key| !in_use(*key))
+        self.host.expired(now, in_use)
     }
+
+    fn order(&self, tier: Tier) -> &Order {
+        match tier {
+            Tier::Host => &self.host,
+            Tier::Device => &self.device,
+        }
+    }
+}
+
+/// What a removed segment was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// The segment.
+    pub id: SegmentId,
+    /// What it cost on the host.
+    pub host: u64,
+    /// What its copy cost on the device, 0 without one.
+    pub device: u64,
 }
 
 #[cfg(test)]
@@ -135,22 +155,42 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// The same, as a list in order of use.
+    /// The same, as a list in order of use and another of copies.
     #[derive(Debug, Default)]
-    struct Model(Vec<(SegmentKey, SegmentId, u64, Option<Instant>)>);
+    struct Model {
+        held: Vec<(SegmentKey, SegmentId, u64, Option<Instant>)>,
+        copies: Vec<(SegmentKey, u64)>,
+    }
 
     impl Model {
         fn at(&self, id: &SegmentId) -> Option<usize> {
-            self.0.iter().position(|entry| entry.1 == *id)
+            self.held.iter().position(|entry| entry.1 == *id)
         }
 
-        fn victim(&self, now: Instant, pinned: &[SegmentKey]) -> Option<(SegmentKey, Cause)> {
-            let free = || self.0.iter().filter(|entry| !pinned.contains(&entry.0));
-            let expired =
-                free().filter(|entry| entry.3.is_some_and(|expires| expires <= now)).min_by_key(|entry| (entry.3, entry.0));
-            match expired {
-                Some(entry) => Some((entry.0, Cause::Expired)),
-                None => free().next().map(|entry| (entry.0, Cause::Room)),
+        fn key(&self, id: &SegmentId) -> Option<SegmentKey> {
+            self.at(id).map(|place| self.held[place].0)
+        }
+
+        fn forget(&mut self, key: SegmentKey) {
+            self.held.retain(|entry| entry.0 != key);
+            self.copies.retain(|copy| copy.0 != key);
+        }
+
+        fn order(&self, tier: Tier) -> Vec<SegmentKey> {
+            match tier {
+                Tier::Host => self.held.iter().map(|entry| entry.0).collect(),
+                Tier::Device => self.copies.iter().map(|copy| copy.0).collect(),
+            }
+        }
+
+        fn victim(&self, tier: Tier, now: Instant, pinned: &[SegmentKey]) -> Option<(SegmentKey, Cause)> {
+            let order = self.order(tier);
+            let free = || order.iter().copied().filter(|key| !pinned.contains(key));
+            let expires = |key: SegmentKey| self.held.iter().find(|entry| entry.0 == key).and_then(|entry| entry.3);
+            let over = free().filter_map(|key| expires(key).filter(|expires| *expires <= now).map(|expires| (expires, key)));
+            match over.min() {
+                Some((_, key)) => Some((key, Cause::Expired)),
+                None => free().next().map(|key| (key, Cause::Room)),
             }
         }
     }
@@ -158,28 +198,37 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Insert { id: u8, bytes: u64, expires: Option<u64> },
-        Touch { id: u8 },
+        Load { id: u8, bytes: u64 },
+        Unload { id: u8 },
+        Touch { tier: Tier, id: u8 },
         Expire { id: u8, at: Option<u64> },
         Remove { id: u8 },
-        Evict { now: u64, pinned: Vec<u8> },
+        Evict { tier: Tier, now: u64, pinned: Vec<u8> },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let id = 0..12_u8;
         let time = || prop::option::of(0..20_u64);
+        let tier = || prop_oneof![Just(Tier::Host), Just(Tier::Device)];
         let step = prop_oneof![
             (id.clone(), 0..100_u64, time()).prop_map(|(id, bytes, expires)| Step::Insert { id, bytes, expires }),
-            id.clone().prop_map(|id| Step::Touch { id }),
+            (id.clone(), 0..100_u64).prop_map(|(id, bytes)| Step::Load { id, bytes }),
+            id.clone().prop_map(|id| Step::Unload { id }),
+            (tier(), id.clone()).prop_map(|(tier, id)| Step::Touch { tier, id }),
             (id.clone(), time()).prop_map(|(id, at)| Step::Expire { id, at }),
             id.clone().prop_map(|id| Step::Remove { id }),
-            (0..20_u64, prop::collection::vec(id, 0..8)).prop_map(|(now, pinned)| Step::Evict { now, pinned }),
+            (tier(), 0..20_u64, prop::collection::vec(id, 0..8)).prop_map(|(tier, now, pinned)| Step::Evict {
+                tier,
+                now,
+                pinned
+            }),
         ];
         prop::collection::vec(step, 0..80)
     }
 
     proptest! {
         #[test]
-        fn it_does_what_a_list_does(steps in steps()) {
+        fn it_does_what_lists_do(steps in steps()) {
             let begin = Instant::now();
             let at = |seconds: u64| begin + Duration::from_secs(seconds);
             let segment = |id: u8| SegmentId::of(&[id]);
@@ -190,45 +239,75 @@ mod tests {
                         let (id, expires) = (segment(id), expires.map(at));
                         let key = index.insert(id, bytes, expires);
                         prop_assert_eq!(key.is_none(), model.at(&id).is_some());
-                        model.0.extend(key.map(|key| (key, id, bytes, expires)));
+                        model.held.extend(key.map(|key| (key, id, bytes, expires)));
                     }
-                    Step::Touch { id } => {
-                        if let Some(place) = model.at(&segment(id)) {
-                            let entry = model.0.remove(place);
-                            index.touch(entry.0);
-                            model.0.push(entry);
+                    Step::Load { id, bytes } => {
+                        // A key that is not held is not taken.
+                        let key = model.key(&segment(id)).unwrap_or(SegmentKey(0));
+                        index.add_copy(key, bytes);
+                        model.copies.retain(|copy| copy.0 != key);
+                        model.copies.extend((key != SegmentKey(0)).then_some((key, bytes)));
+                    }
+                    Step::Unload { id } => {
+                        if let Some(key) = model.key(&segment(id)) {
+                            let bytes = model.copies.iter().find(|copy| copy.0 == key).map(|copy| copy.1);
+                            prop_assert_eq!(index.remove_copy(key), bytes);
+                            model.copies.retain(|copy| copy.0 != key);
+                        }
+                    }
+                    Step::Touch { tier, id } => {
+                        let Some(key) = model.key(&segment(id)) else { continue };
+                        index.touch(tier, key);
+                        match tier {
+                            Tier::Host => model.held.sort_by_key(|entry| entry.0 == key),
+                            Tier::Device => model.copies.sort_by_key(|copy| copy.0 == key),
                         }
                     }
                     Step::Expire { id, at: when } => {
                         if let Some(place) = model.at(&segment(id)) {
-                            model.0[place].3 = when.map(at);
-                            index.set_expiry(model.0[place].0, when.map(at));
+                            model.held[place].3 = when.map(at);
+                            index.set_expiry(model.held[place].0, when.map(at));
                         }
                     }
                     Step::Remove { id } => {
                         if let Some(place) = model.at(&segment(id)) {
-                            let entry = model.0.remove(place);
-                            prop_assert_eq!(index.remove(entry.0).map(|found| found.id), Some(entry.1));
-                            prop_assert!(index.remove(entry.0).is_none());
+                            let (key, id, host, _) = model.held[place];
+                            let device = model.copies.iter().find(|copy| copy.0 == key).map_or(0, |copy| copy.1);
+                            prop_assert_eq!(index.remove(key), Some(Removed { id, host, device }));
+                            prop_assert!(index.remove(key).is_none());
+                            model.forget(key);
                         }
                     }
-                    Step::Evict { now, pinned } => {
+                    Step::Evict { tier, now, pinned } => {
                         let pinned: Vec<_> = pinned.iter().filter_map(|id| index.find(&segment(*id))).collect();
-                        let victim = index.victim(at(now), |key| pinned.contains(&key));
-                        prop_assert_eq!(victim, model.victim(at(now), &pinned));
-                        if let Some((key, _)) = victim {
-                            index.remove(key);
-                            model.0.retain(|entry| entry.0 != key);
+                        let victim = index.victim(tier, at(now), |key| pinned.contains(&key));
+                        prop_assert_eq!(victim, model.victim(tier, at(now), &pinned));
+                        match (tier, victim) {
+                            (Tier::Host, Some((key, _))) => {
+                                index.remove(key);
+                                model.forget(key);
+                            }
+                            (Tier::Device, Some((key, _))) => {
+                                index.remove_copy(key);
+                                model.copies.retain(|copy| copy.0 != key);
+                            }
+                            (_, None) => {}
                         }
                     }
                 }
-                prop_assert_eq!(index.len(), model.0.len());
-                prop_assert_eq!(index.bytes(), model.0.iter().map(|entry| entry.2).sum::<u64>());
-                prop_assert_eq!(index.by_use.values().copied().collect::<Vec<_>>(), model.0.iter().map(|entry| entry.0).collect::<Vec<_>>());
-                prop_assert_eq!(index.by_expiry.len(), model.0.iter().filter(|entry| entry.3.is_some()).count());
-                for (key, id, bytes, expires) in &model.0 {
+                prop_assert_eq!((index.len(Tier::Host), index.len(Tier::Device)), (model.held.len(), model.copies.len()));
+                prop_assert_eq!(index.bytes(Tier::Host), model.held.iter().map(|entry| entry.2).sum::<u64>());
+                prop_assert_eq!(index.bytes(Tier::Device), model.copies.iter().map(|copy| copy.1).sum::<u64>());
+                prop_assert_eq!(index.host.by_use().collect::<Vec<_>>(), model.order(Tier::Host));
+                prop_assert_eq!(index.copies().collect::<Vec<_>>(), model.order(Tier::Device));
+                prop_assert!(index.host.is_consistent() && index.device.is_consistent());
+                prop_assert_eq!((index.ids.len(), index.by_id.len()), (model.held.len(), model.held.len()));
+                for (key, id, bytes, expires) in &model.held {
                     prop_assert_eq!(index.find(id), Some(*key));
-                    prop_assert_eq!(index.entry(*key).map(|entry| (entry.bytes, entry.expires)), Some((*bytes, *expires)));
+                    prop_assert_eq!((index.cost(Tier::Host, *key), index.expires(*key)), (Some(*bytes), *expires));
+                    let copy = model.copies.iter().find(|copy| copy.0 == *key);
+                    prop_assert_eq!(index.cost(Tier::Device, *key), copy.map(|copy| copy.1));
+                    prop_assert_eq!(index.device.expires(*key), copy.and(*expires), "a copy expires with its segment");
                 }
             }
         }

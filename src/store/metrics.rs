@@ -1,60 +1,111 @@
 //! What the store counts.
 
-use prometheus::{IntCounter, IntGauge, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::index::Cause;
+use super::index::{Cause, Tier};
 use crate::telemetry::register;
 
 /// Counters and gauges of the store.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Bytes that held segments occupy on the device.
-    pub resident_bytes: IntGauge,
-    /// Segments held.
-    pub resident_segments: IntGauge,
-    /// Bytes that may be occupied.
-    pub budget_bytes: IntGauge,
+    host: TierMetrics,
+    device: TierMetrics,
     /// Segments taken in.
     pub inserted: IntCounter,
     /// Segments refused because everything held is in use.
     pub refused: IntCounter,
-    evicted_expired: IntCounter,
-    evicted_room: IntCounter,
+    /// Copies of segments begun to be brought to the device.
+    pub loads: IntCounter,
+    /// Attempts to bring a copy to the device that failed.
+    pub load_failures: IntCounter,
+    /// Copies under way to the device, or waiting for their turn or for room.
+    pub loads_pending: IntGauge,
+    evictions: IntCounterVec,
+}
+
+/// Gauges of one tier.
+#[derive(Debug, Clone)]
+pub struct TierMetrics {
+    bytes: IntGauge,
+    segments: IntGauge,
+    budget_bytes: IntGauge,
+}
+
+impl TierMetrics {
+    /// Bytes that segments occupy on the tier, and how many they are.
+    pub fn resident(&self, bytes: u64, segments: usize) {
+        self.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.segments.set(i64::try_from(segments).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes that they may occupy.
+    pub fn budget(&self, bytes: u64) {
+        self.budget_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
 }
 
 impl Metrics {
     /// Registers every series.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let evictions = register::counters(
-            registry,
-            "ncserverd_store_evictions_total",
-            "Segments that went: expired, or least recently used when room was needed.",
-            &["cause"],
-        )?;
-        Ok(Self {
-            resident_bytes: register::gauge(
-                registry,
-                "ncserverd_store_resident_bytes",
-                "Bytes that held segments occupy on the device.",
+        let gauges = |name: &str, help: &str| register::gauges(registry, name, help, &["tier"]);
+        let bytes = gauges("ncserverd_store_resident_bytes", "Bytes that held segments occupy on a tier.")?;
+        let segments = gauges("ncserverd_store_resident_segments", "Segments on a tier.")?;
+        let budgets = gauges("ncserverd_store_budget_bytes", "Bytes that segments may occupy on a tier.")?;
+        let tier = |tier: Tier| TierMetrics {
+            bytes: bytes.with_label_values(&[tier.name()]),
+            segments: segments.with_label_values(&[tier.name()]),
+            budget_bytes: budgets.with_label_values(&[tier.name()]),
+        };
+        let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        let metrics = Self {
+            host: tier(Tier::Host),
+            device: tier(Tier::Device),
+            inserted: counter("ncserverd_store_inserted_total", "Segments taken in.")?,
+            refused: counter("ncserverd_store_refused_total", "Segments refused because everything held is in use.")?,
+            loads: counter("ncserverd_store_loads_total", "Copies of segments begun to be brought to the device.")?,
+            load_failures: counter(
+                "ncserverd_store_load_failures_total",
+                "Attempts to bring a copy to the device that failed; each is repeated.",
             )?,
-            resident_segments: register::gauge(registry, "ncserverd_store_resident_segments", "Segments held.")?,
-            budget_bytes: register::gauge(registry, "ncserverd_store_budget_bytes", "Bytes that held segments may occupy.")?,
-            inserted: register::counter(registry, "ncserverd_store_inserted_total", "Segments taken in.")?,
-            refused: register::counter(
+            loads_pending: register::gauge(
                 registry,
-                "ncserverd_store_refused_total",
-                "Segments refused because everything held is in use.",
+                "ncserverd_store_loads_pending",
+                "Copies under way to the device, or waiting for their turn or for room.",
             )?,
-            evicted_expired: evictions.with_label_values(&["expired"]),
-            evicted_room: evictions.with_label_values(&["room"]),
-        })
+            evictions: register::counters(
+                registry,
+                "ncserverd_store_evictions_total",
+                "Segments that went from a tier; from the host's, they went altogether.",
+                &["tier", "cause"],
+            )?,
+        };
+        for tier in Tier::ALL {
+            CAUSES.into_iter().for_each(|cause| drop(metrics.evicted(tier, cause)));
+        }
+        Ok(metrics)
     }
 
-    /// The counter of evictions for this cause.
-    pub fn evicted(&self, cause: Cause) -> &IntCounter {
-        match cause {
-            Cause::Expired => &self.evicted_expired,
-            Cause::Room => &self.evicted_room,
+    /// The gauges of a tier.
+    pub fn tier(&self, tier: Tier) -> &TierMetrics {
+        match tier {
+            Tier::Host => &self.host,
+            Tier::Device => &self.device,
         }
+    }
+
+    /// The counter of evictions from this tier for this cause.
+    pub fn evicted(&self, tier: Tier, cause: Cause) -> IntCounter {
+        self.evictions.with_label_values(&[tier.name(), name(cause)])
+    }
+}
+
+const CAUSES: [Cause; 4] = [Cause::Expired, Cause::Room, Cause::Memory, Cause::Lost];
+
+const fn name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Expired => "expired",
+        Cause::Room => "room",
+        Cause::Memory => "memory",
+        Cause::Lost => "lost",
     }
 }

@@ -404,7 +404,8 @@ impl Point {
             retry_after: None,
             reason: error.to_string(),
         })?;
-        let placement = Placement { expires: None, first_pass: settings.first_pass, birth };
+        let eager = birth.is_some();
+        let placement = Placement { expires: None, first_pass: settings.first_pass, birth, eager };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             tracing::warn!(stream = self.name, "{error}");
             let (code, retry_after) = match error {

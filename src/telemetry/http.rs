@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::{Config, Error, Readiness, rate, register};
+use super::{Config, Error, Readiness, Reason, Status, rate, register};
 use crate::listener::Bounded;
 
 /// The running listener. Dropping it ends its thread.
@@ -47,11 +47,12 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Resul
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
     socket.set_nonblocking(true).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
-    let help = "1 when every part can serve, 0 otherwise; /readyz gives the reasons.";
+    let help = "1 when /readyz answers that the server is ready, 0 otherwise; it gives the reasons.";
     let ready = register::gauge(&registry, "ncserverd_telemetry_ready", help)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
     let (stop, stopped) = oneshot::channel();
-    let (shown, interval) = (Shown { registry, readiness, ready }, config.rate_interval);
+    let shown = Shown { registry, readiness, ready, ready_when_degraded: config.ready_when_degraded };
+    let interval = config.rate_interval;
     let thread = std::thread::Builder::new()
         .name("telemetry".into())
         .spawn(move || runtime.block_on(answer(socket, shown, interval, stopped)))
@@ -64,6 +65,19 @@ struct Shown {
     registry: Registry,
     readiness: Readiness,
     ready: IntGauge,
+    ready_when_degraded: bool,
+}
+
+impl Shown {
+    fn readiness(&self) -> (bool, Status, Vec<Reason>) {
+        let (status, reasons) = self.readiness.status();
+        let is_ready = match status {
+            Status::Ready => true,
+            Status::Degraded => self.ready_when_degraded,
+            Status::NotReady => false,
+        };
+        (is_ready, status, reasons)
+    }
 }
 
 async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
@@ -93,7 +107,7 @@ fn routes(shown: Shown) -> Router {
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
-    shown.ready.set(i64::from(shown.readiness.reasons().is_empty()));
+    shown.ready.set(i64::from(shown.readiness().0));
     let encoder = TextEncoder::new();
     match encoder.encode_to_string(&shown.registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
@@ -102,10 +116,10 @@ async fn metrics(State(shown): State<Shown>) -> Response {
 }
 
 async fn readyz(State(shown): State<Shown>) -> Response {
-    let reasons = shown.readiness.reasons();
-    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ "ready": reasons.is_empty(), "reasons": reasons });
-    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+    let (is_ready, status, reasons) = shown.readiness();
+    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "ready": is_ready, "reasons": reasons, "status": status });
+    (code, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
 /// Connections at a time.
@@ -130,7 +144,11 @@ mod tests {
     }
 
     fn started() -> (Listener, Readiness) {
-        let config = Config { listen: "127.0.0.1:0".parse().unwrap(), ..Config::default() };
+        started_with(true)
+    }
+
+    fn started_with(ready_when_degraded: bool) -> (Listener, Readiness) {
+        let config = Config { listen: "127.0.0.1:0".parse().unwrap(), ready_when_degraded, ..Config::default() };
         let readiness = Readiness::new();
         (serve(&config, super::super::registry().unwrap(), readiness.clone()).unwrap(), readiness)
     }
@@ -145,11 +163,29 @@ mod tests {
         assert!(metrics.contains("ncserverd_build_info{version="), "{metrics}");
         let unready = request(address, "GET /readyz");
         assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
-        assert!(unready.contains(r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}]}"#), "{unready}");
+        assert!(
+            unready.contains(r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}],"status":"not-ready"}"#),
+            "{unready}"
+        );
         assert!(metrics.contains("ncserverd_telemetry_ready 0"), "{metrics}");
         readiness.ready("server");
         assert!(request(address, "GET /metrics").contains("ncserverd_telemetry_ready 1"));
         assert!(request(address, "GET /readyz").starts_with("HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn what_is_degraded_is_ready_unless_configured_otherwise() {
+        for (ready_when_degraded, code, gauge) in [(true, 200, 1), (false, 503, 0)] {
+            let (listener, readiness) = started_with(ready_when_degraded);
+            readiness.ready("server");
+            readiness.degraded("device", "lost");
+            let page = request(listener.address(), "GET /readyz");
+            assert!(page.starts_with(&format!("HTTP/1.1 {code}")), "{page}");
+            let body = r#""reasons":[{"part":"device","reason":"lost"}],"status":"degraded"}"#;
+            assert!(page.contains(&format!("{{\"ready\":{ready_when_degraded},{body}")), "{page}");
+            let metrics = request(listener.address(), "GET /metrics");
+            assert!(metrics.contains(&format!("ncserverd_telemetry_ready {gauge}")), "{metrics}");
+        }
     }
 
     #[test]

@@ -1,17 +1,24 @@
-//! Whether the server can serve, and if not, why: each part speaks for itself.
+//! Whether the server can serve and how well, and if not, why: each part speaks for itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// What keeps the server from serving, by part. Clones share it.
+/// What keeps the server from serving, or from serving as it is meant to, by part. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Readiness {
-    reasons: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    words: Arc<Mutex<BTreeMap<&'static str, Word>>>,
 }
 
-/// A part that cannot serve.
+/// What a part says of itself that is not well.
+#[derive(Debug, Clone)]
+struct Word {
+    serves: bool,
+    reason: String,
+}
+
+/// A part that is not well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// Which.
@@ -20,29 +27,55 @@ pub struct Reason {
     pub reason: String,
 }
 
+/// How the server fares as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Every part is well.
+    Ready,
+    /// It serves, and a part does it in another way than it is meant to.
+    Degraded,
+    /// A part cannot serve.
+    NotReady,
+}
+
 impl Readiness {
     /// Nothing is ready until the part `server` says that the start is over.
     pub fn new() -> Self {
-        Self { reasons: Arc::new(Mutex::new(BTreeMap::from([("server", "starting".into())]))) }
+        let readiness = Self { words: Arc::default() };
+        readiness.not_ready("server", "starting");
+        readiness
     }
 
-    /// This part can serve.
+    /// This part is well.
     pub fn ready(&self, part: &'static str) {
         self.lock().remove(part);
     }
 
-    /// This part cannot serve. The latest reason counts.
+    /// This part serves, but not as it is meant to. The latest word of a part counts.
+    pub fn degraded(&self, part: &'static str, reason: impl Into<String>) {
+        self.lock().insert(part, Word { serves: true, reason: reason.into() });
+    }
+
+    /// This part cannot serve. The latest word of a part counts.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
-        self.lock().insert(part, reason.into());
+        self.lock().insert(part, Word { serves: false, reason: reason.into() });
     }
 
-    /// What keeps the server from serving; nothing if it can.
-    pub fn reasons(&self) -> Vec<Reason> {
-        self.lock().iter().map(|(&part, reason)| Reason { part, reason: reason.clone() }).collect()
+    /// How the server fares, and which parts it is due to.
+    pub fn status(&self) -> (Status, Vec<Reason>) {
+        let words = self.lock();
+        let status = match (words.is_empty(), words.values().all(|word| word.serves)) {
+            (true, _) => Status::Ready,
+            (false, true) => Status::Degraded,
+            (false, false) => Status::NotReady,
+        };
+        let due = words.iter().filter(|(_, word)| word.serves == (status == Status::Degraded));
+        (status, due.map(|(&part, word)| Reason { part, reason: word.reason.clone() }).collect())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Word>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,8 +95,21 @@ mod tests {
         let shared = readiness.clone();
         shared.not_ready("streams", "no streams");
         readiness.ready("server");
-        assert_eq!(readiness.reasons(), [Reason { part: "streams", reason: "no streams".into() }]);
+        assert_eq!(readiness.status(), (Status::NotReady, vec![Reason { part: "streams", reason: "no streams".into() }]));
         shared.ready("streams");
-        assert!(readiness.reasons().is_empty());
+        assert_eq!(readiness.status(), (Status::Ready, Vec::new()));
+    }
+
+    #[test]
+    fn what_is_degraded_serves() {
+        let readiness = Readiness::new();
+        readiness.degraded("device", "it fell back");
+        assert_eq!(readiness.status(), (Status::NotReady, vec![Reason { part: "server", reason: "starting".into() }]));
+        readiness.ready("server");
+        assert_eq!(readiness.status(), (Status::Degraded, vec![Reason { part: "device", reason: "it fell back".into() }]));
+        readiness.not_ready("device", "it is gone");
+        assert_eq!(readiness.status().0, Status::NotReady);
+        readiness.ready("device");
+        assert_eq!(readiness.status().0, Status::Ready);
     }
 }

@@ -138,12 +138,57 @@ fn forgetting_a_segment_wakes_and_empties() {
     assert_eq!(board.publish(CODED, vec![1]), [1]);
 }
 
+#[test]
+fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
+    let mut board = board(1);
+    let woken = Arc::new(Counter::default());
+    let (next, other) = (GenerationKey { index: 1, ..GENERATION }, GenerationKey { segment: SegmentKey(2), index: 0 });
+    for generation in [GENERATION, next, other] {
+        board.want_coded(ANNA, generation, 4);
+    }
+    let orders = board.take_orders(6);
+    assert_eq!(orders.iter().map(|order| order.line.generation).collect::<Vec<_>>(), [GENERATION, next]);
+    board.park(&orders[0]);
+    board.park(&orders[1]);
+    assert_eq!(
+        board.take_orders(9),
+        [Order { line: LineKey { generation: other, lane: Lane::Coded }, blocks: Blocks::Coded(4) }]
+    );
+    board.want_coded(BERT, GENERATION, 2);
+    board.want_source(BERT, next, 0..3);
+    assert_eq!(board.needed(&Arc::clone(&woken).into()), 0);
+    assert!(board.take_orders(9).is_empty());
+    board.leave(ANNA, LineKey { generation: next, lane: Lane::Coded });
+    board.resume(SegmentKey(1));
+    assert_eq!((board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)), (9, 1));
+    let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.lane, order.blocks.count())).collect();
+    made.sort_by_key(|(_, count)| *count);
+    assert_eq!(made, [(Lane::Source(BERT), 3), (Lane::Coded, 6)]);
+}
+
+#[test]
+fn a_segment_that_goes_is_parked_no_longer() {
+    let mut board = board(1);
+    board.want_coded(ANNA, GENERATION, 4);
+    let orders = board.take_orders(9);
+    board.park(&orders[0]);
+    board.forget(SegmentKey(1));
+    assert_eq!((board.needed(Waker::noop()), board.lines(), board.parked.len()), (0, 0, 0));
+    board.want_coded(ANNA, GENERATION, 4);
+    let again = board.take_orders(9);
+    board.park(&again[0]);
+    board.resume_all();
+    assert_eq!(board.take_orders(9), orders);
+}
+
 #[derive(Debug, Clone)]
 enum Operation {
     Want(u64, u32),
     Claim(u64, u32),
     Leave(u64),
     Make(u32),
+    Park(u32),
+    Resume,
     Drop(usize),
 }
 
@@ -153,6 +198,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         (0..3_u64, 1..20_u32).prop_map(|(session, max)| Operation::Claim(session, max)),
         (0..3_u64).prop_map(Operation::Leave),
         (1..40_u32).prop_map(Operation::Make),
+        (1..40_u32).prop_map(Operation::Park),
+        Just(Operation::Resume),
         (1..10_usize).prop_map(Operation::Drop),
     ]
 }
@@ -164,7 +211,7 @@ proptest! {
         let mut board = board(1);
         let mut queue = VecDeque::new();
         let mut wants = [0_u32; 3];
-        let mut next = 0;
+        let (mut next, mut is_parked) = (0, false);
         for operation in operations {
             match operation {
                 Operation::Want(session, blocks) => {
@@ -189,6 +236,16 @@ proptest! {
                         prop_assert!(board.publish(order.line, blocks).is_empty());
                     }
                 }
+                Operation::Park(max) => {
+                    for order in board.take_orders(max) {
+                        board.park(&order);
+                        is_parked = true;
+                    }
+                }
+                Operation::Resume => {
+                    board.resume(GENERATION.segment);
+                    is_parked = false;
+                }
                 Operation::Drop(count) => {
                     let surplus = queue.len().saturating_sub(wants.iter().sum::<u32>() as usize);
                     let expected: Vec<u32> = queue.drain(..surplus.min(count)).collect();
@@ -197,7 +254,7 @@ proptest! {
             }
             prop_assert_eq!(board.ready(), queue.len());
             let missing = u64::from(wants.iter().sum::<u32>()).saturating_sub(queue.len() as u64);
-            prop_assert_eq!(board.needed(Waker::noop()), missing);
+            prop_assert_eq!(board.needed(Waker::noop()), if is_parked { 0 } else { missing });
         }
     }
 }

@@ -1,0 +1,170 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use rand::SeedableRng;
+
+use super::*;
+use crate::device;
+use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
+use crate::store::index::Tier;
+use crate::store::{self, Placement, Portion};
+
+#[test]
+fn an_order_is_split_where_the_slots_end() {
+    let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
+    let order = |blocks| Order { line, blocks };
+    assert_eq!(split(order(Blocks::Coded(5)), 3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
+    assert_eq!(split(order(Blocks::Coded(5)), 9), (Some(order(Blocks::Coded(5))), None));
+    assert_eq!(split(order(Blocks::Coded(5)), 0), (None, Some(order(Blocks::Coded(5)))));
+    let source = order(Blocks::Source(vec![4, 5, 6]));
+    assert_eq!(split(source, 1), (Some(order(Blocks::Source(vec![4]))), Some(order(Blocks::Source(vec![5, 6])))));
+}
+
+const BLOCK_BYTES: u32 = 64;
+const N: u16 = 32;
+
+/// An encoder that runs, on a device taken to have memory of its own, with all that it stands on.
+struct Rig {
+    ring: Ring,
+    store: Store,
+    registry: prometheus::Registry,
+    arrivals: broadcast::Sender<Arrival>,
+    steps: Arc<AtomicUsize>,
+    _settings: watch::Sender<Config>,
+    thread: Option<device::Thread>,
+}
+
+impl Rig {
+    fn start(copies: u64) -> Self {
+        let registry = prometheus::Registry::new();
+        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let (device, thread) = Device::open(&config, &registry).unwrap();
+        let config = store::Config { device_bytes: Portion::Bytes(ByteSize::b(copies)), ..store::Config::default() };
+        let store = Store::with_tiers(&config, device.clone(), store::Metrics::new(&registry).unwrap(), || Some(u64::MAX));
+        let ring = Ring::new(&ring::Config::default(), ring::Metrics::new(&registry).unwrap());
+        let metrics = Metrics::new(&registry, device.backend(), device.kernel()).unwrap();
+        let random = StdRng::seed_from_u64(1);
+        let encoder = Encoder::new(Config::default(), ring.clone(), store.clone(), device, metrics, random);
+        let (settings, changes) = watch::channel(Config::default());
+        let (arrivals, heard) = broadcast::channel(8);
+        let steps = Arc::new(AtomicUsize::new(0));
+        let (mut run, counted) = (Box::pin(encoder.run(heard, changes)), Arc::clone(&steps));
+        tokio::spawn(std::future::poll_fn(move |context| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            run.as_mut().poll(context)
+        }));
+        Self { ring, store, registry, arrivals, steps, _settings: settings, thread: Some(thread) }
+    }
+
+    async fn hold(&self, number: u8, eager: bool) -> (SegmentKey, Shape) {
+        let bytes = content(number);
+        let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap();
+        let placement = Placement { eager, ..Placement::default() };
+        (self.store.insert(bytes, shape, placement).await.unwrap().lease.key, shape)
+    }
+
+    /// Claims so many blocks of a line, as a session does.
+    async fn claim(&self, session: SessionId, line: LineKey, count: usize) -> Vec<Claimed> {
+        let quota = Quota::new(usize::MAX);
+        let mut claimed = Vec::new();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        while claimed.len() < count {
+            let more = self.ring.claim(session, line, u32::MAX, &quota, &ring::own_waker().await);
+            let is_starved = more.is_empty();
+            claimed.extend(more);
+            if is_starved {
+                tokio::time::timeout_at(deadline, ring::next_wake()).await.expect("blocks come");
+            }
+        }
+        claimed
+    }
+
+    fn value(&self, name: &str) -> u64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap();
+        let value = family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value());
+        format!("{:.0}", value.sum::<f64>()).parse().unwrap()
+    }
+
+    fn steps(&self) -> usize {
+        self.steps.load(Ordering::Relaxed)
+    }
+}
+
+fn content(number: u8) -> Bytes {
+    (0..4 * usize::from(N) * BLOCK_BYTES as usize).map(|i| (i % 251) as u8 ^ number).collect::<Vec<u8>>().into()
+}
+
+/// Asks for the source blocks of every generation of a segment, one after the other, and for coded ones besides.
+async fn view(rig: &Rig, session: u64, number: u8, segment: SegmentKey, shape: Shape) {
+    let (session, bytes) = (SessionId(session), content(number));
+    for generation in shape.iter() {
+        let key = GenerationKey { segment, index: generation.index };
+        rig.ring.want_source(session, key, 0..generation.n);
+        rig.ring.want_coded(session, key, 8);
+        let line = LineKey { generation: key, lane: Lane::Source(session) };
+        for claimed in rig.claim(session, line, generation.n.into()).await {
+            let Vector::Source(index) = claimed.vector else { panic!("{claimed:?}") };
+            let range = generation.block_range(index);
+            assert!(claimed.payload() == &bytes[range.start as usize..range.end as usize]);
+        }
+        rig.ring.leave(session, line);
+        let line = LineKey { generation: key, lane: Lane::Coded };
+        rig.claim(session, line, 8).await;
+        rig.ring.leave(session, line);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_that_do_not_fit_the_device_together_are_served_in_turn() {
+    let rig = Rig::start(content(0).len() as u64);
+    let ((one, shape), (two, _)) = (rig.hold(1, false).await, rig.hold(2, false).await);
+    let viewers = (0..6_u64).map(|session| {
+        let (segment, number) = if session % 2 == 0 { (one, 1) } else { (two, 2) };
+        view(&rig, session, number, segment, shape)
+    });
+    futures_util::future::join_all(viewers).await;
+    let loads = rig.value("ncserverd_store_loads_total");
+    assert!(loads >= 2 && rig.value("ncserverd_encoder_parked_total") >= 2);
+    assert!(rig.store.usage(Tier::Device).1 <= 1);
+    // A batch wakes the task when it is due, and when it ends; a load when it ends; a viewer for each line that it asks for.
+    let wishes = 6 * 2 * u64::from(shape.generations());
+    assert!((rig.steps() as u64) < 20 * (wishes + loads), "{} steps for {wishes} wishes and {loads} loads", rig.steps());
+    let before = rig.steps();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(rig.steps() - before < 5, "{} steps with nothing to do", rig.steps() - before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn demand_that_cannot_be_met_does_not_spin() {
+    let mut rig = Rig::start(1 << 30);
+    let (eager, shape) = rig.hold(1, true).await;
+    view(&rig, 1, 1, eager, shape).await;
+    let (segment, _) = rig.hold(2, false).await;
+    let before = rig.steps();
+    rig.thread.take().unwrap().close();
+    for index in 0..shape.generations() {
+        rig.ring.want_coded(SessionId(1), GenerationKey { segment, index }, 100);
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(rig.steps() - before < 30, "{} steps", rig.steps() - before);
+    assert_eq!(rig.ring.needed(Waker::noop()), 0, "it is parked");
+    assert!(rig.value("ncserverd_store_load_failures_total") >= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
+    let rig = Rig::start(1 << 30);
+    let (segment, shape) = rig.hold(1, true).await;
+    rig.arrivals.send(Arrival { stream: "live".into(), segment, shape }).unwrap();
+    let expected = u64::from(shape.generations() * Config::default().prefill_blocks);
+    for _ in 0..2000 {
+        rig.ring.publish_metrics();
+        if rig.value("ncserverd_ring_ready_blocks") == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{} of {expected} blocks are ready", rig.value("ncserverd_ring_ready_blocks"));
+}

@@ -1,0 +1,350 @@
+//! What is held, in which form, and what goes when room is needed. Decides under one lock; loads, tasks and clocks are elsewhere.
+//!
+//! Where the device has memory of its own there are two tiers. The host's holds the bytes of every segment within one budget, the
+//! device's holds copies of some of them within another; so a copy may go whenever no batch reads it, and comes again when it is
+//! asked for. Where the device works in this process's memory there is one tier: its form of the segment is all that is held.
+//!
+//! More may be asked for at once than the device has room for. Then each has its turn: a copy somebody waited for is *owed*, and
+//! stays until it has been handed out once (or nobody came for it); and copies that a waiting load is to replace are *retiring*:
+//! those who read them finish, and nobody gets them again before the load has had its room.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::Placement;
+use super::budget::Budget;
+use super::index::{Cause, Index, Tier};
+use crate::device::Resident;
+use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
+
+pub(super) struct State {
+    pub(super) index: Index,
+    pub(super) host: Budget,
+    /// `None` if there is one tier.
+    pub(super) device: Option<Budget>,
+    slots: HashMap<SegmentKey, Slot>,
+    retiring: HashSet<SegmentKey>,
+}
+
+/// A held segment.
+struct Slot {
+    id: SegmentId,
+    shape: Shape,
+    form: Form,
+    first_pass: FirstPass,
+    birth: Option<Arc<Birth>>,
+    /// Its other owners are leases.
+    guard: Arc<Guard>,
+}
+
+/// What leases share.
+struct Guard;
+
+/// What there is of a segment.
+pub(super) enum Form {
+    /// On one tier: the device's form of it.
+    Resident(Arc<Resident>),
+    /// On two tiers: its bytes, the device's copy if there is one, and the load that is to make one.
+    Bytes { bytes: Bytes, copy: Option<Copy>, load: Option<Load> },
+}
+
+pub(super) struct Copy {
+    resident: Arc<Resident>,
+    /// Until when it stays because somebody waited for it.
+    owed: Option<Instant>,
+}
+
+pub(super) struct Load {
+    /// Whether anybody waits for it.
+    is_wanted: bool,
+}
+
+/// What is to be told of a segment, or of its copy, that went. Dropped where no lock is held.
+pub(super) struct Evicted {
+    pub(super) key: SegmentKey,
+    pub(super) id: SegmentId,
+    pub(super) tier: Tier,
+    pub(super) cause: Cause,
+    _remains: Remains,
+}
+
+#[expect(dead_code, reason = "they are kept to be dropped")]
+enum Remains {
+    Segment(Slot),
+    Copy(Copy),
+}
+
+/// What the encoder asks for.
+pub(super) enum Found {
+    Ready(Arc<Resident>, Shape, SegmentId),
+    /// A load is under way.
+    Loading,
+    /// A load is to be begun.
+    Missing,
+    Gone,
+}
+
+/// What a load finds when it asks for room.
+pub(super) enum Room {
+    /// The cost is reserved.
+    Free { bytes: Bytes, shape: Shape, cost: u64 },
+    /// Ask again when a copy is not used any more.
+    Wait,
+    /// The segment has a copy, or is gone.
+    Needless,
+}
+
+impl State {
+    pub(super) fn new(host: u64, device: Option<u64>) -> Self {
+        let (slots, retiring) = (HashMap::new(), HashSet::new());
+        Self { index: Index::default(), host: Budget::new(host), device: device.map(Budget::new), slots, retiring }
+    }
+
+    pub(super) fn is_held(&self, key: SegmentKey) -> bool {
+        self.slots.contains_key(&key)
+    }
+
+    pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
+        let slot = self.slots.get(&key)?;
+        let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
+        Some(Held { lease, first_pass: slot.first_pass, birth: slot.birth.clone() })
+    }
+
+    /// A segment that is wanted again stays at least as long as the new wish says.
+    pub(super) fn renew(&mut self, key: SegmentKey, placement: &Placement) {
+        let before = self.index.expires(key);
+        self.index.set_expiry(key, before.zip(placement.expires).map(|(before, now)| before.max(now)));
+        self.index.touch(Tier::Host, key);
+    }
+
+    /// Takes a segment in that is not held, and whose `reserved` bytes of the host's budget turn out to be `cost`.
+    pub(super) fn admit(
+        &mut self,
+        id: SegmentId,
+        shape: Shape,
+        form: Form,
+        (reserved, cost): (u64, u64),
+        placement: &Placement,
+    ) -> SegmentKey {
+        let key = self.index.insert(id, cost, placement.expires).expect("the segment is not held");
+        self.host.correct(reserved, cost);
+        let Placement { first_pass, birth, .. } = placement;
+        let slot = Slot { id, shape, form, first_pass: *first_pass, birth: birth.clone(), guard: Arc::new(Guard) };
+        self.slots.insert(key, slot);
+        key
+    }
+
+    /// Evicts until the host's budget is kept, or all that is left is in use.
+    pub(super) fn shrink(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
+        while self.host.used() > self.host.limit() {
+            let Some(victim) = self.evict(now) else { break };
+            gone.push(victim);
+        }
+    }
+
+    /// Evicts the segment that goes first.
+    pub(super) fn evict(&mut self, now: Instant) -> Option<Evicted> {
+        let (key, cause) = self.index.victim(Tier::Host, now, |key| self.is_in_use(key))?;
+        self.remove(key, cause)
+    }
+
+    /// Evicts what has expired.
+    pub(super) fn sweep(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
+        while let Some(key) = self.index.expired(now, |key| self.is_in_use(key)) {
+            gone.extend(self.remove(key, Cause::Expired));
+        }
+    }
+
+    /// Whether copies went with a device. With one, all that were there went, so the one used longest ago tells.
+    pub(super) fn has_dead_copies(&self) -> bool {
+        self.index.copies().next().and_then(|key| self.slots.get(&key)).is_some_and(Slot::is_dead)
+    }
+
+    /// Lets go what lost devices had: copies, and segments of which there was nothing else.
+    pub(super) fn drop_dead(&mut self, gone: &mut Vec<Evicted>) {
+        let dead: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.is_dead()).map(|(key, _)| *key).collect();
+        for key in dead {
+            gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
+        }
+    }
+
+    /// What can be said of a segment to whoever wants to combine its blocks.
+    pub(super) fn find(&mut self, key: SegmentKey, gone: &mut Vec<Evicted>) -> Found {
+        if self.slots.get(&key).is_some_and(Slot::is_dead) {
+            gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
+        }
+        let Some(slot) = self.slots.get_mut(&key) else { return Found::Gone };
+        match &mut slot.form {
+            Form::Resident(resident) => Found::Ready(Arc::clone(resident), slot.shape, slot.id),
+            Form::Bytes { copy: Some(copy), .. } if !self.retiring.contains(&key) => {
+                copy.owed = None;
+                self.index.touch(Tier::Device, key);
+                Found::Ready(Arc::clone(&copy.resident), slot.shape, slot.id)
+            }
+            Form::Bytes { load: Some(load), .. } => {
+                load.is_wanted = true;
+                Found::Loading
+            }
+            Form::Bytes { .. } => Found::Missing,
+        }
+    }
+
+    /// Notes that a load is under way. False if one is already, if there is a copy that stays, or if the segment has gone.
+    pub(super) fn begin_load(&mut self, key: SegmentKey, is_wanted: bool) -> bool {
+        match self.slots.get_mut(&key).map(|slot| &mut slot.form) {
+            Some(Form::Bytes { copy, load: load @ None, .. }) if copy.is_none() || self.retiring.contains(&key) => {
+                *load = Some(Load { is_wanted });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn end_load(&mut self, key: SegmentKey) {
+        if let Some(Form::Bytes { load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) {
+            *load = None;
+        }
+    }
+
+    /// Looks for room for a segment's copy, within the device's budget and `ceiling`; evicts other copies for it. One load asks at
+    /// a time, until it has its room.
+    pub(super) fn find_room(&mut self, key: SegmentKey, ceiling: u64, now: Instant, gone: &mut Vec<Evicted>) -> Room {
+        let slot = self.slots.get(&key).map(|slot| (&slot.form, slot.shape));
+        let (bytes, shape) = match slot {
+            Some((Form::Bytes { bytes, copy, .. }, shape)) if copy.as_ref().is_none_or(Copy::is_dead) => (bytes.clone(), shape),
+            _ => {
+                self.retiring.clear();
+                return Room::Needless;
+            }
+        };
+        gone.extend(self.drop_copy(key, Cause::Lost));
+        let cost = padded(&shape);
+        while !self.device_budget().reserve_copy(cost, ceiling) {
+            let Some((victim, cause)) = self.index.victim(Tier::Device, now, |key| self.is_copy_in_use(key, now)) else {
+                self.retire(cost, ceiling, now);
+                return Room::Wait;
+            };
+            let is_short = ceiling < self.device_budget().limit();
+            let victim = self.drop_copy(victim, cause);
+            gone.extend(if is_short { victim.map(Evicted::for_memory) } else { victim });
+        }
+        self.retiring.clear();
+        Room::Free { bytes, shape, cost }
+    }
+
+    /// Takes in a copy for which `cost` was reserved. What is over the budget then goes, but not this copy.
+    pub(super) fn place(&mut self, key: SegmentKey, resident: Resident, cost: u64, now: Instant, gone: &mut Vec<Evicted>) {
+        let actual = resident.resident_bytes();
+        let Some(Form::Bytes { copy, load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) else {
+            return self.device_budget().release(cost);
+        };
+        let owed = load.as_ref().is_some_and(|load| load.is_wanted).then(|| now + OWED_MAX);
+        *copy = Some(Copy { resident: Arc::new(resident), owed });
+        self.index.add_copy(key, actual);
+        self.device_budget().correct(cost, actual);
+        while self.device_budget().used() > self.device_budget().limit() {
+            let in_use = |other| other == key || self.is_copy_in_use(other, now);
+            let Some((victim, cause)) = self.index.victim(Tier::Device, now, in_use) else { break };
+            gone.extend(self.drop_copy(victim, cause));
+        }
+    }
+
+    /// The device's budget; only asked for where copies are.
+    pub(super) fn device_budget(&mut self) -> &mut Budget {
+        self.device.as_mut().expect("there are copies on two tiers alone")
+    }
+
+    /// Marks the copies that are to make room for `cost` bytes once their readers are through, least recently used first.
+    fn retire(&mut self, cost: u64, ceiling: u64, now: Instant) {
+        let budget = self.device_budget();
+        let mut missing = budget.used().saturating_add(cost).saturating_sub(ceiling.min(budget.limit()));
+        for key in self.index.copies() {
+            if missing == 0 {
+                break;
+            }
+            if !self.is_owed(key, now) {
+                missing = missing.saturating_sub(self.index.cost(Tier::Device, key).unwrap_or_default());
+                self.retiring.insert(key);
+            }
+        }
+    }
+
+    fn is_in_use(&self, key: SegmentKey) -> bool {
+        self.slots.get(&key).is_some_and(|slot| Arc::strong_count(&slot.guard) > 1 || slot.is_read())
+    }
+
+    fn is_copy_in_use(&self, key: SegmentKey, now: Instant) -> bool {
+        self.slots.get(&key).is_some_and(Slot::is_read) || self.is_owed(key, now)
+    }
+
+    fn is_owed(&self, key: SegmentKey, now: Instant) -> bool {
+        match self.slots.get(&key).map(|slot| &slot.form) {
+            Some(Form::Bytes { copy: Some(copy), .. }) => copy.owed.is_some_and(|until| until > now),
+            _ => false,
+        }
+    }
+
+    /// Takes a copy away, if there is one beside the bytes.
+    fn drop_copy(&mut self, key: SegmentKey, cause: Cause) -> Option<Evicted> {
+        let slot = self.slots.get_mut(&key)?;
+        let Form::Bytes { copy, .. } = &mut slot.form else { return None };
+        let (copy, id) = (copy.take()?, slot.id);
+        let cost = self.index.remove_copy(key).unwrap_or_default();
+        self.device_budget().release(cost);
+        Some(Evicted { key, id, tier: Tier::Device, cause, _remains: Remains::Copy(copy) })
+    }
+
+    fn remove(&mut self, key: SegmentKey, cause: Cause) -> Option<Evicted> {
+        let removed = self.index.remove(key)?;
+        self.host.release(removed.host);
+        if let Some(device) = &mut self.device {
+            device.release(removed.device);
+        }
+        self.retiring.remove(&key);
+        let slot = self.slots.remove(&key)?;
+        Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(slot) })
+    }
+}
+
+impl Evicted {
+    /// The same where room was needed because the device has less memory than its budget.
+    pub(super) fn for_memory(self) -> Self {
+        let cause = if self.cause == Cause::Room { Cause::Memory } else { self.cause };
+        Self { cause, ..self }
+    }
+}
+
+impl Slot {
+    fn resident(&self) -> Option<&Arc<Resident>> {
+        match &self.form {
+            Form::Resident(resident) => Some(resident),
+            Form::Bytes { copy, .. } => copy.as_ref().map(|copy| &copy.resident),
+        }
+    }
+
+    /// Whether a batch reads it.
+    fn is_read(&self) -> bool {
+        self.resident().is_some_and(|resident| Arc::strong_count(resident) > 1)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.resident().is_some_and(|resident| !resident.is_alive())
+    }
+}
+
+impl Copy {
+    fn is_dead(&self) -> bool {
+        !self.resident.is_alive()
+    }
+}
+
+/// About what the device will need for a segment.
+pub(super) fn padded(shape: &Shape) -> u64 {
+    shape.blocks().saturating_mul(shape.block_bytes().into())
+}
+
+/// How long a copy that somebody waited for is kept for him.
+const OWED_MAX: Duration = Duration::from_millis(200);

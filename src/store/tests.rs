@@ -1,0 +1,409 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::index::Cause;
+use super::*;
+
+const K: u32 = 64;
+
+fn open() -> (Device, device::Thread) {
+    let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+    Device::open(&config, &prometheus::Registry::new()).unwrap()
+}
+
+fn metrics() -> Metrics {
+    Metrics::new(&prometheus::Registry::new()).unwrap()
+}
+
+fn store(bytes: u64) -> Store {
+    let (device, thread) = open();
+    // The thread ends with the last handle of the device.
+    std::mem::forget(thread);
+    Store::new(&Config { bytes: ByteSize::b(bytes), ..Config::default() }, device, metrics())
+}
+
+fn segment(number: u8) -> (Bytes, Shape) {
+    (Bytes::from(vec![number; 1024]), Shape::new(1024, K, 8).unwrap())
+}
+
+/// What the device takes for one of these segments.
+async fn cost() -> u64 {
+    let store = store(1 << 20);
+    insert(&store, 0, None).await.unwrap();
+    store.usage(Tier::Host).0
+}
+
+async fn insert(store: &Store, number: u8, expires: Option<Instant>) -> Result<Held, Error> {
+    let (bytes, shape) = segment(number);
+    store.insert(bytes, shape, Placement { expires, ..Placement::default() }).await
+}
+
+fn id(number: u8) -> SegmentId {
+    SegmentId::of(&segment(number).0)
+}
+
+#[tokio::test]
+async fn the_same_bytes_are_held_once() {
+    let store = store(1 << 20);
+    let (one, again) = (insert(&store, 1, None).await.unwrap(), insert(&store, 1, None).await.unwrap());
+    assert_eq!(one.lease.key, again.lease.key);
+    assert_eq!(store.usage(Tier::Host).1, 1);
+    assert_eq!(store.lookup(&id(1)).unwrap().lease.id, id(1));
+    assert!(store.lookup(&id(2)).is_none());
+    assert!(matches!(store.resident(one.lease.key), Residency::Ready(_, _, found) if found == id(1)));
+}
+
+#[tokio::test]
+async fn many_at_once_of_the_same_are_one() {
+    let store = store(1 << 20);
+    let inserts = (0..16).map(|_| insert(&store, 1, None));
+    let held: Vec<Held> = futures_util::future::join_all(inserts).await.into_iter().map(Result::unwrap).collect();
+    assert!(held.iter().all(|other| other.lease.key == held[0].lease.key));
+    assert_eq!(store.usage(Tier::Host).1, 1);
+    let used = store.shared.state().host.used();
+    assert_eq!(used, store.usage(Tier::Host).0);
+}
+
+#[tokio::test]
+async fn the_least_recently_used_goes() {
+    let store = store(cost().await * 3);
+    let mut evictions = store.evictions();
+    let mut keys = Vec::new();
+    for number in 0..3 {
+        keys.push(insert(&store, number, None).await.unwrap().lease.key);
+    }
+    store.lookup(&id(0)).unwrap();
+    insert(&store, 3, None).await.unwrap();
+    assert_eq!(evictions.try_recv(), Ok(keys[1]));
+    assert!(!store.is_held(keys[1]) && store.is_held(keys[0]));
+    store.touch(keys[2]);
+    insert(&store, 4, None).await.unwrap();
+    assert_eq!(evictions.try_recv(), Ok(keys[0]));
+}
+
+#[tokio::test]
+async fn the_expired_go_first() {
+    let store = store(cost().await * 3);
+    insert(&store, 0, None).await.unwrap();
+    insert(&store, 1, None).await.unwrap();
+    let expired = insert(&store, 2, Some(Instant::now())).await.unwrap().lease.key;
+    insert(&store, 3, None).await.unwrap();
+    assert!(!store.is_held(expired));
+    assert!(store.lookup(&id(0)).is_some());
+    assert_eq!(store.shared.metrics.evicted(Tier::Host, Cause::Expired).get(), 1);
+}
+
+#[tokio::test]
+async fn what_is_leased_stays() {
+    let store = store(cost().await * 2);
+    let leases = (insert(&store, 0, Some(Instant::now())).await.unwrap(), insert(&store, 1, None).await.unwrap());
+    assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })));
+    store.sweep(Instant::now() + Duration::from_secs(1));
+    assert_eq!(store.usage(Tier::Host).1, 2);
+    assert_eq!(store.shared.metrics.refused.get(), 1);
+
+    let batch = store.resident(leases.0.lease.key);
+    drop(leases.0);
+    assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })), "a batch reads it");
+    drop(batch);
+    insert(&store, 2, None).await.unwrap();
+    assert!(store.lookup(&id(0)).is_none());
+    assert!(store.lookup(&id(1)).is_some());
+}
+
+#[tokio::test]
+async fn a_sweep_takes_what_has_expired() {
+    let store = store(1 << 20);
+    let now = Instant::now();
+    drop((insert(&store, 0, Some(now)).await, insert(&store, 1, None).await, insert(&store, 2, None).await));
+    store.expire(&id(1), now + Duration::from_secs(10));
+    store.sweep(now);
+    assert_eq!(store.usage(Tier::Host).1, 2);
+    // Wanted again without an end.
+    insert(&store, 1, None).await.unwrap();
+    store.sweep(now + Duration::from_secs(10));
+    assert_eq!(store.usage(Tier::Host).1, 2);
+    store.expire(&id(1), now);
+    store.sweep(now);
+    assert_eq!(store.usage(Tier::Host).1, 1);
+}
+
+#[tokio::test]
+async fn what_can_never_fit_is_said_to() {
+    let store = store(100);
+    assert!(matches!(insert(&store, 0, None).await, Err(Error::TooLarge { .. })));
+    assert_eq!(store.shared.state().host.used(), 0);
+}
+
+/// A store on a device that is taken to have memory of its own, of which copies may have this much.
+fn on(device: Device, host: u64, copies: u64) -> Store {
+    let config = Config { bytes: ByteSize::b(host), device_bytes: Portion::Bytes(ByteSize::b(copies)) };
+    Store::with_tiers(&config, device, metrics(), || Some(u64::MAX))
+}
+
+fn two_tiers(host: u64, copies: u64) -> Store {
+    let (device, thread) = open();
+    std::mem::forget(thread);
+    on(device, host, copies)
+}
+
+async fn place(store: &Store, number: u8, eager: bool) -> SegmentKey {
+    let (bytes, shape) = segment(number);
+    store.insert(bytes, shape, Placement { eager, ..Placement::default() }).await.unwrap().lease.key
+}
+
+/// Asks until the answer is not that a load is under way.
+async fn settle(store: &Store, key: SegmentKey) -> Residency {
+    let mut loads = store.loads();
+    loop {
+        match store.resident(key) {
+            Residency::Loading => while loads.recv().await.unwrap() != key {},
+            other => return other,
+        }
+    }
+}
+
+async fn ready(store: &Store, key: SegmentKey) -> Arc<Resident> {
+    let answer = tokio::time::timeout(Duration::from_secs(20), settle(store, key)).await.expect("a load ends");
+    let Residency::Ready(resident, ..) = answer else { panic!("{answer:?}") };
+    resident
+}
+
+fn copies(store: &Store) -> usize {
+    store.usage(Tier::Device).1
+}
+
+fn is_loading(store: &Store, key: SegmentKey) -> bool {
+    matches!(store.resident(key), Residency::Loading)
+}
+
+#[tokio::test]
+async fn the_eager_are_copied_and_others_wait_for_a_request() {
+    let store = two_tiers(1 << 20, 1 << 20);
+    let mut loads = store.loads();
+    let (live, other) = (place(&store, 0, true).await, place(&store, 1, false).await);
+    assert_eq!(store.usage(Tier::Host), (2048, 2), "the host holds the bytes themselves");
+    assert_eq!(loads.recv().await, Ok(live));
+    assert_eq!((copies(&store), store.shared.metrics.loads.get()), (1, 1));
+    assert!(matches!(store.resident(live), Residency::Ready(_, _, found) if found == id(0)));
+    drop(ready(&store, other).await);
+    assert_eq!((copies(&store), store.shared.metrics.loads.get(), store.shared.metrics.loads_pending.get()), (2, 2, 0));
+    let used = store.shared.state().device_budget().used();
+    assert_eq!(used, store.usage(Tier::Device).0);
+    // Wanted again ahead of time, there it is.
+    place(&store, 0, true).await;
+    assert_eq!(store.shared.metrics.loads.get(), 2);
+}
+
+#[tokio::test]
+async fn a_copy_goes_and_its_segment_stays() {
+    let store = two_tiers(1 << 20, cost().await);
+    let mut evictions = store.evictions();
+    let keys = [place(&store, 0, false).await, place(&store, 1, false).await];
+    for key in keys.iter().chain(&keys) {
+        drop(ready(&store, *key).await);
+        assert_eq!((store.usage(Tier::Host).1, copies(&store)), (2, 1));
+    }
+    assert_eq!(store.shared.metrics.loads.get(), 4);
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Room).get(), 3);
+    assert_eq!(store.shared.metrics.evicted(Tier::Host, Cause::Room).get(), 0);
+    assert!(evictions.try_recv().is_err(), "nothing has gone that anybody had to be told of");
+}
+
+#[tokio::test]
+async fn copies_that_were_used_or_live_longer_stay() {
+    let store = two_tiers(1 << 20, cost().await * 3);
+    let mut keys = Vec::new();
+    for number in 0..4 {
+        keys.push(place(&store, number, false).await);
+    }
+    for key in &keys[..3] {
+        drop(ready(&store, *key).await);
+    }
+    store.expire(&id(1), Instant::now());
+    drop(ready(&store, keys[0]).await);
+    drop(ready(&store, keys[3]).await);
+    let held = store.shared.state().index.copies().collect::<Vec<_>>();
+    assert_eq!(held, [keys[2], keys[0], keys[3]], "the expired one went");
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Expired).get(), 1);
+    drop(ready(&store, keys[1]).await);
+    assert!(store.shared.state().index.copies().eq([keys[0], keys[3], keys[1]]), "then the one used least recently");
+}
+
+#[tokio::test]
+async fn a_segment_takes_its_copy_along() {
+    let store = two_tiers(2 * 1024, 1 << 20);
+    let mut evictions = store.evictions();
+    let keys = [place(&store, 0, false).await, place(&store, 1, false).await];
+    let batch = ready(&store, keys[0]).await;
+    let next = place(&store, 2, false).await;
+    assert_eq!(evictions.try_recv(), Ok(keys[1]), "a batch reads the other");
+    drop(batch);
+    drop(ready(&store, next).await);
+    place(&store, 3, false).await;
+    assert_eq!(evictions.try_recv(), Ok(keys[0]));
+    assert!(matches!(store.resident(keys[0]), Residency::Gone));
+    assert_eq!((store.usage(Tier::Host).1, copies(&store)), (2, 1));
+    let used = store.shared.state().device_budget().used();
+    assert_eq!(used, store.usage(Tier::Device).0);
+}
+
+#[tokio::test]
+async fn many_askers_have_one_load() {
+    let store = two_tiers(1 << 20, 1 << 20);
+    let key = place(&store, 0, false).await;
+    assert!((0..16).all(|_| is_loading(&store, key)));
+    let mut loads = store.loads();
+    place(&store, 0, true).await;
+    assert_eq!(loads.recv().await, Ok(key));
+    drop(ready(&store, key).await);
+    assert_eq!(store.shared.metrics.loads.get(), 1);
+    assert!(loads.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_waiting_load_has_its_turn_while_others_keep_asking() {
+    let store = two_tiers(1 << 20, cost().await);
+    let mut loads = store.loads();
+    let (one, two) = (place(&store, 0, false).await, place(&store, 1, false).await);
+    let batch = ready(&store, one).await;
+    assert_eq!(loads.recv().await, Ok(one));
+    assert!(is_loading(&store, two));
+    while !is_loading(&store, one) {
+        tokio::task::yield_now().await;
+    }
+    assert!(batch.is_alive() && loads.try_recv().is_err(), "a batch reads it: it is retiring, and there");
+    assert_eq!(store.shared.metrics.loads_pending.get(), 2, "and it will be back");
+    drop(batch);
+    store.settled();
+    assert_eq!(loads.recv().await, Ok(two));
+    assert!(is_loading(&store, one));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(matches!(store.resident(two), Residency::Ready(..)), "it stays until it has been handed out");
+    assert_eq!(loads.recv().await, Ok(one));
+    assert_eq!((copies(&store), store.shared.metrics.loads.get()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_copy_that_nobody_comes_for_makes_room() {
+    let store = two_tiers(1 << 20, cost().await);
+    let mut loads = store.loads();
+    let (one, two) = (place(&store, 0, false).await, place(&store, 1, false).await);
+    assert!(is_loading(&store, one));
+    assert_eq!(loads.recv().await, Ok(one));
+    let begun = Instant::now();
+    drop(ready(&store, two).await);
+    assert!(begun.elapsed() > Duration::from_millis(100));
+}
+
+#[tokio::test]
+async fn a_copy_larger_than_the_budget_is_alone() {
+    let store = two_tiers(1 << 20, 100);
+    let (one, two) = (place(&store, 0, false).await, place(&store, 1, false).await);
+    for key in [one, two, one] {
+        drop(ready(&store, key).await);
+        assert_eq!(copies(&store), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_device_with_less_memory_than_its_budget_loses_copies() {
+    let store = two_tiers(1 << 20, 1 << 20);
+    let keys = [place(&store, 0, false).await, place(&store, 1, false).await, place(&store, 2, false).await];
+    drop((ready(&store, keys[0]).await, ready(&store, keys[1]).await));
+    let (mut gone, now) = (Vec::new(), Instant::now());
+    let mut state = store.shared.state();
+    let ceiling = state.device_budget().used() + state::padded(&segment(0).1) - 1;
+    assert!(matches!(state.find_room(keys[2], ceiling, now, &mut gone), state::Room::Free { cost: 1024, .. }));
+    let gone: Vec<_> = gone.iter().map(|gone| (gone.key, gone.tier, gone.cause)).collect();
+    assert_eq!(gone, [(keys[0], Tier::Device, Cause::Memory)]);
+}
+
+/// A resident of a device that is no more.
+async fn dead(number: u8) -> Resident {
+    let (device, thread) = open();
+    let (bytes, shape) = segment(number);
+    let resident = device.load(bytes, shape).await.unwrap();
+    thread.close();
+    assert!(!resident.is_alive());
+    resident
+}
+
+#[tokio::test]
+async fn a_lost_copy_is_made_again() {
+    let store = two_tiers(1 << 20, 1 << 20);
+    let mut evictions = store.evictions();
+    let key = place(&store, 0, false).await;
+    let lose = async |resident: Resident| {
+        let (mut state, mut gone) = (store.shared.state(), Vec::new());
+        assert!(state.device_budget().reserve(1024));
+        state.place(key, resident, 1024, Instant::now(), &mut gone);
+    };
+    lose(dead(0).await).await;
+    assert_eq!(copies(&store), 1);
+    assert!(is_loading(&store, key));
+    assert!(ready(&store, key).await.is_alive());
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Lost).get(), 1);
+
+    lose(dead(0).await).await;
+    store.sweep(Instant::now());
+    assert_eq!((copies(&store), store.usage(Tier::Host).1), (0, 1));
+    assert!(evictions.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_store_whose_device_lost_its_memory_keeps_to_its_own() {
+    let (device, thread) = open();
+    std::mem::forget(thread);
+    let total = Arc::new(AtomicU64::new(1 << 30));
+    let told = Arc::clone(&total);
+    let memory = move || Some(told.load(Ordering::Relaxed)).filter(|total| *total > 0);
+    let store = Store::with_tiers(&Config { bytes: ByteSize::b(4096), ..Config::default() }, device, metrics(), memory);
+    let limit = || store.shared.state().device_budget().limit();
+    assert_eq!(limit(), Portion::Percent(80).of(1 << 30));
+    total.store(0, Ordering::Relaxed);
+    let key = place(&store, 0, false).await;
+    drop(ready(&store, key).await);
+    assert_eq!(limit(), 2048);
+}
+
+#[tokio::test]
+async fn with_one_tier_what_is_lost_is_gone() {
+    let (device, thread) = open();
+    let store = Store::new(&Config::default(), device, metrics());
+    let mut evictions = store.evictions();
+    let (one, two) = (place(&store, 0, false).await, place(&store, 1, true).await);
+    thread.close();
+    assert!(matches!(store.resident(one), Residency::Gone));
+    store.sweep(Instant::now());
+    assert_eq!((evictions.try_recv(), evictions.try_recv()), (Ok(one), Ok(two)));
+    assert_eq!(store.shared.state().host.used(), 0);
+}
+
+#[tokio::test]
+async fn a_load_that_fails_pauses_and_ends() {
+    let (device, thread) = open();
+    let store = on(device, 1 << 20, 1 << 20);
+    thread.close();
+    let (mut loads, key) = (store.loads(), place(&store, 0, false).await);
+    let begun = Instant::now();
+    assert!(is_loading(&store, key));
+    assert_eq!(loads.recv().await, Ok(key));
+    assert!(begun.elapsed() > Duration::from_secs(1));
+    let metrics = &store.shared.metrics;
+    assert_eq!((metrics.loads.get(), metrics.load_failures.get(), metrics.loads_pending.get()), (1, 5, 0));
+    assert!(store.is_held(key));
+    assert_eq!(store.shared.state().device_budget().used(), 0);
+    assert!(is_loading(&store, key), "whoever asks again begins another");
+}
+
+#[tokio::test]
+async fn a_segment_that_goes_while_it_loads_leaves_nothing() {
+    let store = two_tiers(1024, 1 << 20);
+    let (mut loads, one) = (store.loads(), place(&store, 0, true).await);
+    let two = place(&store, 1, false).await;
+    assert_eq!(loads.recv().await, Ok(one));
+    assert!(matches!(store.resident(one), Residency::Gone));
+    assert_eq!((copies(&store), store.shared.state().device_budget().used()), (0, 0));
+    drop(ready(&store, two).await);
+}
