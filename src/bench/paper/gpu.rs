@@ -184,7 +184,7 @@ fn encode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     if !is_made_up(case) {
         check_sample(work.as_mut(), &load, is_stored, case)?;
     }
-    let mut of = |stages: &[Stage]| rounds(work.as_mut(), stages, settings.pace);
+    let mut of = |stages: &[Stage]| rounds(work.as_mut(), stages, settings.short_pace());
     let sample = match case.measure {
         Measure::Fresh => of(&[Stage::Form, Stage::Rows, Stage::Multiply]),
         Measure::RowRate | Measure::RowShare => of(&[Stage::Rows]),
@@ -291,7 +291,7 @@ fn recode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
     check_sample(work.as_mut(), &load, false, &held)?;
-    let (times, repeats) = rounds(work.as_mut(), &[Stage::Multiply], settings.pace);
+    let (times, repeats) = rounds(work.as_mut(), &[Stage::Multiply], settings.short_pace());
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
@@ -321,7 +321,7 @@ fn invert(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
             return Err(Error::Wrong { case: format!("{} of {n}x{n}, row {index}", case.kernel) });
         }
     }
-    let (times, repeats) = rounds(work.as_mut(), &[Stage::Invert], settings.pace);
+    let (times, repeats) = rounds(work.as_mut(), &[Stage::Invert], settings.short_pace());
     Ok(Outcome::of(Sample::of_times(case, times, repeats, 0)))
 }
 
@@ -371,9 +371,9 @@ fn decode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     }
     work.time(all, 1)?;
     check_decoded(work.as_mut(), &coded, false, case)?;
-    let sample = rounds(work.as_mut(), all, settings.pace);
+    let sample = rounds(work.as_mut(), all, settings.short_pace());
     if case.measure == Measure::InvertShare {
-        let inversion = rounds(work.as_mut(), &[Stage::Invert], settings.pace);
+        let inversion = rounds(work.as_mut(), &[Stage::Invert], settings.short_pace());
         return Ok(Outcome::of(Sample::share(case, &inversion, &sample)));
     }
     Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, case.bytes())))

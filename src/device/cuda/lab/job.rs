@@ -323,17 +323,23 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Plain bytes of every generation, those that were handed in in turn, and inverses that the host has made.
+    /// Plain bytes of the generations that differ, whose copies the others are, and inverses that the host has made.
     fn upload_raw(&self) -> Result<(), Fault> {
         let bytes = self.shape.source_bytes();
         let (sources, given) = match &self.upload {
             Some(upload) => upload.split_at(self.handed_in.len()),
             None => (self.handed_in.as_slice(), self.decode.as_ref().map_or(&[][..], Decoding::given)),
         };
-        for (index, from) in (0..self.shape.generations as usize).zip(sources.chunks_exact(bytes).cycle()) {
+        let address = |index: usize| self.raw.address() + (index * bytes) as u64;
+        for (index, from) in sources.chunks_exact(bytes).enumerate() {
             // SAFETY: inside `raw`; memory that is not pinned is copied before the call returns, pinned memory lives with the job.
-            unsafe { result::memcpy_htod_async(self.raw.address() + (index * bytes) as u64, from, self.stream.raw) }
-                .named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(address(index), from, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+        }
+        let distinct = sources.len() / bytes;
+        for index in distinct..self.shape.generations as usize {
+            let from = address(index % distinct);
+            // SAFETY: both are inside `raw` and do not overlap.
+            unsafe { result::memcpy_dtod_async(address(index), from, bytes, self.stream.raw) }.named("cuMemcpyDtoDAsync")?;
         }
         if !given.is_empty() {
             let inverses = self.decode.as_ref().map_or(0, Decoding::inverses);
