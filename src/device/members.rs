@@ -374,3 +374,6 @@ fn open_cpu(config: &Config, families: &Families, is_substitute: bool) -> Result
 const RATE_WEIGHT: f64 = 0.2;
 /// Until both have been measured.
 const CPU_SHARE_AT_FIRST: f64 = 0.125;
+
+#[cfg(test)]
+mod tests;

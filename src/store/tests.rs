@@ -1,5 +1,9 @@
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::index::Cause;
 use super::*;
@@ -406,4 +410,57 @@ async fn a_segment_that_goes_while_it_loads_leaves_nothing() {
     assert!(matches!(store.resident(one), Residency::Gone));
     assert_eq!((copies(&store), store.shared.state().device_budget().used()), (0, 0));
     drop(ready(&store, two).await);
+}
+
+/// Tasks that do at random what the parts of a server do, and nothing is left over at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_books_are_right_after_everything() {
+    let store = two_tiers(24 * 1024, cost().await * 5);
+    let worker = |seed: u64| {
+        let (store, mut random) = (store.clone(), StdRng::seed_from_u64(seed));
+        async move {
+            let (mut leases, mut batches, mut keys) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+            for _ in 0..2000 {
+                let number = random.random_range(0..48);
+                match random.random_range(0..8) {
+                    0 | 1 => {
+                        let (bytes, shape) = segment(number);
+                        let placement = Placement { eager: random.random(), ..Placement::default() };
+                        if let Ok(held) = store.insert(bytes, shape, placement).await {
+                            keys.push_back(held.lease.key);
+                            leases.extend(random.random::<bool>().then_some(held));
+                        }
+                    }
+                    2..5 => {
+                        let key = keys.get(random.random_range(0..8)).copied();
+                        if let Some(Residency::Ready(resident, ..)) = key.map(|key| store.resident(key)) {
+                            batches.push_back(resident);
+                        }
+                    }
+                    5 => store.expire(&id(number), Instant::now()),
+                    6 => store.sweep(Instant::now()),
+                    _ => tokio::time::sleep(Duration::from_micros(random.random_range(1..300))).await,
+                }
+                leases.truncate(2);
+                keys.drain(..keys.len().saturating_sub(8));
+                if batches.len() > 2 {
+                    batches.pop_front();
+                    store.settled();
+                }
+            }
+        }
+    };
+    futures_util::future::join_all((0..6).map(|seed| tokio::spawn(worker(seed)))).await.into_iter().for_each(Result::unwrap);
+    let begun = Instant::now();
+    while store.shared.metrics.loads_pending.get() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", store.shared);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut state = store.shared.state();
+    assert_eq!((state.host.used(), state.host.used() > 0), (state.index.bytes(Tier::Host), true));
+    assert_eq!(state.device_budget().used(), state.index.bytes(Tier::Device));
+    assert!(state.host.used() <= state.host.limit() && state.device_budget().used() <= state.device_budget().limit());
+    let metrics = &store.shared.metrics;
+    assert!(metrics.evicted(Tier::Device, Cause::Room).get() > 10 && metrics.evicted(Tier::Host, Cause::Expired).get() > 10);
+    assert_eq!(metrics.load_failures.get(), 0);
 }

@@ -1,0 +1,221 @@
+//! Sharing work, and losing who does it: over CPU back ends that play the parts of GPUs.
+
+use super::super::backend::{Backend, Counts, Loading, ResidentId};
+use super::super::{Device, Kernel, KernelChoice, Thread, Threads};
+use super::*;
+use crate::gf::RowKey;
+
+const K: u32 = 96;
+const GENERATIONS: u32 = 7;
+
+/// A back end that says it is a GPU, and is lost with the batch or load after so many of them.
+struct Mortal {
+    inner: cpu::Cpu,
+    batches_left: usize,
+    loads_left: usize,
+    lost: Option<Error>,
+}
+
+impl Backend for Mortal {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn kernel(&self) -> &'static str {
+        "table"
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn load(&mut self, load: Loading) {
+        match self.loads_left.checked_sub(1) {
+            Some(left) => {
+                self.loads_left = left;
+                self.inner.load(load);
+            }
+            None => self.lost = Some(Error::Lost("injected".to_owned())),
+        }
+    }
+
+    fn loaded(&mut self) -> Option<Result<u64, Error>> {
+        self.lost.clone().map(Err).or_else(|| self.inner.loaded())
+    }
+
+    fn start(&mut self, batch: Vec<Work>) {
+        self.inner.start(batch);
+    }
+
+    fn ended(&mut self) -> Option<Ended> {
+        let mut ended = self.inner.ended()?;
+        match self.batches_left.checked_sub(1) {
+            Some(left) => self.batches_left = left,
+            None => ended.result = Err(Error::Lost("injected".to_owned())),
+        }
+        Some(ended)
+    }
+
+    fn release(&mut self, id: ResidentId) {
+        self.inner.release(id);
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        Some(Memory { total: 1 << 30, free: 1 << 29 })
+    }
+
+    fn take_counts(&mut self) -> Counts {
+        Counts::default()
+    }
+}
+
+fn config() -> Config {
+    let kernel = KernelChoice::Named(Kernel::Table);
+    Config { backend: BackendChoice::Cpu, kernel, cpu_threads: Threads::Count(2.try_into().unwrap()), ..Config::default() }
+}
+
+/// A device over `mortals` that last for so many batches and loads, behind a CPU that lasts if there is one.
+fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Registry) {
+    let (config, registry) = (config(), Registry::new());
+    let families = Families::new(&registry).unwrap();
+    let mut opened = Vec::new();
+    if policy == Policy::Hybrid {
+        opened.push(open_cpu(&config, &families, true).unwrap());
+    }
+    for (index, &(batches_left, loads_left)) in mortals.iter().enumerate() {
+        let open = {
+            let config = config.clone();
+            move || Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
+        };
+        opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
+    }
+    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), policy, opened);
+    (Device { members: Arc::new(members) }, Thread { _owners: owners }, registry)
+}
+
+fn segment() -> (Bytes, Shape) {
+    let length = GENERATIONS * 10 * K - 5;
+    let bytes: Vec<u8> = (0..length).map(|i| u8::try_from((i * i >> 5) & 255).unwrap()).collect();
+    (bytes.into(), Shape::new(length.into(), K, 10).unwrap())
+}
+
+fn batch(resident: &Arc<Resident>) -> Batch {
+    let task = |generation: u32| {
+        let key = RowKey { key: 5, generation: generation.into() };
+        let rows = Rows::Seeded { key, first_seed: u32::MAX - 3, count: 9 };
+        Task { resident: Arc::clone(resident), generation, rows, out: vec![BytesMut::zeroed(K as usize); 9], out_offset: 0 }
+    };
+    Batch { tasks: (0..GENERATIONS).map(task).collect() }
+}
+
+async fn load(device: &Device) -> Result<Arc<Resident>, Error> {
+    let (bytes, shape) = segment();
+    device.load(bytes, shape).await.map(Arc::new)
+}
+
+fn blocks(done: &Done) -> Vec<Vec<BytesMut>> {
+    done.batch.tasks.iter().map(|task| task.out.clone()).collect()
+}
+
+async fn expected() -> Vec<Vec<BytesMut>> {
+    let (device, _thread) = Device::open(&config(), &Registry::new()).unwrap();
+    let resident = load(&device).await.unwrap();
+    blocks(&device.combine(batch(&resident)).await.unwrap())
+}
+
+const FOREVER: (usize, usize) = (usize::MAX, usize::MAX);
+
+#[tokio::test]
+async fn generations_are_dealt_to_all_and_come_back_in_order() {
+    let (device, _thread, _) = device(Policy::Deal, &[FOREVER; 3]);
+    let resident = load(&device).await.unwrap();
+    assert_eq!((device.backend(), device.kernel(), resident.parts.len()), ("cuda", "table", 3));
+    let done = device.combine(batch(&resident)).await.unwrap();
+    assert_eq!(blocks(&done), expected().await);
+    // Seven generations of nine blocks: three, two and two of them.
+    let mut made: Vec<u64> = done.makers.iter().map(|maker| maker.coded_blocks).collect();
+    made.sort_unstable();
+    assert_eq!(made, [18, 18, 27]);
+    assert_eq!(device.memory().unwrap().total, 3 << 30);
+}
+
+#[tokio::test]
+async fn a_hybrid_shares_every_task_by_measured_rates() {
+    let (device, _thread, _) = device(Policy::Hybrid, &[FOREVER; 2]);
+    assert_eq!(device.backend(), "hybrid");
+    let resident = load(&device).await.unwrap();
+    for _ in 0..5 {
+        let done = device.combine(batch(&resident)).await.unwrap();
+        assert_eq!(blocks(&done), expected().await);
+        let of = |name| done.makers.iter().filter(move |maker| maker.backend == name).map(|maker| maker.coded_blocks).sum::<u64>();
+        assert_eq!(of("cpu") + of("cuda"), 63);
+    }
+    let share = |cpu: f64, gpus: &[f64]| {
+        let seat = |rate: f64| Arc::new(Rate(AtomicU64::new(rate.to_bits())));
+        let mut set = Set::clone(&device.members.set.load());
+        set.seats.iter_mut().zip([cpu].iter().chain(gpus)).for_each(|(place, &rate)| place.rate = seat(rate));
+        set.cpu_share()
+    };
+    assert_eq!(share(1.0, &[1.0, 2.0]), 0.25);
+    assert_eq!(share(0.0, &[1.0, 2.0]), CPU_SHARE_AT_FIRST);
+}
+
+/// From the loss of one back end to blocks from the CPU: what the store and the encoder rely on.
+async fn lose(device: &Device, registry: &Registry) {
+    let health = device.health();
+    assert_eq!(*health.borrow(), Health::Good);
+    let resident = load(device).await.unwrap();
+    device.combine(batch(&resident)).await.unwrap();
+    let failed = device.combine(batch(&resident)).await.unwrap_err();
+    assert_eq!(failed.error, Error::Lost("injected".to_owned()));
+    assert_eq!(failed.batch.blocks(), 63, "the slots come back");
+    assert_eq!(*health.borrow(), Health::Degraded("injected".to_owned()));
+    assert!(!resident.is_alive());
+    assert_eq!(device.combine(batch(&resident)).await.unwrap_err().error, Error::Stale);
+    let again = load(device).await.unwrap();
+    assert!(again.is_alive());
+    let done = device.combine(batch(&again)).await.unwrap();
+    assert_eq!(blocks(&done), expected().await);
+    assert!(done.makers.iter().any(|maker| maker.backend == "cpu"));
+    let fallbacks = registry.gather().into_iter().find(|family| family.name() == "ncserverd_device_fallbacks_total").unwrap();
+    assert_eq!(fallbacks.get_metric()[0].get_counter().get_value(), 1.0);
+}
+
+#[tokio::test]
+async fn the_cpu_takes_the_place_of_what_is_lost() {
+    let mortal = (1, usize::MAX);
+    for (policy, mortals) in [
+        (Policy::Deal, vec![mortal]),
+        (Policy::Deal, vec![FOREVER, mortal, FOREVER]),
+        (Policy::Hybrid, vec![mortal]),
+        (Policy::Hybrid, vec![FOREVER, mortal]),
+    ] {
+        let (device, thread, registry) = device(policy, &mortals);
+        lose(&device, &registry).await;
+        thread.close();
+    }
+}
+
+#[tokio::test]
+async fn one_after_the_other_can_be_lost() {
+    let (device, _thread, _) = device(Policy::Deal, &[(1, usize::MAX), (2, usize::MAX)]);
+    for _ in 0..3 {
+        let resident = load(&device).await.unwrap();
+        while device.combine(batch(&resident)).await.is_ok() {
+            let all_cpu = device.members.set.load().seats.iter().all(|seat| seat.member.backend == "cpu");
+            if all_cpu {
+                return;
+            }
+        }
+    }
+    panic!("the CPU has not taken over");
+}
+
+#[tokio::test]
+async fn a_loss_while_loading_is_noticed_too() {
+    let (device, _thread, _) = device(Policy::Deal, &[(usize::MAX, 1)]);
+    load(&device).await.unwrap();
+    assert_eq!(load(&device).await.unwrap_err(), Error::Lost("injected".to_owned()));
+    let resident = load(&device).await.unwrap();
+    assert_eq!(blocks(&device.combine(batch(&resident)).await.unwrap()), expected().await);
+}
