@@ -99,17 +99,18 @@ impl Frame {
     fn draw(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
         let (left, top) = self.corner;
         text(svg, (left, top - 10.0), "font-weight=\"600\"", &panel.title)?;
+        if self.is_bars {
+            return self.draw_bars(svg, panel, names);
+        }
         for tick in &self.y.ticks {
             let (_, y) = self.at((self.x.low, *tick));
             line(svg, (left, y), (left + WIDTH, y), "stroke=\"#e4e4e4\"")?;
             text(svg, (left - 6.0, y + 4.0), "text-anchor=\"end\"", &label(*tick))?;
         }
-        if !self.is_bars {
-            for tick in &self.x.ticks {
-                let (x, _) = self.at((*tick, self.y.low));
-                line(svg, (x, top + HEIGHT), (x, top + HEIGHT + 4.0), "stroke=\"#555\"")?;
-                text(svg, (x, top + HEIGHT + 16.0), "text-anchor=\"middle\"", &binary_label(*tick))?;
-            }
+        for tick in &self.x.ticks {
+            let (x, _) = self.at((*tick, self.y.low));
+            line(svg, (x, top + HEIGHT), (x, top + HEIGHT + 4.0), "stroke=\"#555\"")?;
+            text(svg, (x, top + HEIGHT + 16.0), "text-anchor=\"middle\"", &binary_label(*tick))?;
         }
         line(svg, (left, top + HEIGHT), (left + WIDTH, top + HEIGHT), "stroke=\"#555\"")?;
         let style = format!("text-anchor=\"middle\" transform=\"rotate(-90 {:.1} {:.1})\"", left - 42.0, top + HEIGHT / 2.0);
@@ -120,7 +121,26 @@ impl Frame {
             line(svg, (left, y), (left + WIDTH, y), "stroke=\"#888\" stroke-dasharray=\"5 4\"")?;
             text(svg, (left + WIDTH - 2.0, y - 4.0), "text-anchor=\"end\" fill=\"#666\" font-size=\"10\"", name)?;
         }
-        if self.is_bars { self.bars(svg, panel, names) } else { self.lines(svg, panel, names) }
+        self.lines(svg, panel, names)
+    }
+
+    /// Bars lie, so that their values run along the bottom.
+    fn draw_bars(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
+        let (left, top) = self.corner;
+        for tick in &self.y.ticks {
+            let x = left + self.y.place(*tick) * WIDTH;
+            line(svg, (x, top), (x, top + HEIGHT), "stroke=\"#e4e4e4\"")?;
+            text(svg, (x, top + HEIGHT + 16.0), "text-anchor=\"middle\"", &label(*tick))?;
+        }
+        line(svg, (left, top), (left, top + HEIGHT), "stroke=\"#555\"")?;
+        text(svg, (left + WIDTH / 2.0, top + HEIGHT + 32.0), "text-anchor=\"middle\"", &panel.y)?;
+        self.bars(svg, panel, names)?;
+        for (name, value) in &panel.marks {
+            let x = left + self.y.place(*value) * WIDTH;
+            line(svg, (x, top), (x, top + HEIGHT), "stroke=\"#888\" stroke-dasharray=\"5 4\"")?;
+            text(svg, (x + 3.0, top - 2.0), "fill=\"#666\" font-size=\"10\"", name)?;
+        }
+        Ok(())
     }
 
     fn lines(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
@@ -139,15 +159,26 @@ impl Frame {
         Ok(())
     }
 
+    /// From left to right, each with its name and value where there is room: behind a short bar, in a long one.
     fn bars(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
-        let step = WIDTH / as_f64(panel.series.len().max(1));
+        let step = HEIGHT / as_f64(panel.series.len().max(1));
         for (index, series) in panel.series.iter().enumerate() {
             let Some(&(_, value)) = series.points.first() else { continue };
-            let (left, (_, y)) = (self.corner.0 + step * (as_f64(index) + 0.15), self.at((self.x.low, value)));
-            let (width, height) = (step * 0.7, (self.corner.1 + HEIGHT - y).max(0.0));
+            let (left, top) = (self.corner.0, self.corner.1 + step * (as_f64(index) + 0.1));
+            let (width, height) = (self.y.place(value) * WIDTH, step * 0.8);
             let colour = Style::of(&series.name, names).colour;
-            writeln!(svg, "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>")?;
-            text(svg, (left + width / 2.0, y - 4.0), "text-anchor=\"middle\"", &label(value))?;
+            writeln!(
+                svg,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+            )?;
+            let (middle, size) = (top + height / 2.0, step.min(12.0) * 0.85);
+            let name = format!("{} {}", series.name, label(value));
+            if width < WIDTH / 2.0 {
+                text(svg, (left + width + 4.0, middle + size * 0.35), &format!("font-size=\"{size:.1}\""), &name)?;
+            } else {
+                let style = format!("font-size=\"{size:.1}\" text-anchor=\"end\" fill=\"#fff\"");
+                text(svg, (left + width - 4.0, middle + size * 0.35), &style, &name)?;
+            }
         }
         Ok(())
     }

@@ -67,6 +67,7 @@ impl Gpus {
                 encode(lab.as_mut(), case, settings)
             }
             Measure::ToHost | Measure::Copy => to_host(lab.as_mut(), case, settings),
+            Measure::DecodeToHost => decode_to_host(lab.as_mut(), case, settings),
             Measure::AnswerCopy | Measure::AnswerStore => answer(lab.as_mut(), case, settings),
             Measure::Recode => recode(lab.as_mut(), case, settings),
             Measure::Invert => invert(lab.as_mut(), case, settings),
@@ -377,6 +378,26 @@ fn decode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
         return Ok(Outcome::of(Sample::share(case, &inversion, &sample)));
     }
     Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, case.bytes())))
+}
+
+/// Inversions of all generations, then their multiplications in chunks that are copied while the next is made.
+fn decode_to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let case = &fitting(case);
+    let coded = Coded::new(case);
+    let mut work = lab.decode(&decode_plan(case, &coded, Decoder::Invert(INVERTER)))?;
+    let stages = [Stage::Form, Stage::Invert, Stage::Rows];
+    work.poison()?;
+    work.time(&stages, 1)?;
+    overlap(work.as_mut(), case, 1)?;
+    check_decoded(work.as_mut(), &coded, true, case)?;
+    let run = |repeats: u32| {
+        let fails = "it has done the same before";
+        let first = work.time(&stages, repeats).expect(fails);
+        Lap { cpu: Duration::ZERO, wall: first + overlap(work.as_mut(), case, repeats).expect(fails) }
+    };
+    let laps = settings.long_pace().run(&mut [run]).pop().expect("one runner");
+    let times = laps.laps.into_iter().map(|lap| lap.wall).collect();
+    Ok(Outcome::of(Sample::of_times(case, times, laps.repeats, case.bytes())))
 }
 
 /// The CPU inverts, then the GPU gets inverse and payloads, multiplies, and gives the source back.

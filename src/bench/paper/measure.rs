@@ -17,6 +17,7 @@ pub(super) enum Measure {
     Invert,
     Decode,
     DecodeRaw,
+    DecodeToHost,
     InvertShare,
     Progressive,
     SplitDecode,
@@ -116,6 +117,7 @@ impl Measure {
             Self::Invert => return kernel.to_owned(),
             Self::Decode => "decode",
             Self::DecodeRaw => "decode, raw payloads",
+            Self::DecodeToHost => "decode to the host",
             Self::InvertShare => "share of inversion",
             Self::Progressive => return kernel.to_owned(),
             Self::SplitDecode => "CPU inverts, GPU multiplies",
@@ -171,6 +173,10 @@ impl Measure {
                  payloads in the resident layout"
             }
             Self::DecodeRaw => "decode, raw payloads: the same with the kernel that brings payloads into that layout",
+            Self::DecodeToHost => {
+                "decode to the host: raw payloads into the layout, inversion and inverses into the row form from event to event, and \
+                 the host's clock for multiplications in batches of 4 MiB, each copied to pinned memory while the next runs, added up"
+            }
             Self::InvertShare => "share of inversion: its time in the time of inversion and multiplication",
             Self::Progressive => {
                 "progressive decoding on the GPU: from event to event around all blocks, taken one after the other; blocks and \

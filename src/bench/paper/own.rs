@@ -32,6 +32,7 @@ pub(super) const CLAIM: &[Row] = &[
         sweeps: &[
             Sweep { measure: Measure::Decode, kernels: OURS, generations: &[Amount::PerSm(2)], ..OVER_ALL },
             Sweep { measure: Measure::DecodeRaw, kernels: OURS, generations: &[Amount::PerSm(2)], ..OVER_ALL },
+            Sweep { measure: Measure::DecodeToHost, kernels: OURS, generations: &[Amount::PerSm(2)], ..OVER_ALL },
             Sweep {
                 measure: Measure::Decode,
                 kernels: OURS,
@@ -62,6 +63,24 @@ pub(super) const FIGURES: &[Row] = &[
         sweeps: &[
             Sweep { kernels: FAST, rows: &[Amount::Count(8192), Amount::Count(16_384)], ..SWEEP },
             Sweep { measure: Measure::CpuEncode, rows: &[Amount::Count(8192)], ..SWEEP },
+        ],
+        note: "",
+    },
+    Row {
+        id: "figure-ladder",
+        group: Group::Figures,
+        title: "The papers' ladder and ours on the same work: 128 x 4096, one generation x 8,192 blocks",
+        bars: &[Bar {
+            what: "loop / table-based-0 to 5",
+            paper: "0.133 / 0.098 to 0.294 GB/s on a GTX 280",
+            mark: None,
+            panel: "",
+            x: None,
+        }],
+        axis: Axis::N,
+        sweeps: &[
+            Sweep { kernels: LADDER, rows: &[Amount::Count(8192)], ..SWEEP },
+            Sweep { measure: Measure::CpuEncode, ..SWEEP },
         ],
         note: "",
     },
@@ -225,4 +244,28 @@ const MANY: &[Amount] = &[Amount::Count(1), Amount::Count(4), Amount::Count(16),
 const FEW: &[Amount] =
     &[Amount::Count(1), Amount::Count(4), Amount::Count(8), Amount::Count(16), Amount::Count(32), Amount::Count(64)];
 const OURS: &[&str] = &["table", "product", "bitsliced", "tensor"];
+const LADDER: &[&str] = &[
+    "product-global",
+    "product-ldg",
+    "product-texture",
+    "logexp-ldg",
+    "logexp-texture",
+    "single",
+    "tiled",
+    "loop",
+    "table0-global",
+    "table0",
+    "table1",
+    "table2",
+    "table3",
+    "table4",
+    "table4-texture",
+    "table5",
+    "table5-32",
+    "table",
+    "product",
+    "prmt",
+    "bitsliced",
+    "tensor",
+];
 const FAST: &[&str] = &["table", "product", "prmt", "bitsliced", "tensor"];

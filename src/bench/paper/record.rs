@@ -119,7 +119,7 @@ impl Point {
         let by = match case.measure {
             measure if !measure.is_comparable() => By::Other,
             measure if measure.is_cpu() => By::Cpu,
-            Measure::ToHost | Measure::Store | Measure::SplitDecode => By::GpuToHost,
+            Measure::ToHost | Measure::Store | Measure::DecodeToHost | Measure::SplitDecode => By::GpuToHost,
             _ => By::Gpu,
         };
         Self {

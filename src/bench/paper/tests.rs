@@ -112,6 +112,8 @@ fn a_lab_is_measured_beside_the_cpu() {
         let point = result.points.iter().find(|point| point.series == series);
         assert!(point.is_some_and(|point| point.value > 0.0), "{row}: {:?}", known());
     }
+    let decode = record.rows.iter().find(|result| result.row == "claim-decode").unwrap().table();
+    assert!(decode.contains("tensor decode to the host") && decode.contains("GPU to the host : CPU"), "{decode}");
     let claim = record.rows.iter().find(|result| result.row == "claim-encode").unwrap().table();
     assert!(claim.contains("GPU : CPU") && claim.contains("GPU to the host : CPU"), "{claim}");
 }

@@ -85,7 +85,9 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
     for (index, &(batches_left, loads_left)) in mortals.iter().enumerate() {
         let open = {
             let config = config.clone();
-            move || Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
+            move || {
+                Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
+            }
         };
         opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
     }
@@ -147,7 +149,8 @@ async fn a_hybrid_shares_every_task_by_measured_rates() {
     for _ in 0..5 {
         let done = device.combine(batch(&resident)).await.unwrap();
         assert_eq!(blocks(&done), expected().await);
-        let of = |name| done.makers.iter().filter(move |maker| maker.backend == name).map(|maker| maker.coded_blocks).sum::<u64>();
+        let of =
+            |name| done.makers.iter().filter(move |maker| maker.backend == name).map(|maker| maker.coded_blocks).sum::<u64>();
         assert_eq!(of("cpu") + of("cuda"), 63);
     }
     let share = |cpu: f64, gpus: &[f64]| {
