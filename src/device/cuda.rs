@@ -18,6 +18,7 @@ mod engine;
 mod host;
 mod image;
 mod kernels;
+mod lab;
 mod lane;
 mod launch;
 mod loader;
@@ -116,6 +117,15 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
     };
     let found = COMBINES.iter().find(|combine| combine.kernel == kernel);
     found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
+}
+
+/// Opens a GPU for measurements.
+pub(super) fn open_lab(ordinal: u16) -> Result<Box<dyn super::lab::Lab>, Error> {
+    let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
+    if ordinal >= count {
+        return Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")));
+    }
+    Ok(Box::new(lab::GpuLab::open(ordinal)?))
 }
 
 /// How many GPUs there are, at least one.

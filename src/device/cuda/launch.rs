@@ -88,6 +88,35 @@ pub(super) unsafe fn invert(
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
 }
 
+/// Kernels that decode one generation block by block.
+///
+/// # Safety
+/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
+pub(super) unsafe fn progress(
+    function: Function,
+    grid: Grid,
+    progress: &abi::Progress,
+    tables: Address,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
+}
+
+/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have passed. Each thread block adds
+/// one to the word at `arrived` when it runs.
+///
+/// # Safety
+/// As the module says; both are addresses of pinned memory.
+pub(super) unsafe fn hold(
+    function: Function,
+    grid: Grid,
+    (released, arrived): (Address, Address),
+    nanoseconds: u64,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
+}
+
 fn argument<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
