@@ -119,7 +119,7 @@ impl Engine {
     fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
         let Some(lane) = active.lane.take() else { return Ok(()) };
         let Active { batch, way, bytes, .. } = active;
-        let (kernel, copy) = lane.times()?;
+        let (kernel, copy) = lane.times(way != Way::Stores)?;
         self.counts.kernel += kernel;
         match way {
             Way::Stores => self.counts.stored_bytes += bytes as u64,
@@ -182,8 +182,10 @@ impl Engine {
         let tasks = self.tasks(lane, works, pieces, &runs, way, &variant);
         let addresses = (way == Way::Scatter).then(|| put_addresses(lane, &runs));
         self.compute(lane, &tasks, &variant)?;
-        lane.mark_computed()?;
-        self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        if way != Way::Stores {
+            lane.mark_computed()?;
+            self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        }
         lane.mark_done()?;
         Ok((way, bytes))
     }
