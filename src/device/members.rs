@@ -298,7 +298,7 @@ fn cpu_rows(rows: usize, share: f64) -> usize {
 fn work(task: &Task, index: usize, seat: usize, first_row: usize, out: Vec<BytesMut>) -> Work {
     Work {
         id: task.resident.parts[seat].id,
-        resident: Arc::clone(&task.resident),
+        _resident: Arc::clone(&task.resident),
         generation: task.resident.shape.generation(task.generation).expect("the batch was checked"),
         rows: task.rows.clone(),
         first_row,

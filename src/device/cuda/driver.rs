@@ -130,13 +130,6 @@ impl Stream {
         // SAFETY: the stream is destroyed in `drop` only.
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
-
-    /// What comes after this waits for the event.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), Fault> {
-        // SAFETY: both are destroyed in `drop` only.
-        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
-            .named("cuStreamWaitEvent")
-    }
 }
 
 impl Drop for Stream {

@@ -38,7 +38,7 @@ pub(super) unsafe fn tasks(
     stream: &Stream,
 ) -> Result<(), Fault> {
     let texture = texture.unwrap_or(0);
-    // Kernels without a texture have two parameters; the driver reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels without a texture have two parameters; the driver reads as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
 }
 
@@ -54,6 +54,7 @@ pub(super) unsafe fn form(
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
 }
 
@@ -70,6 +71,7 @@ pub(super) unsafe fn scatter(
     stream: &Stream,
 ) -> Result<(), Fault> {
     let mut arguments = [argument(&addresses), argument(&from), argument(&pitch), argument(&count), argument(&bytes)];
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut arguments, stream) }
 }
 
@@ -85,6 +87,7 @@ pub(super) unsafe fn invert(
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
 }
 
@@ -99,6 +102,7 @@ pub(super) unsafe fn progress(
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
 }
 
@@ -114,6 +118,7 @@ pub(super) unsafe fn hold(
     nanoseconds: u64,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
 }
 

@@ -97,7 +97,7 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
 
 fn segment() -> (Bytes, Shape) {
     let length = GENERATIONS * 10 * K - 5;
-    let bytes: Vec<u8> = (0..length).map(|i| u8::try_from((i * i >> 5) & 255).unwrap()).collect();
+    let bytes: Vec<u8> = (0..length).map(|i| u8::try_from(((i * i) >> 5) & 255).unwrap()).collect();
     (bytes.into(), Shape::new(length.into(), K, 10).unwrap())
 }
 
