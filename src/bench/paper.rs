@@ -107,7 +107,6 @@ struct Sample {
     rounds: usize,
     repeats: u32,
     bytes: u64,
-    ns: Vec<u128>,
 }
 
 /// Measures the rows that are wanted, or reads records, and prints, writes and draws.

@@ -100,6 +100,29 @@ const TITLES: [(Group, &str); 4] = [
 mod tests {
     use super::*;
 
+    /// The document in the tree says what the records in the tree say.
+    #[test]
+    fn figures_come_from_records() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = fs::read_dir(root.join("benches/record")).unwrap().map(|entry| entry.unwrap().path());
+        let is_record = |path: &std::path::PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("papers-") && name.ends_with(".json")
+        };
+        let mut files: Vec<_> = files.filter(is_record).collect();
+        files.sort();
+        if files.is_empty() {
+            return;
+        }
+        let records: Vec<Record> = files.iter().map(|path| Record::read(path).unwrap()).collect();
+        let text = fs::read_to_string(root.join("docs/benchmarks.md")).unwrap();
+        let generated = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(generated, _)| generated.trim());
+        assert!(
+            generated == Some(body(&records).trim()),
+            "run `ncserverd bench --from benches/record/papers-….json,… --document docs/benchmarks.md`"
+        );
+    }
+
     #[test]
     fn a_document_keeps_what_is_written_by_hand() {
         let directory = tempfile::tempdir().unwrap();

@@ -206,7 +206,7 @@ fn fitting(case: &Case) -> Case {
     Case { generations: case.generations.min(u32::try_from(most).unwrap_or(u32::MAX)), ..case.clone() }
 }
 
-/// Generations in a chunk of about 4 MiB, at least two chunks.
+/// Generations in a chunk of about 16 MiB, at least two chunks.
 fn chunk(case: &Case) -> u32 {
     let each = u64::from(case.rows) * u64::from(case.k);
     let fit = u32::try_from(CHUNK_BYTES / each).unwrap_or(u32::MAX);
@@ -485,7 +485,7 @@ fn as_f64(bytes: u64) -> f64 {
 
 /// n, k, rows, generations.
 const SMALL: [(u16, u32, u32, u32); 5] = [(1, 64, 1, 1), (2, 16, 3, 2), (5, 80, 17, 3), (37, 1104, 33, 2), (129, 4112, 3, 2)];
-const CHUNK_BYTES: u64 = 4 << 20;
+const CHUNK_BYTES: u64 = 16 << 20;
 const INVERTER: &str = "invert";
 /// Times that each GPU makes everything in a round: some tens of milliseconds.
 const SEVERAL_REPEATS: u32 = 40;

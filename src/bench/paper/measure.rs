@@ -155,7 +155,7 @@ impl Measure {
                 "with forms and rows: the same, with the kernels that make resident form and rows in front of each launch"
             }
             Self::ToHost => {
-                "to the host: the host's clock from the first launch until the last block lies in pinned memory; batches of 4 MiB \
+                "to the host: the host's clock from the first launch until the last block lies in pinned memory; batches of 16 MiB \
                  on two streams, one copied while the next is made; forms and rows made before"
             }
             Self::Store => "stored to the host: from event to event; the kernel writes pinned memory itself",
@@ -186,7 +186,7 @@ impl Measure {
             Self::DecodeRaw => "decode, raw payloads: the same with the kernel that brings payloads into that layout",
             Self::DecodeToHost => {
                 "decode to the host: raw payloads into the layout, inversion and inverses into the row form from event to event, and \
-                 the host's clock for multiplications in batches of 4 MiB, each copied to pinned memory while the next runs, added up"
+                 the host's clock for multiplications in batches of 16 MiB, each copied to pinned memory while the next runs, added up"
             }
             Self::InvertShare => "share of inversion: its time in the time of inversion and multiplication",
             Self::Progressive => {

@@ -62,8 +62,6 @@ pub(super) struct Point {
     pub(super) rounds: usize,
     pub(super) repeats: u32,
     pub(super) bytes: u64,
-    /// Nanoseconds of each round, unless they are very many.
-    pub(super) ns: Vec<u128>,
 }
 
 /// Who made it, for ratios.
@@ -82,7 +80,6 @@ impl Sample {
     pub(super) fn of_times(case: &Case, mut times: Vec<Duration>, repeats: u32, bytes: u64) -> Self {
         times.sort_unstable();
         let value = |time: &Duration| in_unit(case.measure.unit(), time.as_secs_f64() / f64::from(repeats), bytes);
-        let ns = if times.len() <= NS_MAX { times.iter().map(Duration::as_nanos).collect() } else { Vec::new() };
         Self {
             value: times.get(times.len() / 2).map_or(0.0, value),
             best: times.first().map_or(0.0, value),
@@ -90,7 +87,6 @@ impl Sample {
             rounds: times.len(),
             repeats,
             bytes,
-            ns,
         }
     }
 
@@ -115,7 +111,7 @@ fn in_unit(unit: Unit, seconds: f64, bytes: u64) -> f64 {
 
 impl Point {
     pub(super) fn new(row: &Row, case: &Case, suffix: &str, sample: Sample) -> Self {
-        let Sample { value, best, worst, rounds, repeats, bytes, ns } = sample;
+        let Sample { value, best, worst, rounds, repeats, bytes } = sample;
         let by = match case.measure {
             measure if !measure.is_comparable() => By::Other,
             measure if measure.is_cpu() => By::Cpu,
@@ -139,7 +135,6 @@ impl Point {
             rounds,
             repeats,
             bytes,
-            ns,
         }
     }
 
@@ -301,9 +296,13 @@ impl Record {
         serde_json::from_slice(&text).map_err(|error| Error::Record { path: path.into(), reason: error.to_string() })
     }
 
+    /// A row of the papers is a line, so that two records can be compared.
     pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
-        let text = serde_json::to_string(self).map_err(std::io::Error::from)?;
-        Ok(fs::write(path, text + "\n")?)
+        let json = |value: serde_json::Result<String>| value.map_err(|error| Error::Output(error.into()));
+        let head = json(serde_json::to_string(&Self { rows: Vec::new(), ..self.clone() }))?;
+        let rows = self.rows.iter().map(|row| json(serde_json::to_string(row))).collect::<Result<Vec<_>, _>>()?;
+        let head = head.strip_suffix("]}").expect("rows are the last field");
+        Ok(fs::write(path, format!("{head}\n{}\n]}}\n", rows.join(",\n")))?)
     }
 
     /// Where and with what.
@@ -342,6 +341,3 @@ impl Record {
 fn as_f64(bytes: u64) -> f64 {
     bytes as f64
 }
-
-/// Rounds whose times are kept one by one.
-const NS_MAX: usize = 64;
