@@ -225,6 +225,8 @@ __device__ __noinline__ bool find_rows(const Matrix matrix, Scratch &scratch, nc
     }
     if (count < HALF) return false;
     if (lane == 0) {
+        // Unrolled, it is compiled in several ways by chance: neighbouring loads become one or not.
+#pragma unroll 1
         for (nc_u32 i = 0; i < HALF; i++) {
             const nc_u16 row = scratch.order[scratch.found[i]];
             scratch.order[scratch.found[i]] = scratch.order[used + i];
