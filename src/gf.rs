@@ -11,9 +11,11 @@
 use std::ops::Range;
 
 pub mod gf256;
+pub mod matrix;
 pub mod panel;
 pub mod rows;
 pub mod simd;
+pub mod solve;
 
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};
