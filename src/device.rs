@@ -35,6 +35,7 @@ mod cpu;
 mod cuda;
 mod decode;
 mod kernel;
+pub(crate) mod lab;
 mod members;
 mod metrics;
 mod worker;

@@ -334,7 +334,7 @@ fn cpu_rows(rows: usize, share: f64) -> usize {
 fn work(task: &Task, index: usize, seat: usize, first_row: usize, out: Vec<BytesMut>) -> Work {
     Work {
         id: task.resident.parts[seat].id,
-        resident: Arc::clone(&task.resident),
+        _resident: Arc::clone(&task.resident),
         generation: task.resident.shape.generation(task.generation).expect("the batch was checked"),
         rows: task.rows.clone(),
         first_row,
@@ -412,4 +412,4 @@ const RATE_WEIGHT: f64 = 0.2;
 const CPU_SHARE_AT_FIRST: f64 = 0.125;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

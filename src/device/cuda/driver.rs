@@ -130,13 +130,6 @@ impl Stream {
         // SAFETY: the stream is destroyed in `drop` only.
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
-
-    /// What comes after this waits for the event.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), Fault> {
-        // SAFETY: both are destroyed in `drop` only.
-        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
-            .named("cuStreamWaitEvent")
-    }
 }
 
 impl Drop for Stream {
@@ -226,7 +219,11 @@ impl Buffer {
     pub(super) fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
-        unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")
+        unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
+        // The copy returns when the bytes are in the driver's own memory. Streams that do not wait for the default one, which ours
+        // are, could otherwise begin before the bytes have arrived.
+        // SAFETY: null is the default stream of the context that is current.
+        unsafe { result::stream::synchronize(ptr::null_mut()) }.named("cuStreamSynchronize")
     }
 }
 

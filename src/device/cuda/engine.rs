@@ -123,7 +123,7 @@ impl Engine {
     fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
         let Some(lane) = active.lane.take() else { return Ok(()) };
         let Active { batch, way, bytes, .. } = active;
-        let (kernel, copy) = lane.times()?;
+        let (kernel, copy) = lane.times(way != Way::Stores)?;
         self.counts.kernel += kernel;
         match way {
             Way::Stores => self.counts.stored_bytes += bytes as u64,
@@ -186,8 +186,10 @@ impl Engine {
         let tasks = self.tasks(lane, works, pieces, &runs, way, &variant);
         let addresses = (way == Way::Scatter).then(|| put_addresses(lane, &runs));
         self.compute(lane, &tasks, &variant)?;
-        lane.mark_computed()?;
-        self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        if way != Way::Stores {
+            lane.mark_computed()?;
+            self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        }
         lane.mark_done()?;
         Ok((way, bytes))
     }
@@ -512,3 +514,11 @@ pub(super) const ROWS_PER_BLOCK: u32 = 32;
 pub(super) const COEFFICIENTS_PER_STEP: u32 = 128;
 /// Few fill the link.
 const SCATTER_BLOCKS: u32 = 16;
+
+#[cfg(test)]
+impl Engine {
+    /// See [`Loader::poison`].
+    pub(super) fn poison(&mut self) {
+        self.loader.poison();
+    }
+}

@@ -85,9 +85,12 @@ impl Lane {
         self.done.is_done()
     }
 
-    /// How long kernels and copies took, once everything is done.
-    pub(super) fn times(&self) -> Result<(Duration, Duration), Fault> {
-        Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?))
+    /// How long kernels and copies took, once everything is done. The end of the kernels was marked if there were copies.
+    pub(super) fn times(&self, with_copies: bool) -> Result<(Duration, Duration), Fault> {
+        match with_copies {
+            true => Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?)),
+            false => Ok((self.done.since(&self.begun)?, Duration::ZERO)),
+        }
     }
 
     /// Copies blocks of `k` bytes that lie side by side from `offset` of the lane's blocks on to a run of pinned slots.
