@@ -87,14 +87,22 @@ enum Decoding {
 }
 
 impl Decoding {
-    /// Opens the device, if there is to be one. The first GPU; over its link comes less than any of its kernels makes.
+    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more than comes over a card's link.
     fn open(self) -> Result<Option<(Device, device::Thread)>, Failure> {
-        let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
-        match (self, || Device::open(&config, &prometheus::Registry::new())) {
-            (Self::Cpu, _) => Ok(None),
-            (Self::Cuda, open) => open().map(Some).map_err(Failure::Device),
-            (Self::Auto, open) => Ok(open().inspect_err(|error| tracing::info!("decoding here: {error}")).ok()),
+        if self == Self::Cpu {
+            return Ok(None);
         }
+        let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
+        let reason = match Device::open(&config, &prometheus::Registry::new()) {
+            Ok(opened) => return Ok(Some(opened)),
+            // There is no such key here.
+            Err(error) => error.to_string().replace("device.backend = \"cuda\": ", ""),
+        };
+        if self == Self::Cuda {
+            return Err(Failure::Device(reason));
+        }
+        tracing::info!("decoding without a GPU: {reason}");
+        Ok(None)
     }
 }
 
@@ -238,7 +246,7 @@ pub enum Failure {
     Fetch(#[from] fetch::Error),
     /// The device that is to decode.
     #[error("--backend cuda: {0}")]
-    Device(#[source] device::Error),
+    Device(String),
     /// The gateway.
     #[error("{0}")]
     Gateway(#[from] gateway::Error),

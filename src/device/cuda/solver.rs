@@ -507,14 +507,14 @@ fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
     let fits = |place: &Place| invert_shared_bytes(place.n) <= card.shared_bytes;
     let mut first = 0;
     for run in places.chunk_by(|one, other| fits(one) == fits(other)) {
-        let (entry, shared_bytes) = match run.iter().map(|place| invert_shared_bytes(place.n)).max() {
-            Some(bytes) if bytes <= card.shared_bytes => ("nc_invert_shared", bytes),
-            _ => ("nc_invert_global", INVERT_FIXED_BYTES + INVERT_ROWS_MAX * INVERT_STRIPE),
+        let (entry, threads, shared_bytes) = match run.iter().map(|place| invert_shared_bytes(place.n)).max() {
+            Some(bytes) if bytes <= card.shared_bytes => ("nc_invert_shared", INVERT_THREADS, bytes),
+            _ => ("nc_invert_global", INVERT_GLOBAL_THREADS, INVERT_FIXED_BYTES + INVERT_ROWS_MAX * INVERT_STRIPE),
         };
         let function = card.function(Image::Invert, entry, shared_bytes)?;
         let count = number(run.len());
         let tasks = part.piece.address + (part.layout.inversions + first * size_of::<abi::InvertTask>()) as u64;
-        let grid = Grid::line(count, INVERT_THREADS, shared_bytes);
+        let grid = Grid::line(count, threads, shared_bytes);
         // SAFETY: as in `compute`.
         unsafe { launch::invert(function, grid, tasks, count, card.tables(), stream) }?;
         first += run.len();
@@ -545,6 +545,7 @@ const JOBS_MAX: usize = 4096;
 const STATUS_BYTES: usize = size_of::<u32>();
 const ALIGN: usize = 256;
 const INVERT_THREADS: u32 = define("NC_INVERT_THREADS");
+const INVERT_GLOBAL_THREADS: u32 = define("NC_INVERT_THREADS");
 const INVERT_FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const INVERT_STRIPE: u32 = define("NC_INVERT_STRIPE");
 /// `NC_INVERT_GLOBAL_BYTES` is for as many.
