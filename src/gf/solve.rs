@@ -35,7 +35,7 @@ mod tests {
             let seeds = 0..u32::try_from(n).unwrap();
             let key = RowKey { key: 5, generation: 1 };
             seeds.zip(coefficients.chunks_exact_mut(n)).for_each(|(seed, row)| key.fill(seed, row));
-            let source: Vec<u8> = (0..n * k).map(|i| u8::try_from((i * i >> 3) % 256).unwrap()).collect();
+            let source: Vec<u8> = (0..n * k).map(|i| u8::try_from(((i * i) >> 3) % 256).unwrap()).collect();
             let (mut payloads, mut out) = (vec![0; n * k], vec![0; n * k]);
             let rows: Vec<&[u8]> = coefficients.chunks_exact(n).collect();
             let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();

@@ -1,6 +1,6 @@
 //! Decoding: matrices are inverted on the device, many at once, and the inverses are the rows of a combination.
 //!
-//! The jobs of a call are cut into *parts* of at most `PAYLOAD_BYTES`. A part has one piece of memory for everything it needs, and a
+//! The jobs of a call are cut into *parts* of at most `GIVEN_BYTES`. A part has one piece of memory for everything it needs, and a
 //! lane: a stream with two pinned buffers. Through these its coefficients and payloads go up and its blocks come down, a buffer at
 //! a time, so that nothing has to be pinned or copied as a whole. In between run, in one stream: the kernel that puts payloads into
 //! the form of the run, the inversions, the kernel that makes rows of the inverses where the way to combine wants another form
@@ -445,12 +445,12 @@ fn next_transfer(queue: &mut VecDeque<Transfer>, room: usize) -> Option<Transfer
 
 /// How many jobs the next part has: at least one, then as many as the bounds allow.
 fn next_part(jobs: &[Decode], combine: &Combine) -> usize {
-    let (mut payload_bytes, mut form_bytes) = (0, 0);
+    let (mut given_bytes, mut form_bytes) = (0, 0);
     let fits = |job: &&Decode| {
-        payload_bytes += job.payloads.len();
+        given_bytes += job.payloads.len() + job.coefficients.len();
         // Forms of short blocks may be many times as large as these.
         form_bytes += combine.form.bytes(job.n(), job.block_bytes());
-        payload_bytes <= PAYLOAD_BYTES && form_bytes <= FORM_BYTES
+        given_bytes <= GIVEN_BYTES && form_bytes <= FORM_BYTES
     };
     jobs.iter().take(JOBS_MAX).take_while(fits).count().max(1)
 }
@@ -536,8 +536,8 @@ fn number(number: usize) -> u32 {
 const LANES: usize = 2;
 /// Of a pinned buffer. Copies of this size reach nine tenths of the link's rate.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Payloads of a part.
-const PAYLOAD_BYTES: usize = 64 << 20;
+/// Payloads and coefficients of a part.
+const GIVEN_BYTES: usize = 64 << 20;
 /// Payloads of a part in the form of the run.
 const FORM_BYTES: usize = 256 << 20;
 /// Jobs of a part.
