@@ -123,7 +123,7 @@ impl Engine {
     fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
         let Some(lane) = active.lane.take() else { return Ok(()) };
         let Active { batch, way, bytes, .. } = active;
-        let (kernel, copy) = lane.times(way != Way::Stores)?;
+        let (kernel, copy) = lane.times()?;
         self.counts.kernel += kernel;
         match way {
             Way::Stores => self.counts.stored_bytes += bytes as u64,
@@ -180,7 +180,7 @@ impl Engine {
         is_aligned &= runs.iter().flatten().all(|run| run.pitch.is_multiple_of(STORE_ALIGN));
         let way = plan::way(bytes, runs.iter().map(Vec::len).sum(), is_pinned, is_aligned);
 
-        lane.begin()?;
+        lane.begin(way != Way::Stores)?;
         let works = &self.batches[index].batch;
         let variant = self.variant(works, pieces)?;
         let tasks = self.tasks(lane, works, pieces, &runs, way, &variant);
