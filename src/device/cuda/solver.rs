@@ -545,7 +545,7 @@ const JOBS_MAX: usize = 4096;
 const STATUS_BYTES: usize = size_of::<u32>();
 const ALIGN: usize = 256;
 const INVERT_THREADS: u32 = define("NC_INVERT_THREADS");
-const INVERT_GLOBAL_THREADS: u32 = define("NC_INVERT_THREADS");
+const INVERT_GLOBAL_THREADS: u32 = define("NC_INVERT_GLOBAL_THREADS");
 const INVERT_FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const INVERT_STRIPE: u32 = define("NC_INVERT_STRIPE");
 /// `NC_INVERT_GLOBAL_BYTES` is for as many.
