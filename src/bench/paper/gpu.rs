@@ -52,7 +52,7 @@ impl Gpus {
             return self.several(case, settings);
         }
         let lab = &mut self.labs[0];
-        if !case.kernel.is_empty() && !lab.has(case.kernel) {
+        if !case.kernel.is_empty() && !lab.has(case.kernel, case.n) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let is_other_field = settings.field != Field::Standard;
@@ -85,7 +85,7 @@ impl Gpus {
 
     /// The same on several GPUs at once: what all of them made in the time of the slowest.
     fn several(&mut self, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-        if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel)) {
+        if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel, case.n)) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let case = &fitting(case);
