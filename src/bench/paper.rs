@@ -266,7 +266,7 @@ impl Settings {
 
     /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
     fn long_pace(&self) -> Pace {
-        Pace { round: self.pace.round * 5, ..self.pace }
+        Pace { round: self.pace.round * 3, ..self.pace }
     }
 
     /// The rounds of one contender on the CPU, and how often a round repeats its work.
