@@ -105,7 +105,9 @@ impl Members {
         let is_hybrid = config.backend == BackendChoice::Hybrid;
         let mut opened = Vec::new();
         if gpus.is_empty() || is_hybrid {
-            opened.push(open_cpu(config, &families, is_hybrid)?);
+            // With `auto`, a kernel that only GPUs have is no reason not to start.
+            let is_substitute = is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
+            opened.push(open_cpu(config, &families, is_substitute)?);
         }
         opened.extend(gpus);
         let policy = if is_hybrid { Policy::Hybrid } else { Policy::Deal };

@@ -78,12 +78,18 @@ impl Bed {
     }
 
     pub(super) fn combine(&mut self) -> Result<Duration, Error> {
+        self.combine_timed().map(|(turnaround, _)| turnaround)
+    }
+
+    /// From handing the batch in to having it back, and of that the time on the device's thread from the launch on.
+    pub(super) fn combine_timed(&mut self) -> Result<(Duration, Duration), Error> {
         let batch = std::mem::take(&mut self.batch);
         let start = Instant::now();
         let done = self.runtime.block_on(self.device.combine(batch));
-        let elapsed = start.elapsed();
-        self.batch = done.map_err(|failed| Error::Device(failed.error))?.batch;
-        Ok(elapsed)
+        let turnaround = start.elapsed();
+        let done = done.map_err(|failed| Error::Device(failed.error))?;
+        self.batch = done.batch;
+        Ok((turnaround, done.elapsed))
     }
 
     pub(super) fn is_right(&self, load: &Load) -> bool {

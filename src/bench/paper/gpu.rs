@@ -78,7 +78,7 @@ impl Gpus {
                 split(lab.as_mut(), case, settings)
             }
             Measure::Together => together(lab.as_mut(), case, settings),
-            Measure::AnswerDevice => answer_of_device(case, settings),
+            Measure::AnswerDevice | Measure::AnswerTurnaround => answer_of_device(case, settings),
             _ => unreachable!("measures of the CPU are made elsewhere"),
         }
     }
@@ -280,7 +280,12 @@ fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> 
     for _ in 0..warm {
         bed.combine()?;
     }
-    let times: Result<Vec<Duration>, Error> = (0..counted).map(|_| bed.combine()).collect();
+    let times: Result<Vec<Duration>, Error> = (0..counted)
+        .map(|_| match case.measure {
+            Measure::AnswerDevice => bed.combine_timed().map(|(_, elapsed)| elapsed),
+            _ => bed.combine(),
+        })
+        .collect();
     Ok(median_and_p99(case, times?))
 }
 

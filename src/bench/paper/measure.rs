@@ -13,6 +13,7 @@ pub(super) enum Measure {
     AnswerCopy,
     AnswerStore,
     AnswerDevice,
+    AnswerTurnaround,
     Recode,
     Invert,
     Decode,
@@ -65,9 +66,13 @@ impl Measure {
         match self {
             Self::RowRate => Unit::Coefficients,
             Self::RowShare | Self::InvertShare => Unit::Percent,
-            Self::AnswerCopy | Self::AnswerStore | Self::AnswerDevice | Self::Invert | Self::CpuInvert | Self::CpuDependent => {
-                Unit::Microseconds
-            }
+            Self::AnswerCopy
+            | Self::AnswerStore
+            | Self::AnswerDevice
+            | Self::AnswerTurnaround
+            | Self::Invert
+            | Self::CpuInvert
+            | Self::CpuDependent => Unit::Microseconds,
             Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
             _ => Unit::Gigabytes,
         }
@@ -113,6 +118,7 @@ impl Measure {
             Self::AnswerCopy => "answer by copy",
             Self::AnswerStore => "answer by stores",
             Self::AnswerDevice => "answer of the device",
+            Self::AnswerTurnaround => "answer through the queue",
             Self::Recode => "recode",
             Self::Invert => return kernel.to_owned(),
             Self::Decode => "decode",
@@ -161,7 +167,12 @@ impl Measure {
             }
             Self::AnswerStore => "answer by stores: the same, the kernel writing pinned memory itself",
             Self::AnswerDevice => {
-                "answer of the device: from handing a batch to the device's queue until it comes back with the blocks"
+                "answer of the device: in the loop of the device's thread as the daemon has it, from the launch until the thread has \
+                 seen the bytes in pinned memory"
+            }
+            Self::AnswerTurnaround => {
+                "answer through the queue: from handing a batch to the device's queue until it comes back with the blocks, two \
+                 threads woken inside"
             }
             Self::Recode => {
                 "recode: one launch over received rows [C|x], coefficients and payload in one pass; payload bytes count, resident \

@@ -171,6 +171,7 @@ pub(super) const FIGURES: &[Row] = &[
             Sweep { measure: Measure::AnswerCopy, kernels: &["table", "tensor"], ..ANSWER },
             Sweep { measure: Measure::AnswerStore, kernels: &["table", "tensor"], ..ANSWER },
             Sweep { measure: Measure::AnswerDevice, kernels: &["table", "tensor"], ..ANSWER },
+            Sweep { measure: Measure::AnswerTurnaround, kernels: &["table", "tensor"], ..ANSWER },
         ],
         note: "",
     },

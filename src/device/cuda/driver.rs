@@ -150,8 +150,18 @@ pub(in crate::device) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
+    /// One that remembers when.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// One that only tells that it is past, which is sooner.
+    pub(super) fn untimed(context: &Arc<Context>) -> Result<Self, Fault> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Fault> {
+        let raw = result::event::create(flags).named("cuEventCreate")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
