@@ -3,7 +3,7 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image test bench fuzz gpu-bundle
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test bench fuzz gpu-bundle
 
 all: check test
 
@@ -35,6 +35,14 @@ check-deploy:
 # The steps of the Dockerfile in a clean root. Needs root and debootstrap; minutes.
 check-image:
 	deploy/check-image.sh
+
+# The GPU kernels, where their sources have changed. Fetches NVIDIA's compiler, 100 MB, at the first time.
+kernels:
+	python3 kernels/build.py
+
+# That the compiled kernels in the tree are what their sources make.
+check-kernels:
+	python3 kernels/build.py --check
 
 test:
 	$(CARGO) test --locked --release

@@ -4,15 +4,17 @@
     kernels/build.py            compile what has changed
     kernels/build.py --check    compile everything into a folder of its own and compare; exit 1 if anything differs
 
-The compiler is that of CUDA 13.0.88, from NVIDIA's own packages on PyPI, kept under target/cuda. It needs no GPU and no driver,
-and the same sources give the same bytes on every machine, so a difference means that somebody forgot to compile. Another
-release of the compiler is refused: drivers refuse PTX that is newer than they are.
+The compiler is that of CUDA 13.0.88, from NVIDIA's own packages on PyPI, kept under target/cuda. It needs Python with pip, g++ for
+the preprocessor, and neither GPU nor driver. The same sources give the same bytes in every folder and on every machine, so a
+difference means that somebody forgot to compile. Another release of the compiler is refused: drivers refuse PTX that is newer than
+they are.
 """
 
 import argparse
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +37,8 @@ PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
 HOPPER_ONLY = {"tensor"}
 HEADERS = ["nc_abi.h", "nc_common.cuh"]
 SOURCES_FILE = BIN / "SOURCES"
+# A line of nvcc's plan that sets a variable.
+SETTING = re.compile(r"(\w+)=(.*)")
 
 
 def toolkit():
@@ -60,11 +64,23 @@ def toolkit():
 
 
 def compile_one(source, target, home):
-    arch = HOPPER if source.stem in HOPPER_ONLY else HOPPER + PORTABLE
-    environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
-    # Run beside the source, so that no path of this machine gets into the result.
-    command = [str(home / "bin" / "nvcc"), *FLAGS, *arch, "-o", str(target), source.name]
-    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    """Has nvcc say what it would run, and runs that.
+
+    It names what is internal to a file after the folder that the file is in, which would make the result another one in every
+    checkout; the folder is taken out of what it hands on.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TMPDIR": folder}
+        arch = HOPPER if source.stem in HOPPER_ONLY else HOPPER + PORTABLE
+        command = [str(home / "bin" / "nvcc"), "--dryrun", *FLAGS, *arch, "-o", str(target), source.name]
+        plan = subprocess.run(command, check=True, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True).stderr
+        lines = [line.removeprefix("#$ ") for line in plan.splitlines() if line.startswith("#$ ")]
+        settings = dict(match.groups() for match in map(SETTING.fullmatch, lines) if match)
+        environment |= {name: settings[name] for name in ["CICC_PATH", "NVVMIR_LIBRARY_DIR", "LD_LIBRARY_PATH", "PATH"]}
+        steps = [line.replace(f'"{ROOT / source.name}"', f'"{source.name}"') for line in lines if not SETTING.fullmatch(line)]
+        if not any("orig_src_path_name \"" + source.name in step for step in steps):
+            sys.exit(f"nvcc hands {source.name} on in a way that this program does not know:\n{plan}")
+        subprocess.run(["sh", "-e", "-c", "\n".join(steps)], check=True, cwd=ROOT, env=environment)
 
 
 def fingerprint(source):
@@ -75,11 +91,20 @@ def fingerprint(source):
     return digest.hexdigest()
 
 
+def head():
+    """The comment in SOURCES. It changes with how files are compiled, and then all are compiled anew."""
+    recipe = hashlib.sha256(repr([PACKAGES, FLAGS, HOPPER, PORTABLE, sorted(HOPPER_ONLY), "without folder"]).encode())
+    return [
+        "# SHA-256 of nc_abi.h, nc_common.cuh and the source, in this order, from which the file of the same name was compiled.",
+        f"# How they were compiled, in short: {recipe.hexdigest()[:16]}",
+    ]
+
+
 def recorded():
-    if not SOURCES_FILE.exists():
+    lines = SOURCES_FILE.read_text().splitlines() if SOURCES_FILE.exists() else []
+    if lines[:2] != head():
         return {}
-    lines = SOURCES_FILE.read_text().splitlines()
-    return {name: value for value, name in (line.split() for line in lines if not line.startswith("#"))}
+    return {name: value for value, name in (line.split() for line in lines[2:])}
 
 
 def build(sources, everything):
@@ -90,8 +115,13 @@ def build(sources, everything):
         if everything or not target.exists() or known.get(source.name) != fingerprint(source):
             print(f"compiling {source.name}", flush=True)
             compile_one(source, target, home)
-    lines = ["# SHA-256 of nc_abi.h, nc_common.cuh and the source, in this order, from which the file of the same name was compiled"]
-    lines += [f"{fingerprint(source)} {source.name}" for source in sources]
+            # The compiler is not the same twice where two ways look equal to it, mostly in how it joins neighbouring loads.
+            once = target.read_bytes()
+            compile_one(source, target, home)
+            if target.read_bytes() != once:
+                target.unlink()
+                sys.exit(f"{source.name} comes out differently each time; compare PTX, and say more in the source")
+    lines = head() + [f"{fingerprint(source)} {source.name}" for source in sources]
     SOURCES_FILE.write_text("\n".join(lines) + "\n")
 
 
