@@ -25,7 +25,7 @@ impl Inverter {
         let found = match name {
             "invert" => Self::fastest(n, count, card),
             "invert-shared" => Self::new("nc_invert_shared", in_shared(n)),
-            "invert-global" => Self::new("nc_invert_global", GLOBAL_BYTES),
+            "invert-global" => Self::in_global(),
             "invert-cluster" => Self::clustered(n),
             "invert-steps-serial" => Self::stepwise("nc_invert_steps_serial", stepwise_bytes(n)),
             "invert-steps-ballot" => Self::stepwise("nc_invert_steps_ballot", stepwise_bytes(n)),
@@ -46,11 +46,15 @@ impl Inverter {
             return clustered;
         }
         let shared = Self::new("nc_invert_shared", in_shared(n));
-        if shared.shared_bytes <= card.shared_bytes { shared } else { Self::new("nc_invert_global", GLOBAL_BYTES) }
+        if shared.shared_bytes <= card.shared_bytes { shared } else { Self::in_global() }
     }
 
     const fn new(entry: &'static str, shared_bytes: u32) -> Self {
         Self { image: Image::Invert, entry, threads: define("NC_INVERT_THREADS"), shared_bytes, cluster: 1 }
+    }
+
+    const fn in_global() -> Self {
+        Self { threads: define("NC_INVERT_GLOBAL_THREADS"), ..Self::new("nc_invert_global", GLOBAL_BYTES) }
     }
 
     /// More blocks for larger matrices; 16 are as many as a card may allow.
@@ -67,7 +71,7 @@ impl Inverter {
     }
 
     const fn stepwise(entry: &'static str, shared_bytes: u32) -> Self {
-        Self { image: Image::InvertSteps, threads: STEPS_THREADS, ..Self::new(entry, shared_bytes) }
+        Self { image: Image::InvertSteps, threads: define("NC_INVERT_STEPS_THREADS"), ..Self::new(entry, shared_bytes) }
     }
 
     /// Begins to invert `count` matrices.
@@ -99,6 +103,5 @@ const FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const GLOBAL_BYTES: u32 = FIXED_BYTES + 1024 * define("NC_INVERT_STRIPE");
 const CLUSTER_MIN: u32 = define("NC_INVERT_CLUSTER_MIN");
 const STEPS_FIXED_BYTES: u32 = define("NC_INVERT_STEPS_FIXED_BYTES");
-const STEPS_THREADS: u32 = 512;
 /// Matrices at most that several blocks each are faster for: with more, every multiprocessor has one of its own.
 const CLUSTERED_MAX: u32 = 8;
