@@ -252,7 +252,7 @@ impl Papers {
         let pace = if options.quick {
             Pace { rounds: 1, round: Duration::ZERO, case_max: Duration::ZERO }
         } else {
-            Pace { rounds: 21, round: Duration::from_millis(8), case_max: Duration::from_millis(1500) }
+            Pace { rounds: 21, round: Duration::from_millis(5), case_max: Duration::from_millis(1500) }
         };
         Settings { pace, field: self.field, is_quick: options.quick }
     }
