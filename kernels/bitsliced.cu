@@ -1,4 +1,48 @@
 // Bit-sliced encoding: Four Russians over bit planes.
+//
+// Idea. A source is kept as eight planes: plane j holds bit j of every byte. A bit of a product with c is a sum of those planes that a
+// row of eight bits, depending on c, selects. Of one source there are 256 such sums: they are made once, and serve all rows of
+// a block. So a row costs eight look-ups a source, each of which yields 32 bits a lane; and since all lanes look up the same entry,
+// each in its own bank, no look-up waits for another.
+//
+// Which eight bits. In the polynomial basis of the product they are eight unrelated bytes a coefficient. But let y_i be the top bit
+// of z x^i: a product z = c a has y_i = sum over j of a_j h_(i + j), where h_m is the top bit of c x^m. The eight indices of a
+// coefficient are the windows of eight among 15 bits, two bytes instead of eight. Sums over the sources are made in y, and
+// z comes from y once an output word, at the end (28 AND-XOR with the polynomial's bits as masks).
+//
+//     for every two sources:
+//         producers (4 warps): 2 x 256 sums of planes -> one half of the tables, while consumers read the other
+//         consumers (16 warps): for each of up to 8 rows:
+//             w = windows of both coefficients (16 bits each; one LDS.128 for four rows)
+//             for i in 0 .. 7: v = w << (8 - i)             IMAD.SHL, on the pipe that has nothing else to do
+//                 y[row][i] ^= table[v byte 1] ^ table'[v byte 3]     2 PRMT, 2 LDS, 1 LOP3
+//
+// Shared memory. The tables of a pair of sources are 64 KB, entry e at 256 e, 32 words of each source, two of these on multiples of
+// 65,536 as shared addresses: so an index becomes an address by one PRMT that puts it into byte 1 of the lane's base. In front of
+// them: 512 bytes of windows by coefficient, 256 bytes of spread windows a consumer (16 sources x 8 rows), and 4 KB of planes
+// on their way (cp.async, three pairs ahead) a producer. Named barriers: 1 and 2 a table is full, 3 and 4 it is empty.
+//
+// Layout. The form `planes`: blocks of 1024 positions x one source, in the order [column of 1024][source], each eight planes of 32 words.
+// Bit 8 b + j of lane l's word is position 512 (j / 4) + 16 l + 4 (j % 4) + b, so that an 8 x 8 bit transposition of the lane's eight words
+// yields bytes in the order in which it stores them, 16 at a time. Size: ceil(k / 1024) * 1024 * n bytes.
+//
+// A unit is 16 rows x 1024 bytes. A block takes an even share of the line of units, in which the groups of rows of one column are
+// neighbours, and makes up to eight of them in one pass: one row a consumer for each.
+//
+// Host: 640 threads, NC_BITSLICED_SHARED bytes of dynamic shared memory (above 48 KB, and above what sm_80 to sm_89 have: elsewhere than
+// on sm_90 and sm_100 take `prmt`), one block an SM, rows as NC_ROW_BYTES. 64 sums in the registers of a consumer. 640 threads can
+// have 96 registers each; on sm_90a producers give theirs up to 40, and consumers have 104.
+//
+// Limit. Wavefronts of shared memory for two sources and 128 rows: 2,048 look-ups, 64 windows, 512 to make tables, 50 for planes:
+// 2,670 clocks for 262,144 products, 98 a clock and SM, or 200 GB/s on an H200 at n = 128, less 3 % since 2,048 units do not fill 132
+// SMs. Reached: 2,900 clocks in the steady state, 166 GB/s in all. Few rows a pass are bound by the tables: 1,378 clocks with
+// one row a warp.
+//
+// Tried and dropped, n = 128 k = 4096. Eight index bytes a coefficient instead of windows: 154 (one PRMT less, but twice the
+// broadcasts). 96 registers a consumer: 151; 112, with producers at 32 that spill: 165. Producers that store 4 bytes a lane: 154, since
+// they then hold up the consumers. Eight producers: 157. 20 x 6 or 24 x 5 rows: equal in full passes, but they fit 128 rows
+// badly. 12 x 8 rows: 132. By accounting only: Karatsuba over half bytes, a quarter fewer look-ups, but half more tables and sums; 64
+// positions a lane, half the addresses but twice the tables.
 #include "nc_common.cuh"
 
 namespace {

@@ -29,10 +29,19 @@
 // the inverse will be; any n. nc_invert_cluster (sm_90a): a matrix by 2 to 16 blocks, each with some of its rows; half a panel is factored by one
 // block among its own rows, which sends W by distributed shared memory and the pivot rows through L2. Its matrix and inverse must be apart.
 //
-// Shared memory: NC_INVERT_FIXED_BYTES (tables 7 KB, lists 4 KB), the matrix, and 32 bytes a column for the pivot rows. Above 48 KB for n > 160: the host
-// raises the limit. Registers 124 (512 x 1 or 256 x 2 blocks a SM).
+// Shared memory: NC_INVERT_FIXED_BYTES (tables 8 KB, lists 4 KB), the matrix, and 32 bytes a column for the pivot rows: above 48 KB for
+// n > 160, so the host raises the limit. Registers: 126 (shared), 128 (global, 512 threads), 186 (cluster).
 //
-// @FIGURES@
+// What limits it (H200 at 1.76 GHz, one matrix, cycles in one block, n = 128 / 256): factoring 28,700 / 57,200, about 224 a pivot, the latency
+// of two shuffles, two table lookups and the permutes; the other half panel and barriers 6,500 / 12,700; finish_half 12,700 / 46,400; load_pivots
+// 2,000 / 4,400; update 15,600 / 107,700; beginning and end 5,300 / 15,000. In update a product of 32 columns by 4 rows takes about 116 cycles of a
+// quarter of an SM, of which the tensor instructions alone would take 57 and the extraction of bits 60: they hardly overlap, neither within a warp nor
+// among 2 or 4 warps, although they did in a test loop with a smaller extraction (63).
+//
+// Tried and dropped: rank 16 on m16n8k128, which takes 5.5 cycles where the twice deeper one takes 7.1, 55 us at n = 128 against 47; all bits
+// by SHF; 512 threads a matrix in shared memory (130 against 136 us at n = 256, but 264 matrices of n = 128 78 against 65); three blocks a SM without
+// the overlap in `begin_and_finish` (the same time for 264 matrices); factoring unrolled 16 times, or by another warp each time (instruction
+// caches: 44 against 41.5 us); pivot rows of a cluster by remote stores (n = 512 by 8 blocks 382 us, through L2 256).
 #include "nc_common.cuh"
 
 #define PANEL 32
@@ -417,12 +426,16 @@ __device__ __forceinline__ void update(const Matrix &matrix, const Scratch &scra
 
 // Half a panel by one warp: `used` rows have been pivots before.
 template <class Matrix>
-__device__ __forceinline__ bool factor(const Matrix &matrix, Scratch &scratch, nc_u32 half, nc_u32 used) {
+__device__ __forceinline__ void factor(const Matrix &matrix, Scratch &scratch, nc_u32 half, nc_u32 used) {
     const nc_u32 left = matrix.rows - used;
-    bool done = factor_window(matrix, scratch, half, used, left < WINDOW ? left : WINDOW);
-    if (!done) done = find_rows(matrix, scratch, half, used) && factor_window(matrix, scratch, half, used, HALF);
+    bool sought = false, done = false;
+#pragma unroll 1
+    for (nc_u32 rows = left < WINDOW ? left : WINDOW;; rows = HALF) {
+        done = factor_window(matrix, scratch, half, used, rows);
+        if (done || sought || !find_rows(matrix, scratch, half, used)) break;
+        sought = true;
+    }
     if ((threadIdx.x & 31) == 0) scratch.singular = !done;
-    return done;
 }
 
 template <class Matrix>
@@ -634,6 +647,7 @@ nc_invert_cluster(const nc_invert_task *tasks, nc_u32 count, const nc_tables *ta
     asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
     const nc_u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     fill_tables(scratch, tables);
+    cluster_sync(); // nobody writes into the memory of a block that has not begun
     for (nc_u32 t = blockIdx.x / blocks; t < count; t += gridDim.x / blocks) {
         const nc_invert_task task = tasks[t];
         const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL;

@@ -163,56 +163,69 @@ typedef struct nc_tables {
 // tensor.cu. With steps(n) = ceil(n / 32) up to n = 64, 4 * ceil(n / 128) above: the form `tiles` takes
 // ceil(k / 64) * steps(n) * NC_TENSOR_TILE_BYTES. Rows: NC_ROW_BYTES, or made by the kernel where `coefficients` is 0. Units of a task:
 // ceil(rows / NC_TENSOR_<R>_ROWS) * ceil(k / NC_TENSOR_UNIT_BYTES). Dynamic shared memory of a launch whose largest n is n:
-// NC_TENSOR_<R>_SHARED + slots * NC_TENSOR_<R>_SHARED_SLOT, at most NC_TENSOR_SHARED_MAX / NC_TENSOR_<R>_PER_SM, with at least
-// ceil(n / 128) slots and, where they fit, twice as many: then the next rows are made while the last are multiplied.
-#define NC_TENSOR_UNIT_BYTES 256
+// NC_TENSOR_<R>_SHARED + slots * NC_TENSOR_<R>_SHARED_SLOT, at most NC_TENSOR_SHARED_MAX / NC_TENSOR_<R>_PER_SM if that holds ceil(n / 128)
+// slots, otherwise at most NC_TENSOR_SHARED_MAX; slots: 2 * ceil(n / 128) (the next rows are made while the last are multiplied) or as many as
+// fit, not fewer than ceil(n / 128). Grid: NC_TENSOR_<R>_PER_SM CTAs an SM at most, a multiple of NC_TENSOR_<R>_CLUSTER.
+#define NC_TENSOR_UNIT_BYTES 512
 #define NC_TENSOR_TILE_BYTES 2048
 #define NC_TENSOR_SHARED_MAX 232448
-#define NC_TENSOR_64_ROWS 64
-#define NC_TENSOR_64_THREADS 640
-#define NC_TENSOR_64_PER_SM 1
-#define NC_TENSOR_64_SHARED 66560
-#define NC_TENSOR_64_SHARED_SLOT 65536
 #define NC_TENSOR_32_ROWS 32
 #define NC_TENSOR_32_THREADS 384
 #define NC_TENSOR_32_PER_SM 1
+#define NC_TENSOR_32_CLUSTER 1
+#define NC_TENSOR_32_N_MAX 512
 #define NC_TENSOR_32_SHARED 66560
 #define NC_TENSOR_32_SHARED_SLOT 32768
 #define NC_TENSOR_16_ROWS 16
 #define NC_TENSOR_16_THREADS 256
 #define NC_TENSOR_16_PER_SM 2
+#define NC_TENSOR_16_CLUSTER 1
+#define NC_TENSOR_16_N_MAX 1024
 #define NC_TENSOR_16_SHARED 50176
 #define NC_TENSOR_16_SHARED_SLOT 16384
 #define NC_TENSOR_8_ROWS 8
 #define NC_TENSOR_8_THREADS 256
 #define NC_TENSOR_8_PER_SM 2
+#define NC_TENSOR_8_CLUSTER 1
+#define NC_TENSOR_8_N_MAX 1024
 #define NC_TENSOR_8_SHARED 50176
 #define NC_TENSOR_8_SHARED_SLOT 8192
 #define NC_TENSOR_PAIR_ROWS 32
 #define NC_TENSOR_PAIR_THREADS 256
 #define NC_TENSOR_PAIR_PER_SM 1
+#define NC_TENSOR_PAIR_CLUSTER 2
+#define NC_TENSOR_PAIR_N_MAX 1024
 #define NC_TENSOR_PAIR_SHARED 99328
 #define NC_TENSOR_PAIR_SHARED_SLOT 16384
 
-// Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
-// inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
-#define NC_INVERT_THREADS 256            // of nc_invert_shared, two blocks a SM, and nc_invert_cluster
+// Inversion (invert.cu). Rows of matrix and inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte,
+// as NC_ROW_BYTES asks. Any mix of n in a launch, dynamic shared memory for the largest:
+//     kernel             n       threads                   grid                             dynamic shared memory
+//     nc_invert_shared   <= 416  NC_INVERT_THREADS         matrices (or fewer; two a SM)    NC_INVERT_SHARED_BYTES(n)
+//     nc_invert_global   <= 1024 NC_INVERT_GLOBAL_THREADS  the same, one a SM               NC_INVERT_GLOBAL_BYTES
+//     nc_invert_cluster  <= 1024 NC_INVERT_THREADS         matrices * blocks, in clusters   NC_INVERT_CLUSTER_BYTES(n, blocks)
+// The last is in the sm_90a code only; its matrix and inverse are not the same memory. Blocks of a cluster: 2 or 4 up to n = 512, 8, or 16
+// with the attribute for non-portable cluster sizes.
+#define NC_INVERT_THREADS 256
 #define NC_INVERT_GLOBAL_THREADS 512
-#define NC_INVERT_FIXED_BYTES 13824      // dynamic shared memory beside the matrix
-#define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
-#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 31) / 32 * 32 * (NC_INVERT_PITCH(n) + 32)) // of nc_invert_shared, for its largest n
+#define NC_INVERT_SHARED_MAX 416
+#define NC_INVERT_FIXED_BYTES 13824
+#define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32) // of a row in shared memory: an odd number of 32 bytes
+#define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 31) / 32 * 32 * (NC_INVERT_PITCH(n) + 32))
 #define NC_INVERT_STRIPE 64
-#define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)          // of nc_invert_global, for every n
+#define NC_INVERT_GLOBAL_BYTES (NC_INVERT_FIXED_BYTES + 1024 * NC_INVERT_STRIPE)
 #define NC_INVERT_CLUSTER_FIXED_BYTES 17408
-#define NC_INVERT_CLUSTER_MIN 97           // smaller matrices are done by one block of the cluster
+#define NC_INVERT_CLUSTER_MIN 97 // smaller matrices are done by one block of the cluster
 #define NC_INVERT_CLUSTER_ROWS(n, blocks) ((((n) + 31) / 32 * 2 + (blocks) - 1) / (blocks) * 16)
 #define NC_INVERT_CLUSTER_MATRIX(n, blocks) (((n) + 31) / 32 * 32 * 32 + NC_INVERT_CLUSTER_ROWS(n, blocks) * NC_INVERT_PITCH(n))
 #define NC_INVERT_CLUSTER_BYTES(n, blocks) (NC_INVERT_CLUSTER_FIXED_BYTES \
     + (NC_INVERT_CLUSTER_MATRIX(n, blocks) > 1024 * NC_INVERT_STRIPE ? NC_INVERT_CLUSTER_MATRIX(n, blocks) : 1024 * NC_INVERT_STRIPE))
 
+// Inversion one pivot a step (invert_steps.cu), for comparison: the pivot sought by one thread (nc_invert_steps_serial), by one warp's
+// votes (_ballot) or by everyone's atomic minimum (_min); the matrix in shared memory, n <= 448, or (_global, _global_min) in the place
+// of the inverse, n <= 1024. A block a matrix, or fewer blocks.
 #define NC_INVERT_STEPS_THREADS 512
-// Inversion one pivot a step (invert_steps.cu), for comparison: the pivot sought by one thread, by one warp's votes or by everyone's
-// atomic minimum; the matrix in shared memory or, with `global`, where the inverse will be.
+#define NC_INVERT_STEPS_MAX 448
 #define NC_INVERT_STEPS_FIXED_BYTES 24576 // dynamic shared memory of the global ones
 #define NC_INVERT_STEPS_BYTES(n) (NC_INVERT_STEPS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of the others
 
@@ -232,12 +245,14 @@ typedef struct nc_progress {
     nc_u32 reserved;
 } nc_progress;
 #define NC_PROGRESS_THREADS 512
+#define NC_PROGRESS_CACHED_MAX 416 // n of nc_progress_cached(_min)
 #define NC_PROGRESS_SLICE_MAX 1024
 #define NC_PROGRESS_FIXED_BYTES 52224                  // dynamic shared memory of nc_progress_global(_min)
 #define NC_PROGRESS_CACHED_BYTES(n) (NC_PROGRESS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of nc_progress_cached(_min)
 
 // Recoding (decode.cu). nc_join makes a generation of `rows` blocks of nc_row_pitch(n) + k bytes. nc_recode_vectors is over tasks; their
-// units are rows, their source is row-major coefficient rows and k = nc_row_pitch(n).
+// units are rows, their source is row-major coefficient rows, n of them, and k = their pitch, which is nc_row_pitch of the generation's n;
+// 256 threads, 8 units a block and turn. nc_join: 256 threads, blockIdx.y is the task, any number of blocks in x.
 typedef struct nc_join_task {
     nc_u64 vectors;
     nc_u64 payload;

@@ -1,4 +1,35 @@
 // Products by byte permutation: eight three-bit selectors for three sources.
+//
+// Idea. PRMT picks four bytes out of eight by four three-bit selectors: four look-ups in a table of eight products, held in two
+// registers. A product with a byte is the sum of its products with the byte's low three bits, middle three bits and high two bits,
+// which would be three PRMT for four products. Three sources have 24 bits, though, and these are eight groups of three: the low and
+// middle three bits of each, bits 6 and 7 of the first with bit 6 of the second, bits 6 and 7 of the third with bit 7 of the second.
+// So three sources cost eight PRMT and, with three-input LOP3, four additions for four positions, where the plain 3-3-2 split costs
+// nine and four and a half.
+//
+//     for every three sources:
+//         selectors of 16 positions -> registers (fetched ahead into shared memory)
+//         for every row of 16:
+//             16 words of tables from shared memory (the same for all lanes)
+//             for every word of four positions: 8 PRMT, 4 LOP3
+//
+// Layout. The form `selectors` keeps, for three sources and four positions, eight 16-bit selectors in 16 bytes; 512 positions of three
+// sources are 2048 bytes, ordered [word of the lane][lane], so that a warp reads 512 bytes at once. Lane l has positions 16 l to
+// 16 l + 15, and stores 16 bytes of a row. Size: ceil(n / 3) * ceil(k / 512) * 2048 bytes, a third more than the generation.
+//
+// A warp makes units of 16 rows x 512 bytes, by itself; the block's units go to its warps as they come free. Tables of 16 rows and six
+// sources are made by the warp from 256 x 20 bytes of products, a lane for a row and three sources.
+//
+// Host: 512 threads, NC_PRMT_SHARED bytes of dynamic shared memory (above 48 KB), one block an SM, rows as NC_ROW_BYTES.
+// 128 registers: 64 sums, 32 selectors, 16 of tables and the next ones.
+//
+// Limit. 12 ALU instructions for 12 products a lane, 64 lanes a clock: 64 products a clock and SM, 129 GB/s on an H200 at n = 128.
+// Reached: 108. What is missing is the 3 % by which 4096 units do not fill 132 SMs, the selectors' upper halves (16 shifts to 768
+// instructions), tables, and the end of a launch, when fewer than four warps are left to a scheduler.
+//
+// Tried and dropped. Blocks of 128 threads, each warp with a fixed share: 99.8 GB/s; warps of one scheduler drift apart, and those left
+// at the end cannot fill it. 8 rows a warp and five or six warps a scheduler: 88 and 81. `__byte_perm` masks each selector first
+// (32 LOP3 in 816): 95.5. Shifting by IMAD.HI instead of SHF: 97 for 100. Selectors straight from global memory: 94.
 #include "nc_common.cuh"
 
 namespace {

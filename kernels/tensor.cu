@@ -1,4 +1,44 @@
-// tensor: coding as a product of bit matrices on the tensor cores (sm_90a).
+// `tensor`: coding as a product of bit matrices on the tensor cores of sm_90a.
+//
+// Multiplying by a coefficient is an 8 x 8 bit matrix. So bit i of a coded byte is the parity of (8n bits made of the row's coefficients) AND (the
+// 8n bits of the n source bytes at that position): `wgmma ... b1.b1.and.popc` counts, the lowest bit of a count is the answer. One instruction is
+// 64 positions x 32 sources (operand A, from the form `tiles`) times 32 sources x 16 coded blocks x 8 bits (operand B, made from coefficients).
+//
+// Form `tiles`, NC_TENSOR_* in nc_abi.h for its size. Tile t holds positions 64t ... 64t + 63 as rows of 32, 64 or 128 sources (n up to 32, up to
+// 64, above), zero-padded, sixteen sources a chunk, chunks permuted the way the tensor cores' 32-, 64- and 128-byte swizzle reads them; above 128
+// sources a tile is several such places of 8 KiB. So a place is one contiguous bulk copy, without tensor map. A thread of the encoder receives two
+// rows of each tile, g and g + 8 of its warp's sixteen. Eight tiles belong together (a unit, 512 positions), and the sixteen bytes that a thread
+// receives from them are neighbours: 16-byte stores straight from registers, 128-byte lines a warp, no staging. At the end of a block follow
+// groups of four, two and one tile with narrower stores: k is padded to 64.
+//
+// Bits. Operand B holds for each coded block and bit a row of 8n bits. Column 64u + 8i + 2q + e is bit i of block 8u + 4e + q: so a thread's counts
+// are all eight bits of its bytes, and eight lanes that write eight blocks meet no bank twice. A coefficient's eight row bytes come from byte
+// permutes: three, three and two bits of it select from 20 bytes a bit of the product, made in the prologue from `tables->bits`. No table is looked
+// up, four coefficients go at a time. Philox runs in the same step if the task brings no coefficients: a launch needs no other kernel.
+//
+// A CTA of nc_tensor_32: two warpgroups multiply, 16 blocks each (two sets of 64 counts a thread, 168 registers, raised to 208 by setmaxnreg); one
+// warp copies tiles into a ring of eight places that both read; three warps, the helpers, make the next rows' bits while the last are multiplied,
+// as far as shared memory has slots (a slot is 128 sources of all the CTA's rows, 32 KiB). The first bits are made by everybody. A CTA takes an
+// equal share of the line of units, so it changes rows seldom. nc_tensor_16 and nc_tensor_8 have one multiplying warpgroup and 16 or 8 rows, two
+// CTAs an SM: for tasks of few rows, and for small launches. At n = 1024 the bits of 16 rows fill 128 KiB, and
+// every 16 rows would fetch all tiles again: the two CTAs of nc_tensor_pair hold 16 rows each and copy half of every place into both (multicast).
+// All need more than 48 KB of dynamic shared memory.
+//
+// Order. An issued wgmma holds its warp until the tensor core takes it. Warps that start together stay together: all multiply, then all collect
+// bits. So each warpgroup has two sets of counts; it collects one set's bits between the issues of the other's products. Descriptors come out of
+// warp reductions, which leave them in uniform registers: moved there one by one they cost 4 %. Collecting takes 0.53 ALU and 0.75 multiply-pipe
+// instructions a bit: a multiply-add with 65536 joins two counts, a byte permute four, then AND and a multiply-add with 2.
+//
+// Limits (H200). ncu, one step before this version: the tensor pipe is busy 68 % of a launch's cycles at n = 128, 80 % at n = 512, and the clock is
+// 1.72 to 1.80 GHz under this load, not 1.98. The rest at n = 128: start and end of a launch about 8 %, 2,048 units on 132 CTAs are 15.5 each but
+// make 16 rounds 3 %, both warpgroups waiting at once. n <= 64: issue and the two integer pipes. n = 1024: one multiplying warpgroup an SM keeps the
+// tensor pipe 67 % busy. Few rows: device memory, n bytes are read for every `rows` written.
+//
+// Tried and dropped (GB/s; k = 4096, 64 generations x 128 blocks): operands without swizzle, n = 512, 148 (178 with); one set of counts and 8-byte
+// stores, n = 128, 485 (554 with two sets and 16-byte stores), and the same with four multiplying warpgroups, 447; warpgroups taking turns at the
+// tensor cores by named barriers, 552 (579 without); a funnel shift a bit, n = 32, 939 (1,069); waiting for the next tile between the issues of this
+// one, n = 128, 586 (606); a release of cluster scope in the pair, n = 1024, 25 (78: each waited for all stores); two warpgroups of 8 rows in the
+// pair, 74 (77).
 #include "nc_common.cuh"
 
 namespace {
@@ -6,7 +46,7 @@ namespace {
 constexpr nc_u32 STAGE = 8192;   // bytes of a place in the ring
 constexpr nc_u32 BLOCK = 2048;   // 64 positions x 32 sources
 constexpr nc_u32 HEAD = 1024;    // barriers and the expansion table
-constexpr nc_u32 TILES = NC_TENSOR_UNIT_BYTES / 64;
+constexpr nc_u32 TILES = NC_TENSOR_UNIT_BYTES / 64; // of a unit
 
 __device__ __forceinline__ nc_u32 shared_address(const void *p) { return (nc_u32)__cvta_generic_to_shared(p); }
 
@@ -43,7 +83,7 @@ __device__ __forceinline__ void bulk_load_both(nc_u32 to, nc_u64 from, nc_u32 by
 }
 
 __device__ __forceinline__ void barrier_arrive_at(nc_u32 barrier, nc_u32 rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(
                      barrier),
                  "r"(rank)
                  : "memory");
@@ -59,14 +99,12 @@ __device__ __forceinline__ nc_u32 cluster_rank() {
     return rank;
 }
 
-// Descriptor of an operand whose rows are 32, 64 or 128 contiguous bytes, swizzled as far.
-template <nc_u32 PITCH> __device__ __forceinline__ nc_u64 descriptor(nc_u32 address) {
-    constexpr nc_u64 SWIZZLE = PITCH == 128 ? 1 : PITCH == 64 ? 2 : 3;
-    return (nc_u64)((address & 0x3FFFF) >> 4) | (nc_u64)1 << 16 | (nc_u64)(PITCH * 8 >> 4) << 32 | SWIZZLE << 62;
-}
+// Descriptor of an operand whose rows are 32, 64 or 128 contiguous bytes, swizzled as far: the word that depends on the address, and the other.
+__device__ __forceinline__ nc_u32 descriptor(nc_u32 address) { return (address & 0x3FFFF) >> 4 | 1 << 16; }
+template <int PITCH> constexpr nc_u32 descriptor_high = (PITCH * 8 >> 4) | (PITCH == 128 ? 1u : PITCH == 64 ? 2u : 3u) << 30;
 
-// Where 16 sources of a row lie in an operand: whole rows of 32 * steps bytes (128 at most), their sixteens permuted so that no two of eight
-// neighbouring rows meet in a bank.
+// Where 16 sources of a row lie in an operand: rows of 32 * steps bytes, 128 at most, their sixteens permuted so that no two of eight neighbouring
+// rows meet in a bank.
 __device__ __forceinline__ nc_u32 swizzled(nc_u32 row, nc_u32 sixteen, nc_u32 steps) {
     if (steps == 1) return row * 32 + (sixteen ^ (row >> 2 & 1)) * 16;
     if (steps == 2) return row * 64 + (sixteen ^ (row >> 1 & 3)) * 16;
@@ -79,23 +117,23 @@ template <int PENDING> __device__ __forceinline__ void mma_wait() { asm volatile
 
 #define NC_D8(a, i) "+r"(a[i]), "+r"(a[i + 1]), "+r"(a[i + 2]), "+r"(a[i + 3]), "+r"(a[i + 4]), "+r"(a[i + 5]), "+r"(a[i + 6]), "+r"(a[i + 7])
 
-// counts (+)= 64 positions x 32 sources times 32 sources x 8 * BLOCKS bit rows.
-template <int COLUMNS> __device__ __forceinline__ void mma(nc_u32 (&d)[COLUMNS / 2], nc_u64 a, nc_u64 b, nc_u32 add) {
+// counts (+)= 64 positions x 32 sources times 32 sources x COLUMNS bit rows.
+template <int COLUMNS, int PITCH> __device__ __forceinline__ void mma(nc_u32 (&d)[COLUMNS / 2], nc_u32 a, nc_u32 b, nc_u32 add) {
     if constexpr (COLUMNS == 128) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %66, 0;\nmov.b64 a, {%64, %67};\nmov.b64 b, {%65, %67};\n"
                      "wgmma.mma_async.sync.aligned.m64n128k256.s32.b1.b1.and.popc "
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-                     " %64, %65, p;\n}"
+                     " a, b, p;\n}"
                      : NC_D8(d, 0), NC_D8(d, 8), NC_D8(d, 16), NC_D8(d, 24), NC_D8(d, 32), NC_D8(d, 40), NC_D8(d, 48), NC_D8(d, 56)
-                     : "l"(a), "l"(b), "r"(add));
+                     : "r"(a), "r"(b), "r"(add), "n"(descriptor_high<PITCH>));
     } else {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %34, 0;\nmov.b64 a, {%32, %35};\nmov.b64 b, {%33, %35};\n"
                      "wgmma.mma_async.sync.aligned.m64n64k256.s32.b1.b1.and.popc "
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
-                     " %32, %33, p;\n}"
+                     " a, b, p;\n}"
                      : NC_D8(d, 0), NC_D8(d, 8), NC_D8(d, 16), NC_D8(d, 24)
-                     : "l"(a), "l"(b), "r"(add));
+                     : "r"(a), "r"(b), "r"(add), "n"(descriptor_high<PITCH>));
     }
 }
 
@@ -106,6 +144,8 @@ __device__ __forceinline__ nc_u32 selectors(nc_u32 word, nc_u32 mask) {
 }
 
 __device__ __forceinline__ nc_u32 steps_of(nc_u32 n) { return n <= 64 ? (n + 31) / 32 : (n + 127) / 128 * 4; }
+// A value that all lanes agree on, in a uniform register.
+__device__ __forceinline__ nc_u32 scalar(nc_u32 value) { return __reduce_or_sync(~0u, value); }
 __device__ __forceinline__ nc_u32 uniform(nc_u32 value) { return __shfl_sync(~0u, value, 0); }
 
 // The units of a CTA, a block of rows at a time: all its units lie in one task and take the same rows.
@@ -139,12 +179,14 @@ template <nc_u32 ROWS> struct Walk {
 
 // The bit rows of ROWS coefficient rows from row0 on and 128 sources (fewer if n is small), as operand B: groups of COLUMNS / 8 rows.
 template <nc_u32 ROWS, int COLUMNS>
-__device__ __forceinline__ void expand(nc_u8 *slot, const nc_u32 *table, const nc_task &task, nc_u32 row0, nc_u32 chunk, nc_u32 thread, nc_u32 threads) {
+__device__ __forceinline__ void expand(nc_u8 *slot, const nc_u32 *table, const nc_task &task, nc_u32 row0, nc_u32 chunk, nc_u32 thread,
+                                       nc_u32 threads) {
     const nc_u32 pitch = nc_row_pitch(task.n), steps = steps_of(task.n), calls = min(8u, steps * 2);
     // Eight rows to eight neighbouring lanes: their stores meet no bank twice.
 #pragma unroll 1
     for (nc_u32 piece = thread; piece < ROWS * calls; piece += threads) {
-        const nc_u32 octet = piece / 8 / calls, q = piece / 8 - octet * calls, local = octet * 8 + piece % 8, row = row0 + local, call = chunk * 8 + q;
+        const nc_u32 octet = piece / 8 / calls, q = piece / 8 - octet * calls, local = octet * 8 + piece % 8;
+        const nc_u32 row = row0 + local, call = chunk * 8 + q;
         uint4 c = make_uint4(0, 0, 0, 0);
         if (row < task.rows && call * 16 < pitch) {
             if (task.coefficients) c = *reinterpret_cast<const uint4 *>(task.coefficients + (nc_u64)row * pitch + call * 16);
@@ -181,136 +223,240 @@ struct Cursor {
     }
 };
 
-// What a consumer warp knows of its CTA.
-template <int PAIR> struct Consumer {
-    nc_u32 full, empty, ring;            // tiles
-    nc_u32 bits_full, bits_empty, slots; // coefficients
-    nc_u32 operand;                      // of the warpgroup in slot 0
-    nc_u32 owner, lane;
-    Cursor tiles, bits;
-
-    __device__ __forceinline__ void release_tiles(nc_u32 at) const {
-        if constexpr (PAIR == 1) {
-            if (lane == 0) barrier_arrive(empty + 8 * at);
-        } else if (lane < 2) barrier_arrive_at(empty + 8 * at, lane);
-    }
-    __device__ __forceinline__ void release_bits(nc_u32 at) const {
-        if (lane == 0) barrier_arrive(bits_empty + 8 * at);
-    }
-};
-
-// Where a thread's bytes go: rows 4 apart from its first, `rows` that exist from it on.
+// A thread's bytes of one block of rows: rows 4 apart from its first, `rows` that exist from it on.
 struct Target {
     nc_u8 *out;
-    nc_u32 rows, pitch, position, k;
+    nc_u32 rows, pitch, k;
 
     template <typename WORD> __device__ __forceinline__ void store(nc_u32 block, nc_u32 at, WORD word) const {
         if (block * 4 < rows) *reinterpret_cast<WORD *>(out + (nc_u64)(block * 4) * pitch + at) = word;
     }
 };
 
-// The counts of one tile. STEPS is 1 or 2 if a place of the ring holds several tiles, otherwise 0. `fresh`: the coefficients may still be in the
-// making; `done`: nobody needs them after this tile.
-template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
-__device__ __forceinline__ void count_tile(nc_u32 (&counts)[COLUMNS / 2], Consumer<PAIR> &me, nc_u32 steps, nc_u32 tile, bool final, bool fresh, bool done) {
-    constexpr nc_u64 NEXT = 32 >> 4;
-    if constexpr (STEPS) {
-        constexpr nc_u32 PER = 4 / STEPS;
-        if (tile % PER == 0) barrier_wait(me.full + 8 * me.tiles.at, me.tiles.parity);
-        const nc_u64 at = descriptor<STEPS * 32>(me.ring + me.tiles.at * STAGE + tile % PER * STEPS * BLOCK);
-        const nc_u64 b = descriptor<STEPS * 32>(me.operand + me.bits.at * SLOT);
+// A consumer warp.
+template <int COLUMNS, int GROUPS, int PAIR, int STAGES, nc_u32 SLOT> struct Consumer {
+    static constexpr nc_u32 BLOCKS = COLUMNS / 32;
+
+    nc_u32 full, empty, ring;            // tiles; the descriptor of place 0
+    nc_u32 bits_full, bits_empty, slots; // coefficients
+    nc_u32 operand;                      // the descriptor of the warpgroup's in slot 0
+    nc_u32 owner, lane;
+    Cursor tiles, bits;
+    nc_u32 high, two;                    // 65536 and 2, unknown to the compiler, which would shift instead: multiplications have their own pipe
+    nc_u32 held;                         // the place in the ring that the tile before reads
+
+    __device__ __forceinline__ void release_tiles(nc_u32 at) const {
+        if constexpr (PAIR == 1) {
+            if (lane == 0) barrier_arrive(empty + 8 * at);
+        } else if (lane < 2) barrier_arrive_at(empty + 8 * at, lane);
+    }
+    __device__ __forceinline__ void release_bits(nc_u32 chunks) {
+        for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
+            if (lane == 0) barrier_arrive(bits_empty + 8 * bits.at);
+            bits.advance(slots);
+        }
+    }
+
+    // Starts the product of a tile of one or two steps.
+    template <int STEPS> __device__ __forceinline__ void start(nc_u32 (&counts)[COLUMNS / 2], nc_u32 a, nc_u32 b) {
         mma_fence();
-        mma<COLUMNS>(counts, at, b, 0);
-        if constexpr (STEPS == 2) mma<COLUMNS>(counts, at + NEXT, b + NEXT, 1);
+        mma<COLUMNS, STEPS * 32>(counts, a, b, 0);
+        if constexpr (STEPS == 2) mma<COLUMNS, STEPS * 32>(counts, a + 2, b + 2, 1);
         mma_commit();
-        mma_wait<0>();
-        if (final || tile % PER == PER - 1) {
-            me.release_tiles(me.tiles.at);
-            me.tiles.advance(STAGES);
-        }
-    } else {
-        Cursor bits = me.bits;
-        nc_u32 before = ~0u, before_bits = 0, step = 0;
-#pragma unroll 1
-        do {
-            barrier_wait(me.full + 8 * me.tiles.at, me.tiles.parity);
-            if (fresh) barrier_wait(me.bits_full + 8 * bits.at, bits.parity);
-            const nc_u64 at = descriptor<128>(me.ring + me.tiles.at * STAGE), b = descriptor<128>(me.operand + bits.at * SLOT);
-            mma_fence();
-            mma<COLUMNS>(counts, at, b, step);
-            mma<COLUMNS>(counts, at + NEXT, b + NEXT, 1);
-            mma<COLUMNS>(counts, at + 2 * NEXT, b + 2 * NEXT, 1);
-            mma<COLUMNS>(counts, at + 3 * NEXT, b + 3 * NEXT, 1);
-            mma_commit();
+    }
+
+    // Starts four steps of a tile.
+    __device__ __forceinline__ void start_four(nc_u32 (&counts)[COLUMNS / 2], nc_u32 a, nc_u32 b, nc_u32 add) {
+        mma_fence();
+        mma<COLUMNS, 128>(counts, a, b, add);
+        mma<COLUMNS, 128>(counts, a + 2, b + 2, 1);
+        mma<COLUMNS, 128>(counts, a + 4, b + 4, 1);
+        mma<COLUMNS, 128>(counts, a + 6, b + 6, 1);
+        mma_commit();
+    }
+
+    // Starts the first steps of a tile and collects the bits of the tile before between the issues.
+    template <int STEPS>
+    __device__ __forceinline__ void advance_tile(nc_u32 (&now)[COLUMNS / 2], nc_u32 (&before)[COLUMNS / 2], nc_u32 (&into)[BLOCKS / 2], nc_u32 a, nc_u32 b,
+                                                 bool collect, bool release) const {
+        constexpr int PITCH = STEPS ? STEPS * 32 : 128, PARTS = STEPS ? STEPS : 4;
+        mma_fence();
+        mma<COLUMNS, PITCH>(now, a, b, 0);
+        mma_commit();
+        if (collect) {
             mma_wait<1>();
-            if (before != ~0u) {
-                me.release_tiles(before);
-                if (done) me.release_bits(before_bits);
-            }
-            before = me.tiles.at;
-            before_bits = bits.at;
-            me.tiles.advance(STAGES);
-            bits.advance(me.slots);
-            step += 4;
-        } while (step < steps);
-        mma_wait<0>();
-        me.release_tiles(before);
-        if (done) me.release_bits(before_bits);
+            if (release) release_tiles(held);
+            push<PARTS, 0>(into, before);
+        }
+        if constexpr (PARTS > 1) {
+            mma<COLUMNS, PITCH>(now, a + 2, b + 2, 1);
+            if constexpr (PARTS == 2) mma_commit();
+            if (collect) push<PARTS, 1>(into, before);
+        }
+        if constexpr (PARTS == 4) {
+            mma<COLUMNS, PITCH>(now, a + 4, b + 4, 1);
+            if (collect) push<PARTS, 2>(into, before);
+            mma<COLUMNS, PITCH>(now, a + 6, b + 6, 1);
+            mma_commit();
+            if (collect) push<PARTS, 3>(into, before);
+        }
     }
-}
 
-// The low bits of a tile's counts: two bytes of each of the thread's blocks.
-template <int COLUMNS> __device__ __forceinline__ void push(nc_u32 (&words)[COLUMNS / 32], const nc_u32 (&counts)[COLUMNS / 2]) {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int bit = 0; bit < 8; bit++)
-#pragma unroll
-            for (int block = 0; block < COLUMNS / 32; block++)
-                words[block] = __funnelshift_r(words[block], counts[(block / 2 * 8 + bit) * 4 + half * 2 + block % 2], 1);
-}
+    // Operands, as descriptors.
+    __device__ __forceinline__ nc_u32 tile_at(nc_u32 offset) const { return scalar(ring + tiles.at * (STAGE >> 4) + (offset >> 4)); }
+    __device__ __forceinline__ nc_u32 bits_at(nc_u32 slot) const { return scalar(operand + slot * (SLOT >> 4)); }
 
-template <int COLUMNS, int PAIR, int STAGES, nc_u32 SLOT, int STEPS>
-__device__ __forceinline__ void consume(Consumer<PAIR> &me, nc_u32 steps, nc_u32 tiles, const Target &target, bool fresh, bool done) {
-    constexpr nc_u32 BLOCKS = COLUMNS / 32;
-    nc_u32 counts[COLUMNS / 2], low[BLOCKS], high[BLOCKS];
-    if constexpr (STEPS)
-        if (fresh) barrier_wait(me.bits_full + 8 * me.bits.at, me.bits.parity);
-    if (tiles == TILES) {
+    // The low bits of a tile's counts: two bytes of each of the thread's blocks, in words of two blocks.
+    template <int PARTS, int PART> __device__ __forceinline__ void push(nc_u32 (&pairs)[BLOCKS / 2], const nc_u32 (&counts)[COLUMNS / 2]) const {
 #pragma unroll
-        for (nc_u32 tile = 0; tile < TILES; tile++) {
-            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == TILES - 1, fresh && tile == 0, done && tile == TILES - 1);
-            push<COLUMNS>(tile < 2 ? low : high, counts);
-        }
-        const nc_u32 at = target.position + me.owner * 8;
-        if (at < target.k) {
+        for (int j = 0; j < 8 / PARTS; j++)
 #pragma unroll
-            for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, at, make_uint2(low[block], high[block]));
+            for (int pair = 0; pair < BLOCKS / 2; pair++) {
+                const int bit = 7 - (PART * (8 / PARTS) + j), at = (pair * 8 + bit) * 4;
+                nc_u32 x, y, z;
+                asm volatile("mad.lo.u32 %0, %1, %2, %3;" : "=r"(x) : "r"(counts[at + 2]), "r"(high), "r"(counts[at]));
+                asm volatile("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(counts[at + 3]), "r"(high), "r"(counts[at + 1]));
+                asm volatile("prmt.b32 %0, %1, %2, 0x6420;" : "=r"(z) : "r"(x), "r"(y));
+                asm volatile("and.b32 %0, %0, 0x01010101;" : "+r"(z));
+                if (bit == 7) pairs[pair] = z;
+                else asm volatile("mad.lo.u32 %0, %0, %1, %2;" : "+r"(pairs[pair]) : "r"(two), "r"(z));
+            }
+    }
+
+    // The words of two tiles.
+    static __device__ __forceinline__ void join(nc_u32 (&words)[BLOCKS], const nc_u32 (&first)[BLOCKS / 2], const nc_u32 (&second)[BLOCKS / 2]) {
+#pragma unroll
+        for (nc_u32 pair = 0; pair < BLOCKS / 2; pair++) {
+            words[pair * 2] = __byte_perm(first[pair], second[pair], 0x5410);
+            words[pair * 2 + 1] = __byte_perm(first[pair], second[pair], 0x7632);
         }
-    } else {
+    }
+
+    __device__ __forceinline__ void store(const Target &target, nc_u32 position, const nc_u32 (&words)[4][BLOCKS]) const {
+        const nc_u32 at = position + owner * 16;
+        if (at >= target.k) return;
+#pragma unroll
+        for (nc_u32 block = 0; block < BLOCKS; block++)
+            target.store(block, at, make_uint4(words[0][block], words[1][block], words[2][block], words[3][block]));
+    }
+
+    // Whole units of eight tiles. The product of a tile runs while the bits of the one before are collected.
+    template <int STEPS> __device__ __forceinline__ void whole(const Target &target, nc_u32 position, nc_u32 units, nc_u32 steps) {
+        nc_u32 even[COLUMNS / 2], odd[COLUMNS / 2], words[4][BLOCKS], first_pairs[BLOCKS / 2], second_pairs[BLOCKS / 2];
+        const nc_u32 b = bits_at(bits.at);
+        bool first = true;
 #pragma unroll 1
-        for (nc_u32 tile = 0; tile < tiles; tile++) {
-            count_tile<COLUMNS, PAIR, STAGES, SLOT, STEPS>(counts, me, steps, tile, tile == tiles - 1, fresh && tile == 0, done && tile == tiles - 1);
-            push<COLUMNS>(low, counts);
-            const nc_u32 pair = target.position + me.owner * 4, single = target.position + tile * 64 + me.owner * 2;
-            if (tile == 1 && pair < target.k) {
+        for (nc_u32 unit = 0; unit < units; unit++) {
 #pragma unroll
-                for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, pair, low[block]);
+            for (nc_u32 tile = 0; tile < TILES; tile++) {
+                constexpr nc_u32 PER = STEPS ? 4 / (STEPS ? STEPS : 1) : 1;
+                const nc_u32 sub = tile % PER, sub_before = (tile + PER - 1) % PER;
+                const bool release = tile && sub_before == PER - 1;
+                const nc_u32 a = tile_at(sub * STEPS * BLOCK);
+                if (sub == 0) barrier_wait(full + 8 * tiles.at, tiles.parity);
+                if (tile % 2) advance_tile<STEPS>(odd, even, first_pairs, a, b, true, release);
+                else {
+                    advance_tile<STEPS>(even, odd, second_pairs, a, b, tile != 0, release);
+                    if (tile) join(words[tile / 2 - 1], first_pairs, second_pairs);
+                }
+                if (sub == PER - 1) {
+                    held = tiles.at;
+                    tiles.advance(STAGES);
+                }
+                if constexpr (STEPS == 0) {
+                    Cursor slot = bits;
+#pragma unroll 1
+                    for (nc_u32 step = 4; step < steps; step += 4) {
+                        slot.advance(slots);
+                        const nc_u32 next_a = tile_at(0), next_b = bits_at(slot.at);
+                        barrier_wait(full + 8 * tiles.at, tiles.parity);
+                        if (first) barrier_wait(bits_full + 8 * slot.at, slot.parity);
+                        if (tile % 2) start_four(odd, next_a, next_b, 1);
+                        else start_four(even, next_a, next_b, 1);
+                        mma_wait<1>();
+                        release_tiles(held);
+                        held = tiles.at;
+                        tiles.advance(STAGES);
+                    }
+                    first = false;
+                }
             }
-            if (tile % 2 == 0 && tile == tiles - 1 && single < target.k) {
+            mma_wait<0>();
+            release_tiles(held);
+            push<1, 0>(second_pairs, odd);
+            join(words[3], first_pairs, second_pairs);
+            store(target, position, words);
+            position += NC_TENSOR_UNIT_BYTES;
+        }
+    }
+
+    // The tiles at the end of a block that fill no unit: groups of four, two and one.
+    __device__ __forceinline__ void rest(const Target &target, nc_u32 position, nc_u32 count, nc_u32 steps) {
+        nc_u32 counts[COLUMNS / 2], words[BLOCKS], before[BLOCKS], first_pairs[BLOCKS / 2], second_pairs[BLOCKS / 2];
+        nc_u32 piece = 4, in_piece = 0, sub = 0;
+        const nc_u32 per = steps == 1 ? 4 : steps == 2 ? 2 : 1;
+#pragma unroll 1
+        for (nc_u32 tile = 0; tile < count; tile++) {
+            while (in_piece == 0 && !(count & piece)) piece /= 2;
+            if (sub == 0) barrier_wait(full + 8 * tiles.at, tiles.parity);
+            const nc_u32 a = tile_at(sub * steps * BLOCK), b = bits_at(bits.at);
+            if (steps == 1) start<1>(counts, a, b);
+            else if (steps == 2) start<2>(counts, a, b);
+            else {
+                Cursor slot = bits;
+                start_four(counts, a, b, 0);
+#pragma unroll 1
+                for (nc_u32 step = 4; step < steps; step += 4) {
+                    held = tiles.at;
+                    tiles.advance(STAGES);
+                    slot.advance(slots);
+                    barrier_wait(full + 8 * tiles.at, tiles.parity);
+                    barrier_wait(bits_full + 8 * slot.at, slot.parity);
+                    start_four(counts, tile_at(0), bits_at(slot.at), 1);
+                    mma_wait<1>();
+                    release_tiles(held);
+                }
+            }
+            mma_wait<0>();
+            if (++sub == per || tile == count - 1) {
+                release_tiles(tiles.at);
+                tiles.advance(STAGES);
+                sub = 0;
+            }
+            if (in_piece == 2) {
 #pragma unroll
-                for (nc_u32 block = 0; block < BLOCKS; block++) target.store(block, single, (nc_u16)(low[block] >> 16));
+                for (nc_u32 block = 0; block < BLOCKS; block++) before[block] = words[block];
+            }
+            if (in_piece % 2) {
+                push<1, 0>(second_pairs, counts);
+                join(words, first_pairs, second_pairs);
+            } else {
+                push<1, 0>(first_pairs, counts);
+                join(words, first_pairs, first_pairs);
+            }
+            if (++in_piece == piece) {
+                const nc_u32 at = position + owner * 2 * piece;
+                if (at < target.k) {
+#pragma unroll
+                    for (nc_u32 block = 0; block < BLOCKS; block++) {
+                        if (piece == 4) target.store(block, at, make_uint2(before[block], words[block]));
+                        else if (piece == 2) target.store(block, at, words[block]);
+                        else target.store(block, at, (nc_u16)(words[block] >> 16));
+                    }
+                }
+                position += 64 * piece;
+                piece /= 2;
+                in_piece = 0;
             }
         }
     }
-    if constexpr (STEPS)
-        if (done) me.release_bits(me.bits.at);
-}
+};
 
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 
-template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER> __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
+template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER>
+__device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables *tables) {
     constexpr nc_u32 OWN = GROUPS * COLUMNS / 8, ROWS = PAIR * OWN, CONSUMERS = GROUPS * 128, HELPERS = 96, SLOT = OWN * 1024;
     extern __shared__ __align__(1024) nc_u8 shared[];
     const nc_u32 base = shared_address(shared), ring = base + HEAD;
@@ -384,7 +530,8 @@ template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER> __
         do {
             const nc_u32 chunks = (steps_of(walk.task->n) + 3) / 4;
             for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
-                if (together) expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - 32, CONSUMERS + HELPERS);
+                if (together)
+                    expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - 32, CONSUMERS + HELPERS);
                 else {
                     barrier_wait(bits_empty + 8 * slot.at, slot.parity);
                     expand<OWN, COLUMNS>(bits + slot.at * SLOT, table, *walk.task, walk.row0 + rank * OWN, chunk, thread - CONSUMERS - 32, HELPERS);
@@ -409,103 +556,113 @@ template <int COLUMNS, int GROUPS, int PAIR, int STAGES, int MORE, int FEWER> __
     }
     more_registers<MORE>();
     const nc_u32 group = warp / 4, quarter = lane % 4;
-    Consumer<PAIR> me;
-    me.full = full, me.empty = empty, me.ring = ring, me.bits_full = bits_full, me.bits_empty = bits_empty, me.slots = slots;
-    me.operand = shared_address(bits) + group * (SLOT / GROUPS);
+    Consumer<COLUMNS, GROUPS, PAIR, STAGES, SLOT> me;
+    me.full = full, me.empty = empty, me.ring = descriptor(ring), me.bits_full = bits_full, me.bits_empty = bits_empty, me.slots = slots;
+    me.operand = descriptor(shared_address(bits) + group * (SLOT / GROUPS));
     me.owner = warp % 4 * 8 + lane / 4, me.lane = lane;
-    me.tiles = {0, 0}, me.bits = {0, 0};
+    me.tiles = {0, 0}, me.bits = {0, 0}, me.held = 0;
+    asm volatile("mov.u32 %0, 65536;" : "=r"(me.high));
+    asm volatile("mov.u32 %0, 2;" : "=r"(me.two));
     do {
         const nc_task &task = *walk.task;
         const nc_u32 steps = uniform(steps_of(task.n)), chunks = (steps + 3) / 4, all = (task.k + 63) / 64;
-        const nc_u32 first_row = walk.row0 + rank * OWN + group * (COLUMNS / 8), units = uniform(walk.until - walk.unit);
-        const bool idle = uniform(first_row >= task.rows);
-        Target target;
-        target.rows = first_row + quarter < task.rows ? task.rows - first_row - quarter : 0;
-        target.pitch = task.out_pitch;
-        target.k = task.k;
-        target.out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)(first_row + quarter) * task.out_pitch;
-        for (nc_u32 i = 0; i < units; i++) {
-            const nc_u32 super = walk.super + i, tiles = uniform(min(TILES, all - super * TILES));
-            const bool fresh = i == 0, done = i == units - 1;
-            target.position = super * NC_TENSOR_UNIT_BYTES;
-            if (idle) {
-                const nc_u32 places = steps > 2 ? tiles * chunks : steps == 2 ? (tiles + 1) / 2 : 1;
-                for (nc_u32 place = 0; place < places; place++) {
+        const nc_u32 first_row = walk.row0 + rank * OWN + group * (COLUMNS / 8), position = walk.super * NC_TENSOR_UNIT_BYTES;
+        // This block's tiles: those of whole units, and the rest of the coded blocks.
+        const nc_u32 tiles = uniform(min((walk.until - walk.unit) * TILES, all - walk.super * TILES)), units = tiles / TILES, left = tiles % TILES;
+        if (uniform(first_row >= task.rows)) {
+            const nc_u32 per = steps == 1 ? 4 : steps == 2 ? 2 : 1;
+            for (nc_u32 tile = 1; tile <= tiles; tile++) {
+                if (tile % per && tile < tiles) continue;
+                for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
                     barrier_wait(full + 8 * me.tiles.at, me.tiles.parity);
                     me.release_tiles(me.tiles.at);
                     me.tiles.advance(STAGES);
                 }
-                Cursor slot = me.bits;
-                for (nc_u32 chunk = 0; done && chunk < chunks; chunk++) {
-                    barrier_wait(bits_full + 8 * slot.at, slot.parity);
-                    me.release_bits(slot.at);
-                    slot.advance(slots);
-                }
-            } else if (steps == 1) consume<COLUMNS, PAIR, STAGES, SLOT, 1>(me, steps, tiles, target, fresh, done);
-            else if (steps == 2) consume<COLUMNS, PAIR, STAGES, SLOT, 2>(me, steps, tiles, target, fresh, done);
-            else consume<COLUMNS, PAIR, STAGES, SLOT, 0>(me, steps, tiles, target, fresh, done);
+            }
+            Cursor slot = me.bits;
+            for (nc_u32 chunk = 0; chunk < chunks; chunk++) {
+                barrier_wait(bits_full + 8 * slot.at, slot.parity);
+                slot.advance(slots);
+            }
+        } else {
+            Target target;
+            target.rows = first_row + quarter < task.rows ? task.rows - first_row - quarter : 0;
+            target.pitch = task.out_pitch;
+            target.k = task.k;
+            target.out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)(first_row + quarter) * task.out_pitch;
+            barrier_wait(bits_full + 8 * me.bits.at, me.bits.parity);
+            if (units) {
+                if (steps == 1) me.template whole<1>(target, position, units, steps);
+                else if (steps == 2) me.template whole<2>(target, position, units, steps);
+                else me.template whole<0>(target, position, units, steps);
+            }
+            if (left) me.rest(target, position + units * NC_TENSOR_UNIT_BYTES, left, steps);
         }
-        for (nc_u32 chunk = 0; chunk < chunks; chunk++) me.bits.advance(slots);
+        me.release_bits(chunks);
     } while (walk.next());
     if constexpr (PAIR == 2) cluster_sync();
 }
 
 } // namespace
 
-#define NC_TENSOR_ENTRY(name, columns, groups, pair, stages, per_sm, more, fewer)                                                                     \
+#define NC_TENSOR_ENTRY(name, columns, groups, pair, stages, per_sm, more, fewer) \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, per_sm) __cluster_dims__(pair, 1, 1)                                            \
         name(const __grid_constant__ nc_launch launch, const nc_tables *tables) {                                                                    \
         encode<columns, groups, pair, stages, more, fewer>(launch, tables);                                                                          \
     }
 
-NC_TENSOR_ENTRY(nc_tensor_64, 128, 4, 1, 8, 1, 104, 64)
-NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 1, 8, 1, 128, 64)
-NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 1, 6, 2, 128, 64)
+NC_TENSOR_ENTRY(nc_tensor_32, 128, 2, 1, 8, 1, 208, 88)
+NC_TENSOR_ENTRY(nc_tensor_16, 128, 1, 1, 6, 2, 192, 64)
 NC_TENSOR_ENTRY(nc_tensor_8, 64, 1, 1, 6, 2, 128, 64)
-NC_TENSOR_ENTRY(nc_tensor_pair, 128, 1, 2, 12, 1, 168, 64)
+NC_TENSOR_ENTRY(nc_tensor_pair, 128, 1, 2, 12, 1, 224, 64)
 
-// Source blocks to tiles: 16 sources x 4 positions a thread.
+// Source blocks to tiles: 16 sources x 8 positions a thread, lanes that share positions beside each other: they write whole rows of a tile.
 extern "C" __global__ void __launch_bounds__(256) nc_form_tiles(const nc_form_task *forms, nc_u32 count, const nc_tables *) {
     if (blockIdx.y >= count) return;
     const nc_form_task task = forms[blockIdx.y];
-    const nc_u32 tiles = (task.k + 63) / 64, steps = steps_of(task.n), quads = tiles * 16;
-    const nc_u64 pieces = (nc_u64)steps * 2 * quads;
-    for (nc_u64 piece = (nc_u64)blockIdx.x * blockDim.x + threadIdx.x; piece < pieces; piece += (nc_u64)gridDim.x * blockDim.x) {
-        const nc_u32 sixteen = (nc_u32)(piece / quads), position = (nc_u32)(piece % quads) * 4;
-        nc_u32 words[16];
+    const nc_u32 tiles = (task.k + 63) / 64, steps = steps_of(task.n), sixteens = min(8u, steps * 2), eights = tiles * 8;
+    const nc_u32 pieces = steps * 2 * eights;
+    for (nc_u32 piece = blockIdx.x * blockDim.x + threadIdx.x; piece < pieces; piece += gridDim.x * blockDim.x) {
+        const nc_u32 rest = piece / sixteens, chunk = rest / eights, sixteen = piece % sixteens, position = (rest - chunk * eights) * 8;
+        uint2 words[16];
 #pragma unroll
         for (nc_u32 i = 0; i < 16; i++) {
-            const nc_u32 source = sixteen * 16 + i;
-            words[i] = 0;
-            if (source < task.n && position < task.k) {
-                const nc_u64 offset = (nc_u64)source * task.k + position;
-                if (offset < task.raw_length) {
-                    words[i] = *reinterpret_cast<const nc_u32 *>(task.raw + (nc_u64)source * task.raw_pitch + position);
-                    const nc_u64 bytes = task.raw_length - offset;
-                    if (bytes < 4) words[i] &= (1u << (8 * (nc_u32)bytes)) - 1;
-                }
+            const nc_u32 source = chunk * 128 + sixteen * 16 + i;
+            const nc_u64 offset = (nc_u64)source * task.k + position;
+            words[i] = make_uint2(0, 0);
+            if (source < task.n && position < task.k && offset < task.raw_length) {
+                words[i] = *reinterpret_cast<const uint2 *>(task.raw + (nc_u64)source * task.raw_pitch + position);
+                const nc_u64 bytes = task.raw_length - offset;
+                if (bytes < 4) words[i].x &= (1u << (8 * (nc_u32)bytes)) - 1;
+                if (bytes <= 4) words[i].y = 0;
+                else if (bytes < 8) words[i].y &= (1u << (8 * (nc_u32)(bytes - 4))) - 1;
             }
         }
-        // The tiles of a unit belong together: all four, or two and one at the end of a block.
-        const nc_u32 unit = position / NC_TENSOR_UNIT_BYTES * TILES, rest = tiles - unit;
-        nc_u32 from = unit, shift = 3;
-        if (rest < TILES) {
-            shift = rest >= 2 ? 2 : 1;
-            if (rest == 3 && position / 64 - unit == 2) from += 2, shift = 1;
+        // A thread of the encoder owns two neighbouring positions a tile in all tiles of a group: eight, or at the end of a block four, two and one.
+        const nc_u32 tile = position / 64, unit = tile / TILES * TILES, over = tiles - unit;
+        nc_u32 from = unit, group = TILES;
+        if (over < TILES) {
+            group = 4;
+            while (!(over & group) || tile >= from + group) {
+                if (over & group) from += group;
+                group /= 2;
+            }
         }
+        const nc_u32 shift = 32 - __clz(group);
 #pragma unroll
-        for (nc_u32 i = 0; i < 4; i++) {
-            uint4 v;
-            const nc_u32 select = i | (4 + i) << 4;
+        for (nc_u32 i = 0; i < 8; i++) {
             nc_u32 packed[4];
+            const nc_u32 select = i % 4 | (4 + i % 4) << 4;
 #pragma unroll
-            for (nc_u32 j = 0; j < 4; j++)
-                packed[j] = __byte_perm(__byte_perm(words[4 * j], words[4 * j + 1], select), __byte_perm(words[4 * j + 2], words[4 * j + 3], select), 0x5410);
-            v = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+            for (nc_u32 j = 0; j < 4; j++) {
+                const uint2 *w = words + 4 * j;
+                packed[j] = i < 4 ? __byte_perm(__byte_perm(w[0].x, w[1].x, select), __byte_perm(w[2].x, w[3].x, select), 0x5410)
+                                  : __byte_perm(__byte_perm(w[0].y, w[1].y, select), __byte_perm(w[2].y, w[3].y, select), 0x5410);
+            }
             const nc_u32 x = position + i - from * 64, owner = x >> shift, byte = x & ((1u << shift) - 1);
-            const nc_u32 tile = from + byte / 2, row = owner / 8 * 16 + byte % 2 * 8 + owner % 8;
-            const nc_u64 to = task.out + (nc_u64)tile * steps * BLOCK + sixteen / 8 * STAGE + swizzled(row, sixteen % 8, steps);
-            *reinterpret_cast<uint4 *>(to) = v;
+            const nc_u32 row = owner / 8 * 16 + byte % 2 * 8 + owner % 8;
+            const nc_u64 to = task.out + (nc_u64)(from + byte / 2) * steps * BLOCK + chunk * STAGE + swizzled(row, sixteen, steps);
+            *reinterpret_cast<uint4 *>(to) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
         }
     }
 }

@@ -286,7 +286,7 @@ impl Engine {
             unsafe { launch::tasks(function, grid, &launch, self.card.tables(), None, &lane.stream) }?;
         }
         let function = self.card.function(self.combine.image, variant.entry, variant.shared_bytes)?;
-        let blocks = tasks.units.div_ceil(variant.units_per_block).min(self.card.sms * variant.blocks_per_sm).max(1);
+        let blocks = variant.blocks(tasks.units, self.card.sms);
         let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
         let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them before the batch has ended.

@@ -57,9 +57,17 @@ pub(super) struct Variant {
     pub(super) blocks_per_sm: u32,
     /// Units that a thread block takes at a time.
     pub(super) units_per_block: u32,
+    /// Thread blocks that work on one unit together: the grid is a multiple of it.
+    pub(super) cluster: u32,
 }
 
 impl Variant {
+    /// Thread blocks for so many units on `sms` multiprocessors.
+    pub(super) fn blocks(&self, units: u32, sms: u32) -> u32 {
+        let wanted = units.div_ceil(self.units_per_block);
+        wanted.min(sms * self.blocks_per_sm / self.cluster).max(1) * self.cluster
+    }
+
     /// Units of work in so many rows of k bytes.
     pub(super) const fn units(&self, rows: u32, k: u32) -> u32 {
         rows.div_ceil(self.unit.0) * k.div_ceil(self.unit.1)
@@ -163,7 +171,7 @@ impl Combine {
 
 impl Variant {
     pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
-        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1 }
+        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1, cluster: 1 }
     }
 }
 
@@ -225,16 +233,18 @@ const PRODUCT: Variant = {
     Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
 };
 
-/// Few rows of a task, or few units in all, want small units; large ones read the source less often.
+/// Few rows of a task, or few units in all, want small units; large ones read the source less often. Above n = 512 two thread blocks
+/// share what neither could hold.
 fn tensor(demand: &Demand) -> Option<Variant> {
     let columns = demand.k.div_ceil(TENSOR_UNIT_BYTES);
-    let shared_of = |variant: &TensorVariant| variant.shared_bytes(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX));
-    let fills = |variant: &TensorVariant| demand.rows.div_ceil(variant.rows) * columns >= demand.sms;
-    let suits = |variant: &&TensorVariant| demand.rows_per_task >= variant.rows && fills(variant) && shared_of(variant).is_some();
-    let possible = || TENSOR_VARIANTS.iter().rev().find(|variant| shared_of(variant).is_some());
-    let chosen = TENSOR_VARIANTS.iter().find(suits).or_else(possible)?;
-    let variant = Variant::new(chosen.entry, (chosen.rows, TENSOR_UNIT_BYTES), chosen.threads, chosen.blocks_per_sm);
-    Some(Variant { shared_bytes: shared_of(chosen)?, ..variant })
+    let is_little = demand.rows.div_ceil(8) * columns <= 2 * demand.sms;
+    let wanted = match () {
+        () if is_little || demand.rows_per_task <= 8 => [TENSOR_8, TENSOR_16, TENSOR_PAIR],
+        () if demand.rows_per_task <= 16 => [TENSOR_16, TENSOR_PAIR, TENSOR_8],
+        () if demand.n <= 512 => [TENSOR_32, TENSOR_16, TENSOR_8],
+        () => [TENSOR_PAIR, TENSOR_16, TENSOR_8],
+    };
+    wanted.iter().find_map(|variant| variant.for_n(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX)))
 }
 
 /// Groups of 32 sources that the tensor kernel works through.
@@ -249,34 +259,47 @@ struct TensorVariant {
     shared: u32,
     shared_slot: u32,
     blocks_per_sm: u32,
+    /// Thread blocks that share their tiles.
+    cluster: u32,
 }
 
 impl TensorVariant {
-    /// Shared memory for generations of up to n blocks: a slot for each 128 coefficients of its rows, twice where there is room, so
-    /// that the next rows are made while the last are multiplied.
-    fn shared_bytes(&self, n: u32, available: u32) -> Option<u32> {
+    /// For generations of up to n blocks: shared memory for a slot for each 128 coefficients of its rows, twice where there is room,
+    /// so that the next rows are made while the last are multiplied.
+    fn for_n(&self, n: u32, available: u32) -> Option<Variant> {
         let slots = n.div_ceil(128);
-        let with = |slots: u32| self.shared + slots * self.shared_slot;
-        [with(2 * slots), with(slots)].into_iter().find(|bytes| *bytes <= available / self.blocks_per_sm)
+        let needed = self.shared + slots * self.shared_slot;
+        let blocks = if needed <= available / self.blocks_per_sm { self.blocks_per_sm } else { 1 };
+        let room = (available / blocks).checked_sub(self.shared)? / self.shared_slot;
+        if room < slots {
+            return None;
+        }
+        let shared_bytes = self.shared + room.min(2 * slots).min(TENSOR_SLOTS_MAX) * self.shared_slot;
+        let variant = Variant::new(self.entry, (self.rows, TENSOR_UNIT_BYTES), self.threads, blocks);
+        Some(Variant { shared_bytes, cluster: self.cluster, ..variant })
     }
 }
 
 macro_rules! tensor_variant {
-    ($rows:literal) => {
+    ($define:literal, $entry:literal, $cluster:literal) => {
         TensorVariant {
-            entry: concat!("nc_tensor_", $rows),
-            rows: define(concat!("NC_TENSOR_", $rows, "_ROWS")),
-            threads: define(concat!("NC_TENSOR_", $rows, "_THREADS")),
-            shared: define(concat!("NC_TENSOR_", $rows, "_SHARED")),
-            shared_slot: define(concat!("NC_TENSOR_", $rows, "_SHARED_SLOT")),
-            blocks_per_sm: define(concat!("NC_TENSOR_", $rows, "_PER_SM")),
+            entry: $entry,
+            rows: define(concat!("NC_TENSOR_", $define, "_ROWS")),
+            threads: define(concat!("NC_TENSOR_", $define, "_THREADS")),
+            shared: define(concat!("NC_TENSOR_", $define, "_SHARED")),
+            shared_slot: define(concat!("NC_TENSOR_", $define, "_SHARED_SLOT")),
+            blocks_per_sm: define(concat!("NC_TENSOR_", $define, "_PER_SM")),
+            cluster: $cluster,
         }
     };
 }
 
-const TENSOR_VARIANTS: [TensorVariant; 4] =
-    [tensor_variant!("64"), tensor_variant!("32"), tensor_variant!("16"), tensor_variant!("8")];
+const TENSOR_PAIR: TensorVariant = tensor_variant!("PAIR", "nc_tensor_pair", 2);
+const TENSOR_32: TensorVariant = tensor_variant!("32", "nc_tensor_32", 1);
+const TENSOR_16: TensorVariant = tensor_variant!("16", "nc_tensor_16", 1);
+const TENSOR_8: TensorVariant = tensor_variant!("8", "nc_tensor_8", 1);
 
+const TENSOR_SLOTS_MAX: u32 = 16;
 const TENSOR_SHARED_MAX: u32 = define("NC_TENSOR_SHARED_MAX");
 const TENSOR_UNIT_BYTES: u32 = define("NC_TENSOR_UNIT_BYTES");
 const TENSOR_TILE_BYTES: usize = define("NC_TENSOR_TILE_BYTES") as usize;

@@ -295,9 +295,9 @@ impl<'a> Job<'a> {
     }
 
     fn multiply(&self, launch: &abi::Launch, stream: &Stream) -> Result<(), Fault> {
-        let Variant { entry, threads, shared_bytes, blocks_per_sm, units_per_block, .. } = self.variant;
+        let Variant { entry, threads, shared_bytes, .. } = self.variant;
         let function = self.card.function(self.combine.image, entry, shared_bytes)?;
-        let blocks = launch.units.div_ceil(units_per_block).min(self.sms() * blocks_per_sm).max(1);
+        let blocks = self.variant.blocks(launch.units, self.sms());
         let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: tasks describe memory of this job, whose streams are waited for before it is dropped.
         unsafe { launch::tasks(function, Grid::line(blocks, threads, shared_bytes), launch, self.card.tables(), texture, stream) }
