@@ -252,7 +252,7 @@ impl Papers {
         let pace = if options.quick {
             Pace { rounds: 1, round: Duration::ZERO, case_max: Duration::ZERO }
         } else {
-            Pace { rounds: 21, round: Duration::from_millis(8), case_max: Duration::from_millis(1500) }
+            Pace { rounds: 21, round: Duration::from_millis(5), case_max: Duration::from_millis(1500) }
         };
         Settings { pace, field: self.field, is_quick: options.quick }
     }
@@ -266,7 +266,7 @@ impl Settings {
 
     /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
     fn long_pace(&self) -> Pace {
-        Pace { round: self.pace.round * 5, ..self.pace }
+        Pace { round: self.pace.round * 3, ..self.pace }
     }
 
     /// The rounds of one contender on the CPU, and how often a round repeats its work.

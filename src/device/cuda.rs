@@ -17,6 +17,7 @@ mod driver;
 mod engine;
 mod host;
 mod image;
+mod inversion;
 mod kernels;
 mod lab;
 mod lane;

@@ -12,8 +12,8 @@ use super::{Error, Field};
 pub(crate) trait Lab: Send {
     /// What it is.
     fn card(&self) -> &Card;
-    /// Whether there is an encode kernel, inverter or decoder of this name that the card can run.
-    fn has(&self, name: &str) -> bool;
+    /// Whether there is an encode kernel, inverter or decoder of this name that the card can run for generations of n blocks.
+    fn has(&self, name: &str, n: u16) -> bool;
     /// Brings generations onto the card, to be combined with rows.
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error>;
     /// Brings coded blocks onto the card, to be decoded.

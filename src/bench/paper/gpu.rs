@@ -52,7 +52,7 @@ impl Gpus {
             return self.several(case, settings);
         }
         let lab = &mut self.labs[0];
-        if !case.kernel.is_empty() && !lab.has(case.kernel) {
+        if !case.kernel.is_empty() && !lab.has(case.kernel, case.n) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let is_other_field = settings.field != Field::Standard;
@@ -85,7 +85,7 @@ impl Gpus {
 
     /// The same on several GPUs at once: what all of them made in the time of the slowest.
     fn several(&mut self, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-        if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel)) {
+        if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel, case.n)) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let case = &fitting(case);
@@ -126,9 +126,9 @@ fn whole_output(lab: &mut dyn Lab, case: &Case, field: Field) -> Result<(), Erro
         let mut work = lab.encode(&plan(&small, &load))?;
         work.poison()?;
         work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
-        for (generation, row) in (0..load.generations).flat_map(|generation| (0..load.rows).map(move |row| (generation, row))) {
-            check(work.as_mut(), &load, generation, row, false, case)?;
-        }
+        let all = (0..load.generations).flat_map(|generation| (0..load.rows).map(move |row| (generation, row)));
+        let all: Vec<_> = all.map(|place| (place, load.expected(place.0, place.1))).collect();
+        check(work.as_mut(), &load, false, case, &all)?;
     }
     Ok(())
 }
@@ -151,18 +151,26 @@ fn plan<'a>(case: &'a Case, load: &'a Load) -> Encode<'a> {
     }
 }
 
-fn check(work: &mut dyn Work, load: &Load, generation: usize, row: usize, on_host: bool, case: &Case) -> Result<(), Error> {
+fn check(
+    work: &mut dyn Work,
+    load: &Load,
+    on_host: bool,
+    case: &Case,
+    blocks: &[((usize, usize), Vec<u8>)],
+) -> Result<(), Error> {
     let mut block = vec![0; load.k];
-    work.read(count(generation), count(row), on_host, &mut block)?;
-    if block == load.expected(generation, row) {
-        return Ok(());
+    for ((generation, row), expected) in blocks {
+        work.read(count(*generation), count(*row), on_host, &mut block)?;
+        if block != *expected {
+            let (kernel, n, k) = (case.kernel, load.n, load.k);
+            return Err(Error::Wrong { case: format!("{kernel} on {n}x{k}, block {row} of generation {generation}") });
+        }
     }
-    let (kernel, n, k) = (case.kernel, load.n, load.k);
-    Err(Error::Wrong { case: format!("{kernel} on {n}x{k}, block {row} of generation {generation}") })
+    Ok(())
 }
 
 fn check_sample(work: &mut dyn Work, load: &Load, on_host: bool, case: &Case) -> Result<(), Error> {
-    load.sample().into_iter().try_for_each(|(generation, row)| check(work, load, generation, row, on_host, case))
+    check(work, load, on_host, case, &load.expectations())
 }
 
 /// Rounds of stages, by the card's clock.

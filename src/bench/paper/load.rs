@@ -77,6 +77,14 @@ impl Load {
         oracle::combine_in(self.field, &self.row(generation, row), self.source(generation), self.k)
     }
 
+    /// What all blocks to look at have to be.
+    pub(super) fn expectations(&self) -> Vec<((usize, usize), Vec<u8>)> {
+        let expect =
+            |places: &[(usize, usize)]| places.iter().map(|&place| (place, self.expected(place.0, place.1))).collect::<Vec<_>>();
+        let places = self.sample();
+        parallel(places.chunks(places.len().div_ceil(PARTS)).collect(), expect).concat()
+    }
+
     /// Blocks to look at: the first, the last and one between of three generations, or all of them if they are few.
     pub(super) fn sample(&self) -> Vec<(usize, usize)> {
         let all = self.generations * self.rows;
@@ -108,23 +116,18 @@ impl Coded {
         let kind = case.coefficients;
         let load = Load::new(&Case { rows: u32::from(case.n), coefficients: Kind::Dense, ..case.clone() }, Field::Standard);
         let kernels = Kernels::detect();
-        let make = |generation: usize| {
-            let (matrix, inverse) = invertible(load.n, generation, kind, kernels);
-            let payloads = multiply(&matrix, load.source(generation), load.n, load.k, kernels);
-            (matrix, inverse, payloads)
-        };
-        let threads = thread::scope(|scope| {
-            let make = &make;
-            let threads: Vec<_> = (0..load.distinct()).map(|generation| scope.spawn(move || make(generation))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
-        });
-        let mut coded = Self { load, matrices: Vec::new(), inverses: Vec::new(), payloads: Vec::new() };
-        for (matrix, inverse, payloads) in threads {
-            coded.matrices.extend(matrix);
-            coded.inverses.extend(inverse);
-            coded.payloads.extend(payloads);
-        }
-        coded
+        let pairs = parallel((0..load.distinct()).collect(), |generation| invertible(load.n, generation, kind, kernels));
+        let (matrices, inverses): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        // Some rows of a generation at a time, so that a single large one keeps all threads busy, too.
+        let step = load.n.div_ceil(PARTS);
+        let parts = matrices
+            .iter()
+            .enumerate()
+            .flat_map(|(generation, matrix)| matrix.chunks(step * load.n).map(move |rows| (generation, rows)));
+        let payloads =
+            parallel(parts.collect(), |(generation, rows)| multiply(rows, load.source(generation), load.n, load.k, kernels));
+        let payloads = payloads.concat();
+        Self { matrices: matrices.concat(), inverses: inverses.concat(), payloads, load }
     }
 
     pub(super) fn matrix(&self, generation: usize) -> &[u8] {
@@ -141,6 +144,15 @@ impl Coded {
         let bytes = self.load.n * self.load.k;
         &self.payloads[generation % self.load.distinct() * bytes..][..bytes]
     }
+}
+
+/// The results of some jobs, each by a thread of its own.
+fn parallel<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = jobs.into_iter().map(|job| scope.spawn(move || work(job))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
 }
 
 /// What the rows of a generation are drawn with.
@@ -193,6 +205,8 @@ fn sparse(n: usize, weight: usize, rng: &mut SmallRng) -> Vec<u8> {
 pub(super) const SEED: u64 = 0x0123_4567_89ab_cdef;
 pub(super) const FIRST_SEED: u32 = 7;
 const DISTINCT_MAX: usize = 16;
+/// Threads that prepare data.
+const PARTS: usize = 8;
 const DISTINCT_BYTES: usize = 32 << 20;
 /// Products that the definition makes in some milliseconds.
 const WHOLE_PRODUCTS: usize = 4 << 20;

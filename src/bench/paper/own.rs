@@ -201,7 +201,12 @@ pub(super) const FIGURES: &[Row] = &[
         ],
         axis: Axis::N,
         sweeps: &[
-            Sweep { measure: Measure::Invert, kernels: &["invert"], n: &[32, 64, 128, 256, 512, 1024], ..SWEEP },
+            Sweep {
+                measure: Measure::Invert,
+                kernels: &["invert", "invert-shared", "invert-cluster", "invert-global"],
+                n: &[32, 64, 128, 256, 512, 1024],
+                ..SWEEP
+            },
             Sweep { measure: Measure::CpuInvert, n: &[32, 64, 128, 256, 512, 1024], ..SWEEP },
         ],
         note: "",

@@ -208,7 +208,12 @@ pub(super) const ROWS: &[Row] = &[
         bars: &[bar("n=512, 4 CPU threads", "139 ms", 139_080.0, "", Some(512.0))],
         axis: Axis::N,
         sweeps: &[
-            Sweep { measure: Measure::Invert, kernels: &["invert"], n: &[128, 256, 512, 1024], ..SWEEP },
+            Sweep {
+                measure: Measure::Invert,
+                kernels: &["invert", "invert-shared", "invert-cluster", "invert-global"],
+                n: &[128, 256, 512, 1024],
+                ..SWEEP
+            },
             Sweep { measure: Measure::CpuInvert, n: &[128, 256, 512, 1024], threads: CREWS, ..SWEEP },
         ],
         note: "one matrix at a time; many at once are in S2-15 and S2-16",

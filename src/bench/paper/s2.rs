@@ -248,19 +248,32 @@ pub(super) const ROWS: &[Row] = &[
         id: "S2-20",
         group: Group::S2,
         title: "Progressive decoding: the search for a row's first coefficient by atomicMin",
-        bars: &[Bar { what: "n=128", paper: "0.6 %", mark: None, panel: "n=128", x: None }],
+        bars: &[Bar { what: "n=128", paper: "0.6 %", mark: None, panel: "rate, n=128", x: None }],
         axis: Axis::K,
-        sweeps: &[Sweep { measure: Measure::Progressive, kernels: &["progressive", "progressive-search"], ..DECODE }],
-        note: "progressive-search is the same kernel without it",
+        sweeps: &[
+            Sweep { measure: Measure::Progressive, kernels: &["progressive", "progressive-search"], panel: "rate", ..DECODE },
+            Sweep { measure: Measure::Invert, kernels: STEPS, panel: "one inversion", ..DECODE_4K },
+        ],
+        note: "progressive-search is the same kernel without it; of inversions that take one pivot a step, -min finds it so, -ballot by a \
+               warp's votes, -serial by one thread",
     },
     Row {
         id: "S2-21",
         group: Group::S2,
         title: "Progressive decoding: the whole coefficient matrix in shared memory",
-        bars: &[Bar { what: "n=128", paper: "0.5 to 3.4 %", mark: None, panel: "n=128", x: None }],
+        bars: &[Bar { what: "n=128", paper: "0.5 to 3.4 %", mark: None, panel: "rate, n=128", x: None }],
         axis: Axis::K,
-        sweeps: &[Sweep { measure: Measure::Progressive, kernels: &["progressive", "progressive-uncached"], n: N, ..DECODE }],
-        note: "progressive-uncached is the same kernel without it",
+        sweeps: &[
+            Sweep {
+                measure: Measure::Progressive,
+                kernels: &["progressive", "progressive-uncached"],
+                panel: "rate",
+                n: N,
+                ..DECODE
+            },
+            Sweep { measure: Measure::Invert, kernels: CACHED, panel: "one inversion", n: N, ..DECODE_4K },
+        ],
+        note: "progressive-uncached is the same kernel without it; so is -global of inversions that take one pivot a step",
     },
     Row {
         id: "S2-22",
@@ -312,6 +325,9 @@ const fn elsewhere(id: &'static str, title: &'static str) -> Row {
 const LADDER: Sweep = Sweep { k: K, coefficients: Kind::NonZero, ..SWEEP };
 const LADDER_4K: Sweep = Sweep { k: &[4096], ..LADDER };
 const DECODE: Sweep = Sweep { rows: &[Amount::N], ..LADDER };
+const DECODE_4K: Sweep = Sweep { k: &[4096], ..DECODE };
+const STEPS: &[&str] = &["invert-steps-min", "invert-steps-ballot", "invert-steps-serial", "invert"];
+const CACHED: &[&str] = &["invert-steps-min", "invert-steps-global-min", "invert"];
 const VOD: Sweep = Sweep {
     rows: &[Amount::N],
     generations: &[Amount::Count(1), Amount::Count(16), Amount::Count(64), Amount::Count(256), Amount::Count(512)],

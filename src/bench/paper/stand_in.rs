@@ -44,7 +44,7 @@ impl Lab for StandIn {
         &self.0
     }
 
-    fn has(&self, name: &str) -> bool {
+    fn has(&self, name: &str, _n: u16) -> bool {
         ["table", "tensor", "loop", "tiled", "invert", "progressive", "wrong"].contains(&name)
     }
 

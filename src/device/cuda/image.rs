@@ -50,6 +50,7 @@ images! {
     Ladder = "ladder",
     Tiled = "tiled",
     Invert = "invert",
+    InvertSteps = "invert_steps",
     Decode = "decode",
     Hold = "hold",
 }

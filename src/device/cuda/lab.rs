@@ -11,6 +11,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use super::card::Card;
 use super::driver::{Context, Fault};
 use super::image::Image;
+use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::{HOPPER, kernels};
 use crate::device::abi::{RowForm, define};
@@ -59,8 +60,9 @@ impl Lab for GpuLab {
         &self.facts
     }
 
-    fn has(&self, name: &str) -> bool {
-        INVERTERS.contains(&name) || DECODERS.contains(&name) || self.combine(name).is_some()
+    fn has(&self, name: &str, n: u16) -> bool {
+        let is_inverter = || Inverter::named(name, n.into(), 1, &self.standard).is_some();
+        DECODERS.contains(&name) || self.combine(name).is_some() || is_inverter()
     }
 
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
@@ -113,5 +115,4 @@ fn driver() -> String {
     versions.next().unwrap_or("unknown").to_owned()
 }
 
-const INVERTERS: [&str; 1] = ["invert"];
 const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-uncached"];

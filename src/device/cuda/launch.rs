@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 
 use super::driver::{Address, Fault, Function, Named, Stream};
 use crate::device::abi;
@@ -75,20 +75,50 @@ pub(super) unsafe fn scatter(
     unsafe { start(function, grid, &mut arguments, stream) }
 }
 
-/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks.
+/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks, and `cluster` blocks share a matrix.
 ///
 /// # Safety
 /// As the module says; the function is one of these kernels, and the grid is one that its source allows.
 pub(super) unsafe fn invert(
     function: Function,
     grid: Grid,
-    tasks: Address,
-    count: u32,
+    cluster: u32,
+    (tasks, count): (Address, u32),
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
+    let mut arguments = [argument(&tasks), argument(&count), argument(&tables)];
+    if cluster == 1 {
+        // SAFETY: as the caller promises.
+        return unsafe { start(function, grid, &mut arguments, stream) };
+    }
+    if cluster > PORTABLE_CLUSTER {
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        // SAFETY: the function was found in a loaded module.
+        unsafe { result::function::set_function_attribute(function.0, attribute, 1) }.named(function.1)?;
+    }
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+    };
+    attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid.blocks.0,
+        gridDimY: grid.blocks.1,
+        gridDimZ: grid.blocks.2,
+        blockDimX: grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: grid.shared_bytes,
+        hStream: stream.raw,
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    // SAFETY: the driver copies configuration and arguments before it returns; the rest is the caller's promise.
+    unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, arguments.as_mut_ptr(), ptr::null_mut()) }
+        .result()
+        .named(function.1)
 }
 
 /// Kernels that decode one generation block by block.
@@ -133,3 +163,6 @@ unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], s
     unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }
         .named(function.1)
 }
+
+/// Blocks that every card with clusters lets work together.
+const PORTABLE_CLUSTER: u32 = 8;

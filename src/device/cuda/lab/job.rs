@@ -7,6 +7,7 @@ use cudarc::driver::result;
 use super::super::card::{Card, bytes_of};
 use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
 use super::super::image::Image;
+use super::super::inversion::Inverter;
 use super::super::kernels::{Combine, Demand, FORM_THREADS, ROWS_THREADS, Variant};
 use super::super::launch::{self, Grid};
 use super::hold::Hold;
@@ -103,7 +104,7 @@ struct Chunks {
 
 /// What is decoded with.
 enum Decoding {
-    Invert { entry: &'static str, grid: Grid, tasks: Buffer, _matrices: Buffer, inverses: Buffer, _status: Buffer },
+    Invert { inverter: Inverter, tasks: Buffer, _matrices: Buffer, inverses: Buffer, _status: Buffer },
     Given { inverses: Buffer, host: Vec<u8> },
     Progressive { entry: &'static str, grid: Grid, tasks: Vec<abi::Progress>, kept: Buffer, _vectors: Buffer, _outcomes: Buffer },
 }
@@ -376,10 +377,9 @@ impl<'a> Job<'a> {
     fn decode_stage(&mut self, place: usize) -> Result<(), Fault> {
         let tables = self.card.tables();
         match self.decode.as_ref() {
-            Some(Decoding::Invert { entry, grid, tasks, .. }) => {
-                let function = self.card.function(Image::Invert, entry, grid.shared_bytes)?;
+            Some(Decoding::Invert { inverter, tasks, .. }) => {
                 // SAFETY: as in `multiply`.
-                unsafe { launch::invert(function, *grid, tasks.address(), self.shape.generations, tables, &self.stream) }
+                unsafe { inverter.launch(self.card, tasks.address(), self.shape.generations, &self.stream) }
             }
             Some(Decoding::Progressive { entry, grid, tasks, kept, .. }) => {
                 self.last_place = place;
@@ -574,7 +574,9 @@ impl Decoding {
         let each = (n * pitch) as u64;
         match plan.decoder {
             Decoder::Given => Ok(Self::Given { inverses: filled(card, &padded)?, host: padded }),
-            Decoder::Invert(_) => {
+            Decoder::Invert(name) => {
+                let inverter = Inverter::named(name, shape.n, shape.generations, card);
+                let inverter = inverter.ok_or_else(|| Fault::Driver(format!("{name} cannot do n = {}", shape.n)))?;
                 let matrices = filled(card, &padded)?;
                 let inverses = Buffer::new(&card.context, padded.len())?;
                 let status = Buffer::new(&card.context, 4 * generations)?;
@@ -587,15 +589,8 @@ impl Decoding {
                 };
                 let tasks: Vec<u8> =
                     (0..generations as u64).flat_map(|generation| bytes_of(&task(generation)).to_vec()).collect();
-                let in_shared = INVERT_FIXED_BYTES + shape.n.next_multiple_of(16) * ((shape.n.div_ceil(32) | 1) * 32);
-                let (entry, shared_bytes) = if in_shared <= card.shared_bytes {
-                    ("nc_invert_shared", in_shared)
-                } else {
-                    ("nc_invert_global", INVERT_FIXED_BYTES + 1024 * INVERT_STRIPE)
-                };
-                let grid = Grid::line(shape.generations, INVERT_THREADS, shared_bytes);
                 let tasks = filled(card, &tasks)?;
-                Ok(Self::Invert { entry, grid, tasks, _matrices: matrices, inverses, _status: status })
+                Ok(Self::Invert { inverter, tasks, _matrices: matrices, inverses, _status: status })
             }
             Decoder::Progressive(name) => {
                 let blocks = shape.k.div_ceil(16).min(card.sms);
@@ -688,8 +683,5 @@ const ROTATION_BYTES: usize = 512 << 20;
 const PLACES_MAX: usize = 64;
 const FORM_BLOCKS_PER_SM: u32 = 16;
 const POISON: u8 = 0xA5;
-const INVERT_THREADS: u32 = define("NC_INVERT_THREADS");
-const INVERT_FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
-const INVERT_STRIPE: u32 = define("NC_INVERT_STRIPE");
 const PROGRESS_THREADS: u32 = define("NC_PROGRESS_THREADS");
 const PROGRESS_FIXED_BYTES: u32 = define("NC_PROGRESS_FIXED_BYTES");

@@ -1,0 +1,107 @@
+//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that `kernels/invert.cu` and
+//! `kernels/invert_steps.cu` state.
+
+use super::HOPPER;
+use super::card::Card;
+use super::driver::{Address, Fault, Stream};
+use super::image::Image;
+use super::launch::{self, Grid};
+use crate::device::abi::define;
+
+/// A way to invert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Inverter {
+    image: Image,
+    entry: &'static str,
+    threads: u32,
+    shared_bytes: u32,
+    /// Thread blocks that work on a matrix together.
+    cluster: u32,
+}
+
+impl Inverter {
+    /// The way with this name, `invert` for the fastest, if the card can do it.
+    pub(super) fn named(name: &str, n: u32, count: u32, card: &Card) -> Option<Self> {
+        let found = match name {
+            "invert" => Self::fastest(n, count, card),
+            "invert-shared" => Self::new("nc_invert_shared", in_shared(n)),
+            "invert-global" => Self::in_global(),
+            "invert-cluster" => Self::clustered(n),
+            "invert-steps-serial" => Self::stepwise("nc_invert_steps_serial", stepwise_bytes(n)),
+            "invert-steps-ballot" => Self::stepwise("nc_invert_steps_ballot", stepwise_bytes(n)),
+            "invert-steps-min" => Self::stepwise("nc_invert_steps_min", stepwise_bytes(n)),
+            "invert-steps-global" => Self::stepwise("nc_invert_steps_global", STEPS_FIXED_BYTES),
+            "invert-steps-global-min" => Self::stepwise("nc_invert_steps_global_min", STEPS_FIXED_BYTES),
+            _ => return None,
+        };
+        let fits = found.shared_bytes <= card.shared_bytes && (found.cluster == 1 || card.capability == HOPPER);
+        fits.then_some(found)
+    }
+
+    /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a block each, in shared memory where it
+    /// fits.
+    fn fastest(n: u32, count: u32, card: &Card) -> Self {
+        let clustered = Self::clustered(n);
+        if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX {
+            return clustered;
+        }
+        let shared = Self::new("nc_invert_shared", in_shared(n));
+        if shared.shared_bytes <= card.shared_bytes { shared } else { Self::in_global() }
+    }
+
+    const fn new(entry: &'static str, shared_bytes: u32) -> Self {
+        Self { image: Image::Invert, entry, threads: define("NC_INVERT_THREADS"), shared_bytes, cluster: 1 }
+    }
+
+    const fn in_global() -> Self {
+        Self { threads: define("NC_INVERT_GLOBAL_THREADS"), ..Self::new("nc_invert_global", GLOBAL_BYTES) }
+    }
+
+    /// More blocks for larger matrices; 16 are as many as a card may allow.
+    fn clustered(n: u32) -> Self {
+        let cluster = match n {
+            0..=192 => 4,
+            193..=416 => 8,
+            _ => 16,
+        };
+        let rows = (n.div_ceil(32) * 2).div_ceil(cluster) * 16;
+        let matrix = n.div_ceil(32) * 32 * 32 + rows * pitch(n);
+        let shared_bytes = define("NC_INVERT_CLUSTER_FIXED_BYTES") + matrix.max(1024 * define("NC_INVERT_STRIPE"));
+        Self { cluster, ..Self::new("nc_invert_cluster", shared_bytes) }
+    }
+
+    const fn stepwise(entry: &'static str, shared_bytes: u32) -> Self {
+        Self { image: Image::InvertSteps, threads: define("NC_INVERT_STEPS_THREADS"), ..Self::new(entry, shared_bytes) }
+    }
+
+    /// Begins to invert `count` matrices.
+    ///
+    /// # Safety
+    /// As `launch::invert` says.
+    pub(super) unsafe fn launch(&self, card: &Card, tasks: Address, count: u32, stream: &Stream) -> Result<(), Fault> {
+        let function = card.function(self.image, self.entry, self.shared_bytes)?;
+        let grid = Grid::line(count * self.cluster, self.threads, self.shared_bytes);
+        // SAFETY: the grid is one of this kernel; the rest is the caller's promise.
+        unsafe { launch::invert(function, grid, self.cluster, (tasks, count), card.tables(), stream) }
+    }
+}
+
+/// Bytes of a row in shared memory.
+const fn pitch(n: u32) -> u32 {
+    (n.div_ceil(32) | 1) * 32
+}
+
+const fn in_shared(n: u32) -> u32 {
+    FIXED_BYTES + n.div_ceil(32) * 32 * (pitch(n) + 32)
+}
+
+const fn stepwise_bytes(n: u32) -> u32 {
+    STEPS_FIXED_BYTES + n * n.next_multiple_of(16)
+}
+
+const FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
+const GLOBAL_BYTES: u32 = FIXED_BYTES + 1024 * define("NC_INVERT_STRIPE");
+const CLUSTER_MIN: u32 = define("NC_INVERT_CLUSTER_MIN");
+const STEPS_FIXED_BYTES: u32 = define("NC_INVERT_STEPS_FIXED_BYTES");
+/// Matrices at most that several blocks each are faster for: with more, every multiprocessor has one of its own.
+const CLUSTERED_MAX: u32 = 8;
