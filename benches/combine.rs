@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use cpu_time::CpuTime;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ncserverd::device::{BackendChoice, Batch, Config, Device, KernelChoice, Task, Threads};
+use ncserverd::device::{BackendChoice, Batch, Config, Device, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
 use prometheus::Registry;
@@ -106,9 +106,10 @@ fn one_row(criterion: &mut Criterion<CpuTime>) {
 fn whole_device(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut group = criterion.benchmark_group("device");
-    for (kernel, threads) in [(KernelChoice::Simd, 1), (KernelChoice::Simd, 2), (KernelChoice::Table, 2)] {
+    for (kernel, threads) in [(Kernel::Simd, 1), (Kernel::Simd, 2), (Kernel::Table, 2)] {
         let cpu_threads = Threads::Count(NonZeroU16::new(threads).expect("not zero"));
-        let config = Config { backend: BackendChoice::Cpu, kernel, cpu_threads, ..Config::default() };
+        let config =
+            Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(kernel), cpu_threads, ..Config::default() };
         let (device, thread) = Device::open(&config, &Registry::new()).expect("a CPU device");
         for (n, k) in [(32, 4096), (64, 1088), (128, 4096)] {
             let (generations, count) = (4, 64);

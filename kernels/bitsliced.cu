@@ -32,6 +32,11 @@ __device__ __forceinline__ nc_u32 load16(nc_u32 address) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=r"(value) : "r"(address));
     return value;
 }
+__device__ __forceinline__ uint2 load64(nc_u32 address) {
+    uint2 value;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address));
+    return value;
+}
 __device__ __forceinline__ uint4 load128(nc_u32 address) {
     uint4 value;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address));
@@ -40,21 +45,24 @@ __device__ __forceinline__ uint4 load128(nc_u32 address) {
 __device__ __forceinline__ void store32(nc_u32 address, nc_u32 value) {
     asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store64(nc_u32 address, uint2 value) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
 __device__ __forceinline__ void store16(nc_u32 address, nc_u32 value) {
     asm volatile("st.shared.u16 [%0], %1;" :: "r"(address), "r"(value) : "memory");
 }
 __device__ __forceinline__ void barrier_sync(nc_u32 id) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
 __device__ __forceinline__ void barrier_arrive(nc_u32 id) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(ALL) : "memory"); }
 
-// 640 threads begin with 96 registers each. Where the hardware lets warps trade them, consumers take 112 and producers keep 32.
+// 640 threads begin with 96 registers each. Where the hardware lets warps trade them, consumers take 104 and producers keep 40.
 __device__ __forceinline__ void set_registers_more() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
 #endif
 }
 __device__ __forceinline__ void set_registers_fewer() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
 }
 
@@ -123,7 +131,7 @@ __device__ __forceinline__ Pass pass_at(const nc_launch &launch, nc_u32 unit, nc
     return pass;
 }
 
-// The planes of one source on their way to shared memory: 32 bytes a lane, which the same lane reads. Zeros behind the last source.
+// The planes of one source on their way to shared memory. Zeros behind the last source.
 __device__ __forceinline__ void fetch_planes(nc_u32 stage, const Pass &pass, nc_u32 pair, nc_u32 odd, nc_u32 lane) {
     const nc_u32 n = pass.task->n, source = min(2 * pair + odd, n - 1), bytes = 2 * pair + odd < n ? 16 : 0;
     if (pair < pass.pairs) {
@@ -135,21 +143,16 @@ __device__ __forceinline__ void fetch_planes(nc_u32 stage, const Pass &pass, nc_
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Half of the table of one source: all sums of its planes 0 to 6, with plane 7 or without.
-__device__ __forceinline__ void build(nc_u32 table, nc_u32 stage, nc_u32 half) {
-    const uint4 a = load128(stage), b = load128(stage + 512);
-    nc_u32 low[8];
-    low[0] = half ? b.w : 0;
+__device__ __forceinline__ uint2 sum_of(uint2 a, uint2 b) { return make_uint2(a.x ^ b.x, a.y ^ b.y); }
+
+// Half of the table of one source: all sums of its planes 0 to 6, with plane 7 or without, in the order of a Gray code. A lane has
+// two words of each plane; the lower half warp makes the sums without plane 0, the upper one those with it.
+__device__ __forceinline__ void build(nc_u32 table, uint2 sum, const uint2 (&planes)[7]) {
 #pragma unroll
-    for (int i = 1; i < 8; i++) low[i] = low[i & (i - 1)] ^ (i & 1 ? a.x : i & 2 ? a.y : a.z);
-    table += half * 128 * 256;
-    nc_u32 high = 0;
-#pragma unroll
-    for (int step = 0; step < 16; step++) {
-        const int gray = step ^ step >> 1;
-        if (step) high ^= step & 1 ? a.w : step & 2 ? b.x : step & 4 ? b.y : b.z;
-#pragma unroll
-        for (int i = 0; i < 8; i++) store32(table + (gray * 8 + i) * 256, low[i] ^ high);
+    for (int step = 0; step < 64; step++) {
+        const int changed = step & 1 ? 1 : step & 2 ? 2 : step & 4 ? 3 : step & 8 ? 4 : step & 16 ? 5 : 6;
+        if (step) sum = sum_of(sum, planes[changed]);
+        store64(table + (step ^ step >> 1) * 512, sum);
     }
 }
 
@@ -236,16 +239,24 @@ nc_bitsliced(const __grid_constant__ nc_launch launch, const nc_tables *tables) 
     if (warp >= CONSUMERS) {
         set_registers_fewer();
         const nc_u32 odd = warp & 1, half = warp >> 1 & 1, stage = stages + (warp - CONSUMERS) * STAGES * 1024;
+        const nc_u32 mine = table + half * 128 * 256 + lane / 16 * 256 + odd * 128 + lane % 16 * 8;
         while (unit < end) {
             const Pass pass = pass_at(launch, unit, end);
             unit += pass.units;
 #pragma unroll
             for (nc_u32 pair = 0; pair < STAGES - 1; pair++) fetch_planes(stage, pass, pair, odd, lane);
             for (nc_u32 pair = 0; pair < pass.pairs; pair++, turn++) {
+                asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 2) : "memory");
+                __syncwarp();
+                const nc_u32 from = stage + pair % STAGES * 1024 + lane % 16 * 8;
+                uint2 planes[7], sum = make_uint2(0, 0);
+                if (lane >= 16) sum = load64(from);
+                if (half) sum = sum_of(sum, load64(from + 7 * 128));
+#pragma unroll
+                for (int i = 1; i < 7; i++) planes[i] = load64(from + i * 128);
                 fetch_planes(stage, pass, pair + STAGES - 1, odd, lane);
                 if (turn >= 2) barrier_sync(EMPTY + (turn & 1));
-                asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
-                build(table + (turn & 1) * 65536 + odd * 128 + lane * 4, stage + pair % STAGES * 1024 + lane * 16, half);
+                build(mine + (turn & 1) * 65536, sum, planes);
                 barrier_arrive(FULL + (turn & 1));
             }
         }
@@ -282,8 +293,8 @@ extern "C" __global__ void nc_form_planes(const nc_form_task *tasks, nc_u32 coun
         const uint4 a = nc_raw16(task, source, offset), b = nc_raw16(task, source, offset + 512);
         nc_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         transpose(words);
-        uint4 *out = reinterpret_cast<uint4 *>(task.out) + (nc_u64)block * 64 + lane;
-        out[0] = make_uint4(words[0], words[1], words[2], words[3]);
-        out[32] = make_uint4(words[4], words[5], words[6], words[7]);
+        nc_u32 *out = reinterpret_cast<nc_u32 *>(task.out) + (nc_u64)block * 256 + lane;
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[i * 32] = words[i];
     }
 }

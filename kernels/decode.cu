@@ -1,6 +1,26 @@
-// Decoding block by block, as blocks arrive, and the joined form that recoding wants.
+// Decoding block by block, as blocks arrive, and what recoding wants beside the encode kernels.
 //
-// (header follows)
+// Progressive decoding (nc_progress_*), one generation a launch, one arriving block or a group of them: Gauss-Jordan on [C | x] to
+// reduced row echelon form, so that the identity on the left leaves the source blocks on the right, each where it belongs: row i is kept where source
+// block i will be. As in the paper, every thread block of the grid keeps its own copy of all coefficients and a slice of every payload,
+// n + slice bytes a row, so that nothing in a launch waits for another thread block. A copy costs n rows of nc_row_pitch(n) bytes.
+//
+//     for each arriving [c | x]
+//         [c | x] += sum of c[i] * row i over the kept rows       kept rows are zero in each other's columns: one product, no chain
+//         seek the first non-zero of c; none: redundant, dropped
+//         divide by it; add its multiples to all kept rows; keep it
+//
+// Lanes take words of a row, warps rows; where few words are left, as in a slice of 32 bytes, several rows share a warp. The sum adds
+// words bit by bit of the factors (masks from a table) and multiplies by powers of x at the end; the second product has one row and many factors, and
+// takes three byte permutes a word. The entry points differ in the search, by one warp's votes or by an atomic minimum (_min), and in
+// where the coefficients are during a launch: in shared memory (cached, n up to 416) or in global memory.
+//
+// Shared memory: NC_PROGRESS_FIXED_BYTES (tables, the row, partial sums of 16 warps), with `cached` n rows more: above 48 KB. 512 threads.
+//
+// @FIGURES@
+// Recoding is encoding with the held blocks for sources: the same rows times coefficients and payloads. nc_join puts them side by side
+// as one generation of nc_row_pitch(n) + k bytes a block, so that any encode kernel makes whole recoded blocks, coefficients first, in one task;
+// nc_recode_vectors is a small kernel for the coefficients alone.
 #include "nc_common.cuh"
 
 #define THREADS NC_PROGRESS_THREADS
@@ -48,12 +68,11 @@ struct Selectors {
 struct Rows {
     nc_u32 *coefficients;
     nc_u8 *payload;
-    nc_u64 payload_pitch;
-    nc_u32 vectors, across, n;
+    nc_u32 payload_pitch, vectors, across, n;
 
-    __device__ __forceinline__ nc_u32 *word(nc_u32 row, nc_u32 w) const {
-        return w < vectors ? coefficients + row * vectors + w : reinterpret_cast<nc_u32 *>(payload + row * payload_pitch) + (w - vectors);
-    }
+    // Word w of the first row; `stride(w)` words further that of the next.
+    __device__ __forceinline__ nc_u32 *word(nc_u32 w) const { return w < vectors ? coefficients + w : reinterpret_cast<nc_u32 *>(payload) + (w - vectors); }
+    __device__ __forceinline__ nc_u32 stride(nc_u32 w) const { return w < vectors ? vectors : payload_pitch / 4; }
     __device__ __forceinline__ nc_u32 coefficient(nc_u32 row, nc_u32 column) const {
         return coefficients[row * vectors + column / 4] >> 8 * (column & 3) & 255;
     }
@@ -65,11 +84,10 @@ struct Place {
     bool inside;
 
     __device__ __forceinline__ Place(nc_u32 start, nc_u32 across) {
-        const nc_u32 left = across - start, width = left > 16 ? 32 : left > 8 ? 16 : left > 4 ? 8 : 4;
-        const nc_u32 lane = threadIdx.x & 31;
-        split = 32 / width;
-        word = start + lane % width;
-        first_row = threadIdx.x / 32 * split + lane / width;
+        const nc_u32 left = across - start, bits = left > 16 ? 5 : left > 8 ? 4 : left > 4 ? 3 : 2, lane = threadIdx.x & 31;
+        split = 32 >> bits;
+        word = start + (lane & ((1u << bits) - 1));
+        first_row = threadIdx.x / 32 * split + (lane >> bits);
         row_step = WARPS * split;
         inside = word < across;
     }
@@ -82,9 +100,11 @@ __device__ __forceinline__ void sum_rows(const Rows &rows, Scratch &scratch) {
         const Place place(start, rows.across);
         nc_u32 sums[8] = {};
         if (place.inside) {
+            const nc_u32 *const at = rows.word(place.word);
+            const nc_u32 stride = rows.stride(place.word);
 #pragma unroll 4
             for (nc_u32 row = place.first_row; row < rows.n; row += place.row_step) {
-                const nc_u32 word = *rows.word(row, place.word);
+                const nc_u32 word = at[row * stride];
                 const uint4 *masks = reinterpret_cast<const uint4 *>(scratch.masks[factors[row]]);
                 const uint4 low = masks[0], high = masks[1];
                 sums[0] ^= word & low.x, sums[1] ^= word & low.y, sums[2] ^= word & low.z, sums[3] ^= word & low.w;
@@ -105,17 +125,19 @@ __device__ __forceinline__ void add_to_rows(const Rows &rows, const Scratch &scr
         const Place place(start, rows.across);
         if (!place.inside) continue;
         const Selectors arriving(scratch.row[place.word]);
+        nc_u32 *const at = rows.word(place.word);
+        const nc_u32 stride = rows.stride(place.word);
         for (nc_u32 first = place.first_row; first < rows.n; first += 4 * place.row_step) {
             nc_u32 sums[4];
 #pragma unroll
             for (nc_u32 i = 0; i < 4; i++) {
                 const nc_u32 row = first + i * place.row_step;
-                if (row < rows.n) sums[i] = *rows.word(row, place.word) ^ arriving.times(scratch, scratch.factors[row]);
+                if (row < rows.n) sums[i] = at[row * stride] ^ arriving.times(scratch, scratch.factors[row]);
             }
 #pragma unroll
             for (nc_u32 i = 0; i < 4; i++) {
                 const nc_u32 row = first + i * place.row_step;
-                if (row < rows.n) *rows.word(row, place.word) = sums[i];
+                if (row < rows.n) at[row * stride] = sums[i];
             }
         }
     }

@@ -1,10 +1,44 @@
-// Inversion of many matrices over GF(2^8) at once.
+// Inversion of many matrices over GF(2^8) at once: what decoding begins with.
 //
-// (header follows)
+// Idea. Gauss-Jordan elimination in place, 32 pivots at a time. Rows are never swapped: `order` lists which row was the pivot of which
+// column, and rows and columns go to their places when the inverse is written. What a panel of 32 columns does to all others is one
+// matrix product, of rank 32, and runs on the one-bit tensor cores (mma m16n8k256, and.popc), which every card from sm_80 on has; what
+// is left is a chain of n small steps, which are kept within one warp, so that no pivot costs a barrier.
+//
+//     for each panel of 32 columns, for each half of it, 16 columns:
+//         factor        one warp: 32 rows not used yet, one a lane, 16 bytes each. The pivot of column j is lane j's row unless that has a
+//                       zero there. In the end lane j holds row j of W, the inverse of the 16 x 16 bytes of the pivot rows.
+//         make_partner  four warps: W times what the pivot rows have in the other half, 16 x 16 by 16 x 16
+//         finish_half   all warps: rows' 16 bytes c become c W in place, which are the factors of this half, and the other half gains
+//                       c times the above. A pivot row has the unit vector for c and nothing in the other half.
+//     load_pivots       32 pivot rows, transposed as the tensor cores' operands
+//     update            all warps: in all other columns, row = row (nothing for pivot rows) + its 32 factors times the pivot rows
+//
+// If the 32 rows at hand have no 16 pivots (sparse matrices; a random one once in 10^38 halves), one warp looks through all unused
+// rows by building a basis, and factoring is repeated with the rows found. None found: the matrix is singular, status 0. A matrix is
+// padded to a multiple of 32 with the identity, which changes nothing else.
+//
+// Products. The field is data: a table turns a coefficient into the rows of its 8 x 8 bit matrix. In an mma 16 positions (rows of A) are
+// bytes of the pivot rows, the 8 columns of B are two of the eight bits of four coefficients' products; four of them, with the columns
+// arranged as `expand` does, give each lane all bits of four bytes of one row. Their counts' lowest bits are taken half by shifting
+// (SHF), half by adding two counts in one register and masking (IMAD, LOP3). In `factor`, where each lane has its own
+// factor and all have the same row, a product is three byte permutes: multiples of the factor for bits 0 to 2, bits 4 to 6, bits 3 and 7.
+//
+// Layout. nc_invert_shared (512 threads) and nc_invert_batch (256, two blocks a SM): a block a matrix, in shared memory, rows an odd number of 32 bytes
+// apart, so that four rows of eight words fall into 32 banks; up to n = 416. nc_invert_global: a block a matrix, which stays in L2, where
+// the inverse will be; any n. nc_invert_cluster (sm_90a): a matrix by 2 to 16 blocks, each with some of its rows; half a panel is factored by one
+// block among its own rows, which sends W by distributed shared memory and the pivot rows through L2. Its matrix and inverse must be apart.
+//
+// Shared memory: NC_INVERT_FIXED_BYTES (tables 7 KB, lists 4 KB), the matrix, and 32 bytes a column for the pivot rows. Above 48 KB for n > 160: the host
+// raises the limit. Registers 124 (512 x 1 or 256 x 2 blocks a SM).
+//
+// @FIGURES@
 #include "nc_common.cuh"
 
 #define PANEL 32
 #define HALF 16
+#define THREADS blockDim.x
+#define WARPS (blockDim.x / 32)
 #define WINDOW 32
 
 // What factoring half a panel has to say to all rows.
@@ -265,68 +299,93 @@ __device__ __forceinline__ void make_partner(Scratch &scratch) {
 }
 
 // After half a panel is factored: the whole panel in all rows, from what they had in that half.
-template <nc_u32 Warps, class Matrix>
+template <class Matrix>
 __device__ __forceinline__ void finish_half(const Matrix &matrix, const Scratch &scratch, const Message &message, nc_u32 half, nc_u32 groups) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     const Tile inverse = load_tile(message.pivot_inverse), partner = load_tile(message.partner);
-    for (nc_u32 group = threadIdx.x / 32; group < groups; group += Warps) {
-        const nc_u32 slot = scratch.column_of[4 * group + (g >> 1)] - half, row = 4 * group + q;
-        const bool pivot = (nc_u32)(scratch.column_of[row] - half) < HALF;
-        nc_u32 coefficients = matrix.word(4 * group + (g >> 1), half + 4 * q), b[4];
-        const nc_u16 kept = matrix.half_word(row, (half ^ HALF) + 2 * g);
-        if (slot < HALF) coefficients = slot / 4 == q ? 1u << 8 * (slot & 3) : 0;
-        expand(scratch, g & 1, coefficients, b);
-        const nc_u16 own = product(inverse, b), other = product(partner, b);
+    for (nc_u32 group = threadIdx.x / 32; group < groups; group += 2 * WARPS) {
+        const nc_u32 pair[2] = {group, group + WARPS < groups ? group + WARPS : group};
+        nc_u32 coefficients[2], b[2][4];
+        nc_u16 kept[2], own[2], other[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const nc_u32 slot = scratch.column_of[4 * pair[i] + (g >> 1)] - half, row = 4 * pair[i] + q;
+            coefficients[i] = matrix.word(4 * pair[i] + (g >> 1), half + 4 * q);
+            kept[i] = (nc_u32)(scratch.column_of[row] - half) < HALF ? 0 : matrix.half_word(row, (half ^ HALF) + 2 * g);
+            if (slot < HALF) coefficients[i] = slot / 4 == q ? 1u << 8 * (slot & 3) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) expand(scratch, g & 1, coefficients[i], b[i]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            own[i] = product(inverse, b[i]);
+            other[i] = product(partner, b[i]) ^ kept[i];
+        }
         __syncwarp();
-        matrix.put_half(row, half + 2 * g, own);
-        matrix.put_half(row, (half ^ HALF) + 2 * g, pivot ? other : kept ^ other);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            matrix.put_half(4 * pair[i] + q, half + 2 * g, own[i]);
+            matrix.put_half(4 * pair[i] + q, (half ^ HALF) + 2 * g, other[i]);
+        }
     }
     __syncwarp();
 }
 
-// Pivot rows of half a panel, which the A operands of `update` are made of: for every 32 columns 16 bytes a lane, of its four rows in
-// four columns from 4 * g on.
-template <nc_u32 Warps, class Matrix>
-__device__ __forceinline__ void load_pivots(const Matrix &matrix, const Scratch &scratch, nc_u32 first, nc_u32 used, uint4 *pivots) {
+// Pivot rows of half a panel as `update` wants them: 32 columns are 32 lanes of 16 bytes, of four rows in four columns from 4 * g on.
+// `store` puts a lane's bytes at a place that counts 32 to 32 columns.
+template <class Matrix, class Store>
+__device__ __forceinline__ void load_pivots(const Matrix &matrix, const Scratch &scratch, nc_u32 first, nc_u32 used, Store store) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    for (nc_u32 column = threadIdx.x / 32 * 32; column < matrix.padded; column += 32 * Warps) {
+    for (nc_u32 column = threadIdx.x / 32 * 32; column < matrix.padded; column += 32 * WARPS) {
         if (column == first) continue;
         nc_u32 word[4], out[4];
 #pragma unroll
         for (int t = 0; t < 4; t++) word[t] = matrix.word(scratch.order[used + 4 * q + t], column + 4 * g);
         transpose(word[0], word[1], word[2], word[3], out);
-        pivots[column + lane] = make_uint4(out[0], out[1], out[2], out[3]);
+        store(column + lane, make_uint4(out[0], out[1], out[2], out[3]));
     }
 }
 
-// Four rows by 32 columns by 32 sources: 4 bytes, of row q from column 4 * g on. The first two of a word's bytes ... are shifted
-// together bit by bit, the others counted together and masked, which keeps two kinds of units busy.
-__device__ __forceinline__ nc_u32 product(uint4 a, uint4 c, const nc_u32 (&low)[4], const nc_u32 (&high)[4], uint4 powers) {
+// The A operands of a panel: for every 32 columns two times 32 lanes of 16 bytes, 8 of them from each half of the panel. Row g of the
+// first operand is column 4 * g, row g + 8 the next one; the second operand has the two behind these.
+__device__ __forceinline__ void store_pivots(uint4 *pivots, nc_u32 second, nc_u32 place, uint4 value) {
+    uint2 *out = reinterpret_cast<uint2 *>(pivots + (place & ~31u) * 2 + (place & 31)) + second;
+    out[0] = make_uint2(value.x, value.y);
+    out[64] = make_uint2(value.z, value.w);
+}
+
+// Four rows by 32 columns by 32 sources: counts of common bits, whose lowest bits are the product's, ...
+struct Counts {
+    nc_u32 d[4][4], e[4][4];
+};
+// ... begun with these operands, while those of the product before become 4 bytes, of row q from column 4 * g on. Two of a word's bytes
+// are counted side by side in a register and masked, the others shifted together bit by bit: that keeps two kinds of units busy, and
+// the tensor cores at the same time.
+__device__ __forceinline__ nc_u32 begin_and_finish(Counts &next, uint4 a, uint4 c, const nc_u32 (&low)[4], const nc_u32 (&high)[4], const Counts &last, uint4 powers) {
     nc_u32 even[4], second = 0, fourth = 0;
 #pragma unroll
     for (int s = 0; s < 4; s++) {
-        nc_u32 d[4], e[4];
-        multiply(d, a, low[s], high[s]);
-        multiply(e, c, low[s], high[s]);
-        even[s] = ((d[1] + e[1] * powers.x) & 0x00010001u) * powers.y + ((d[0] + e[0] * powers.x) & 0x00010001u);
-        second = __funnelshift_r(second, d[2], 1);
-        fourth = __funnelshift_r(fourth, e[2], 1);
-        second = __funnelshift_r(second, d[3], 1);
-        fourth = __funnelshift_r(fourth, e[3], 1);
+        multiply(next.d[s], a, low[s], high[s]);
+        multiply(next.e[s], c, low[s], high[s]);
+        even[s] = ((last.d[s][1] + last.e[s][1] * powers.x) & 0x00010001u) * powers.y + ((last.d[s][0] + last.e[s][0] * powers.x) & 0x00010001u);
+        second = __funnelshift_r(second, last.d[s][2], 1);
+        fourth = __funnelshift_r(fourth, last.e[s][2], 1);
+        second = __funnelshift_r(second, last.d[s][3], 1);
+        fourth = __funnelshift_r(fourth, last.e[s][3], 1);
     }
     return ((even[3] * powers.z + even[2]) * powers.w + (even[1] * powers.z + even[0])) ^ __byte_perm(second, fourth, 0x7030);
 }
 
 // All columns outside the panel: what was there, or nothing in pivot rows, plus factors times pivot rows. Two groups of four rows at
-// a time share the loads of the pivot rows, which come one step ahead.
-template <nc_u32 Warps, class Matrix>
+// a time share the loads of the pivot rows.
+template <class Matrix>
 __device__ __forceinline__ void update(const Matrix &matrix, const Scratch &scratch, nc_u32 first, nc_u32 groups, const uint4 *pivots) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
     const uint4 powers = scratch.powers;
     if (matrix.padded == PANEL) return;
-    for (nc_u32 group = threadIdx.x / 32; group < groups; group += 2 * Warps) {
-        const bool two = group + Warps < groups;
-        const nc_u32 other = two ? group + Warps : group;
+    for (nc_u32 group = threadIdx.x / 32; group < groups; group += 2 * WARPS) {
+        const bool two = group + WARPS < groups;
+        const nc_u32 other = two ? group + WARPS : group;
         nc_u32 low[4], high[4], other_low[4], other_high[4];
         expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + 4 * q), low);
         expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + HALF + 4 * q), high);
@@ -336,16 +395,22 @@ __device__ __forceinline__ void update(const Matrix &matrix, const Scratch &scra
         const nc_u32 keep = (nc_u32)(scratch.column_of[row] - first) < PANEL ? 0 : ~0u;
         const nc_u32 other_keep = (nc_u32)(scratch.column_of[other_row] - first) < PANEL ? 0 : ~0u;
         nc_u32 column = first + PANEL < matrix.padded ? first + PANEL : 0;
-        uint4 a = pivots[column + lane], c = pivots[matrix.padded + column + lane];
+        uint4 a = pivots[column * 2 + lane], c = pivots[column * 2 + 32 + lane];
+        Counts counts, other_counts;
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            multiply(counts.d[s], a, low[s], high[s]);
+            multiply(counts.e[s], c, low[s], high[s]);
+        }
         do {
-            const nc_u32 here = column + 4 * g, kept = matrix.word(row, here), other_kept = matrix.word(other_row, here);
+            const nc_u32 here = column + 4 * g, kept = matrix.word(row, here) & keep, other_kept = matrix.word(other_row, here) & other_keep;
+            const nc_u32 sum = begin_and_finish(other_counts, a, c, other_low, other_high, counts, powers);
             column = column + PANEL < matrix.padded ? column + PANEL : 0;
-            const uint4 next_a = pivots[column + lane], next_c = pivots[matrix.padded + column + lane];
-            const uint4 left = make_uint4(a.x, a.y, c.x, c.y), right = make_uint4(a.z, a.w, c.z, c.w);
-            matrix.put(row, here, (kept & keep) ^ product(left, right, low, high, powers));
-            if (two) matrix.put(other_row, here, (other_kept & other_keep) ^ product(left, right, other_low, other_high, powers));
-            a = next_a;
-            c = next_c;
+            a = pivots[column * 2 + lane];
+            c = pivots[column * 2 + 32 + lane];
+            matrix.put(row, here, kept ^ sum);
+            const nc_u32 other_sum = begin_and_finish(counts, a, c, low, high, other_counts, powers);
+            if (two) matrix.put(other_row, here, other_kept ^ other_sum);
         } while (column != first);
     }
 }
@@ -360,24 +425,24 @@ __device__ __forceinline__ bool factor(const Matrix &matrix, Scratch &scratch, n
     return done;
 }
 
-template <nc_u32 Warps, class Matrix>
+template <class Matrix>
 __device__ __forceinline__ bool eliminate(const Matrix &matrix, Scratch &scratch, uint4 *pivots) {
     const nc_u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0), groups = matrix.rows / 4;
     for (nc_u32 first = 0; first < matrix.padded; first += PANEL) {
 #pragma unroll 1
         for (nc_u32 half = first; half < first + PANEL; half += HALF) {
             __syncthreads();
-            if (warp == 0) factor(matrix, scratch, half, half);
+            if (warp == blockIdx.x / 4 % 4) factor(matrix, scratch, half, half);
             __syncthreads();
             if (scratch.singular) return false;
             make_partner(scratch);
             __syncthreads();
-            finish_half<Warps>(matrix, scratch, scratch.message, half, groups);
+            finish_half(matrix, scratch, scratch.message, half, groups);
         }
         for (nc_u32 i = 0; i < 2; i++)
-            load_pivots<Warps>(matrix, scratch, first, first + i * HALF, pivots + i * matrix.padded);
+            load_pivots(matrix, scratch, first, first + i * HALF, [&](nc_u32 place, uint4 value) { store_pivots(pivots, i, place, value); });
         __syncthreads();
-        update<Warps>(matrix, scratch, first, groups, pivots);
+        update(matrix, scratch, first, groups, pivots);
     }
     __syncthreads();
     return true;
@@ -386,7 +451,7 @@ __device__ __forceinline__ bool eliminate(const Matrix &matrix, Scratch &scratch
 __device__ __forceinline__ nc_u32 combinations(nc_u32 a, nc_u32 b) { return a << 8 | b << 16 | (a ^ b) << 24; }
 
 __device__ __forceinline__ void fill_tables(Scratch &scratch, const nc_tables *tables) {
-    for (nc_u32 i = threadIdx.x; i < 512; i += blockDim.x) {
+    for (nc_u32 i = threadIdx.x; i < 512; i += THREADS) {
         const nc_u64 bits = tables->bits[i & 255];
         nc_u32 word = 0;
         for (int s = 0; s < 4; s++) word |= (nc_u32)(bits >> (16 * s + 8 * (i >> 8)) & 255) << 8 * s;
@@ -408,7 +473,7 @@ __device__ __forceinline__ void fill_tables(Scratch &scratch, const nc_tables *t
 }
 
 __device__ __forceinline__ void start_order(Scratch &scratch, nc_u32 padded) {
-    for (nc_u32 i = threadIdx.x; i < padded; i += blockDim.x) {
+    for (nc_u32 i = threadIdx.x; i < padded; i += THREADS) {
         scratch.order[i] = (nc_u16)i;
         scratch.column_of[i] = 0xFFFF;
     }
@@ -440,7 +505,7 @@ __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;
 // Rows `begin` and following of the matrix into shared memory, what lies behind n as of the identity. Ends without a barrier.
 __device__ __forceinline__ void load_rows(const InShared &matrix, const nc_invert_task &task, nc_u32 begin) {
     const nc_u32 across = matrix.pitch / 16, whole = task.n / 16;
-    for (nc_u32 i = threadIdx.x; i < matrix.rows * across; i += blockDim.x) {
+    for (nc_u32 i = threadIdx.x; i < matrix.rows * across; i += THREADS) {
         const nc_u32 row = i / across, column = i % across;
         nc_u8 *to = matrix.base + row * matrix.pitch + 16 * column;
         if (begin + row < task.n && column < whole) copy_async(to, reinterpret_cast<const nc_u8 *>(task.matrix) + (nc_u64)(begin + row) * task.pitch + 16 * column);
@@ -449,7 +514,6 @@ __device__ __forceinline__ void load_rows(const InShared &matrix, const nc_inver
 }
 
 // The rows to where they belong: row `column_of[r]` of the inverse is row r here, its byte q is byte columns[q] here.
-template <nc_u32 Warps>
 __device__ __forceinline__ void store_rows(const InShared &matrix, const nc_invert_task &task, const nc_u16 *column_of, const nc_u16 *columns) {
     const nc_u32 stored = nc_row_pitch(task.n);
     for (nc_u32 column = 4 * (threadIdx.x & 31); column < stored; column += 128) {
@@ -457,7 +521,7 @@ __device__ __forceinline__ void store_rows(const InShared &matrix, const nc_inve
         const nc_u32 left = task.n > column ? task.n - column : 0, mask = left >= 4 ? ~0u : (1u << 8 * left) - 1;
         const nc_u32 c0 = left > 0 ? from.x & 0xFFFF : 0, c1 = left > 1 ? from.x >> 16 : 0, c2 = left > 2 ? from.y & 0xFFFF : 0, c3 = left > 3 ? from.y >> 16 : 0;
 #pragma unroll 4
-        for (nc_u32 row = threadIdx.x / 32; row < matrix.rows; row += Warps) {
+        for (nc_u32 row = threadIdx.x / 32; row < matrix.rows; row += WARPS) {
             const nc_u32 to = column_of[row];
             const nc_u8 *bytes = matrix.base + row * matrix.pitch;
             const nc_u32 word = bytes[c0] | bytes[c1] << 8 | bytes[c2] << 16 | (nc_u32)bytes[c3] << 24;
@@ -468,8 +532,8 @@ __device__ __forceinline__ void store_rows(const InShared &matrix, const nc_inve
 
 extern __shared__ uint4 memory[];
 
-template <nc_u32 Warps>
-__device__ __forceinline__ void invert_in_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
+extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 2)
+nc_invert_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
     Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
     for (nc_u32 t = blockIdx.x; t < count; t += gridDim.x) {
         const nc_invert_task task = tasks[t];
@@ -480,28 +544,18 @@ __device__ __forceinline__ void invert_in_shared(const nc_invert_task *tasks, nc
         if (t == blockIdx.x) fill_tables(scratch, tables);
         wait_copies();
         uint4 *pivots = reinterpret_cast<uint4 *>(matrix.base + padded * matrix.pitch);
-        const bool regular = eliminate<Warps>(matrix, scratch, pivots);
+        const bool regular = eliminate(matrix, scratch, pivots);
         if (threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;
-        if (regular) store_rows<Warps>(matrix, task, scratch.column_of, scratch.column_of);
+        if (regular) store_rows(matrix, task, scratch.column_of, scratch.column_of);
         __syncthreads();
     }
-}
-
-extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 1)
-nc_invert_shared(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
-    invert_in_shared<NC_INVERT_THREADS / 32>(tasks, count, tables);
-}
-
-extern "C" __global__ void __launch_bounds__(NC_INVERT_BATCH_THREADS, 3)
-nc_invert_batch(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
-    invert_in_shared<NC_INVERT_BATCH_THREADS / 32>(tasks, count, tables);
 }
 
 // The rows and columns of the matrix into their places, in global memory: first within the rows, then stripes of columns.
 __device__ __forceinline__ void arrange(const InGlobal &matrix, const Scratch &scratch, nc_u8 *space) {
     const nc_u32 lane = threadIdx.x & 31, stored = nc_row_pitch(matrix.n);
     nc_u8 *buffer = space + threadIdx.x / 32 * 1024;
-    for (nc_u32 row = threadIdx.x / 32; row < matrix.n; row += NC_INVERT_THREADS / 32) {
+    for (nc_u32 row = threadIdx.x / 32; row < matrix.n; row += WARPS) {
         for (nc_u32 column = 16 * lane; column < stored; column += 512) *reinterpret_cast<uint4 *>(buffer + column) = matrix.words(row, column);
         __syncwarp();
         for (nc_u32 column = 4 * lane; column < stored; column += 128) {
@@ -516,10 +570,10 @@ __device__ __forceinline__ void arrange(const InGlobal &matrix, const Scratch &s
     for (nc_u32 column = 0; column < stored; column += NC_INVERT_STRIPE) {
         const nc_u32 across = (stored - column < NC_INVERT_STRIPE ? stored - column : NC_INVERT_STRIPE) / 16;
         __syncthreads();
-        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += blockDim.x)
+        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += THREADS)
             *reinterpret_cast<uint4 *>(space + 16 * i) = matrix.words(scratch.order[i / across], column + i % across * 16);
         __syncthreads();
-        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += blockDim.x)
+        for (nc_u32 i = threadIdx.x; i < matrix.n * across; i += THREADS)
             *reinterpret_cast<uint4 *>(matrix.base + (nc_u64)(i / across) * matrix.pitch + column + i % across * 16) = *reinterpret_cast<const uint4 *>(space + 16 * i);
     }
 }
@@ -529,16 +583,16 @@ __device__ __noinline__ bool invert_in_place(const nc_invert_task &task, Scratch
     const nc_u32 padded = (task.n + PANEL - 1) / PANEL * PANEL, stored = nc_row_pitch(task.n);
     const InGlobal matrix = {reinterpret_cast<nc_u8 *>(task.inverse), task.pitch, task.n, padded, padded};
     start_order(scratch, padded);
-    for (nc_u32 i = threadIdx.x; i < task.n * (stored / 16); i += blockDim.x) {
+    for (nc_u32 i = threadIdx.x; i < task.n * (stored / 16); i += THREADS) {
         const nc_u32 row = i / (stored / 16), column = i % (stored / 16) * 16;
         *reinterpret_cast<uint4 *>(matrix.base + (nc_u64)row * matrix.pitch + column) = given(task, row, column);
     }
-    const bool regular = eliminate<NC_INVERT_THREADS / 32>(matrix, scratch, reinterpret_cast<uint4 *>(space));
+    const bool regular = eliminate(matrix, scratch, reinterpret_cast<uint4 *>(space));
     if (regular) arrange(matrix, scratch, space);
     return regular;
 }
 
-extern "C" __global__ void __launch_bounds__(NC_INVERT_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(NC_INVERT_GLOBAL_THREADS, 1)
 nc_invert_global(const nc_invert_task *tasks, nc_u32 count, const nc_tables *tables) {
     Scratch &scratch = *reinterpret_cast<Scratch *>(memory);
     fill_tables(scratch, tables);
@@ -608,11 +662,11 @@ nc_invert_cluster(const nc_invert_task *tasks, nc_u32 count, const nc_tables *ta
                     if (threadIdx.x < HALF) scratch.message.pivots[threadIdx.x] = (nc_u16)(begin + scratch.order[used + threadIdx.x]);
                     if (threadIdx.x == 0) scratch.message.found = done;
                     __syncthreads();
-                    for (nc_u32 i = threadIdx.x; i < blocks * (sizeof(Message) / 4); i += blockDim.x) {
+                    for (nc_u32 i = threadIdx.x; i < blocks * (sizeof(Message) / 4); i += THREADS) {
                         const nc_u32 word = i % (sizeof(Message) / 4);
                         store_remote(in_block(reinterpret_cast<const nc_u32 *>(&shared.messages[sent & 1]) + word, i / (sizeof(Message) / 4)), reinterpret_cast<const nc_u32 *>(&scratch.message)[word]);
                     }
-                    if (done) load_pivots<NC_INVERT_THREADS / 32>(matrix, scratch, first, used, sent_pivots);
+                    if (done) load_pivots(matrix, scratch, first, used, [&](nc_u32 place, uint4 value) { sent_pivots[place] = value; });
                 }
                 cluster_sync();
                 const Message &message = shared.messages[sent++ & 1];
@@ -620,8 +674,14 @@ nc_invert_cluster(const nc_invert_task *tasks, nc_u32 count, const nc_tables *ta
                 if (!found) continue;
                 if (threadIdx.x < HALF) shared.column_of_row[message.pivots[threadIdx.x]] = (nc_u16)(half + threadIdx.x);
                 if (threadIdx.x == 0) shared.unused[leader] -= HALF;
-                for (nc_u32 i = threadIdx.x; i < padded; i += NC_INVERT_THREADS) copy_async(pivots + second * padded + i, sent_pivots + i);
-                finish_half<NC_INVERT_THREADS / 32>(matrix, scratch, message, half, rows / 4);
+                uint4 received[1024 / NC_INVERT_THREADS];
+#pragma unroll
+                for (nc_u32 i = 0; i < 1024 / NC_INVERT_THREADS; i++)
+                    if (threadIdx.x + i * NC_INVERT_THREADS < padded) received[i] = __ldcg(sent_pivots + threadIdx.x + i * NC_INVERT_THREADS);
+                finish_half(matrix, scratch, message, half, rows / 4);
+#pragma unroll
+                for (nc_u32 i = 0; i < 1024 / NC_INVERT_THREADS; i++)
+                    if (threadIdx.x + i * NC_INVERT_THREADS < padded) store_pivots(pivots, second, threadIdx.x + i * NC_INVERT_THREADS, received[i]);
             }
             regular = found;
             if (!found) {
@@ -630,12 +690,11 @@ nc_invert_cluster(const nc_invert_task *tasks, nc_u32 count, const nc_tables *ta
                 alone = left < padded - half;
             }
             if (!found || !second) continue;
-            wait_copies();
             __syncthreads();
-            update<NC_INVERT_THREADS / 32>(matrix, scratch, first, rows / 4, pivots);
+            update(matrix, scratch, first, rows / 4, pivots);
         }
         cluster_sync();
-        if (regular && !alone) store_rows<NC_INVERT_THREADS / 32>(matrix, task, scratch.column_of, shared.column_of_row);
+        if (regular && !alone) store_rows(matrix, task, scratch.column_of, shared.column_of_row);
         cluster_sync();
         if (alone && rank == 0) regular = invert_in_place(task, scratch, reinterpret_cast<nc_u8 *>(memory) + NC_INVERT_CLUSTER_FIXED_BYTES);
         if (rank == 0 && threadIdx.x == 0) *reinterpret_cast<nc_u32 *>(task.status) = regular;

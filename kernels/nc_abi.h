@@ -144,9 +144,9 @@ typedef struct nc_tables {
 // prmt.cu. A unit is 16 rows x 512 bytes, and belongs to a warp.
 #define NC_PRMT_UNIT_ROWS 16
 #define NC_PRMT_UNIT_BYTES 512
-#define NC_PRMT_THREADS 128
-#define NC_PRMT_SHARED 0
-#define NC_PRMT_BLOCKS_PER_SM 4
+#define NC_PRMT_THREADS 512
+#define NC_PRMT_SHARED 111632
+#define NC_PRMT_BLOCKS_PER_SM 1
 #define NC_PRMT_ROW_FORM NC_ROW_BYTES
 // The form `selectors`: ceil(n / 3) * ceil(k / NC_SELECTORS_BYTES) * NC_SELECTORS_SIZE bytes.
 #define NC_SELECTORS_BYTES 512
@@ -196,8 +196,8 @@ typedef struct nc_tables {
 
 // Inversion (invert.cu). One thread block a matrix; a grid of fewer blocks than matrices takes them in turns. Rows of matrix and
 // inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte, as NC_ROW_BYTES asks.
-#define NC_INVERT_THREADS 512
-#define NC_INVERT_BATCH_THREADS 256      // of nc_invert_batch, which is nc_invert_shared for many matrices: three blocks a SM
+#define NC_INVERT_THREADS 256            // of nc_invert_shared, two blocks a SM, and nc_invert_cluster
+#define NC_INVERT_GLOBAL_THREADS 512
 #define NC_INVERT_FIXED_BYTES 13824      // dynamic shared memory beside the matrix
 #define NC_INVERT_PITCH(n) ((((n) + 31) / 32 | 1) * 32)                                   // of a row in shared memory: an odd number of 32 bytes
 #define NC_INVERT_SHARED_BYTES(n) (NC_INVERT_FIXED_BYTES + ((n) + 31) / 32 * 32 * (NC_INVERT_PITCH(n) + 32)) // of nc_invert_shared, for its largest n
@@ -210,6 +210,7 @@ typedef struct nc_tables {
 #define NC_INVERT_CLUSTER_BYTES(n, blocks) (NC_INVERT_CLUSTER_FIXED_BYTES \
     + (NC_INVERT_CLUSTER_MATRIX(n, blocks) > 1024 * NC_INVERT_STRIPE ? NC_INVERT_CLUSTER_MATRIX(n, blocks) : 1024 * NC_INVERT_STRIPE))
 
+#define NC_INVERT_STEPS_THREADS 512
 // Inversion one pivot a step (invert_steps.cu), for comparison: the pivot sought by one thread, by one warp's votes or by everyone's
 // atomic minimum; the matrix in shared memory or, with `global`, where the inverse will be.
 #define NC_INVERT_STEPS_FIXED_BYTES 24576 // dynamic shared memory of the global ones

@@ -9,6 +9,7 @@ const nc_u32 WORDS = UNIT_BYTES / 128; // of four positions, a lane
 struct Shared {
     uint4 low[256];                // products of c with 0 to 7, then with 0, 8, ... 56
     nc_u32 high[256];              // with 0, 64, 128, 192
+    nc_u32 next;                   // unit of this block
     uint4 tables[WARPS][2][ROWS][5]; // four used
     uint4 selectors[WARPS][2][WORDS][32];
 };
@@ -19,6 +20,8 @@ __device__ __forceinline__ nc_u32 choose(nc_u32 low, nc_u32 high, nc_u32 selecto
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selectors));
     return bytes;
 }
+
+static_assert(sizeof(Shared) == NC_PRMT_SHARED, "the host reserves what the kernel lays out");
 
 // Four bits each of four bytes, to 16 bits.
 __device__ __forceinline__ nc_u32 pack(nc_u32 x) {
@@ -46,7 +49,8 @@ __device__ __forceinline__ void fetch(uint4 *to, const uint4 *from) {
 
 extern "C" __global__ void __launch_bounds__(NC_PRMT_THREADS, NC_PRMT_BLOCKS_PER_SM)
 nc_prmt(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
-    __shared__ Shared shared;
+    extern __shared__ uint4 nc_shared[];
+    Shared &shared = *reinterpret_cast<Shared *>(nc_shared);
     const nc_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (nc_u32 c = threadIdx.x; c < 256; c += NC_PRMT_THREADS) {
         const nc_u32 *products = reinterpret_cast<const nc_u32 *>(tables->product + (c << 8));
@@ -60,12 +64,17 @@ nc_prmt(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
         shared.low[c] = make_uint4(products[0], products[1], words[0], words[1]);
         shared.high[c] = words[2];
     }
+    const nc_u32 share = (launch.units + gridDim.x - 1) / gridDim.x, end = min((blockIdx.x + 1) * share, launch.units);
+    if (threadIdx.x == 0) shared.next = blockIdx.x * share;
     __syncthreads();
 
     const nc_task *tasks = nc_tasks(launch);
     uint4(&table)[2][ROWS][5] = shared.tables[warp];
     uint4(&staged)[2][WORDS][32] = shared.selectors[warp];
-    for (nc_u32 unit = blockIdx.x * WARPS + warp; unit < launch.units; unit += gridDim.x * WARPS) {
+    for (;;) {
+        nc_u32 unit = lane ? 0 : atomicAdd(&shared.next, 1);
+        unit = __shfl_sync(0xFFFFFFFFu, unit, 0);
+        if (unit >= end) break;
         const nc_task &task = tasks[nc_task_of_unit(tasks, launch.count, unit)];
         const nc_u32 local = unit - task.first_unit, wide = (task.k + UNIT_BYTES - 1) / UNIT_BYTES;
         const nc_u32 group = local / wide, column = local - group * wide, first_row = group * ROWS;

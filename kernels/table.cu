@@ -1,28 +1,61 @@
-// `table`: log-domain encoding, register-blocked. (Head page follows with the tuned version.)
+// `nc_table`: encoding in the log domain, register-blocked. The default kernel.
+//
+// Idea. A product of two bytes is one look-up of the exponential of the sum of their logarithms. Sources lie in device memory as
+// logarithms (form `logs`), coefficients as 16-bit offsets (row form NC_ROW_LOGS16), and nothing else is ever multiplied: one
+// look-up in shared memory a product, which makes the look-ups, 32 lanes a clock and SM, the limit. The work of this file is to
+// leave that pipe nothing else to do.
+//
+// Table. Line i holds exp(i) for i = 0 to 510, once for each lane, in the lowest byte of the lane's own word: 511 lines of 128
+// bytes, no bank conflict ever, loads of one byte, which cost what loads of a word cost. The three upper bytes of every word are
+// zero, and that is where zeros go: the logarithm of zero is 255, a line like any other, plus *one byte*. So
+//     address = 128 * (log a + log b) + (a is zero) + (b is zero) + 4 * lane
+// is right for all operands without a branch or a select, in 64 KB where a table with a region for zeros takes 128 KB (or 96 KB
+// and a branch), and one kernel serves every card: those with 99 KB of shared memory too.
+//
+// Blocking. A warp makes a unit: 8 rows x 512 bytes. A lane has 16 bytes of each row, as 4 words 128 bytes apart, and takes 4
+// source rows (a quad) at a time: 512 products. For each of them
+//     1     look-up
+//     1     sum: of a coefficient in the upper half of a word by LEA.HI, in the lower half by a dot product with (1, 0); neither
+//           needs to be unpacked first
+//     0.69  to merge: the products of three source rows are XORed by one LOP3 a byte, then four bytes become a word by three
+//           IMADs, as do the bytes of the fourth source row, and one LOP3 takes both words into the sum
+//     0.38  to unpack the source: a dot product each for 128 * log + 4 * lane and for the zero's byte, four for the zeros of a word
+// which is 3.2 of 4 issue slots a look-up's clock, ALU and FMA pipes half used each.
+//
+// Pipeline. Warps do not wait for each other. Coefficients of 8 quads are copied to shared memory ahead (cp.async, two stages a
+// warp); the words of the next quad are loaded as soon as those of this one are unpacked, also across the border to the next unit.
+// (Without the __syncwarp in the loop ptxas moves those loads to the loop's end, where everyone waits for them.)
+//
+// Units and CTAs. A CTA takes an equal, contiguous share of the units, so that its warps read the same columns at about the same
+// time and share them in L1. Twelve units at a time are one a warp; the last few are each cut by source rows among a team of
+// warps, and so is the only unit of a CTA in a small launch. Units that do not divide among the CTAs are cut into fine units of
+// 2 rows if that is shorter. Partial sums are joined in the place of the table, which nobody needs any more by then.
+//
+// Launch: NC_TABLE_THREADS threads, NC_TABLE_SHARED bytes of dynamic shared memory (more than 48 KB), one CTA an SM. Units of a
+// task: ceil(rows / 8) * ceil(k / 512). 167 registers, no spills.
+//
+// Limit. 132 SMs * 32 * 1.98 GHz / n: 65.3 GB/s at n = 128. Of the pipe's slots the look-ups get 95.5 %: 1.6 % go to coefficients
+// (a broadcast of 16 bytes takes two), 3.1 % to the source (4 bytes a lane and slot). The loop reaches 97 % of what that leaves.
+//
+// Tried and dropped, at n = 128, k = 4096, one generation of 8192 rows (58.7 to 59.0 GB/s now): one accumulator a byte, 8 warps of
+// 252 registers 47.8; two bytes a word, 12 warps 58.2, but 56.4 over 64 generations, source loads being exposed; 16 rows x 8 bytes
+// a lane 57.2 (and half of it lost on tasks of 8 rows); 16 warps of 128 registers 57.1; 8 rows x 8 bytes 56.0; 16 x 16 with a loop
+// of 3,100 instructions 51.0, of 1,560 56.8. Coefficients in uniform registers would save the sums (LDS takes a register plus a
+// uniform one), but ptxas keeps no loaded value in a uniform register. Sources as 16-bit offsets save 0.25 instructions a product
+// and cost 3 % of the slots and twice the memory.
 #include "nc_common.cuh"
 
 namespace {
 
-constexpr nc_u32 LINE = 128;                                  // one word a lane
-constexpr nc_u32 TABLE = 511 * LINE;                          // sums of two logarithms of 0 to 255
-constexpr nc_u32 CHUNK = 32;                                  // source rows whose coefficients are staged at once
-#ifndef T_PACK
-#define T_PACK 2
-#endif
-constexpr nc_u32 WARPS = NC_TABLE_THREADS / 32;
+constexpr nc_u32 THREADS = NC_TABLE_THREADS, WARPS = THREADS / 32;
 constexpr nc_u32 ROWS = NC_TABLE_ROWS;
-constexpr nc_u32 LANE = NC_TABLE_BYTES / 32, WORDS = LANE / 4; // of a lane and row
-constexpr nc_u32 PACK = T_PACK;
-constexpr nc_u32 STAGE = CHUNK * NC_TABLE_ROWS * 2;           // bytes of a chunk of coefficients
+constexpr nc_u32 FINE = 2;                     // rows of a fine unit
+constexpr nc_u32 WORDS = NC_TABLE_BYTES / 128; // of a lane and row
+constexpr nc_u32 LINES = 511, TABLE = LINES * 128;
+constexpr nc_u32 CHUNK = 8;                    // quads whose coefficients are staged at once
+constexpr nc_u32 STAGE = CHUNK * ROWS * 8;
 static_assert(TABLE + WARPS * 2 * STAGE <= NC_TABLE_SHARED, "shared memory");
-struct words_t { nc_u32 w[WORDS]; };
-__device__ __forceinline__ words_t load(const nc_u8 *at) {
-    words_t v;
-    if constexpr (WORDS == 4) { const uint4 x = __ldg(reinterpret_cast<const uint4 *>(at)); v.w[0] = x.x; v.w[1] = x.y; v.w[2] = x.z; v.w[3] = x.w; }
-    else if constexpr (WORDS == 2) { const uint2 x = __ldg(reinterpret_cast<const uint2 *>(at)); v.w[0] = x.x; v.w[1] = x.y; }
-    else v.w[0] = __ldg(reinterpret_cast<const nc_u32 *>(at));
-    return v;
-}
+static_assert(WARPS * (ROWS + FINE) * WORDS * 128 <= TABLE, "partial sums take the table's place");
 
 extern __shared__ __align__(128) nc_u8 shared[];
 
@@ -32,16 +65,17 @@ __device__ __forceinline__ nc_u32 lookup(nc_u32 address) {
     return value;
 }
 
-__device__ __forceinline__ void copy4(nc_u32 to, const nc_u8 *from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+// Takes the lower half and adds it, in one instruction.
+__device__ __forceinline__ nc_u32 add_low(nc_u32 pair, nc_u32 offset) {
+    nc_u32 sum;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(pair), "r"(1), "r"(offset));
+    return sum;
 }
 
-__device__ __forceinline__ void fill_table(const nc_tables *tables) {
-    for (nc_u32 i = threadIdx.x; i < TABLE / 16; i += NC_TABLE_THREADS) {
-        const nc_u32 value = i / 8 < 510 ? tables->exp[i / 8] : 0;
-        reinterpret_cast<uint4 *>(shared)[i] = make_uint4(value, value, value, value);
-    }
-    __syncthreads();
+__device__ __forceinline__ nc_u32 load(const nc_u8 *at) {
+    nc_u32 value;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
 }
 
 // Offsets of four logarithms into the table.
@@ -51,156 +85,238 @@ __device__ __forceinline__ void unpack(nc_u32 word, nc_u32 lane_base, nc_u32 (&o
     for (nc_u32 j = 0; j < 4; j++) offsets[j] = __dp4a(zero, 1u << 8 * j, __dp4a(word, 128u << 8 * j, lane_base));
 }
 
-// Where a unit lies in its task.
-struct Place {
-    nc_u32 row;    // first of it
-    nc_u32 column; // first byte of this lane
+__device__ __forceinline__ nc_u32 packed(const nc_u32 (&bytes)[4]) { return ((bytes[3] * 256 + bytes[2]) * 256 + bytes[1]) * 256 + bytes[0]; }
+
+// Part of a unit: some quads of its source rows.
+struct Work {
+    const nc_u8 *source;       // row 0, this lane's first word
+    const nc_u8 *coefficients; // of the row that this lane stages
+    const nc_task *task;
+    nc_u32 n, k, begin, end, row, column;
 };
 
-__device__ __forceinline__ Place place_of(const nc_task &task, nc_u32 local) {
-    const nc_u32 groups = (task.rows + ROWS - 1) / ROWS;
-    return {local % groups * ROWS, local / groups * NC_TABLE_BYTES + threadIdx.x % 32 * LANE};
+// Units that a CTA's warps make at once, all of so many rows each.
+struct Round { nc_u32 first, count, rows; };
+// What a lane has of four source rows.
+struct Quad { nc_u32 words[4][WORDS]; };
+
+// The task of a unit, found by a whole warp.
+__device__ __forceinline__ nc_u32 task_of_unit(const nc_task *tasks, nc_u32 count, nc_u32 unit) {
+    const nc_u32 lane = threadIdx.x % 32;
+    nc_u32 low = 0;
+    while (count > 1) {
+        const nc_u32 step = (count + 31) / 32, at = lane * step;
+        const nc_u32 found = __popc(__ballot_sync(~0u, at < count && tasks[low + at].first_unit <= unit)) - 1;
+        low += found * step;
+        count = count - found * step < step ? count - found * step : step;
+    }
+    return low;
 }
 
-typedef nc_u32 Sums[ROWS][LANE / PACK];
+// This warp's part of a round: its team's share of the source rows of one unit.
+__device__ __forceinline__ bool open(Work &work, const nc_launch &launch, Round round) {
+    const nc_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = WARPS / round.count, member = warp % team;
+    work.begin = work.end = 0;
+    if (warp / team >= round.count) return false;
+    const nc_u32 split = ROWS / round.rows, index = round.first + warp / team, unit = index / split;
+    const nc_task *tasks = nc_tasks(launch);
+    const nc_task &task = tasks[task_of_unit(tasks, launch.count, unit)];
+    const nc_u32 groups = (task.rows + ROWS - 1) / ROWS, local = unit - task.first_unit;
+    work.task = &task, work.n = task.n, work.k = task.k;
+    work.row = local % groups * ROWS + index % split * round.rows;
+    work.column = local / groups * NC_TABLE_BYTES + lane * 4;
+    if (work.row >= task.rows) return false;
+    const nc_u32 row = work.row + lane % round.rows, quads = (task.n + 3) / 4;
+    work.source = reinterpret_cast<const nc_u8 *>(task.source) + work.column;
+    work.coefficients = reinterpret_cast<const nc_u8 *>(task.coefficients) + (nc_u64)(row < task.rows ? row : task.rows - 1) * nc_row_pitch(task.n) * 2;
+    work.begin = quads * member / team, work.end = quads * (member + 1) / team;
+    return true;
+}
 
-__device__ __forceinline__ void accumulate(const nc_task &task, Place place, nc_u32 begin, nc_u32 end, nc_u32 table_base, nc_u32 stage_base, Sums &sums) {
+// Copies the coefficients of the chunk that starts with quad `first`.
+__device__ __forceinline__ void stage(const Work &work, nc_u32 first, nc_u32 rows, nc_u32 to) {
     const nc_u32 lane = threadIdx.x % 32;
-    const nc_u32 n = task.n, k = task.k, rows = task.rows;
-    const nc_u32 lane_base = table_base + lane * 4;
+    for (nc_u32 i = lane; i < CHUNK * rows; i += 32) {
+        const nc_u32 at = first + i / rows;
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + i * 8), "l"(work.coefficients + (at < work.end ? at : work.begin) * 8) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
-    const nc_u8 *source = reinterpret_cast<const nc_u8 *>(task.source) + (place.column < k ? place.column : 0);
-    const nc_u32 staged_row = place.row + lane % ROWS < rows ? place.row + lane % ROWS : rows - 1;
-    const nc_u8 *coefficients = reinterpret_cast<const nc_u8 *>(task.coefficients) + (nc_u64)staged_row * nc_row_pitch(n) * 2;
-
-    auto stage = [&](nc_u32 first) {
+__device__ __forceinline__ void fetch(const Work &work, nc_u32 quad, Quad &into) {
 #pragma unroll
-        for (nc_u32 i = 0; i < CHUNK / 2 * ROWS / 32; i++) {
-            const nc_u32 pair = i * (32 / ROWS) + lane / ROWS, at = first + pair;
-            copy4(stage_base + (first - begin) / (CHUNK / 2) % 2 * STAGE + (pair * ROWS + lane % ROWS) * 4, coefficients + (at < end ? at : 0) * 4, at < end);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-
+    for (nc_u32 i = 0; i < 4; i++) {
+        const nc_u8 *at = work.source + (nc_u64)(4 * quad + i < work.n ? 4 * quad + i : work.n - 1) * work.k;
 #pragma unroll
-    for (nc_u32 r = 0; r < ROWS; r++)
-#pragma unroll
-        for (nc_u32 j = 0; j < LANE / PACK; j++) sums[r][j] = 0;
-
-    auto row = [&](nc_u32 i) { return load(source + (nc_u64)(i < n ? i : n - 1) * k); };
-    auto multiply = [&](const uint4 *staged, const words_t &now0, const words_t &now1) {
-        nc_u32 low[ROWS], high[ROWS];
-#pragma unroll
-        for (nc_u32 r = 0; r < ROWS; r += 4) {
-            const uint4 four = staged[r / 4];
-            const nc_u32 pair[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (nc_u32 q = 0; q < 4; q++) low[r + q] = pair[q] & 0xFFFF, high[r + q] = pair[q] >> 16;
-        }
-#pragma unroll
-        for (nc_u32 w = 0; w < WORDS; w++) {
-            nc_u32 offsets0[4], offsets1[4];
-            unpack(now0.w[w], lane_base, offsets0);
-            unpack(now1.w[w], lane_base, offsets1);
-#pragma unroll
-            for (nc_u32 r = 0; r < ROWS; r++) {
-                nc_u32 t0[4], t1[4];
-#pragma unroll
-                for (nc_u32 j = 0; j < 4; j++) t0[j] = lookup(offsets0[j] + low[r]), t1[j] = lookup(offsets1[j] + high[r]);
-#pragma unroll
-                for (nc_u32 j = 0; j < 4; j += PACK) {
-                    nc_u32 &sum = sums[r][(4 * w + j) / PACK];
-                    if constexpr (PACK == 1) sum ^= t0[j] ^ t1[j];
-                    if constexpr (PACK == 2) sum ^= (t0[j + 1] * 256 + t0[j]) ^ (t1[j + 1] * 256 + t1[j]);
-                    if constexpr (PACK == 4) sum ^= (((t0[3] * 256 + t0[2]) * 256 + t0[1]) * 256 + t0[0]) ^ (((t1[3] * 256 + t1[2]) * 256 + t1[1]) * 256 + t1[0]);
-                }
-            }
-        }
-    };
-
-    if (begin == end) return;
-    __syncwarp();
-    stage(begin);
-    words_t a0 = row(2 * begin), a1 = row(2 * begin + 1);
-    for (nc_u32 first = begin, which = 0; first < end; first += CHUNK / 2, which ^= 1) {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-        __syncwarp();
-        if (first + CHUNK / 2 < end) stage(first + CHUNK / 2);
-        const nc_u32 count = end - first < CHUNK / 2 ? end - first : CHUNK / 2;
-        const uint4 *staged = reinterpret_cast<const uint4 *>(shared + (stage_base - table_base) + which * STAGE);
-#pragma unroll 1
-        for (nc_u32 p = 0; p < count; p += 2) {
-            const words_t b0 = row(2 * (first + p) + 2), b1 = row(2 * (first + p) + 3);
-            multiply(staged, a0, a1);
-            a0 = row(2 * (first + p) + 4), a1 = row(2 * (first + p) + 5);
-            multiply(staged + ROWS / 4, b0, b1);
-            staged += ROWS / 2;
-        }
+        for (nc_u32 w = 0; w < WORDS; w++) if (work.column + w * 128 < work.k) into.words[i][w] = load(at + w * 128);
     }
 }
 
-__device__ __forceinline__ void store(nc_u8 *at, words_t out) {
-    if constexpr (WORDS == 4) *reinterpret_cast<uint4 *>(at) = make_uint4(out.w[0], out.w[1], out.w[2], out.w[3]);
-    else if constexpr (WORDS == 2) *reinterpret_cast<uint2 *>(at) = make_uint2(out.w[0], out.w[1]);
-    else *reinterpret_cast<nc_u32 *>(at) = out.w[0];
+// What a warp carries from one round to the next.
+struct Pipeline {
+    Work work;
+    Quad quad;
+    nc_u32 stages, which; // stages of coefficients, and which of them holds the next chunk
+    bool there;
+    __device__ __forceinline__ nc_u32 here() const { return stages + which * STAGE; }
+    __device__ __forceinline__ nc_u32 other() const { return stages + (which ^ 1) * STAGE; }
+};
+
+// Sums of the pipeline's work; leaves the pipeline with its part of the next round under way.
+template <nc_u32 R>
+__device__ __forceinline__ void sweep(Pipeline &p, const nc_launch &launch, nc_u32 lane_base, Round next_round, nc_u32 (&sums)[R][WORDS]) {
+#pragma unroll
+    for (nc_u32 r = 0; r < R; r++)
+#pragma unroll
+        for (nc_u32 w = 0; w < WORDS; w++) sums[r][w] = 0;
+
+    Work &work = p.work, next = p.work;
+    bool next_there = false;
+    if (work.begin == work.end && next_round.count) {
+        next_there = open(next, launch, next_round);
+        if (next_there) stage(next, next.begin, next_round.rows, p.here()), fetch(next, next.begin, p.quad);
+    }
+    for (nc_u32 begin = work.begin; begin < work.end; begin += CHUNK, p.which ^= 1) {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+        if (begin + CHUNK < work.end) stage(work, begin + CHUNK, R, p.other());
+        else if (next_round.count) {
+            next_there = open(next, launch, next_round);
+            if (next_there) stage(next, next.begin, next_round.rows, p.other()); else next = work;
+        }
+        const nc_u32 end = work.end - begin < CHUNK ? work.end : begin + CHUNK;
+        nc_u32 staged = p.here();
+#pragma unroll 1
+        for (nc_u32 q = begin; q < end; q++, staged += R * 8) {
+            nc_u32 pairs[R][2];
+#pragma unroll
+            for (nc_u32 r = 0; r < R; r += 2)
+                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(pairs[r][0]), "=r"(pairs[r][1]), "=r"(pairs[r + 1][0]), "=r"(pairs[r + 1][1]) : "r"(staged + r * 8) : "memory");
+            const bool more = q + 1 < work.end;
+            const nc_u8 *from = more ? work.source : next.source;
+            const nc_u32 row = 4 * (more ? q + 1 : next.begin), rows = more ? work.n : next.n, k = more ? work.k : next.k, column = more ? work.column : next.column;
+            const nc_u8 *at[4];
+#pragma unroll
+            for (nc_u32 i = 0; i < 4; i++) at[i] = from + (nc_u64)(row + i < rows ? row + i : rows - 1) * k;
+#pragma unroll
+            for (nc_u32 w = 0; w < WORDS; w++) {
+                nc_u32 offsets[4][4];
+#pragma unroll
+                for (nc_u32 i = 0; i < 4; i++) unpack(p.quad.words[i][w], lane_base, offsets[i]);
+#pragma unroll
+                for (nc_u32 i = 0; i < 4; i++) if (column + w * 128 < k) p.quad.words[i][w] = load(at[i] + w * 128);
+#pragma unroll
+                for (nc_u32 r = 0; r < R; r++) {
+                    if (w == WORDS - 1 && r == R / 4) __syncwarp(); // keeps the loads above here
+                    nc_u32 three[4], fourth[4];
+#pragma unroll
+                    for (nc_u32 j = 0; j < 4; j++) {
+                        three[j] = lookup(add_low(pairs[r][0], offsets[0][j])) ^ lookup(offsets[1][j] + (pairs[r][0] >> 16)) ^ lookup(add_low(pairs[r][1], offsets[2][j]));
+                        fourth[j] = lookup(offsets[3][j] + (pairs[r][1] >> 16));
+                    }
+                    sums[r][w] ^= packed(three) ^ packed(fourth);
+                }
+            }
+        }
+    }
+    work = next, p.there = next_there;
+    if (!next_there) work.begin = work.end = 0;
 }
 
-__device__ __forceinline__ words_t bytes_of(const nc_u32 (&sums)[LANE / PACK]) {
-        words_t out;
+template <nc_u32 R>
+__device__ __forceinline__ void put_part(const nc_u32 (&sums)[R][WORDS], nc_u32 *parts) {
+    nc_u32 *mine = parts + threadIdx.x / 32 * R * WORDS * 32 + threadIdx.x % 32;
 #pragma unroll
-        for (nc_u32 w = 0; w < WORDS; w++) {
-            if constexpr (PACK == 1) out.w[w] = __byte_perm(__byte_perm(sums[4 * w], sums[4 * w + 1], 0x0040), __byte_perm(sums[4 * w + 2], sums[4 * w + 3], 0x0040), 0x5410);
-            if constexpr (PACK == 2) out.w[w] = __byte_perm(sums[2 * w], sums[2 * w + 1], 0x5410);
-            if constexpr (PACK == 4) out.w[w] = sums[w];
-        }
-    return out;
+    for (nc_u32 i = 0; i < R * WORDS; i++) mine[i * 32] = sums[i / WORDS][i % WORDS];
+}
+
+template <nc_u32 R>
+__device__ __forceinline__ void join_parts(const Work &work, nc_u32 team, const nc_u32 *parts) {
+    const nc_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, member = warp % team;
+    const nc_u32 rows = work.task->rows, k = work.k, pitch = work.task->out_pitch;
+    nc_u8 *out = reinterpret_cast<nc_u8 *>(work.task->out) + (nc_u64)work.row * pitch + work.column;
+    parts += (warp - member) * R * WORDS * 32 + lane;
+    for (nc_u32 i = member; i < R * WORDS; i += team) {
+        if (work.row + i / WORDS >= rows || work.column + i % WORDS * 128 >= k) continue;
+        nc_u32 sum = 0;
+#pragma unroll 4
+        for (nc_u32 m = 0; m < team; m++) sum ^= parts[(m * R * WORDS + i) * 32];
+        *reinterpret_cast<nc_u32 *>(out + (nc_u64)(i / WORDS) * pitch + i % WORDS * 128) = sum;
+    }
 }
 
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(NC_TABLE_THREADS, 1) nc_table(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
-    const nc_u32 base = (nc_u32)__cvta_generic_to_shared(shared), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    fill_table(tables);
-    const nc_task *tasks = nc_tasks(launch);
-    const nc_u32 last = (nc_u32)((nc_u64)launch.units * (blockIdx.x + 1) / gridDim.x);
-    for (nc_u32 first = (nc_u32)((nc_u64)launch.units * blockIdx.x / gridDim.x); first < last; first += WARPS) {
-        const nc_u32 count = last - first < WARPS ? last - first : WARPS, team = WARPS / count;
-        const nc_u32 unit = first + warp / team, member = warp % team;
-        Sums sums;
-        const nc_task *task = nullptr;
-        Place place = {0, 0};
-        if (warp / team < count) {
-            task = tasks + nc_task_of_unit(tasks, launch.count, unit);
-            place = place_of(*task, unit - task->first_unit);
-            const nc_u32 quads = (task->n + 3) / 4;
-            accumulate(*task, place, quads * member / team * 2, quads * (member + 1) / team * 2, base, base + TABLE + warp * 2 * STAGE, sums);
-        }
-        if (team == 1) {
-            if (task && place.column < task->k) {
+    nc_u32 exps[(TABLE / 16 + THREADS - 1) / THREADS];
 #pragma unroll
-                for (nc_u32 r = 0; r < ROWS; r++) {
-                    if (place.row + r >= task->rows) break;
-                    store(reinterpret_cast<nc_u8 *>(task->out) + (nc_u64)(place.row + r) * task->out_pitch + place.column, bytes_of(sums[r]));
-                }
+    for (nc_u32 i = 0; i < sizeof exps / 4; i++) {
+        const nc_u32 line = (threadIdx.x + i * THREADS) / 8;
+        exps[i] = tables->exp[line < LINES ? line : LINES - 1];
+    }
+
+    // Whole units, a CTA's worth each; what is left is cut finer where that evens it out.
+    const nc_u32 ctas = gridDim.x, cta = blockIdx.x, each = launch.units / ctas, left = launch.units % ctas;
+    const bool fine = left * 2 <= ctas;
+    constexpr nc_u32 SPLIT = ROWS / FINE;
+    nc_u32 first = each * cta + (fine ? 0 : cta < left ? cta : left), last = first + each + (!fine && cta < left);
+    nc_u32 fine_first = 0, fine_count = 0;
+    if (fine) {
+        fine_first = left * SPLIT * cta / ctas;
+        fine_count = left * SPLIT * (cta + 1) / ctas - fine_first;
+        fine_first += each * ctas * SPLIT;
+    }
+    const Round fine_round = {fine_first, fine_count, FINE};
+    auto round_at = [&](nc_u32 unit) { return unit < last ? Round{unit, last - unit < WARPS ? last - unit : WARPS, ROWS} : fine_round; };
+
+    const nc_u32 base = (nc_u32)__cvta_generic_to_shared(shared), warp = threadIdx.x / 32, lane_base = base + threadIdx.x % 32 * 4;
+    Pipeline p;
+    p.stages = base + TABLE + warp * 2 * STAGE, p.which = 0;
+    Round round = round_at(first);
+    if (!round.count) return;
+    p.there = open(p.work, launch, round);
+    if (p.there) stage(p.work, p.work.begin, round.rows, p.here()), fetch(p.work, p.work.begin, p.quad);
+#pragma unroll
+    for (nc_u32 i = 0; i < sizeof exps / 4; i++) {
+        const nc_u32 at = threadIdx.x + i * THREADS;
+        if (at < TABLE / 16) reinterpret_cast<uint4 *>(shared)[at] = make_uint4(exps[i], exps[i], exps[i], exps[i]);
+    }
+    __syncthreads();
+
+    nc_u32 sums[ROWS][WORDS];
+    Work whole = p.work;
+    nc_u32 team = 1;
+    bool whole_there = false;
+    for (; first < last; first += WARPS) {
+        whole = p.work, whole_there = p.there;
+        team = WARPS / round.count;
+        round = round_at(first + WARPS);
+        sweep<ROWS>(p, launch, lane_base, round, sums);
+        if (team == 1 && whole_there) {
+            const nc_u32 rows = whole.task->rows - whole.row, pitch = whole.task->out_pitch, k = whole.k;
+            nc_u8 *out = reinterpret_cast<nc_u8 *>(whole.task->out) + (nc_u64)whole.row * pitch + whole.column;
+#pragma unroll
+            for (nc_u32 r = 0; r < ROWS; r++) {
+                if (r >= rows) break;
+#pragma unroll
+                for (nc_u32 w = 0; w < WORDS; w++)
+                    if (whole.column + w * 128 < k) *reinterpret_cast<nc_u32 *>(out + w * 128) = sums[r][w];
+                out += pitch;
             }
-        } else {
-            __syncthreads();
-            if (task)
-#pragma unroll
-                for (nc_u32 r = 0; r < ROWS; r++) store(shared + ((warp * ROWS + r) * 32 + lane) * LANE, bytes_of(sums[r]));
-            __syncthreads();
-            if (task && place.column < task->k)
-                for (nc_u32 r = member; r < ROWS && place.row + r < task->rows; r += team) {
-                    words_t sum;
-#pragma unroll
-                    for (nc_u32 w = 0; w < WORDS; w++) sum.w[w] = 0;
-                    for (nc_u32 m = 0; m < team; m++) {
-                        const nc_u32 *part = reinterpret_cast<const nc_u32 *>(shared + (((warp - member + m) * ROWS + r) * 32 + lane) * LANE);
-#pragma unroll
-                        for (nc_u32 w = 0; w < WORDS; w++) sum.w[w] ^= part[w];
-                    }
-                    store(reinterpret_cast<nc_u8 *>(task->out) + (nc_u64)(place.row + r) * task->out_pitch + place.column, sum);
-                }
         }
     }
+
+    // Partial sums take the table's place.
+    if (team == 1 && !fine_count) return;
+    const Work part = p.work;
+    const bool part_there = p.there;
+    nc_u32 fine_sums[FINE][WORDS];
+    if (fine_count) sweep<FINE>(p, launch, lane_base, Round{0, 0, FINE}, fine_sums);
+    nc_u32 *parts = reinterpret_cast<nc_u32 *>(shared), *fine_parts = parts + WARPS * ROWS * WORDS * 32;
+    __syncthreads();
+    if (team > 1) put_part<ROWS>(sums, parts);
+    if (fine_count) put_part<FINE>(fine_sums, fine_parts);
+    __syncthreads();
+    if (team > 1 && whole_there) join_parts<ROWS>(whole, team, parts);
+    if (fine_count && part_there) join_parts<FINE>(part, WARPS / fine_count, fine_parts);
 }

@@ -5,6 +5,8 @@
 //! on a shape take turns, round after round, so that a slow phase of the machine hits all of them. Of the rounds the median
 //! counts, and the best one is shown beside it.
 //!
+//! Rows of the papers (`paper`) are measured the same way, by the wall's clock and by the GPU's, over the shapes of their figures.
+//!
 //! Two clocks: the processor time of the thread, which leaves out what else runs on the machine, and the wall's. The device works
 //! on several threads; there it is the wall that counts, and the processor time of the whole process.
 
@@ -23,9 +25,13 @@ mod engine;
 mod machine;
 mod operation;
 mod oracle;
+mod paper;
+mod plot;
 mod report;
 mod rounds;
 mod work;
+
+pub use paper::{Backend, Group, Papers};
 
 use operation::Operation;
 use report::{Measured, Report};
@@ -50,12 +56,17 @@ pub struct Options {
     pub threads: Threads,
     /// Where the results go as JSON.
     pub json: Option<PathBuf>,
+    /// Rows of the papers in place of the cases.
+    pub papers: Option<Papers>,
     /// The command line, for the record.
     pub command: String,
 }
 
 /// Measures and prints as results come.
 pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
+    if let Some(papers) = &options.papers {
+        return paper::run(options, papers, out);
+    }
     let kernels = options.kernels()?;
     let shapes = options.shapes()?;
     let mut report = Report::new(options, out)?;
@@ -146,6 +157,17 @@ pub enum Error {
     /// A shape that cannot be.
     #[error("{0}")]
     Shape(ShapeError),
+    /// A row that no paper has.
+    #[error("no row {0}: `ncserverd bench --paper all --list` names them")]
+    Row(String),
+    /// A file that is not what it should be.
+    #[error("{path}: {reason}")]
+    Record {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The device does not open or fails.
     #[error("the device: {0}")]
     Device(#[from] device::Error),
@@ -173,6 +195,7 @@ mod tests {
             isas: Vec::new(),
             threads: Threads::Count(2.try_into().unwrap()),
             json: None,
+            papers: None,
             command: "ncserverd bench".into(),
         }
     }

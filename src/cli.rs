@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ncserverd::bench;
 use ncserverd::codec::Scheme;
 use ncserverd::config::{Sources, parse_override};
-use ncserverd::device::Threads;
+use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
 use ncserverd::offline::{Amount, Plan, Raw};
@@ -134,13 +134,87 @@ pub(crate) struct Bench {
     /// Write the results to this file too, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) paper: Paper,
+}
+
+/// Rows of the papers in place of the cases.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The papers' figures")]
+pub(crate) struct Paper {
+    /// Measure the rows of s1, s2, claim (GPU beside CPU), figures (our own) or all (repeatable, or separated by commas)
+    #[arg(long, value_name = "PAPER", value_delimiter = ',')]
+    paper: Vec<PaperName>,
+    /// Measure these rows, such as S1-6 (repeatable, or separated by commas)
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    row: Vec<String>,
+    /// Of the GPU's kernels only these (repeatable, or separated by commas)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    kernel: Vec<String>,
+    /// What takes part
+    #[arg(long, value_name = "BACKEND", default_value = "all")]
+    backend: BenchBackend,
+    /// Field of the GPU's encode kernels: 0x11d, or Rijndael's 0x11b as in S2
+    #[arg(long, value_name = "POLYNOMIAL", default_value = "0x11d", value_parser = parse_field)]
+    field: Field,
+    /// Draw every row into this directory, as SVG
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Read records written by --json and measure nothing (repeatable, or separated by commas)
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    from: Vec<PathBuf>,
+    /// Write the answers to all rows into this document, between its markers
+    #[arg(long, value_name = "FILE", requires = "from")]
+    document: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PaperName {
+    S1,
+    S2,
+    Claim,
+    Figures,
+    All,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum BenchBackend {
+    All,
+    Cpu,
+    Cuda,
+}
+
+impl Paper {
+    /// None if no row is asked for.
+    fn papers(self) -> Option<bench::Papers> {
+        let Self { paper, row: rows, kernel: kernels, backend, field, plots, from, document } = self;
+        if paper.is_empty() && rows.is_empty() && from.is_empty() {
+            return None;
+        }
+        let is_wanted = |group: &bench::Group| {
+            paper.iter().any(|paper| match paper {
+                PaperName::All => true,
+                PaperName::S1 => *group == bench::Group::S1,
+                PaperName::S2 => *group == bench::Group::S2,
+                PaperName::Claim => *group == bench::Group::Claim,
+                PaperName::Figures => *group == bench::Group::Figures,
+            })
+        };
+        let groups = bench::Group::ALL.into_iter().filter(is_wanted).collect();
+        let backend = match backend {
+            BenchBackend::All => bench::Backend::All,
+            BenchBackend::Cpu => bench::Backend::Cpu,
+            BenchBackend::Cuda => bench::Backend::Cuda,
+        };
+        Some(bench::Papers { groups, rows, kernels, backend, field, plots, document, from })
+    }
 }
 
 impl Bench {
     pub(crate) fn options(self) -> bench::Options {
-        let Self { filter, list, quick, n, k, isa, threads, json } = self;
+        let Self { filter, list, quick, n, k, isa, threads, json, paper } = self;
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        bench::Options { filter, list, quick, n, k, isas: isa, threads, json, command }
+        bench::Options { filter, list, quick, n, k, isas: isa, threads, json, papers: paper.papers(), command }
     }
 }
 
@@ -288,6 +362,14 @@ fn parse_stream(text: &str) -> Result<(String, String), String> {
     name_and_source
         .map(|(name, source)| (name.into(), source.into()))
         .ok_or_else(|| "expected a name, `=` and where it comes from".into())
+}
+
+fn parse_field(text: &str) -> Result<Field, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "0x11d" => Ok(Field::Standard),
+        "0x11b" => Ok(Field::Rijndael),
+        _ => Err("0x11d and 0x11b are known".into()),
+    }
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

@@ -31,6 +31,7 @@ mod config;
 mod cpu;
 mod cuda;
 mod kernel;
+pub(crate) mod lab;
 mod members;
 mod metrics;
 mod worker;

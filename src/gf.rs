@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 pub mod gf256;
+pub mod matrix;
 pub mod panel;
 pub mod rows;
 pub mod simd;

@@ -29,8 +29,8 @@ pub(super) struct Laps {
 
 impl Pace {
     /// The laps of each runner. The round before the first one finds out how often the work fits, and is not counted.
-    pub(super) fn run(&self, runners: &mut [Runner]) -> Vec<Laps> {
-        let repeats = |runner: &mut Runner| Laps { repeats: self.repeats(runner), laps: Vec::new() };
+    pub(super) fn run(&self, runners: &mut [impl FnMut(u32) -> Lap]) -> Vec<Laps> {
+        let repeats = |runner: &mut _| Laps { repeats: self.repeats(runner), laps: Vec::new() };
         let mut results: Vec<Laps> = runners.iter_mut().map(repeats).collect();
         let mut spent = vec![Duration::ZERO; runners.len()];
         for round in 0..self.rounds {
@@ -48,7 +48,7 @@ impl Pace {
         results
     }
 
-    fn repeats(&self, runner: &mut Runner) -> u32 {
+    fn repeats(&self, runner: &mut impl FnMut(u32) -> Lap) -> u32 {
         let mut repeats = 1;
         loop {
             let start = Instant::now();

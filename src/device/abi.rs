@@ -132,6 +132,23 @@ pub(super) struct InvertTask {
     pub(super) pitch: u32,
 }
 
+/// A generation that is decoded block by block: `nc_progress`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Progress {
+    pub(super) coefficients: u64,
+    pub(super) blocks: u64,
+    pub(super) vectors: u64,
+    pub(super) payload: u64,
+    pub(super) outcomes: u64,
+    pub(super) payload_pitch: u32,
+    pub(super) rows: u32,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    pub(super) slice: u32,
+    pub(super) reserved: u32,
+}
+
 /// The field as data: `nc_tables`.
 #[derive(Debug, Clone)]
 #[repr(C)]
@@ -151,12 +168,14 @@ impl Plain for Task {}
 impl Plain for Launch {}
 impl Plain for FormTask {}
 impl Plain for InvertTask {}
+impl Plain for Progress {}
 impl Plain for Tables {}
 impl Plain for u64 {}
 
 /// A field of 256 elements, by its polynomial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Field {
+    #[default]
     /// 0x11D with the generator 2: what travels.
     Standard,
     /// 0x11B with the generator 3, Rijndael's, in which one of the papers measures. In measurements alone.
@@ -307,6 +326,10 @@ mod tests {
         same_layout!("nc_launch", Launch { tasks, count, units, rows, row_form, few });
         same_layout!("nc_form_task", FormTask { raw, out, raw_pitch, raw_length, n, k });
         same_layout!("nc_invert_task", InvertTask { matrix, inverse, status, n, pitch });
+        same_layout!(
+            "nc_progress",
+            Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }
+        );
         same_layout!("nc_tables", Tables { log, exp, product, bits, polynomial, generator, reserved });
     }
 

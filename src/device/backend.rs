@@ -76,7 +76,7 @@ impl Share {
 pub(crate) struct Work {
     pub(super) id: ResidentId,
     /// Keeps it resident.
-    pub(super) resident: Arc<Resident>,
+    pub(super) _resident: Arc<Resident>,
     pub(super) generation: Generation,
     pub(super) rows: Rows,
     /// The row that goes into the first slot.

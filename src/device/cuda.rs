@@ -18,6 +18,7 @@ mod engine;
 mod host;
 mod image;
 mod kernels;
+mod lab;
 mod lane;
 mod launch;
 mod loader;
@@ -118,6 +119,15 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
     found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
 }
 
+/// Opens a GPU for measurements.
+pub(super) fn open_lab(ordinal: u16) -> Result<Box<dyn super::lab::Lab>, Error> {
+    let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
+    if ordinal >= count {
+        return Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")));
+    }
+    Ok(Box::new(lab::GpuLab::open(ordinal)?))
+}
+
 /// How many GPUs there are, at least one.
 fn count() -> Result<u16, Absence> {
     // SAFETY: opens the driver's shared library by its well-known names and closes it again, which runs its initialisers; they
@@ -137,14 +147,4 @@ fn count() -> Result<u16, Absence> {
 const HOPPER: u32 = 90;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn asking_never_panics_and_always_has_a_reason() {
-        if let Err(absence) = count() {
-            absence.tell();
-            assert!(absence.into_error(BackendChoice::Cuda).to_string().contains("\"cuda\""));
-        }
-    }
-}
+mod tests;

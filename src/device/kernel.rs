@@ -111,6 +111,13 @@ pub enum KernelChoice {
     Named(Kernel),
 }
 
+impl KernelChoice {
+    /// Whether the CPU has it.
+    pub(super) const fn is_for_cpu(self) -> bool {
+        matches!(self, Self::Default | Self::Auto | Self::Named(Kernel::Simd | Kernel::Table))
+    }
+}
+
 impl fmt::Display for KernelChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -105,7 +105,9 @@ impl Members {
         let is_hybrid = config.backend == BackendChoice::Hybrid;
         let mut opened = Vec::new();
         if gpus.is_empty() || is_hybrid {
-            opened.push(open_cpu(config, &families, is_hybrid)?);
+            // With `auto`, a kernel that only GPUs have is no reason not to start.
+            let is_substitute = is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
+            opened.push(open_cpu(config, &families, is_substitute)?);
         }
         opened.extend(gpus);
         let policy = if is_hybrid { Policy::Hybrid } else { Policy::Deal };
@@ -298,7 +300,7 @@ fn cpu_rows(rows: usize, share: f64) -> usize {
 fn work(task: &Task, index: usize, seat: usize, first_row: usize, out: Vec<BytesMut>) -> Work {
     Work {
         id: task.resident.parts[seat].id,
-        resident: Arc::clone(&task.resident),
+        _resident: Arc::clone(&task.resident),
         generation: task.resident.shape.generation(task.generation).expect("the batch was checked"),
         rows: task.rows.clone(),
         first_row,
@@ -376,4 +378,4 @@ const RATE_WEIGHT: f64 = 0.2;
 const CPU_SHARE_AT_FIRST: f64 = 0.125;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -122,7 +122,14 @@ fn what_is_asked_for_by_name_is_had_or_refused() {
         }
     }
     let config = Config { backend: BackendChoice::Cuda, ..Config::default() };
-    assert!(matches!(Device::open(&config, &Registry::new()), Err(Error::Unavailable(_))));
+    match Device::open(&config, &Registry::new()) {
+        Ok((device, _thread)) => assert_eq!((device.backend(), device.kernel()), ("cuda", "table")),
+        Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error}"),
+    }
+    let config = Config { kernel: KernelChoice::Named(Kernel::Tensor), ..self::config(KernelChoice::Default, 1) };
+    let auto = Config { backend: BackendChoice::Auto, ..config.clone() };
+    assert!(Device::open(&auto, &Registry::new()).is_ok(), "without a GPU, the CPU's own kernel");
+    assert!(matches!(Device::open(&config, &Registry::new()), Err(Error::Unavailable(reason)) if reason.contains("tensor")));
 }
 
 #[test]

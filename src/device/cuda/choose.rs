@@ -70,7 +70,7 @@ fn rate(engine: &mut Engine, workload: &Workload) -> Result<f64, Error> {
     for _ in 0..ROUNDS {
         let works = shape.iter().enumerate().map(|(task, generation)| Work {
             id,
-            resident: Arc::clone(&resident),
+            _resident: Arc::clone(&resident),
             generation,
             rows: Rows::Seeded { key: RowKey { key: 1, generation: u64::from(generation.index) }, first_seed: 0, count: rows },
             first_row: 0,

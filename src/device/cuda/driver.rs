@@ -130,13 +130,6 @@ impl Stream {
         // SAFETY: the stream is destroyed in `drop` only.
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
-
-    /// What comes after this waits for the event.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), Fault> {
-        // SAFETY: both are destroyed in `drop` only.
-        unsafe { result::stream::wait_event(self.raw, event.raw, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
-            .named("cuStreamWaitEvent")
-    }
 }
 
 impl Drop for Stream {
@@ -157,8 +150,18 @@ pub(in crate::device) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
+    /// One that remembers when.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        let raw = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// One that only tells that it is past, which is sooner.
+    pub(super) fn untimed(context: &Arc<Context>) -> Result<Self, Fault> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Fault> {
+        let raw = result::event::create(flags).named("cuEventCreate")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
@@ -226,7 +229,11 @@ impl Buffer {
     pub(super) fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
-        unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")
+        unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
+        // The copy returns when the bytes are in the driver's own memory. Streams that do not wait for the default one, which ours
+        // are, could otherwise begin before the bytes have arrived.
+        // SAFETY: null is the default stream of the context that is current.
+        unsafe { result::stream::synchronize(ptr::null_mut()) }.named("cuStreamSynchronize")
     }
 }
 

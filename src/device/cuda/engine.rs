@@ -176,14 +176,16 @@ impl Engine {
         is_aligned &= runs.iter().flatten().all(|run| run.pitch.is_multiple_of(STORE_ALIGN));
         let way = plan::way(bytes, runs.iter().map(Vec::len).sum(), is_pinned, is_aligned);
 
-        lane.begin()?;
+        lane.begin(way != Way::Stores)?;
         let works = &self.batches[index].batch;
         let variant = self.variant(works, pieces)?;
         let tasks = self.tasks(lane, works, pieces, &runs, way, &variant);
         let addresses = (way == Way::Scatter).then(|| put_addresses(lane, &runs));
         self.compute(lane, &tasks, &variant)?;
-        lane.mark_computed()?;
-        self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        if way != Way::Stores {
+            lane.mark_computed()?;
+            self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+        }
         lane.mark_done()?;
         Ok((way, bytes))
     }
@@ -494,3 +496,11 @@ const ROWS_PER_BLOCK: u32 = 32;
 const COEFFICIENTS_PER_STEP: u32 = 128;
 /// Few fill the link.
 const SCATTER_BLOCKS: u32 = 16;
+
+#[cfg(test)]
+impl Engine {
+    /// See [`Loader::poison`].
+    pub(super) fn poison(&mut self) {
+        self.loader.poison();
+    }
+}

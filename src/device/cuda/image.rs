@@ -51,6 +51,7 @@ images! {
     Tiled = "tiled",
     Invert = "invert",
     Decode = "decode",
+    Hold = "hold",
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ impl Demand {
 
 impl Combine {
     /// Over plain bytes and coefficients.
-    const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
+    pub(super) const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self {
             kernel,
             image,
@@ -156,13 +156,13 @@ impl Combine {
     }
 
     /// One of those of the second paper over logarithms.
-    const fn logs(kernel: Kernel, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Self {
+    pub(super) const fn logs(kernel: Kernel, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self { form, row_form, ..Self::new(kernel, Image::Ladder, variant) }
     }
 }
 
 impl Variant {
-    const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
+    pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
         Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1 }
     }
 }
@@ -172,7 +172,7 @@ const fn s1(entry: &'static str) -> Variant {
     Variant::new(entry, unit, define("NC_S1_THREADS"), 8)
 }
 
-const fn tiled(entry: &'static str) -> Variant {
+pub(super) const fn tiled(entry: &'static str) -> Variant {
     let unit = (define("NC_TILED_ROWS"), define("NC_TILED_BYTES"));
     Variant::new(entry, unit, define("NC_TILED_THREADS"), 8)
 }
@@ -182,7 +182,7 @@ const fn s2_block(entry: &'static str) -> Variant {
     Variant::new(entry, unit, define("NC_S2_BLOCK_THREADS"), 8)
 }
 
-const fn s2(entry: &'static str) -> Variant {
+pub(super) const fn s2(entry: &'static str) -> Variant {
     let unit = (define("NC_S2_ROWS"), define("NC_S2_BYTES"));
     Variant { units_per_block: define("NC_S2_UNITS"), ..Variant::new(entry, unit, define("NC_S2_THREADS"), 8) }
 }

@@ -38,7 +38,7 @@ pub(super) unsafe fn tasks(
     stream: &Stream,
 ) -> Result<(), Fault> {
     let texture = texture.unwrap_or(0);
-    // Kernels without a texture have two parameters; the driver reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels without a texture have two parameters; the driver reads as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
 }
 
@@ -54,6 +54,7 @@ pub(super) unsafe fn form(
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
 }
 
@@ -70,6 +71,7 @@ pub(super) unsafe fn scatter(
     stream: &Stream,
 ) -> Result<(), Fault> {
     let mut arguments = [argument(&addresses), argument(&from), argument(&pitch), argument(&count), argument(&bytes)];
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut arguments, stream) }
 }
 
@@ -85,7 +87,39 @@ pub(super) unsafe fn invert(
     tables: Address,
     stream: &Stream,
 ) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
+}
+
+/// Kernels that decode one generation block by block.
+///
+/// # Safety
+/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
+pub(super) unsafe fn progress(
+    function: Function,
+    grid: Grid,
+    progress: &abi::Progress,
+    tables: Address,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
+}
+
+/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have passed. Each thread block adds
+/// one to the word at `arrived` when it runs.
+///
+/// # Safety
+/// As the module says; both are addresses of pinned memory.
+pub(super) unsafe fn hold(
+    function: Function,
+    grid: Grid,
+    (released, arrived): (Address, Address),
+    nanoseconds: u64,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
 }
 
 fn argument<T>(value: &T) -> *mut c_void {

@@ -225,3 +225,11 @@ const FORM_BYTES_PER_BLOCK: usize = 8 << 10;
 const FORM_BLOCKS_MAX: u32 = 512;
 /// Thread blocks in the second direction are numbered with 16 bits.
 const FORM_TASKS_MAX: usize = 65_535;
+
+#[cfg(test)]
+impl Loader {
+    /// Lets every segment be where nothing is, so that the next kernel faults.
+    pub(super) fn poison(&mut self) {
+        self.segments.values_mut().for_each(|segment| segment.addresses.fill(16));
+    }
+}

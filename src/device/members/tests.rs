@@ -85,7 +85,9 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
     for (index, &(batches_left, loads_left)) in mortals.iter().enumerate() {
         let open = {
             let config = config.clone();
-            move || Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
+            move || {
+                Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
+            }
         };
         opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
     }
@@ -95,7 +97,7 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
 
 fn segment() -> (Bytes, Shape) {
     let length = GENERATIONS * 10 * K - 5;
-    let bytes: Vec<u8> = (0..length).map(|i| u8::try_from((i * i >> 5) & 255).unwrap()).collect();
+    let bytes: Vec<u8> = (0..length).map(|i| u8::try_from(((i * i) >> 5) & 255).unwrap()).collect();
     (bytes.into(), Shape::new(length.into(), K, 10).unwrap())
 }
 
@@ -147,7 +149,8 @@ async fn a_hybrid_shares_every_task_by_measured_rates() {
     for _ in 0..5 {
         let done = device.combine(batch(&resident)).await.unwrap();
         assert_eq!(blocks(&done), expected().await);
-        let of = |name| done.makers.iter().filter(move |maker| maker.backend == name).map(|maker| maker.coded_blocks).sum::<u64>();
+        let of =
+            |name| done.makers.iter().filter(move |maker| maker.backend == name).map(|maker| maker.coded_blocks).sum::<u64>();
         assert_eq!(of("cpu") + of("cuda"), 63);
     }
     let share = |cpu: f64, gpus: &[f64]| {
@@ -160,16 +163,30 @@ async fn a_hybrid_shares_every_task_by_measured_rates() {
     assert_eq!(share(0.0, &[1.0, 2.0]), CPU_SHARE_AT_FIRST);
 }
 
+/// A device over one back end that is lost with its second batch.
+pub(in crate::device) async fn lose_one(
+    open: impl FnOnce() -> Result<Box<dyn Backend>, Error> + Send + 'static,
+    check_reason: impl Fn(&str),
+) {
+    let (config, registry) = (config(), Registry::new());
+    let families = Families::new(&registry).unwrap();
+    let member = Member::start("0", config.queue_batches, &families, open).unwrap();
+    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    let (device, _thread) = (Device { members: Arc::new(members) }, Thread { _owners: owners });
+    lose(&device, &registry, check_reason).await;
+}
+
 /// From the loss of one back end to blocks from the CPU: what the store and the encoder rely on.
-async fn lose(device: &Device, registry: &Registry) {
+async fn lose(device: &Device, registry: &Registry, check_reason: impl Fn(&str)) {
     let health = device.health();
     assert_eq!(*health.borrow(), Health::Good);
     let resident = load(device).await.unwrap();
     device.combine(batch(&resident)).await.unwrap();
     let failed = device.combine(batch(&resident)).await.unwrap_err();
-    assert_eq!(failed.error, Error::Lost("injected".to_owned()));
+    let Error::Lost(reason) = failed.error else { panic!("{}", failed.error) };
+    check_reason(&reason);
     assert_eq!(failed.batch.blocks(), 63, "the slots come back");
-    assert_eq!(*health.borrow(), Health::Degraded("injected".to_owned()));
+    assert_eq!(*health.borrow(), Health::Degraded(reason));
     assert!(!resident.is_alive());
     assert_eq!(device.combine(batch(&resident)).await.unwrap_err().error, Error::Stale);
     let again = load(device).await.unwrap();
@@ -191,7 +208,7 @@ async fn the_cpu_takes_the_place_of_what_is_lost() {
         (Policy::Hybrid, vec![FOREVER, mortal]),
     ] {
         let (device, thread, registry) = device(policy, &mortals);
-        lose(&device, &registry).await;
+        lose(&device, &registry, |reason| assert_eq!(reason, "injected")).await;
         thread.close();
     }
 }

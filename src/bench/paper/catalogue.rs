@@ -1,0 +1,346 @@
+//! What a row is: a claim of a paper, and the sweeps that answer it.
+//!
+//! Rows are data. [`Row::cases`] spreads the sweeps of a row out into cases, each of which is one measurement: what is done, on
+//! which shape, with which kernel, on how much of the machine.
+
+use super::measure::Measure;
+
+/// Where rows belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs" (2009).
+    S1,
+    /// Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (2009).
+    S2,
+    /// The papers' common claim: a GPU beside all cores of its host.
+    Claim,
+    /// The figures that this program sets itself.
+    Figures,
+}
+
+impl Group {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::S1, Self::S2, Self::Claim, Self::Figures];
+}
+
+/// A claim and how it is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    pub(super) id: &'static str,
+    pub(super) group: Group,
+    pub(super) title: &'static str,
+    pub(super) bars: &'static [Bar],
+    pub(super) axis: Axis,
+    /// None if the row is answered elsewhere; the note says where.
+    pub(super) sweeps: &'static [Sweep],
+    pub(super) note: &'static str,
+}
+
+/// What the paper reports, and which of our values stands beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bar {
+    pub(super) what: &'static str,
+    pub(super) paper: &'static str,
+    /// The same in the unit of the panel, for the plot.
+    pub(super) mark: Option<f64>,
+    /// The panel to look in: its beginning.
+    pub(super) panel: &'static str,
+    /// Where in it; the best over all if not given.
+    pub(super) x: Option<f64>,
+}
+
+/// What the cases of a panel differ by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Axis {
+    N,
+    K,
+    Rows,
+    Generations,
+    Weight,
+}
+
+impl Axis {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::N => "n, blocks of a generation",
+            Self::K => "k, bytes of a block",
+            Self::Rows => "p, coded blocks of a generation",
+            Self::Generations => "generations",
+            Self::Weight => "coefficients of a row that are not zero",
+        }
+    }
+}
+
+/// Cases as a product of lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sweep {
+    pub(super) measure: Measure,
+    /// Kernels of the GPU (encode kernels, inverters or decoders) or of the CPU.
+    pub(super) kernels: &'static [&'static str],
+    pub(super) n: &'static [u16],
+    pub(super) k: &'static [u32],
+    pub(super) rows: &'static [Amount],
+    pub(super) generations: &'static [Amount],
+    pub(super) part: &'static [Part],
+    pub(super) threads: &'static [Crew],
+    pub(super) coefficients: Kind,
+    /// Coefficients of a row other than zero, for `Kind::Sparse`.
+    pub(super) weights: &'static [u16],
+    /// GPUs to use.
+    pub(super) gpus: usize,
+    /// Stands in front of a panel's name, if sweeps of a row measure different things.
+    pub(super) panel: &'static str,
+}
+
+/// The sweep that others are written as differences from: 32 MiB of coded blocks of one generation of 128 x 4096.
+pub(super) const SWEEP: Sweep = Sweep {
+    measure: Measure::Multiply,
+    kernels: &[],
+    n: &[128],
+    k: &[4096],
+    rows: &[Amount::Output(32 << 20)],
+    generations: &[Amount::Count(1)],
+    part: &[Part::All],
+    threads: &[Crew::All],
+    coefficients: Kind::Dense,
+    weights: &[0],
+    gpus: 1,
+    panel: "",
+};
+
+/// How many rows, or generations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Amount {
+    Count(u32),
+    /// As many as source blocks.
+    N,
+    /// So many that all generations' coded blocks are this many bytes together, 16,384 of a generation at most.
+    Output(u64),
+    /// So many a streaming multiprocessor of the GPU.
+    PerSm(u32),
+    /// So many a thread of the CPU.
+    PerThread(u32),
+}
+
+/// How much of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Quarter,
+    Half,
+    /// All of it, and said so.
+    Whole,
+    /// All of it, as always.
+    All,
+}
+
+/// How many threads of the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crew {
+    Count(usize),
+    All,
+}
+
+/// What coefficients are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Drawn from seeds as the product does: one of 256 is zero.
+    Dense,
+    /// None is zero, as in S2.
+    NonZero,
+    /// So few are not zero as the weight says.
+    Sparse,
+}
+
+/// One measurement.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) panel: String,
+    pub(super) series: String,
+    pub(super) x: f64,
+    pub(super) measure: Measure,
+    pub(super) kernel: &'static str,
+    pub(super) n: u16,
+    pub(super) k: u32,
+    pub(super) rows: u32,
+    pub(super) generations: u32,
+    pub(super) sms: Option<u32>,
+    pub(super) threads: usize,
+    pub(super) coefficients: Kind,
+    pub(super) weight: u16,
+    pub(super) gpus: usize,
+}
+
+/// The machine, as far as cases depend on it, and what of them is wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Scope {
+    pub(super) threads: usize,
+    pub(super) sms: u32,
+    /// In place of every sweep's own, if not empty.
+    pub(super) n: Vec<u16>,
+    pub(super) k: Vec<u32>,
+    /// Only these, if not empty.
+    pub(super) kernels: Vec<String>,
+    /// Shapes that take no time.
+    pub(super) is_quick: bool,
+}
+
+impl Row {
+    /// All cases, those of a panel together.
+    pub(super) fn cases(&self, scope: &Scope) -> Vec<Case> {
+        let mut cases: Vec<Case> = Vec::new();
+        for sweep in self.sweeps {
+            for case in sweep.cases(self.axis, scope) {
+                let is_known = |known: &Case| (&known.panel, &known.series, known.x) == (&case.panel, &case.series, case.x);
+                if !cases.iter().any(is_known) {
+                    cases.push(case);
+                }
+            }
+        }
+        cases
+    }
+}
+
+impl Sweep {
+    fn cases(&self, axis: Axis, scope: &Scope) -> Vec<Case> {
+        let ns: Vec<u16> = if scope.n.is_empty() { self.n.to_vec() } else { scope.n.clone() };
+        let ks: Vec<u32> = if scope.k.is_empty() { self.k.to_vec() } else { scope.k.clone() };
+        let unnamed: &[&str] = &[""];
+        let kernels = if self.kernels.is_empty() { unnamed } else { self.kernels };
+        let wanted =
+            |kernel: &&&str| scope.kernels.is_empty() || kernel.is_empty() || scope.kernels.iter().any(|k| k == **kernel);
+        let mut cases = Vec::new();
+        for &kernel in kernels.iter().filter(wanted) {
+            for (&n, &k) in ns.iter().flat_map(|n| ks.iter().map(move |k| (n, k))) {
+                for (&rows, &generations) in self.rows.iter().flat_map(|rows| self.generations.iter().map(move |g| (rows, g))) {
+                    for (&part, &threads) in self.part.iter().flat_map(|part| self.threads.iter().map(move |t| (part, t))) {
+                        let dimensions = Dimensions { kernel, n, k, rows, generations, part, threads };
+                        cases.extend(self.weights.iter().map(|&weight| self.case(axis, scope, dimensions, weight)));
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    fn case(&self, axis: Axis, scope: &Scope, of: Dimensions, weight: u16) -> Case {
+        let (n, k) = if scope.is_quick { (of.n.min(QUICK_N), of.k.min(QUICK_K)) } else { (of.n, of.k) };
+        let generations = of.generations.resolve(n, k, 1, scope);
+        let rows = of.rows.resolve(n, k, generations, scope);
+        let (rows, generations) = if scope.is_quick { (rows.min(QUICK_ROWS), generations.min(3)) } else { (rows, generations) };
+        let threads = match of.threads {
+            Crew::All => scope.threads,
+            Crew::Count(count) => count,
+        };
+        let sms = match of.part {
+            Part::All => None,
+            Part::Whole => Some(scope.sms),
+            Part::Half => Some(scope.sms / 2),
+            Part::Quarter => Some(scope.sms / 4),
+        };
+        let weight = weight.min(n);
+        let x = match axis {
+            Axis::N => f64::from(n),
+            Axis::K => f64::from(k),
+            Axis::Rows => f64::from(rows),
+            Axis::Generations => f64::from(generations),
+            Axis::Weight => f64::from(if self.coefficients == Kind::Sparse { weight } else { n }),
+        };
+        let mut case = Case {
+            panel: String::new(),
+            series: String::new(),
+            x,
+            measure: self.measure,
+            kernel: of.kernel,
+            n,
+            k,
+            rows,
+            generations,
+            sms,
+            threads,
+            coefficients: self.coefficients,
+            weight,
+            gpus: self.gpus,
+        };
+        case.panel = self.panel_name(axis, &case);
+        case.series = self.series_name(axis, &case);
+        case
+    }
+
+    /// What the axis does not tell.
+    fn panel_name(&self, axis: Axis, case: &Case) -> String {
+        let mut words = Vec::new();
+        if !self.panel.is_empty() {
+            words.push(self.panel.to_owned());
+        }
+        if axis != Axis::N {
+            words.push(format!("n={}", case.n));
+        }
+        if self.k.len() > 1 && axis != Axis::K {
+            words.push(format!("k={}", case.k));
+        }
+        if self.rows.len() > 1 && axis != Axis::Rows {
+            words.push(format!("p={}", case.rows));
+        }
+        if words.is_empty() { "all n".to_owned() } else { words.join(", ") }
+    }
+
+    fn series_name(&self, axis: Axis, case: &Case) -> String {
+        let mut name = self.measure.series(case.kernel);
+        if self.generations.len() > 1 && axis != Axis::Generations {
+            name += &format!(", {} generations", case.generations);
+        }
+        if let Some(sms) = case.sms {
+            name += &format!(", {sms} SMs");
+        }
+        if case.gpus > 1 {
+            name += &format!(", {} GPUs", case.gpus);
+        }
+        if self.measure.is_cpu() || self.measure.has_threads() {
+            name += &format!(", {} thread{}", case.threads, if case.threads == 1 { "" } else { "s" });
+        }
+        name
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Dimensions {
+    kernel: &'static str,
+    n: u16,
+    k: u32,
+    rows: Amount,
+    generations: Amount,
+    part: Part,
+    threads: Crew,
+}
+
+impl Amount {
+    fn resolve(self, n: u16, k: u32, generations: u32, scope: &Scope) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::N => u32::from(n),
+            Self::Output(bytes) => {
+                let blocks = bytes / (u64::from(k) * u64::from(generations));
+                u32::try_from(blocks.clamp(1, 16_384)).expect("no more than 16,384")
+            }
+            Self::PerSm(count) => count * scope.sms,
+            Self::PerThread(count) => count * u32::try_from(scope.threads).expect("fewer threads than that"),
+        }
+    }
+}
+
+impl Case {
+    /// A name to select and to list it by.
+    pub(super) fn name(&self, row: &Row) -> String {
+        let word = |text: &str| text.replace(", ", "/").replace(' ', "-");
+        format!("{}/{}/{}/{}", row.id, word(&self.panel), word(&self.series), self.x)
+    }
+
+    /// Bytes of coded blocks, or of source, that one repetition makes.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.k) * u64::from(self.rows) * u64::from(self.generations)
+    }
+}
+
+const QUICK_N: u16 = 24;
+const QUICK_K: u32 = 256;
+const QUICK_ROWS: u32 = 20;

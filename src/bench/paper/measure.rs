@@ -1,0 +1,241 @@
+//! What can be measured, by name, and what of it is inside the timer.
+
+/// One way to do one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Measure {
+    Multiply,
+    Fresh,
+    ToHost,
+    Store,
+    Copy,
+    RowRate,
+    RowShare,
+    AnswerCopy,
+    AnswerStore,
+    AnswerDevice,
+    AnswerTurnaround,
+    Recode,
+    Invert,
+    Decode,
+    DecodeRaw,
+    DecodeToHost,
+    InvertShare,
+    Progressive,
+    SplitDecode,
+    SplitInverse,
+    SplitMultiply,
+    SplitOverhead,
+    Together,
+    CpuEncode,
+    CpuWhole,
+    CpuParted,
+    CpuGather,
+    CpuInvert,
+    CpuDecode,
+    CpuDecodeMany,
+    CpuProgressive,
+    CpuDependent,
+    CpuRecode,
+}
+
+/// What a value is told in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// 10^9 bytes of payload a second.
+    Gigabytes,
+    /// Microseconds for one.
+    Microseconds,
+    /// 10^9 coefficients a second.
+    Coefficients,
+    Percent,
+}
+
+impl Unit {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Gigabytes => "GB/s",
+            Self::Microseconds => "us",
+            Self::Coefficients => "10^9 coefficients/s",
+            Self::Percent => "%",
+        }
+    }
+}
+
+impl Measure {
+    pub(super) const fn unit(self) -> Unit {
+        match self {
+            Self::RowRate => Unit::Coefficients,
+            Self::RowShare | Self::InvertShare => Unit::Percent,
+            Self::AnswerCopy
+            | Self::AnswerStore
+            | Self::AnswerDevice
+            | Self::AnswerTurnaround
+            | Self::Invert
+            | Self::CpuInvert
+            | Self::CpuDependent => Unit::Microseconds,
+            Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
+            _ => Unit::Gigabytes,
+        }
+    }
+
+    /// Whether it needs no GPU.
+    pub(super) const fn is_cpu(self) -> bool {
+        matches!(
+            self,
+            Self::CpuEncode
+                | Self::CpuWhole
+                | Self::CpuParted
+                | Self::CpuGather
+                | Self::CpuInvert
+                | Self::CpuDecode
+                | Self::CpuDecodeMany
+                | Self::CpuProgressive
+                | Self::CpuDependent
+                | Self::CpuRecode
+        )
+    }
+
+    /// Whether a measure of the GPU uses threads of the CPU beside it.
+    pub(super) const fn has_threads(self) -> bool {
+        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together)
+    }
+
+    /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
+    pub(super) const fn is_comparable(self) -> bool {
+        !matches!(self, Self::Copy | Self::Together)
+    }
+
+    /// The series that it makes with this kernel.
+    pub(super) fn series(self, kernel: &str) -> String {
+        let what = match self {
+            Self::Multiply => return kernel.to_owned(),
+            Self::Fresh => "with forms and rows",
+            Self::ToHost => "to the host",
+            Self::Store => "stored to the host",
+            Self::Copy => return "copy alone".to_owned(),
+            Self::RowRate => return "rows".to_owned(),
+            Self::RowShare => "share of rows",
+            Self::AnswerCopy => "answer by copy",
+            Self::AnswerStore => "answer by stores",
+            Self::AnswerDevice => "answer of the device",
+            Self::AnswerTurnaround => "answer through the queue",
+            Self::Recode => "recode",
+            Self::Invert => return kernel.to_owned(),
+            Self::Decode => "decode",
+            Self::DecodeRaw => "decode, raw payloads",
+            Self::DecodeToHost => "decode to the host",
+            Self::InvertShare => "share of inversion",
+            Self::Progressive => return kernel.to_owned(),
+            Self::SplitDecode => "CPU inverts, GPU multiplies",
+            Self::SplitInverse => return "t_inverse".to_owned(),
+            Self::SplitMultiply => return "t_mul".to_owned(),
+            Self::SplitOverhead => return "t_o".to_owned(),
+            Self::Together => "with the CPU, to the host",
+            Self::CpuEncode | Self::CpuDecode => return cpu(kernel, "CPU"),
+            Self::CpuWhole => return "CPU, whole blocks".to_owned(),
+            Self::CpuParted => return "CPU, partitioned blocks".to_owned(),
+            Self::CpuGather => return "CPU, non-zero coefficients alone".to_owned(),
+            Self::CpuInvert => return "CPU".to_owned(),
+            Self::CpuDecodeMany => return "CPU, a generation a thread".to_owned(),
+            Self::CpuProgressive => return "CPU, progressive".to_owned(),
+            Self::CpuDependent => return "CPU, a dependent block".to_owned(),
+            Self::CpuRecode => return "CPU, recode".to_owned(),
+        };
+        if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
+    }
+
+    /// What is done, and what of it is inside the timer.
+    pub(super) const fn timer(self) -> &'static str {
+        match self {
+            Self::Multiply => {
+                "kernel: from event to event around one launch after the other, forms and rows made before, blocks into device \
+                 memory that rotates through more than the L2 holds"
+            }
+            Self::Fresh => {
+                "with forms and rows: the same, with the kernels that make resident form and rows in front of each launch"
+            }
+            Self::ToHost => {
+                "to the host: the host's clock from the first launch until the last block lies in pinned memory; batches of 16 MiB \
+                 on two streams, one copied while the next is made; forms and rows made before"
+            }
+            Self::Store => "stored to the host: from event to event; the kernel writes pinned memory itself",
+            Self::Copy => "copy alone: the same batches, copied without being made",
+            Self::RowRate => "rows: from event to event around the kernel that makes coefficient rows from seeds in the row form",
+            Self::RowShare => "share of rows: that kernel's time in the time of it and the encode kernel behind it",
+            Self::AnswerCopy => {
+                "answer by copy: the host's clock from the launch until a copy of all blocks has arrived; rows included"
+            }
+            Self::AnswerStore => "answer by stores: the same, the kernel writing pinned memory itself",
+            Self::AnswerDevice => {
+                "answer of the device: in the loop of the device's thread as the daemon has it, from the launch until the thread has \
+                 seen the bytes in pinned memory"
+            }
+            Self::AnswerTurnaround => {
+                "answer through the queue: from handing a batch to the device's queue until it comes back with the blocks, two \
+                 threads woken inside"
+            }
+            Self::Recode => {
+                "recode: one launch over received rows [C|x], coefficients and payload in one pass; payload bytes count, resident \
+                 form made before"
+            }
+            Self::Invert => "inversion on the GPU: from event to event, matrices and inverses in device memory",
+            Self::Decode => {
+                "decode: from event to event around inversion, inverses into the row form, multiplication; coefficients on the device, \
+                 payloads in the resident layout"
+            }
+            Self::DecodeRaw => "decode, raw payloads: the same with the kernel that brings payloads into that layout",
+            Self::DecodeToHost => {
+                "decode to the host: raw payloads into the layout, inversion and inverses into the row form from event to event, and \
+                 the host's clock for multiplications in batches of 16 MiB, each copied to pinned memory while the next runs, added up"
+            }
+            Self::InvertShare => "share of inversion: its time in the time of inversion and multiplication",
+            Self::Progressive => {
+                "progressive decoding on the GPU: from event to event around all blocks, taken one after the other; blocks and \
+                 result in device memory"
+            }
+            Self::SplitDecode => {
+                "CPU inverts, GPU multiplies: t_inverse + t_mul + t_o, one after the other; coefficients and payloads start in host \
+                 memory, the source ends there"
+            }
+            Self::SplitInverse => "t_inverse: the inversion on the CPU, the host's clock",
+            Self::SplitMultiply => "t_mul: payloads into the resident form and the multiplication, from event to event",
+            Self::SplitOverhead => {
+                "t_o: copies of payloads and inverse to the GPU, rows into their form, copy of the source back"
+            }
+            Self::Together => {
+                "with the CPU: both at once, each for half a second and more, what either made by the host's clock added up; \
+                 GPU to the host, CPU into memory"
+            }
+            Self::CpuEncode => {
+                "CPU: the host's clock from handing a batch to the CPU device's queue until it comes back; drawing rows and \
+                 multiplying on its pool of threads inside, packing outside"
+            }
+            Self::CpuWhole => "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed before",
+            Self::CpuParted => {
+                "CPU, partitioned blocks: threads make one coded block together, each its part of the bytes, and wait for each other \
+                 after each; rows drawn and sources packed before"
+            }
+            Self::CpuGather => {
+                "CPU, non-zero coefficients alone: threads take whole blocks and add products block by block, no packing"
+            }
+            Self::CpuInvert => "inversion on the CPU: threads running, matrix copied in, elimination, inverse in order",
+            Self::CpuDecode => {
+                "CPU decode of one generation by all threads: inversion, packing payloads, multiplying, each thread its part of \
+                 the bytes"
+            }
+            Self::CpuDecodeMany => {
+                "CPU decode, a generation a thread: allocating the decoder, copying payloads in, elimination, multiplying"
+            }
+            Self::CpuProgressive => "CPU, progressive: one thread, elimination with payloads dragged along",
+            Self::CpuDependent => "CPU, a dependent block: one thread, until it is known to bring nothing, at rank n - 1",
+            Self::CpuRecode => {
+                "CPU, recode: each thread from the n coded blocks of a generation it holds; weights, vectors and payloads of n new \
+                 blocks"
+            }
+        }
+    }
+}
+
+fn cpu(kernel: &str, name: &str) -> String {
+    if kernel.is_empty() || kernel == "simd" { name.to_owned() } else { format!("{name} {kernel}") }
+}

@@ -1,0 +1,117 @@
+//! A GPU under measurement: every kernel by name, each stage of a batch by itself, on all of the card or a part of it.
+//!
+//! A part of the card is the rest of it kept busy (`kernels/hold.cu`): a smaller grid alone would be spread over all
+//! multiprocessors. Nothing may be allocated, freed or loaded while that lasts, because the driver waits for running kernels then,
+//! so stages run once before the rest is taken, and it is given back before memory is.
+
+use std::fs;
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+use super::card::Card;
+use super::driver::{Context, Fault};
+use super::image::Image;
+use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
+use super::{HOPPER, kernels};
+use crate::device::abi::{RowForm, define};
+use crate::device::lab::{self, Decode, Decoder, Encode, Lab, Work};
+use crate::device::{Error, Field, Kernel};
+use job::Job;
+
+mod hold;
+mod job;
+
+/// A card with the tables of both fields.
+pub(super) struct GpuLab {
+    facts: lab::Card,
+    standard: Card,
+    rijndael: Card,
+}
+
+impl GpuLab {
+    pub(super) fn open(ordinal: u16) -> Result<Self, Fault> {
+        let standard = Card::open(ordinal, Field::Standard)?;
+        let rijndael = Card::open(ordinal, Field::Rijndael)?;
+        let facts = lab::Card {
+            name: standard.name.clone(),
+            driver: driver(),
+            sms: standard.sms,
+            memory_bytes: Context::memory()?.1,
+            compute_capability: (standard.capability / 10, standard.capability % 10),
+            clock_mhz: standard.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
+        };
+        Ok(Self { facts, standard, rijndael })
+    }
+
+    fn combine(&self, name: &str) -> Option<Combine> {
+        let product = || COMBINES.iter().find(|combine| combine.kernel.name() == name).copied();
+        let found = EXTRA.iter().find(|extra| extra.0 == name).map(|extra| extra.1).or_else(product)?;
+        (!found.is_hopper_only || self.standard.capability == HOPPER).then_some(found)
+    }
+
+    fn known(&self, name: &str) -> Result<Combine, Error> {
+        self.combine(name).ok_or_else(|| Error::Unavailable(format!("no kernel {name} for this card")))
+    }
+}
+
+impl Lab for GpuLab {
+    fn card(&self) -> &lab::Card {
+        &self.facts
+    }
+
+    fn has(&self, name: &str) -> bool {
+        INVERTERS.contains(&name) || DECODERS.contains(&name) || self.combine(name).is_some()
+    }
+
+    fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
+        let card = if plan.field == Field::Rijndael { &self.rijndael } else { &self.standard };
+        card.context.bind()?;
+        Ok(Box::new(Job::encode(card, self.known(plan.kernel)?, plan)?))
+    }
+
+    fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
+        // A progressive decoder multiplies by itself; any kernel will do.
+        let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) { Kernel::Table.name() } else { plan.kernel };
+        self.standard.context.bind()?;
+        Ok(Box::new(Job::decode(&self.standard, self.known(kernel)?, plan)?))
+    }
+}
+
+/// Kernels that nothing but measurements uses: those of the papers with one thing left out or another put in.
+const EXTRA: &[(&str, Combine)] = &[
+    ("tiled-global", in_tiles(|_| Some(kernels::tiled("nc_tiled_global")))),
+    ("tiled-strided", in_tiles(|_| Some(kernels::tiled("nc_tiled_strided")))),
+    ("tiled-rolled", in_tiles(|_| Some(kernels::tiled("nc_tiled_rolled")))),
+    ("tiled-small", in_tiles(|_| Some(SMALL))),
+    ("tiled-bytes", in_tiles(|_| Some(BYTES))),
+    (
+        "tiled-logs",
+        Combine { form: Form::Logs1, row_form: RowForm::Logs1, ..in_tiles(|_| Some(kernels::tiled("nc_tiled_logs"))) },
+    ),
+    ("table5-dummy", Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(kernels::s2("nc_table5_dummy")))),
+];
+
+const fn in_tiles(variant: fn(&Demand) -> Option<Variant>) -> Combine {
+    Combine::new(Kernel::Tiled, Image::Tiled, variant)
+}
+
+const SMALL: Variant = {
+    let unit = (define("NC_TILED_SMALL_ROWS"), define("NC_TILED_SMALL_BYTES"));
+    Variant::new("nc_tiled_small", unit, define("NC_TILED_SMALL_THREADS"), 32)
+};
+
+const BYTES: Variant = {
+    let unit = (define("NC_TILED_BYTES_ROWS"), define("NC_TILED_BYTES_BYTES"));
+    Variant::new("nc_tiled_bytes", unit, define("NC_TILED_BYTES_THREADS"), 8)
+};
+
+/// What the system says that the driver is.
+fn driver() -> String {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let words = text.lines().next().unwrap_or_default().split_whitespace();
+    let mut versions = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    versions.next().unwrap_or("unknown").to_owned()
+}
+
+const INVERTERS: [&str; 1] = ["invert"];
+const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-uncached"];

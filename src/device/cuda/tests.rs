@@ -1,0 +1,105 @@
+//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
+
+use super::super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Work};
+use super::super::members::tests as members;
+use super::*;
+
+/// Whether there is a GPU.
+fn is_here() -> bool {
+    let absence = count().err();
+    assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
+    absence.is_none()
+}
+
+#[test]
+fn asking_never_panics_and_always_has_a_reason() {
+    if let Err(absence) = count() {
+        absence.tell();
+        assert!(absence.into_error(BackendChoice::Cuda).to_string().contains("\"cuda\""));
+    }
+}
+
+#[test]
+fn every_kernel_of_a_gpu_is_there() {
+    for &kernel in Kernel::ALL {
+        let choice = KernelChoice::Named(kernel);
+        assert_eq!(combine_of(choice).is_ok(), kernel != Kernel::Simd, "{kernel}");
+    }
+    assert_eq!(combine_of(KernelChoice::Default).unwrap().unwrap().kernel, Kernel::Table);
+    assert!(combine_of(KernelChoice::Auto).unwrap().is_none());
+}
+
+/// A GPU whose segments are moved away under it after the first batch.
+struct Poisoned {
+    engine: Engine,
+    batches: usize,
+}
+
+impl Backend for Poisoned {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn kernel(&self) -> &'static str {
+        self.engine.kernel()
+    }
+
+    fn depth(&self) -> usize {
+        self.engine.depth()
+    }
+
+    fn load(&mut self, load: Loading) {
+        self.engine.load(load);
+    }
+
+    fn loaded(&mut self) -> Option<Result<u64, Error>> {
+        self.engine.loaded()
+    }
+
+    fn start(&mut self, batch: Vec<Work>) {
+        if self.batches == 1 {
+            self.engine.poison();
+        }
+        self.batches += 1;
+        self.engine.start(batch);
+    }
+
+    fn ended(&mut self) -> Option<Ended> {
+        self.engine.ended()
+    }
+
+    fn release(&mut self, id: ResidentId) {
+        self.engine.release(id);
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        self.engine.memory()
+    }
+
+    fn take_counts(&mut self) -> Counts {
+        self.engine.take_counts()
+    }
+}
+
+/// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
+#[test]
+fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
+    const NAME: &str = "device::cuda::tests::a_kernel_that_faults_moves_its_work_to_the_cpu";
+    const CHILD: &str = "NCTEST_FAULT_HERE";
+    if !is_here() {
+        return println!("skipped: no GPU");
+    }
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let status = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
+        return assert!(status.success());
+    }
+    let host = HostMemory::default();
+    let open = move || {
+        let table = combine_of(KernelChoice::Default).unwrap();
+        let engine = open_engine(0, table, &Workload::default(), &host)?;
+        Ok(Box::new(Poisoned { engine, batches: 0 }) as Box<dyn Backend>)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(members::lose_one(open, |reason| assert!(reason.contains("CUDA_ERROR"), "{reason}")));
+}
