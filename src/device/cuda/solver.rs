@@ -516,7 +516,7 @@ fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
         let tasks = part.piece.address + (part.layout.inversions + first * size_of::<abi::InvertTask>()) as u64;
         let grid = Grid::line(count, threads, shared_bytes);
         // SAFETY: as in `compute`.
-        unsafe { launch::invert(function, grid, tasks, count, card.tables(), stream) }?;
+        unsafe { launch::invert(function, grid, 1, (tasks, count), card.tables(), stream) }?;
         first += run.len();
     }
     Ok(())
