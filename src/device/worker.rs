@@ -347,7 +347,10 @@ impl Worker {
                 let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
-                self.metrics.failures.inc();
+                // That memory is full is for the store to deal with, and nothing has failed.
+                if !matches!(error, Error::Memory { .. }) {
+                    self.metrics.failures.inc();
+                }
                 let _ = reply.send(Err(error));
             }
         }
