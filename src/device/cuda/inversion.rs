@@ -45,8 +45,18 @@ impl Inverter {
         if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX {
             return clustered;
         }
+        Self::a_block_each(n, card)
+    }
+
+    /// For matrices of up to n rows: in shared memory if the largest fits.
+    pub(super) fn a_block_each(n: u32, card: &Card) -> Self {
         let shared = Self::new("nc_invert_shared", in_shared(n));
         if shared.shared_bytes <= card.shared_bytes { shared } else { Self::in_global() }
+    }
+
+    /// Whether both are the same kernel, so that one launch can do what is meant for either.
+    pub(super) fn is_kernel_of(&self, other: &Self) -> bool {
+        self.entry == other.entry
     }
 
     const fn new(entry: &'static str, shared_bytes: u32) -> Self {

@@ -18,11 +18,12 @@ use super::card::{Card, bytes_of};
 use super::driver::{Address, Event, Fault, Named, Piece, Pinned, Pool, Stream};
 use super::engine::{COEFFICIENTS_PER_STEP, ROWS_PER_BLOCK};
 use super::image::Image;
+use super::inversion::Inverter;
 use super::kernels::{Combine, Demand, ROWS_THREADS, Variant};
 use super::launch::{self, Grid};
 use super::loader::{FORM_ALIGN, form_grid};
 use crate::device::Error;
-use crate::device::abi::{self, RowForm, define};
+use crate::device::abi::{self, RowForm};
 use crate::device::backend::Counts;
 use crate::device::decode::{Decode, Solved};
 
@@ -501,31 +502,17 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     unsafe { launch::tasks(function, grid, &launch, card.tables(), texture, stream) }
 }
 
-/// Begins the inversions: jobs in a row that are inverted in the same way, at once.
+/// Begins the inversions: jobs in a row that are inverted by the same kernel, at once.
 fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
-    let places = &part.layout.jobs;
-    let fits = |place: &Place| invert_shared_bytes(place.n) <= card.shared_bytes;
-    let mut first = 0;
-    for run in places.chunk_by(|one, other| fits(one) == fits(other)) {
-        let (entry, threads, shared_bytes) = match run.iter().map(|place| invert_shared_bytes(place.n)).max() {
-            Some(bytes) if bytes <= card.shared_bytes => ("nc_invert_shared", INVERT_THREADS, bytes),
-            _ => ("nc_invert_global", INVERT_GLOBAL_THREADS, INVERT_FIXED_BYTES + INVERT_ROWS_MAX * INVERT_STRIPE),
-        };
-        let function = card.function(Image::Invert, entry, shared_bytes)?;
-        let count = number(run.len());
-        let tasks = part.piece.address + (part.layout.inversions + first * size_of::<abi::InvertTask>()) as u64;
-        let grid = Grid::line(count, threads, shared_bytes);
+    let inverter = |places: &[Place]| Inverter::a_block_each(number(places.iter().map(|place| place.n).max().unwrap_or(1)), card);
+    let is_alike = |one: &Place, other: &Place| inverter(&[*one]).is_kernel_of(&inverter(&[*other]));
+    let mut tasks = part.piece.address + part.layout.inversions as u64;
+    for run in part.layout.jobs.chunk_by(is_alike) {
         // SAFETY: as in `compute`.
-        unsafe { launch::invert(function, grid, 1, (tasks, count), card.tables(), stream) }?;
-        first += run.len();
+        unsafe { inverter(run).launch(card, tasks, number(run.len()), stream) }?;
+        tasks += (run.len() * size_of::<abi::InvertTask>()) as u64;
     }
     Ok(())
-}
-
-/// `NC_INVERT_SHARED_BYTES(n)`.
-fn invert_shared_bytes(n: usize) -> u32 {
-    let panels = number(n).div_ceil(32);
-    INVERT_FIXED_BYTES + panels * 32 * ((panels | 1) * 32 + 32)
 }
 
 /// Of a part, which is bounded.
@@ -544,9 +531,3 @@ const FORM_BYTES: usize = 256 << 20;
 const JOBS_MAX: usize = 4096;
 const STATUS_BYTES: usize = size_of::<u32>();
 const ALIGN: usize = 256;
-const INVERT_THREADS: u32 = define("NC_INVERT_THREADS");
-const INVERT_GLOBAL_THREADS: u32 = define("NC_INVERT_GLOBAL_THREADS");
-const INVERT_FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
-const INVERT_STRIPE: u32 = define("NC_INVERT_STRIPE");
-/// `NC_INVERT_GLOBAL_BYTES` is for as many.
-const INVERT_ROWS_MAX: u32 = 1024;
