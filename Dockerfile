@@ -1,10 +1,11 @@
-# Two stages: the toolchain builds, and the image is Debian with two binaries. No GPU toolkit is needed in either; on a host with
-# the NVIDIA container runtime the driver is found at start. `deploy/check-image.sh` runs these steps without a container engine.
+# Two stages: the toolchain builds, and the image is Debian with two binaries. No GPU toolkit is needed in either: compiled kernels
+# are in the sources, and where the NVIDIA Container Toolkit brings the driver's library in, it is found at start. `deploy/check-image.sh` runs these steps without a container engine.
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY assets ./assets
 COPY benches ./benches
+COPY kernels ./kernels
 COPY src ./src
 RUN cargo build --locked --profile dist --bins
 
@@ -20,6 +21,9 @@ COPY config/ncserverd.toml /etc/ncserverd/ncserverd.toml
 ENV NCSERVERD_ENDPOINT__LISTEN=[::]:4443
 ENV NCSERVERD_TELEMETRY__LISTEN=[::]:9443
 ENV STATE_DIRECTORY=/var/lib/ncserverd
+# What the toolkit is to bring: libcuda and its translator, and nvidia-smi to look. Which GPUs is for whoever starts the container to
+# say (`--gpus`, compose.gpu.yaml, k8s/gpu.yaml, or NVIDIA_VISIBLE_DEVICES): "all" here would take every GPU of a host unasked.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /var/lib/ncserverd
 VOLUME /var/lib/ncserverd
 EXPOSE 4443/udp 9443/tcp

@@ -58,9 +58,7 @@ fuzz:
 		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-# The test executables, stripped, for a host with a GPU and no Rust toolchain. Copy the checkout there and run, in its root:
-#   for test in .gpu-tests/*-*; do NCTEST_BIN_DIR=.gpu-tests/bin $$test --nocapture --test-threads=1 || exit 1; done
-# The host needs the C library of this machine or a newer one, and nothing else: the driver is opened at run time. The programs
-# themselves are in .gpu-tests/bin.
+# The test executables, stripped, for a host with a GPU and no Rust toolchain: CONTRIBUTING.md says how they are run there.
+# TESTS="backends end_to_end" takes these alone.
 gpu-bundle:
-	python3 deploy/gpu-bundle.py
+	python3 deploy/gpu-bundle.py $(TESTS)

@@ -1,11 +1,21 @@
 #!/bin/sh
-# The systemd unit: systemd understands every line, and its sandbox is no weaker than it was.
+# The systemd unit, alone and with the drop-in for GPUs: systemd understands every line, and its sandbox is no weaker than it was.
 set -eu
 cd "$(dirname "$0")/systemd"
 draft=$(mktemp -d)
 trap 'rm -rf "$draft"' EXIT
+mkdir -p "$draft/plain" "$draft/gpu/ncserverd.service.d"
 # The program need not be installed where the unit is checked.
-sed 's#^ExecStart=/usr/bin/ncserverd#ExecStart=/bin/true#' ncserverd.service >"$draft/ncserverd.service"
-systemd-analyze verify "$draft/ncserverd.service"
-# The scale is systemd's own, in tenths: 0 is closed, 100 is open.
-systemd-analyze security --offline=true --no-pager --threshold=15 "$draft/ncserverd.service" | tail -n 1
+sed 's#^ExecStart=/usr/bin/ncserverd#ExecStart=/bin/true#' ncserverd.service >"$draft/plain/ncserverd.service"
+cp "$draft/plain/ncserverd.service" "$draft/gpu/"
+cp gpu.conf "$draft/gpu/ncserverd.service.d/"
+
+# Name, most that it may be open: the scale is systemd's own, in tenths, from 0, closed, to 100.
+check() {
+    said=$(systemd-analyze verify "$draft/$1/ncserverd.service" 2>&1) || { echo "$said"; exit 1; }
+    # Of a line that it does not know systemd says so, and is content.
+    if [ -n "$said" ]; then echo "$1: $said"; exit 1; fi
+    echo "$1: $(systemd-analyze security --offline=true --no-pager --threshold="$2" "$draft/$1/ncserverd.service" | tail -n 1)"
+}
+check plain 15
+check gpu 15

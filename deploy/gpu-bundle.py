@@ -1,12 +1,23 @@
-"""Builds the test executables and the two programs, and copies them stripped to .gpu-tests/ for a host without a toolchain."""
+"""Builds the test executables and the two programs, copies them stripped to .gpu-tests/, for a host without a toolchain, and packs
+them into .gpu-tests.tar.xz, which unpacks to that folder.
+
+    deploy/gpu-bundle.py [NAME…]      only the tests of these names, such as `backends` or `end_to_end`, and the programs
+"""
 
 import json
+import lzma
 import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 
 BUNDLE = pathlib.Path(".gpu-tests")
+ARCHIVE = pathlib.Path(".gpu-tests.tar.xz")
+# More than this is refused by places that files have to pass.
+ARCHIVE_BYTES_MAX = 60_000_000
+# What executables have in common, which is most of them, lies further back than the usual window reaches.
+XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 << 20}]
 
 
 def built(*arguments):
@@ -24,10 +35,22 @@ def built(*arguments):
             yield name, message["executable"]
 
 
+def wanted(name):
+    """Tests that were asked for, or all; the programs always."""
+    return len(sys.argv) < 2 or name.startswith("bin/") or name.split("-", 1)[1] in sys.argv[1:]
+
+
 shutil.rmtree(BUNDLE, ignore_errors=True)
 (BUNDLE / "bin").mkdir(parents=True)
 for name, path in [*built("test", "--no-run"), *built("build", "--bins")]:
-    subprocess.run(["strip", "-o", BUNDLE / name, path], check=True)
+    if wanted(name):
+        subprocess.run(["strip", "-o", BUNDLE / name, path], check=True)
 for path in sorted(BUNDLE.rglob("*")):
     if path.is_file():
-        print(f"{path.stat().st_size / 1e6:6.1f} MB  {path}")
+        print(f"{path.stat().st_size / 1e6:6.1f} MB  {path}", flush=True)
+with lzma.open(ARCHIVE, "wb", filters=XZ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+    archive.add(BUNDLE)
+size = ARCHIVE.stat().st_size
+print(f"{size / 1e6:6.1f} MB  {ARCHIVE}")
+if size > ARCHIVE_BYTES_MAX:
+    sys.exit(f"{ARCHIVE} is larger than {ARCHIVE_BYTES_MAX / 1e6:.0f} MB; name the tests that are to travel")

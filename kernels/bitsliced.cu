@@ -38,11 +38,11 @@
 // SMs. Reached: 2,900 clocks in the steady state, 166 GB/s in all. Few rows a pass are bound by the tables: 1,378 clocks with
 // one row a warp.
 //
-// Tried and dropped, n = 128 k = 4096. Eight index bytes a coefficient instead of windows: 154 (one PRMT less, but twice the
-// broadcasts). 96 registers a consumer: 151; 112, with producers at 32 that spill: 165. Producers that store 4 bytes a lane: 154, since
-// they then hold up the consumers. Eight producers: 157. 20 x 6 or 24 x 5 rows: equal in full passes, but they fit 128 rows
-// badly. 12 x 8 rows: 132. By accounting only: Karatsuba over half bytes, a quarter fewer look-ups, but half more tables and sums; 64
-// positions a lane, half the addresses but twice the tables.
+// Tried and dropped, n = 128 k = 4096, one generation x 8,192 blocks / 64 x 128, GB/s (kept: 166 / 164). Eight index bytes a coefficient
+// instead of windows: 154 / 152. 96 registers a consumer: 151 / 149; 112, with producers at 32 that spill: 165 / 163. Producers that store
+// 4 bytes a lane: 154 / 152 with planes fetched ahead, 169 / 162 with plain loads one pair ahead. Eight producers: 160 / 157. In full passes
+// (kept: 172): 20 x 6 rows 169, 24 x 5 166, 12 x 8 160; they fit 128 rows badly, too. By accounting only: Karatsuba over half bytes, a
+// quarter fewer look-ups, but half more tables and sums; 64 positions a lane, half the addresses but twice the tables.
 #include "nc_common.cuh"
 
 namespace {

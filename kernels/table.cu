@@ -39,8 +39,9 @@
 //
 // Tried and dropped, at n = 128, k = 4096, one generation of 8192 rows (58.7 to 59.0 GB/s now): one accumulator a byte, 8 warps of
 // 252 registers 47.8; two bytes a word, 12 warps 58.2, but 56.4 over 64 generations, source loads being exposed; 16 rows x 8 bytes
-// a lane 57.2 (and half of it lost on tasks of 8 rows); 16 warps of 128 registers 57.1; 8 rows x 8 bytes 56.0; 16 x 16 with a loop
-// of 3,100 instructions 51.0, of 1,560 56.8. Coefficients in uniform registers would save the sums (LDS takes a register plus a
+// a lane 57.2 (and half of it lost on tasks of 8 rows); 16 warps of 128 registers 57.1, 13 49.3, 10 of 167 52.5; 8 rows x 8 bytes
+// 56.0; 16 x 16 with a loop of 3,100 instructions 51.0, of 1,560 in 8 warps 56.8, in 12 58.0 (1 % more than this kernel at n = 1024,
+// where its coarser units do not matter). Coefficients in uniform registers would save the sums (LDS takes a register plus a
 // uniform one), but ptxas keeps no loaded value in a uniform register. Sources as 16-bit offsets save 0.25 instructions a product
 // and cost 3 % of the slots and twice the memory.
 #include "nc_common.cuh"

@@ -3,11 +3,14 @@
 //! A [`Device`] is a handle on one back end or several: the CPU, a GPU, some GPUs, or both kinds together. Each lives on a thread
 //! of its own, because a GPU context likes one owner and because combining takes a core for as long as it takes. Segments go in
 //! with [`Device::load`] and leave when their [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them.
+//! A receiver's work is done by [`Device::decode`], which needs nothing resident: it inverts the coefficients of many generations
+//! at once and multiplies.
+//!
 //! The back ends decide nothing: which rows is the codec's business, when is the encoder's. In which form a segment is held is
 //! the back end's secret, one form a run. Who does which part of a batch is decided in [`members`].
 //!
-//! Two bounded queues lead to each thread, batches and loads; a load is done beside batches. When a queue is full the caller
-//! waits. A batch always comes back, done or with an error.
+//! Three bounded queues lead to each thread, batches, loads and generations to decode; all three are worked on side by side. When a
+//! queue is full the caller waits. A batch always comes back, done or with an error, and so do generations to decode.
 //!
 //! A GPU that fails, by a fault of a kernel or of itself, is given up for the rest of the run: the CPU takes its place, what was
 //! resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so.
@@ -30,6 +33,7 @@ mod backend;
 mod config;
 mod cpu;
 mod cuda;
+mod decode;
 mod kernel;
 pub(crate) mod lab;
 mod members;
@@ -39,6 +43,7 @@ mod worker;
 pub use abi::Field;
 pub use backend::Memory;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
+pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
 
 use members::Members;
@@ -90,6 +95,14 @@ impl Device {
         let mut done = self.members.combine(batch).await?;
         done.turnaround = begun.elapsed();
         Ok(done)
+    }
+
+    /// Decodes generations, in the order in which they are given: several at a time keep a GPU busier than one. Waits while the queue
+    /// is full.
+    ///
+    /// Dropping the future drops them once they are done.
+    pub async fn decode(&self, jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
+        self.members.decode(jobs).await
     }
 
     /// Whether it is as it was opened.

@@ -15,6 +15,7 @@ pub mod matrix;
 pub mod panel;
 pub mod rows;
 pub mod simd;
+pub mod solve;
 
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};

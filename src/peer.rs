@@ -1,13 +1,15 @@
 //! The other end: fetch, decode, verify and hand over.
 //!
 //! A [`Client`] is a handle to one task (`driver`), which keeps a connection to a server, carries bytes between QUIC and
-//! [`proto`], and gives full decoders to the blocking pool: no payload is multiplied on an async worker. Whoever holds a client
+//! [`proto`], and gives full decoders to the blocking pool, or to a device where it is given one: no payload is multiplied on an
+//! async worker. Whoever holds a client
 //! may open objects; what several ask for at once is fetched once, and what was verified stays in a cache of bounded size. No byte
 //! is handed out before the segment that it lies in has the hash that names it.
 //!
 //! When full: a reader that does not read stops its own object after one part; the cache drops what was used longest ago;
 //! prefetches beyond the bound are dropped; everything else waits.
 
+mod bulk;
 mod cache;
 pub mod cli;
 mod client;
@@ -27,6 +29,7 @@ use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
 
+use crate::device::Device;
 use crate::object::Refusal;
 use crate::tls::Trust;
 use crate::wire::DEFAULT_PORT;
@@ -116,6 +119,8 @@ pub struct Config {
     pub requests_max: u16,
     /// Prefetches at the same time; more are dropped.
     pub prefetches_max: usize,
+    /// What decodes, several generations at a time; without one each is decoded here as soon as it is complete.
+    pub device: Option<Device>,
 }
 
 impl Config {
@@ -134,6 +139,7 @@ impl Config {
             window: (ByteSize::kib(256), ByteSize::mib(16)),
             requests_max: 64,
             prefetches_max: 8,
+            device: None,
         }
     }
 }
@@ -163,8 +169,12 @@ pub struct Stats {
     pub datagrams_lost: u64,
     /// Lost datagrams that other blocks made up for.
     pub blocks_repaired: u64,
-    /// Generations decoded.
+    /// Generations that came in full.
     pub generations: u64,
+    /// Those of them that a device has decoded.
+    pub generations_on_device: u64,
+    /// Back end and kernel that decoded the last of these.
+    pub device: Option<(&'static str, &'static str)>,
     /// Segments and whole objects with the right hash.
     pub segments_verified: u64,
     /// Segments and whole objects with a wrong one.

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ncserverd::device::{BackendChoice, Batch, Config, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
+use ncserverd::device::{BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
 use prometheus::Registry;
@@ -304,6 +304,74 @@ async fn back_ends_agree() {
                 assert!(oracle.len() == blocks.len() && different == 0, "{name}: {different} of {} differ", blocks.len());
             }
         }
+    }
+}
+
+/// Generations of every n with the rows of a receiver: some source blocks, coded ones otherwise. Every seventh has no solution.
+fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
+    let mut rng = SmallRng::seed_from_u64(4);
+    let sizes = [1, 2, 3, 15, 16, 17, 31, 32, 33, 37, 64, 100, 128, 129, 200, 256, 384, 416, 417, 512, 1024];
+    let blocks = [16, 80, 1008, 1088, 4096, 16_384];
+    let mut systems = Vec::new();
+    for (index, (&n, &k)) in sizes.iter().chain(&sizes[..13]).chain(&[128; 40]).zip(blocks.iter().cycle()).enumerate() {
+        let k = if n > 256 { k.min(1088) } else { k };
+        let source = random(n * k, &mut rng);
+        let mut coefficients = random(n * n, &mut rng);
+        for i in (0..n).filter(|_| rng.random_bool(0.3)).collect::<Vec<_>>() {
+            coefficients[i * n..][..n].fill(0);
+            coefficients[i * n + (i * 7 + 2) % n] = 1;
+        }
+        let is_singular = index % 7 == 6;
+        if is_singular && n == 1 {
+            coefficients.fill(0);
+        } else if is_singular {
+            coefficients.copy_within(..n, n);
+        }
+        let mut payloads = vec![0; n * k];
+        let rows: Vec<&[u8]> = coefficients.chunks_exact(n).collect();
+        let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();
+        Kernels::detect().combine(&rows, &Panel::of(&source, n, k), &mut outs);
+        // Chance makes others singular, too.
+        let is_singular =
+            ncserverd::gf::matrix::invert(Kernels::detect(), n, &coefficients, std::num::NonZeroUsize::MIN).is_none();
+        let job = Decode { n: u16::try_from(n).unwrap(), coefficients, payloads, out: vec![0xEE; n * k] };
+        systems.push((job, (!is_singular).then_some(source)));
+    }
+    systems
+}
+
+/// Every back end finds what was encoded, with those of a GPU's kernels that are ours: the others differ in the form of rows alone.
+#[tokio::test]
+async fn back_ends_decode_what_was_encoded() {
+    let systems = systems();
+    assert!(systems.iter().filter(|(_, source)| source.is_some()).count() > 55);
+    let ours = ["table", "tensor", "bitsliced", "prmt", "product", "simd"];
+    let is_ours = |config: &Config| match config.kernel {
+        KernelChoice::Named(kernel) => ours.contains(&kernel.name()) || kernel.name() == "table5",
+        KernelChoice::Default | KernelChoice::Auto => true,
+    };
+    let two = Threads::Count(NonZeroU16::new(2).unwrap());
+    let is_ours = |config: &Config| is_ours(config) && (config.backend != BackendChoice::Cpu || config.cpu_threads == two);
+    for config in back_ends().into_iter().filter(is_ours) {
+        let name = format!("{:?} {} {:?} {}", config.backend, config.kernel, config.cpu_isa, config.cpu_threads);
+        let (device, _thread) = match Device::open(&config, &Registry::new()) {
+            Err(error) => {
+                println!("not tested: {name}: {error}");
+                assert!(may_be_missing(&config), "{name}: {error}");
+                continue;
+            }
+            Ok(opened) => opened,
+        };
+        let jobs = || systems.iter().map(|(job, _)| job.clone()).collect::<Vec<_>>();
+        let small = systems.iter().filter(|(job, _)| job.n == 128).take(3).map(|(job, _)| job.clone()).collect();
+        let (all, again, few) = tokio::join!(device.decode(jobs()), device.decode(jobs()), device.decode(small));
+        for (decoded, (job, source)) in all.unwrap().iter().zip(&systems).chain(again.unwrap().iter().zip(&systems)) {
+            let k = job.out.len() / usize::from(job.n);
+            assert_eq!(decoded.solution.is_ok(), source.is_some(), "{name}: n = {}, k = {k}", job.n);
+            assert!(source.as_ref().is_none_or(|source| decoded.job.out == *source), "{name}: n = {}, k = {k}", job.n);
+        }
+        assert_eq!(few.unwrap().len(), 3);
+        println!("tested: {name} ({})", device.kernel());
     }
 }
 

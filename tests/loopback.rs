@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ncserverd::lab::lossy::{self, Link};
 use ncserverd::object::{Arrival, Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
 use ncserverd::ring::{Ring, SessionId};
 use ncserverd::session::{self, Ask, driver};
@@ -122,8 +123,13 @@ async fn serve_at(
 }
 
 async fn connect(server: &Server) -> peer::Client {
-    let place = server.address.to_string().parse().unwrap();
-    peer::Client::connect(peer::Config::new(place, Trust::Fingerprint(server.fingerprint))).await.unwrap()
+    connect_at(server, server.address, None).await
+}
+
+/// By another way, and with what decodes.
+async fn connect_at(server: &Server, address: SocketAddr, device: Option<device::Device>) -> peer::Client {
+    let config = peer::Config::new(address.to_string().parse().unwrap(), Trust::Fingerprint(server.fingerprint));
+    peer::Client::connect(peer::Config { device, ..config }).await.unwrap()
 }
 
 async fn read(client: &peer::Client, path: &str) -> Vec<u8> {
@@ -166,6 +172,51 @@ async fn source_blocks_arrive_where_the_stream_wants_them_first() {
         let client = connect(&server).await;
         assert!(read(&client, "/a/b").await == bytes);
     }
+}
+
+/// With source blocks and without, through a path that loses: the same bytes as without a device, and no generation here that needed
+/// decoding.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_decodes_what_a_peer_gathers() {
+    let bytes = clip(3_000_001);
+    for (n_max, first_pass) in [(64, FirstPass::Coded), (64, FirstPass::Systematic), (1, FirstPass::Coded)] {
+        let server = serve(&[("/a/b", bytes.clone())], 1088, n_max, first_pass, ring::Config::default()).await;
+        let direction = lossy::Direction::losing(0.05);
+        let path = lossy::Config { server: server.address, seed: 7, to_server: direction, to_client: direction };
+        let link = Link::start(path).unwrap();
+        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let registry = Registry::new();
+        let (device, thread) = device::Device::open(&config, &registry).unwrap();
+        let with = connect_at(&server, link.address(), Some(device)).await;
+        let without = connect_at(&server, link.address(), None).await;
+        let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
+        assert!(one == bytes && other == bytes, "n = {n_max}, {first_pass:?}");
+        let (with, without) = (with.stats().borrow().clone(), without.stats().borrow().clone());
+        let decoded = value(&registry, "ncserverd_device_decoded_bytes_total");
+        assert!(with.generations_on_device > 0 && with.device.is_some() && decoded > 0.0);
+        let all = with.generations_on_device == with.generations;
+        assert!(all || first_pass == FirstPass::Systematic, "{with:?}");
+        assert!(without.generations_on_device == 0 && without.device.is_none());
+        thread.close();
+    }
+}
+
+/// A device that ends under the peer's hands costs no bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_device_leaves_undone_is_decoded_by_the_peer() {
+    let bytes = clip(2_000_001);
+    let server =
+        serve(&[("/a/b", bytes.clone()), ("/a/c", clip(1_000_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await;
+    let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+    let (device, thread) = device::Device::open(&config, &Registry::new()).unwrap();
+    let client = connect_at(&server, server.address, Some(device)).await;
+    assert!(read(&client, "/a/c").await == clip(1_000_000));
+    let before = client.stats().borrow().generations_on_device;
+    assert!(before > 0);
+    thread.close();
+    assert!(read(&client, "/a/b").await == bytes);
+    let stats = client.stats().borrow().clone();
+    assert!(stats.generations_on_device == before && stats.generations > before && stats.segments_corrupt == 0, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -202,6 +202,22 @@ fn a_server_that_goes_away_finishes_what_is_open() {
 }
 
 #[test]
+fn who_leaves_the_decoding_to_others_asks_and_gets_the_same() {
+    for first_pass in [FirstPass::Coded, FirstPass::Systematic] {
+        for seed in SEEDS {
+            let runs = [false, true].map(|gathers| {
+                let mut world = World::new(Setup { gathers, first_pass, ..lossy(0.08, seed) });
+                let bytes = world.publish("/live/1.m4s", 300_000, 1088, 64);
+                world.fetch_and_check("/live/1.m4s", &bytes, 10 * SECOND);
+                assert_eq!(world.left_to_others > 0, gathers);
+                (world.sent, world.peer.counts())
+            });
+            assert_eq!(runs[0], runs[1], "{first_pass:?} {seed}");
+        }
+    }
+}
+
+#[test]
 fn a_cancelled_fetch_leaves_nothing_open() {
     for after in [0, 1, 20, 60, 100] {
         let mut world = World::new(Setup::default());

@@ -36,6 +36,8 @@ pub(super) enum Tail {
     Transform,
     /// That many further elements.
     Payload(usize),
+    /// Nothing: who only wants to know which rows are independent.
+    None,
 }
 
 impl<F: Field> Elimination<F> {
@@ -44,6 +46,7 @@ impl<F: Field> Elimination<F> {
         let matrix = match tail {
             Tail::Transform => field.matrix(n, n, n),
             Tail::Payload(length) => field.matrix(n, n, length),
+            Tail::None => field.matrix(n, n, 0),
         };
         let (pivots, rows, factors) = (Vec::with_capacity(n), vec![None; n], Vec::with_capacity(n));
         Self { field, n, matrix, pivots, rows, factors, first_free: 0, tail }
@@ -55,7 +58,7 @@ impl<F: Field> Elimination<F> {
     }
 
     /// Takes a row whose coefficients and payload the two closures write over zeros, or drops it if it depends on those held;
-    /// `payload` is then not called, nor if the tail is a transform.
+    /// `payload` is then not called, nor if the tail is something else.
     pub(super) fn absorb(
         &mut self,
         coefficients: impl FnOnce(&mut [F::Element]),
@@ -72,6 +75,7 @@ impl<F: Field> Elimination<F> {
         match self.tail {
             Tail::Transform => tail[row] = F::ONE,
             Tail::Payload(_) => payload(tail),
+            Tail::None => {}
         }
         self.reduce(Part::Tail);
         for part in [Part::Coefficients, Part::Tail] {
@@ -99,8 +103,8 @@ impl<F: Field> Elimination<F> {
     }
 
     fn reduce(&mut self, part: Part) {
-        if self.factors.iter().any(|&factor| factor != F::ZERO) {
-            let columns = self.columns_in_use(part);
+        let columns = self.columns_in_use(part);
+        if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
             self.field.reduce(&mut self.matrix, part, columns, &self.factors);
         }
     }
@@ -111,6 +115,7 @@ impl<F: Field> Elimination<F> {
             (Part::Coefficients, _) => self.first_free..self.n,
             (Part::Tail, Tail::Transform) => 0..self.rank() + 1,
             (Part::Tail, Tail::Payload(length)) => 0..length,
+            (Part::Tail, Tail::None) => 0..0,
         }
     }
 
@@ -145,7 +150,9 @@ impl<F: Field> Elimination<F> {
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
             for part in [Part::Coefficients, Part::Tail] {
                 let columns = self.columns_in_use(part);
-                self.field.spread(&mut self.matrix, part, columns, &self.factors);
+                if !columns.is_empty() {
+                    self.field.spread(&mut self.matrix, part, columns, &self.factors);
+                }
             }
         }
     }
@@ -178,6 +185,17 @@ mod tests {
             assert_eq!(sum, unit);
         }
         assert!(!elimination.absorb(|place| place.fill(1), |_| ()));
+    }
+
+    #[test]
+    fn without_a_tail_the_same_rows_are_independent() {
+        let rows: [[u8; 3]; 5] = [[2, 3, 4], [4, 6, 8], [0, 0, 9], [7, 1, 1], [1, 1, 1]];
+        let taken = |tail| {
+            let mut elimination = Elimination::new(Kernels::detect(), 3, tail);
+            rows.map(|row| elimination.absorb(|place| place.copy_from_slice(&row), |_| panic!("there is no payload")))
+        };
+        assert_eq!(taken(Tail::None), [true, false, true, true, false]);
+        assert_eq!(taken(Tail::None), taken(Tail::Transform));
     }
 
     #[test]

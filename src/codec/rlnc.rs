@@ -3,6 +3,7 @@
 //! Two decoders over the same elimination. [`Decoder`] eliminates coefficients alone and keeps the transform: a useless block is
 //! known before its payload is looked at, and payloads are multiplied once, at the end, in one blocked multiplication for the
 //! blocks that did not come as they are. It is the faster one in all, keeps what arrived for recoding, and is the default.
+//! Where somebody else multiplies, it can do without the transform and give away what has to be solved ([`System`]).
 //! [`Progressive`] drags payloads along, so that the last block has little left to do.
 
 use bytes::Bytes;
@@ -82,6 +83,8 @@ pub struct Decoder {
     /// Which row's payload lies in each place, and whether it is the source block of this place.
     tenants: Vec<Option<Tenant>>,
     sources: u16,
+    /// Vectors of the rows in the order of arrival, where there is no transform.
+    vectors: Option<Vec<Vector>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,16 +96,28 @@ struct Tenant {
 impl Decoder {
     /// An empty decoder for `generation`, whose seeded rows are drawn with `key`.
     pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
+        Self::with(generation, key, kernels, Tail::Transform)
+    }
+
+    /// One that finds out which blocks are innovative and no more, for somebody else to solve: [`into_system`](Self::into_system).
+    /// That is half the work on coefficients.
+    pub fn gathering(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
+        let vectors = Some(Vec::with_capacity(generation.n.into()));
+        Self { vectors, ..Self::with(generation, key, kernels, Tail::None) }
+    }
+
+    fn with(generation: Generation, key: RowKey, kernels: Kernels, tail: Tail) -> Self {
         let n = usize::from(generation.n);
         Self {
             generation,
             key,
             kernels,
-            elimination: Elimination::new(kernels, n, Tail::Transform),
+            elimination: Elimination::new(kernels, n, tail),
             blocks: vec![0; n * block_bytes(&generation)],
             places: Vec::with_capacity(n),
             tenants: vec![None; n],
             sources: 0,
+            vectors: None,
         }
     }
 
@@ -112,6 +127,9 @@ impl Decoder {
         let (row, key) = (self.rank(), self.key);
         if !self.elimination.absorb(|place| write_row(vector, key, place), |_| ()) {
             return Ok(Outcome::Redundant);
+        }
+        if let Some(vectors) = &mut self.vectors {
+            vectors.push(vector.clone());
         }
         let place = match vector {
             Vector::Source(index) => {
@@ -153,6 +171,11 @@ impl Decoder {
         self.missing() == 0
     }
 
+    /// Whether somebody else is to solve it: it gathers, and not all that came are source blocks.
+    pub fn is_to_be_solved(&self) -> bool {
+        self.vectors.is_some() && self.sources < self.n()
+    }
+
     /// Whether this source block has arrived as it is.
     pub fn is_source_held(&self, index: u16) -> bool {
         self.tenants.get(usize::from(index)).is_some_and(|tenant| tenant.is_some_and(|tenant| tenant.is_source))
@@ -187,11 +210,27 @@ impl Decoder {
         if !self.is_complete() {
             return Err(Error::Incomplete { missing: self.missing() });
         }
+        if self.is_to_be_solved() {
+            return self.into_system()?.solve();
+        }
         let missing: Vec<u16> = (0..self.n()).filter(|&index| !self.is_source_held(index)).collect();
         let rows: Vec<&[u8]> = missing.iter().map(|&index| transform(&self.elimination, index)).collect();
         self.kernels.combine_within(&rows, &mut self.blocks, block_bytes(&self.generation), &self.places, &missing);
         self.blocks.truncate(length(&self.generation));
         Ok(self.blocks)
+    }
+
+    /// What has to be solved, of one that gathers. The payloads stay where they are.
+    pub fn into_system(self) -> Result<System, Error> {
+        let Some(vectors) = self.vectors.as_ref().filter(|_| self.elimination.rank() == usize::from(self.generation.n)) else {
+            return Err(Error::Incomplete { missing: self.missing() });
+        };
+        let n = usize::from(self.n());
+        let mut coefficients = vec![0; n * n];
+        for (vector, &place) in vectors.iter().zip(&self.places) {
+            write_row(vector, self.key, &mut coefficients[usize::from(place) * n..][..n]);
+        }
+        Ok(System { generation: self.generation, kernels: self.kernels, coefficients, payloads: self.blocks })
     }
 
     /// Up to `count` new blocks: random combinations of all rows held, with explicit vectors. None while nothing is held.
@@ -203,11 +242,27 @@ impl Decoder {
         let weights: Vec<Vec<u8>> = (0..count).map(|_| random_weights(held, rng)).collect();
         let weights: Vec<&[u8]> = weights.iter().map(Vec::as_slice).collect();
         let n = usize::from(self.n());
+        if let Some(known) = &self.vectors {
+            return self.recode_known(&weights, known);
+        }
         let vectors = self.combine_part(&weights, Part::Coefficients, n);
         let transforms = self.combine_part(&weights, Part::Tail, n);
         let transforms: Vec<&[u8]> = transforms.iter().map(|transform| &transform[..held]).collect();
         let payloads = self.combine_payloads(&transforms);
         let blocks = vectors.into_iter().zip(payloads);
+        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
+    }
+
+    /// Without a transform it is the rows that came which are combined.
+    fn recode_known(&self, weights: &[&[u8]], known: &[Vector]) -> Vec<Block> {
+        let n = usize::from(self.n());
+        let mut rows = vec![0; known.len() * n];
+        known.iter().zip(rows.chunks_exact_mut(n)).for_each(|(vector, row)| write_row(vector, self.key, row));
+        let rows: Vec<&[u8]> = rows.chunks_exact(n).collect();
+        let mut vectors = vec![vec![0; n]; weights.len()];
+        let mut outs: Vec<&mut [u8]> = vectors.iter_mut().map(Vec::as_mut_slice).collect();
+        self.kernels.combine_scattered(weights, &rows, &mut outs);
+        let blocks = vectors.into_iter().zip(self.combine_payloads(weights));
         blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
     }
 
@@ -250,6 +305,30 @@ impl Decoder {
             Some(known) => *known = place,
             None => self.places.push(place),
         }
+    }
+}
+
+/// n independent rows of a generation and their payloads: what determines its source blocks.
+#[derive(Debug)]
+pub struct System {
+    /// The generation.
+    pub generation: Generation,
+    /// The rows, one behind the other: n × n bytes.
+    pub coefficients: Vec<u8>,
+    /// The payloads in the same order, whole blocks.
+    pub payloads: Vec<u8>,
+    kernels: Kernels,
+}
+
+impl System {
+    /// The source, found here after all.
+    pub fn solve(self) -> Result<Vec<u8>, Error> {
+        let mut source = vec![0; self.payloads.len()];
+        if !self.kernels.solve(usize::from(self.generation.n), &self.coefficients, &self.payloads, &mut source) {
+            return Err(Error::Incomplete { missing: 1 });
+        }
+        source.truncate(length(&self.generation));
+        Ok(source)
     }
 }
 
@@ -407,6 +486,56 @@ mod tests {
                 assert_eq!(out, source);
                 assert_eq!(finish(decoder), source);
             }
+        }
+    }
+
+    /// Who gathers takes the same blocks as who decodes, and what it gathers has the same solution.
+    #[test]
+    fn what_was_gathered_is_solved_elsewhere() {
+        let mut rng = SmallRng::seed_from_u64(3);
+        let kernels = Kernels::detect();
+        for (n, share) in [(1, 0.0), (5, 1.0), (31, 0.4), (128, 0.0), (64, 0.9)] {
+            let generation = generation(n, 96, 7);
+            let source = bytes(&generation, &mut rng);
+            let encoder = Encoder::new(&generation, &source, KEY, kernels).unwrap();
+            let (mut decoder, mut gathering) =
+                (Decoder::new(generation, KEY, kernels), Decoder::gathering(generation, KEY, kernels));
+            let (mut relayed, mut sink) = (false, Decoder::gathering(generation, KEY, kernels));
+            while !decoder.is_complete() {
+                let index = rng.random_range(0..n);
+                let seed = rng.random_range(0..3 * u32::from(n));
+                let (vector, payload) = match rng.random_bool(share) {
+                    true => {
+                        let start = usize::from(index) * 96;
+                        (Vector::Source(index), source[start..start + generation.block_length(index)].to_vec())
+                    }
+                    false => {
+                        let mut payload = vec![0; 96];
+                        encoder.block(seed, &mut payload);
+                        (Vector::Seed(seed), payload)
+                    }
+                };
+                assert_eq!(decoder.absorb(&vector, &payload), gathering.absorb(&vector, &payload));
+                if gathering.rank() >= n.div_ceil(2) && !std::mem::replace(&mut relayed, true) {
+                    for block in gathering.recode(usize::from(n), &mut rng) {
+                        sink.absorb(&block.vector, &block.payload).unwrap();
+                    }
+                }
+            }
+            while !sink.is_complete() {
+                for block in gathering.recode(2, &mut rng) {
+                    sink.absorb(&block.vector, &block.payload).unwrap();
+                }
+            }
+            assert!(!decoder.is_to_be_solved() && gathering.is_to_be_solved() == (share < 1.0));
+            assert!(decoder.into_system().is_err());
+            let system = sink.into_system().unwrap();
+            assert_eq!(
+                (system.coefficients.len(), system.payloads.len()),
+                (usize::from(n) * usize::from(n), usize::from(n) * 96)
+            );
+            assert_eq!(system.solve().unwrap(), source);
+            assert_eq!(finish(gathering), source);
         }
     }
 

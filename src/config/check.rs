@@ -181,7 +181,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// What a slot of the ring holds besides the payload.
-const SLOT_HEADROOM: u64 = 16;
+const SLOT_HEADROOM: u64 = crate::ring::HEADROOM as u64;
 /// The header of a seeded block in a datagram.
 const SEEDED_HEADER: u64 = 10;
 /// The header of an explicit block in a datagram, without its n coefficients.

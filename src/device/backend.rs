@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use super::decode::{Decode, Solved};
 use super::{Error, Resident};
 use crate::gf::Rows;
 use crate::object::{Generation, Shape};
@@ -18,7 +19,7 @@ pub(crate) trait Backend: Send {
     fn name(&self) -> &'static str;
     /// The kernel in use, as metrics and logs name it.
     fn kernel(&self) -> &'static str;
-    /// How many batches may be under way at once.
+    /// How many batches may be under way at once, and how many lists of generations to decode.
     fn depth(&self) -> usize;
     /// Begins to take a segment in, under a number that has not been used before. One at a time.
     fn load(&mut self, load: Loading);
@@ -28,6 +29,10 @@ pub(crate) trait Backend: Send {
     fn start(&mut self, batch: Vec<Work>);
     /// The batch begun first, if it has ended. Asking moves all of them on.
     fn ended(&mut self) -> Option<Ended>;
+    /// Begins to decode. The jobs have been checked.
+    fn decode(&mut self, jobs: Vec<Decode>);
+    /// The jobs begun first, if all of them have ended. Asking moves all on.
+    fn decoded(&mut self) -> Option<Solved>;
     /// Frees a segment. None of its work is under way.
     fn release(&mut self, id: ResidentId);
     /// The device's memory, if it has one of its own.

@@ -24,7 +24,7 @@ pub struct Config {
     pub cpu_isa: IsaChoice,
     /// Threads that combine on the CPU.
     pub cpu_threads: Threads,
-    /// Batches, and as many loads, that wait for the device; when it is full the encoder waits.
+    /// Batches, and as many loads and calls to decode, that wait for the device; when it is full the encoder waits.
     pub queue_batches: NonZeroU16,
 }
 

@@ -18,6 +18,7 @@ use std::time::Instant;
 use bytes::BytesMut;
 
 use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share, Work};
+use super::decode::{Decode, Solved};
 use super::{Config, Error, KernelChoice, kernel};
 use crate::gf::gf256::{EXP, LOG, LOG_OF_ZERO};
 use crate::gf::{Isa, Kernels, Panel, Rows};
@@ -31,6 +32,7 @@ pub(super) struct Cpu {
     segments: HashMap<ResidentId, Arc<Segment>>,
     ended: Option<Ended>,
     loaded: Option<Result<u64, Error>>,
+    solved: Option<Solved>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,13 +54,39 @@ impl Cpu {
             }
         };
         let pool = Pool::start(config.cpu_threads.count(), kernel)?;
-        Ok(Self { kernel, pool, segments: HashMap::new(), ended: None, loaded: None })
+        Ok(Self { kernel, pool, segments: HashMap::new(), ended: None, loaded: None, solved: None })
     }
 
     fn combine(&mut self, batch: &mut [Work]) -> Result<(), Error> {
         let segment = |work: &Work| self.segments.get(&work.id).cloned().ok_or(Error::Stale);
         let segments = batch.iter().map(segment).collect::<Result<Vec<_>, _>>()?;
         self.pool.combine(batch, &segments)
+    }
+
+    /// One job a thread. They are started for it: what they do takes much longer than that. With the kernel `table` it is SIMD that
+    /// decodes, since nothing here is resident.
+    fn solve(&self, jobs: &mut [Decode]) -> Result<Vec<bool>, Error> {
+        let kernels = match self.kernel {
+            Kernel::Simd(kernels) => kernels,
+            Kernel::Table => Kernels::detect(),
+        };
+        let threads = jobs.len().min(self.pool.threads.len() + 1);
+        let mut solved = vec![false; jobs.len()];
+        let left = Mutex::new(jobs.iter_mut().zip(&mut solved));
+        let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            while let Some((Decode { n, coefficients, payloads, out }, is_solved)) = take() {
+                *is_solved = kernels.solve(usize::from(*n), coefficients, payloads, out);
+            }
+        };
+        let scope = || {
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|_| drop(scope.spawn(work)));
+                work();
+            })
+        };
+        catch_unwind(AssertUnwindSafe(scope)).map_err(|_| Error::Fault)?;
+        Ok(solved)
     }
 
     fn take_in(&mut self, Loading { id, bytes, shape, share }: Loading) -> Result<u64, Error> {
@@ -108,6 +136,16 @@ impl Backend for Cpu {
 
     fn ended(&mut self) -> Option<Ended> {
         self.ended.take()
+    }
+
+    fn decode(&mut self, mut jobs: Vec<Decode>) {
+        let begun = Instant::now();
+        let result = self.solve(&mut jobs);
+        self.solved = Some(Solved { jobs, result, elapsed: begun.elapsed() });
+    }
+
+    fn decoded(&mut self) -> Option<Solved> {
+        self.solved.take()
     }
 
     fn release(&mut self, id: ResidentId) {

@@ -24,6 +24,7 @@ mod lane;
 mod launch;
 mod loader;
 mod plan;
+mod solver;
 
 pub(super) use host::HostMemory;
 

@@ -19,6 +19,7 @@ use prometheus::Registry;
 use tokio::sync::watch;
 
 use super::backend::{Ended, Memory, Share, Work};
+use super::decode::{Decode, Decoded, Singular, Solved, Undecoded};
 use super::metrics::Families;
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Resident, Task, Workload, cpu, cuda};
@@ -214,6 +215,41 @@ impl Members {
             None => Ok(Done { batch, elapsed: longest, turnaround: longest, makers }),
             Some(error) => Err(Failed { batch, error }),
         }
+    }
+
+    /// Deals generations to be decoded to those back ends that segments are dealt to.
+    pub(super) async fn decode(&self, mut jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
+        let bad = jobs.iter().enumerate().find_map(|(task, job)| Some(Error::Task { task, reason: job.check().err()? }));
+        if let Some(error) = bad {
+            return Err(Undecoded { jobs, error });
+        }
+        let (set, count) = (self.set.load_full(), jobs.len());
+        let dealt = set.dealt();
+        let seats = &set.seats[dealt.start..dealt.end.min(dealt.start + count)];
+        let mut parts: Vec<Vec<Decode>> = seats.iter().map(|_| Vec::with_capacity(count.div_ceil(seats.len()))).collect();
+        jobs.drain(..).enumerate().for_each(|(index, job)| parts[index % seats.len()].push(job));
+        let work = seats.iter().zip(parts).map(|(seat, part)| seat.member.decode(part));
+        let (mut ended, mut fault) = (Vec::with_capacity(seats.len()), None);
+        for (index, solved) in join_all(work).await.into_iter().enumerate() {
+            let Some(Solved { jobs: part, result, .. }) = solved else { return Err(Undecoded { jobs, error: Error::Closed }) };
+            if let Err(error) = &result {
+                self.judge(&set, dealt.start + index, error);
+                fault.get_or_insert_with(|| error.clone());
+            }
+            ended.push((part.into_iter(), result.unwrap_or_default().into_iter()));
+        }
+        // Back in the order in which they came.
+        let mut job_of = |index: usize| ended[index % seats.len()].0.next();
+        if let Some(error) = fault {
+            return Err(Undecoded { jobs: (0..count).filter_map(job_of).collect(), error });
+        }
+        let jobs: Vec<Decode> = (0..count).filter_map(&mut job_of).collect();
+        let decoded = jobs.into_iter().enumerate().map(|(index, job)| {
+            let Member { backend, kernel, .. } = seats[index % seats.len()].member;
+            let is_solved = ended[index % seats.len()].1.next().unwrap_or_default();
+            Decoded { job, solution: if is_solved { Ok(()) } else { Err(Singular) }, backend, kernel }
+        });
+        Ok(decoded.collect())
     }
 
     /// Puts the CPU in a lost back end's place.

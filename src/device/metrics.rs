@@ -5,6 +5,7 @@ use prometheus::{
 };
 
 use super::backend::{Counts, Ended};
+use super::decode::Solved;
 use crate::telemetry::register;
 
 /// The families of series, registered once; each back end has series of its own in them.
@@ -12,8 +13,10 @@ use crate::telemetry::register;
 pub(super) struct Families {
     combine_seconds: HistogramVec,
     load_seconds: HistogramVec,
+    decode_seconds: HistogramVec,
     failures: IntCounterVec,
     coded_bytes: IntCounterVec,
+    decoded_bytes: IntCounterVec,
     resident_bytes: IntGaugeVec,
     resident_segments: IntGaugeVec,
     memory_total_bytes: IntGaugeVec,
@@ -32,8 +35,10 @@ pub(super) struct Families {
 pub(super) struct Metrics {
     combine_seconds: Histogram,
     pub(super) load_seconds: Histogram,
+    decode_seconds: Histogram,
     pub(super) failures: IntCounter,
     coded_bytes: IntCounter,
+    decoded_bytes: IntCounter,
     pub(super) resident_bytes: IntGauge,
     pub(super) resident_segments: IntGauge,
     pub(super) memory_total_bytes: IntGauge,
@@ -63,8 +68,13 @@ impl Families {
                 "ncserverd_device_load_seconds",
                 "Time to bring one segment into its resident form, without its time in the queue.",
             )?,
-            failures: counters("ncserverd_device_failures_total", "Batches and loads that failed.")?,
+            decode_seconds: histograms(
+                "ncserverd_device_decode_seconds",
+                "Time to decode the generations of one call, without its time in the queue.",
+            )?,
+            failures: counters("ncserverd_device_failures_total", "Batches, loads and decodings that failed.")?,
             coded_bytes: counters("ncserverd_device_coded_bytes_total", "Payload bytes of coded blocks made.")?,
+            decoded_bytes: counters("ncserverd_device_decoded_bytes_total", "Bytes of generations decoded.")?,
             resident_bytes: gauges(
                 "ncserverd_device_resident_bytes",
                 "Memory that resident segments take, in the device's own form.",
@@ -97,8 +107,10 @@ impl Families {
         Metrics {
             combine_seconds: self.combine_seconds.with_label_values(&values),
             load_seconds: self.load_seconds.with_label_values(&values),
+            decode_seconds: self.decode_seconds.with_label_values(&values),
             failures: self.failures.with_label_values(&values),
             coded_bytes: self.coded_bytes.with_label_values(&values),
+            decoded_bytes: self.decoded_bytes.with_label_values(&values),
             resident_bytes: self.resident_bytes.with_label_values(&values),
             resident_segments: self.resident_segments.with_label_values(&values),
             memory_total_bytes: self.memory_total_bytes.with_label_values(&values),
@@ -117,6 +129,12 @@ impl Metrics {
     pub(super) fn combined(&self, ended: &Ended) {
         self.combine_seconds.observe(ended.elapsed.as_secs_f64());
         self.coded_bytes.inc_by(ended.batch.iter().map(|work| work.coded_bytes()).sum());
+    }
+
+    /// Generations that have been worked on.
+    pub(super) fn decoded(&self, solved: &Solved) {
+        self.decode_seconds.observe(solved.elapsed.as_secs_f64());
+        self.decoded_bytes.inc_by(solved.bytes());
     }
 
     pub(super) fn counted(&self, counts: &Counts) {

@@ -82,6 +82,69 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
     }
 }
 
+/// Random rows for n blocks of k bytes, with what they make of some blocks; and these blocks.
+fn job(n: u16, k: usize, seed: u64) -> (Decode, Vec<u8>) {
+    let size = usize::from(n);
+    let (mut coefficients, mut source) = (vec![0; size * size], vec![0; size * k]);
+    let key = RowKey { key: seed, generation: 3 };
+    (0..).zip(coefficients.chunks_exact_mut(size)).for_each(|(seed, row)| key.fill(seed, row));
+    key.fill(u32::MAX, &mut source);
+    let mut payloads = vec![0; size * k];
+    for (row, payload) in coefficients.chunks_exact(size).zip(payloads.chunks_exact_mut(k)) {
+        row.iter().zip(source.chunks_exact(k)).for_each(|(&c, block)| Kernels::detect().mul_add(payload, block, c));
+    }
+    (Decode { n, coefficients, payloads, out: vec![0xEE; size * k] }, source)
+}
+
+#[tokio::test]
+async fn generations_of_all_sizes_are_decoded_in_one_call() {
+    for (kernel, threads) in
+        [(KernelChoice::Named(Kernel::Simd), 1), (KernelChoice::Default, 3), (KernelChoice::Named(Kernel::Table), 2)]
+    {
+        let registry = Registry::new();
+        let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
+        assert!(device.decode(Vec::new()).await.unwrap().is_empty());
+        let sizes = [(1, 16), (2, 4096), (31, 1088), (128, 272), (200, 64), (31, 32), (1, 1008)];
+        let (mut jobs, sources): (Vec<_>, Vec<_>) = sizes.iter().zip(10..).map(|(&(n, k), seed)| job(n, k, seed)).unzip();
+        // One row twice, and a row of zeros.
+        jobs[2].coefficients.copy_within(..31, 31);
+        jobs[6].coefficients.fill(0);
+        let decoded = device.decode(jobs.clone()).await.unwrap();
+        for (index, (decoded, source)) in decoded.iter().zip(&sources).enumerate() {
+            let is_singular = matches!(index, 2 | 6);
+            assert_eq!(decoded.solution, if is_singular { Err(Singular) } else { Ok(()) }, "{index}");
+            assert!(is_singular || decoded.job.out == *source, "{index}");
+            assert_eq!((&decoded.job.coefficients, decoded.backend), (&jobs[index].coefficients, "cpu"));
+        }
+        let families = registry.gather();
+        let bytes = families.iter().find(|family| family.name() == "ncserverd_device_decoded_bytes_total").unwrap();
+        let solved: usize = [0, 1, 3, 4, 5].iter().map(|&index: &usize| sources[index].len()).sum();
+        assert_eq!(bytes.get_metric()[0].get_counter().get_value(), solved as f64);
+        thread.close();
+        let undecoded = device.decode(jobs.clone()).await.unwrap_err();
+        assert_eq!((undecoded.error, undecoded.jobs), (Error::Closed, jobs));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_generation_comes_back() {
+    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 1), &Registry::new()).unwrap();
+    let good = || job(3, 32, 1).0;
+    for bad in [
+        Decode { n: 0, ..good() },
+        Decode { n: 1025, ..good() },
+        Decode { n: 2, ..good() },
+        Decode { coefficients: vec![1; 8], ..good() },
+        Decode { payloads: vec![1; 80], ..good() },
+        Decode { payloads: vec![1; 3 * 24], out: vec![1; 3 * 24], ..good() },
+        Decode { payloads: Vec::new(), out: Vec::new(), ..good() },
+    ] {
+        let undecoded = device.decode(vec![good(), bad.clone()]).await.unwrap_err();
+        assert!(matches!(undecoded.error, Error::Task { task: 1, .. }), "{bad:?}");
+        assert_eq!(undecoded.jobs[1], bad);
+    }
+}
+
 #[tokio::test]
 async fn a_bad_batch_comes_back_untouched() {
     let (device, _thread) = Device::open(&config(KernelChoice::Auto, 2), &Registry::new()).unwrap();

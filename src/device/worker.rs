@@ -1,4 +1,4 @@
-//! The thread that owns a back end: takes batches and loads from their queues and keeps several of them under way.
+//! The thread that owns a back end: takes batches, loads and generations to decode from their queues and keeps several under way.
 //!
 //! With nothing under way the thread waits on an executor of its own without I/O or timers; nothing else runs there. With work
 //! under way it asks the back end again and again, at once in the beginning, since most batches take microseconds, and with
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Error;
 use super::backend::{Backend, Ended, Loading, Memory, ResidentId, Share, Work};
+use super::decode::{Decode, Solved};
 use super::metrics::{Families, Metrics};
 use crate::object::Shape;
 
@@ -24,6 +25,13 @@ use crate::object::Shape;
 pub(super) struct Combine {
     pub(super) batch: Vec<Work>,
     pub(super) reply: oneshot::Sender<Ended>,
+}
+
+/// Generations to decode on their way.
+#[derive(Debug)]
+pub(super) struct Solve {
+    pub(super) jobs: Vec<Decode>,
+    pub(super) reply: oneshot::Sender<Solved>,
 }
 
 /// A segment on its way.
@@ -44,6 +52,7 @@ pub(super) struct Member {
     pub(super) memory: Option<Memory>,
     batches: mpsc::Sender<Combine>,
     loads: mpsc::Sender<Load>,
+    solves: mpsc::Sender<Solve>,
 }
 
 /// What a device holds of a segment, until this is dropped.
@@ -97,6 +106,7 @@ impl Member {
     ) -> Result<(Self, Owner), Error> {
         let (batches_in, batches) = mpsc::channel(usize::from(queue.get()));
         let (loads_in, loads) = mpsc::channel(usize::from(queue.get()));
+        let (solves_in, solves) = mpsc::channel(usize::from(queue.get()));
         let (release, releases) = mpsc::unbounded_channel();
         let (stop_in, stop) = oneshot::channel();
         let (opened_in, opened) = std::sync::mpsc::channel();
@@ -113,8 +123,9 @@ impl Member {
                 Err(error) => return drop(opened_in.send(Err(Error::Thread(error.to_string())))),
             };
             if opened_in.send(Ok((name, kernel, memory))).is_ok() {
-                let queues = Queues { batches, loads, release, releases, stop };
-                runtime.block_on(Worker { backend, metrics, queues, waiting: VecDeque::new(), loading: None, next_id: 0 }.run());
+                let queues = Queues { batches, loads, solves, release, releases, stop };
+                let (waiting, solving) = (VecDeque::new(), VecDeque::new());
+                runtime.block_on(Worker { backend, metrics, queues, waiting, solving, loading: None, next_id: 0 }.run());
             }
         };
         let thread = std::thread::Builder::new().name(format!("device-{device}"));
@@ -122,7 +133,7 @@ impl Member {
         let owner = Owner { stop: Some(stop_in), join: Some(join) };
         let died = |_| Err(Error::Thread("it died while it opened the device".to_owned()));
         let (backend, kernel, memory) = opened.recv().unwrap_or_else(died)?;
-        Ok((Self { backend, kernel, memory, batches: batches_in, loads: loads_in }, owner))
+        Ok((Self { backend, kernel, memory, batches: batches_in, loads: loads_in, solves: solves_in }, owner))
     }
 
     /// Brings some generations of a segment onto the device. Waits while the queue is full.
@@ -140,11 +151,21 @@ impl Member {
             Err(mpsc::error::SendError(job)) => Some(closed(job.batch)),
         }
     }
+
+    /// Decodes. Waits while the queue is full. `None` if the thread died over it.
+    pub(super) async fn decode(&self, jobs: Vec<Decode>) -> Option<Solved> {
+        let (reply, answer) = oneshot::channel();
+        match self.solves.send(Solve { jobs, reply }).await {
+            Ok(()) => answer.await.ok(),
+            Err(mpsc::error::SendError(job)) => Some(Solved::failed(job.jobs, Error::Closed)),
+        }
+    }
 }
 
 struct Queues {
     batches: mpsc::Receiver<Combine>,
     loads: mpsc::Receiver<Load>,
+    solves: mpsc::Receiver<Solve>,
     /// Handed to every part. One message each in its life, so parts bound the queue.
     release: mpsc::UnboundedSender<(ResidentId, u64)>,
     releases: mpsc::UnboundedReceiver<(ResidentId, u64)>,
@@ -157,6 +178,8 @@ struct Worker {
     queues: Queues,
     /// Who waits for the batches under way, oldest first.
     waiting: VecDeque<oneshot::Sender<Ended>>,
+    /// Who waits for generations that are being decoded, oldest first.
+    solving: VecDeque<oneshot::Sender<Solved>>,
     loading: Option<UnderWay>,
     next_id: u64,
 }
@@ -172,7 +195,7 @@ impl Worker {
     async fn run(mut self) {
         self.report_memory();
         loop {
-            let is_open = match self.waiting.is_empty() && self.loading.is_none() {
+            let is_open = match self.is_idle() {
                 true => self.wait().await,
                 false => self.take_what_waits(),
             };
@@ -182,6 +205,11 @@ impl Worker {
             self.drive();
         }
         self.finish();
+    }
+
+    /// Whether nothing is under way.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.solving.is_empty() && self.loading.is_none()
     }
 
     /// Waits for something to do. False when the device is to be closed.
@@ -195,6 +223,7 @@ impl Worker {
                 None => return false,
             },
             Some(load) = self.queues.loads.recv() => self.load(load),
+            Some(solve) = self.queues.solves.recv() => self.solve(solve),
         }
         true
     }
@@ -208,6 +237,11 @@ impl Worker {
             && let Ok(load) = self.queues.loads.try_recv()
         {
             self.load(load);
+        }
+        while self.solving.len() < self.backend.depth()
+            && let Ok(solve) = self.queues.solves.try_recv()
+        {
+            self.solve(solve);
         }
         while self.waiting.len() < self.backend.depth() {
             match self.queues.batches.try_recv() {
@@ -232,11 +266,17 @@ impl Worker {
                 self.end_batch(ended);
                 is_news = true;
             }
-            let has_room = self.waiting.len() < self.backend.depth() && !self.queues.batches.is_empty();
+            if let Some(solved) = (!self.solving.is_empty()).then(|| self.backend.decoded()).flatten() {
+                self.end_solve(solved);
+                is_news = true;
+            }
+            let depth = self.backend.depth();
+            let has_room = (self.waiting.len() < depth && !self.queues.batches.is_empty())
+                || (self.solving.len() < depth && !self.queues.solves.is_empty());
             if is_news || has_room || (self.loading.is_none() && !self.queues.loads.is_empty()) {
                 return;
             }
-            if self.waiting.is_empty() && self.loading.is_none() {
+            if self.is_idle() {
                 return;
             }
             let waited = begun.elapsed();
@@ -269,6 +309,23 @@ impl Worker {
         let _ = reply.send(ended);
     }
 
+    fn solve(&mut self, Solve { jobs, reply }: Solve) {
+        self.solving.push_back(reply);
+        self.backend.decode(jobs);
+    }
+
+    fn end_solve(&mut self, solved: Solved) {
+        match &solved.result {
+            Ok(_) => self.metrics.decoded(&solved),
+            Err(_) => self.metrics.failures.inc(),
+        }
+        let counts = self.backend.take_counts();
+        self.metrics.counted(&counts);
+        let reply = self.solving.pop_front().expect("what ends was begun");
+        // Whoever asked may have given up.
+        let _ = reply.send(solved);
+    }
+
     fn load(&mut self, Load { bytes, shape, share, reply }: Load) {
         if reply.is_closed() {
             return;
@@ -290,7 +347,10 @@ impl Worker {
                 let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
-                self.metrics.failures.inc();
+                // That memory is full is for the store to deal with, and nothing has failed.
+                if !matches!(error, Error::Memory { .. }) {
+                    self.metrics.failures.inc();
+                }
                 let _ = reply.send(Err(error));
             }
         }
@@ -313,16 +373,20 @@ impl Worker {
 
     /// Ends what is under way and refuses the rest.
     fn finish(&mut self) {
-        while !self.waiting.is_empty() || self.loading.is_some() {
+        while !self.is_idle() {
             self.drive_to_the_end();
         }
         self.queues.batches.close();
         self.queues.loads.close();
+        self.queues.solves.close();
         while let Ok(Combine { batch, reply }) = self.queues.batches.try_recv() {
             let _ = reply.send(closed(batch));
         }
         while let Ok(Load { reply, .. }) = self.queues.loads.try_recv() {
             let _ = reply.send(Err(Error::Closed));
+        }
+        while let Ok(Solve { jobs, reply }) = self.queues.solves.try_recv() {
+            let _ = reply.send(Solved::failed(jobs, Error::Closed));
         }
     }
 
@@ -332,6 +396,9 @@ impl Worker {
         }
         if let Some(ended) = (!self.waiting.is_empty()).then(|| self.backend.ended()).flatten() {
             self.end_batch(ended);
+        }
+        if let Some(solved) = (!self.solving.is_empty()).then(|| self.backend.decoded()).flatten() {
+            self.end_solve(solved);
         }
     }
 }

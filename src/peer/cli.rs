@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
 use super::{Client, Config, Server};
+use crate::device::{self, BackendChoice, Device};
 use crate::object::RefusalCode;
 use crate::telemetry;
 use crate::tls::{Fingerprint, Trust};
@@ -47,6 +48,9 @@ enum Command {
         /// Where it goes: a file, which appears when it is complete, or - for standard output [default: the object's name here]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// What decodes: this program, generation by generation, or a GPU, many at a time
+        #[arg(long, value_enum, default_value_t = Decoding::Cpu)]
+        backend: Decoding,
     },
     /// Serve the server's streams to players on this machine over HTTP, until interrupted
     Gateway {
@@ -71,6 +75,37 @@ enum Command {
     },
 }
 
+/// What decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Decoding {
+    /// A GPU if one can be used, otherwise this program
+    Auto,
+    /// This program
+    Cpu,
+    /// A GPU, or nothing
+    Cuda,
+}
+
+impl Decoding {
+    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more than comes over a card's link.
+    fn open(self) -> Result<Option<(Device, device::Thread)>, Failure> {
+        if self == Self::Cpu {
+            return Ok(None);
+        }
+        let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
+        let reason = match Device::open(&config, &prometheus::Registry::new()) {
+            Ok(opened) => return Ok(Some(opened)),
+            // There is no such key here.
+            Err(error) => error.to_string().replace("device.backend = \"cuda\": ", ""),
+        };
+        if self == Self::Cuda {
+            return Err(Failure::Device(reason));
+        }
+        tracing::info!("decoding without a GPU: {reason}");
+        Ok(None)
+    }
+}
+
 #[derive(Debug, Args)]
 struct Connection {
     /// Trust the certificate with this SHA-256 and no other; without it the system's authorities decide
@@ -89,11 +124,16 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
     let logs = telemetry::Config { log_filter: filter, log_format: telemetry::LogFormat::Pretty, ..Default::default() };
     telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
     match cli.command {
-        Command::Fetch { server, path, output } => {
+        Command::Fetch { server, path, output, backend } => {
             let target = Target::new(output, &path)?;
+            let (device, _thread) = tokio::task::block_in_place(|| backend.open())?.unzip();
             unless_interrupted(async {
-                let client = cli.connection.connect(server).await?;
-                Ok(fetch::fetch(&client, &path, target).await?)
+                let client = cli.connection.connect_with(server, device).await?;
+                fetch::fetch(&client, &path, target).await?;
+                if backend != Decoding::Cpu {
+                    eprintln!("{}", fetch::summary(&client.stats().borrow()));
+                }
+                Ok(())
             })
             .await
         }
@@ -122,8 +162,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
 
 impl Connection {
     async fn connect(&self, server: Server) -> Result<Client, Failure> {
+        self.connect_with(server, None).await
+    }
+
+    /// With what decodes, if that is not the client itself.
+    async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
-        let config = Config { datagrams: !self.no_datagrams, ..Config::new(server, trust) };
+        let config = Config { datagrams: !self.no_datagrams, device, ..Config::new(server, trust) };
         Client::connect(config).await.map_err(|error| match error {
             super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
                 Failure::Untrusted(reason)
@@ -199,6 +244,9 @@ pub enum Failure {
     /// Fetching to a file.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
+    /// The device that is to decode.
+    #[error("--backend cuda: {0}")]
+    Device(String),
     /// The gateway.
     #[error("{0}")]
     Gateway(#[from] gateway::Error),
@@ -224,7 +272,7 @@ impl Failure {
             Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
             Self::Gateway(gateway::Error::Listen(..)) => 6,
-            Self::Fetch(_) | Self::Output(_) | Self::Logs(_) | Self::Signals(_) => 1,
+            Self::Fetch(_) | Self::Device(_) | Self::Output(_) | Self::Logs(_) | Self::Signals(_) => 1,
         }
     }
 }
@@ -251,6 +299,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 const AFTER_HELP: &str = "\
 Examples:
   ncpeer fetch ncs://media.example /live/bunny/master.m3u8 -o -
+  ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer info ncs://media.example
 
@@ -273,6 +322,12 @@ mod tests {
         let line = ["ncpeer", "fetch", "ncs://a", "/live/x.ts", "--fingerprint", &fingerprint, "--no-datagrams", "-vo", "-"];
         let cli = Cli::try_parse_from(line).unwrap();
         assert!(cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1);
+        let backend = |words: &[&str]| match Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/b/c"].iter().chain(words)) {
+            Ok(Cli { command: Command::Fetch { backend, .. }, .. }) => Some(backend),
+            _ => None,
+        };
+        assert_eq!((backend(&[]), backend(&["--backend", "auto"])), (Some(Decoding::Cpu), Some(Decoding::Auto)));
+        assert_eq!((backend(&["--backend", "cuda"]), backend(&["--backend", "gpu"])), (Some(Decoding::Cuda), None));
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "live/x.ts"]).is_err());
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/"]).is_err());
     }

@@ -1,7 +1,7 @@
 //! One task a client, between [`Proto`], QUIC and the blocking pool.
 //!
 //! The loop of a connection waits for any of: bytes of the control stream, of a block stream, a datagram, a command of the program, a
-//! finished multiplication, a deadline. Whatever it was, it then takes everything else that is there, and carries out what
+//! finished multiplication, an answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what
 //! [`Proto`] says. Commands and deadlines are served while there is no connection as well.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,9 +20,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::bulk::{self, Bulk};
 use super::proto::{self, Answer, Event, FetchId, Order, Proto, StreamEnd};
 use super::{Config, Error, Server, Stats};
-use crate::codec::rlnc::Decoder;
+use crate::codec::rlnc::{Decoder, System};
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls;
@@ -143,6 +144,7 @@ struct Driver {
     fetches: HashMap<FetchId, Rebuild>,
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
     jobs: Jobs,
+    bulk: Bulk,
     ready: Option<oneshot::Sender<Result<(), Error>>>,
     publish: watch::Sender<Stats>,
     published: Instant,
@@ -162,6 +164,7 @@ struct Rebuild {
 
 /// What the blocking pool has done.
 enum Done {
+    Gathered { fetch: FetchId, index: usize, system: Option<System> },
     Multiplied { fetch: FetchId, index: usize, bytes: Option<Vec<u8>> },
     Verified { fetch: FetchId, bytes: Option<Bytes> },
 }
@@ -206,6 +209,7 @@ impl Driver {
             answer_timeout: config.answer_timeout,
             stall_timeout: config.stall_timeout,
             kernels: Kernels::detect(),
+            gathers: config.device.is_some(),
         });
         Self {
             proto,
@@ -214,6 +218,7 @@ impl Driver {
             fetches: HashMap::new(),
             subscriptions: HashMap::new(),
             jobs: Jobs::new(),
+            bulk: Bulk::new(config.device.clone()),
             ready: None,
             publish,
             published: Instant::now(),
@@ -228,12 +233,14 @@ impl Driver {
         loop {
             let _ = self.proto.handle_timeout(Instant::now());
             self.take_events();
+            self.bulk.start(Instant::now(), true);
             self.publish(None);
             let due = self.due();
             tokio::select! {
                 output = &mut awaited => return Some(output),
                 command = self.commands.recv() => self.command(command?),
                 done = self.jobs.next() => self.done(done),
+                outcomes = self.bulk.next() => self.decoded(outcomes),
                 () = until(due) => {}
             }
         }
@@ -268,6 +275,7 @@ impl Driver {
                 }
                 command = self.commands.recv() => self.command(command.ok_or(End::Closed)?),
                 done = self.jobs.next() => self.done(done),
+                outcomes = self.bulk.next() => self.decoded(outcomes),
                 () = until(due) => {}
             }
         }
@@ -298,6 +306,7 @@ impl Driver {
             }
         }
         let leaving = self.take_events();
+        self.bulk.start(now, self.proto.is_quiet() && self.jobs.is_empty());
         self.publish(Some(connection));
         if leaving && self.proto.is_quiet() && wires.writing.is_none() { Err(End::Left) } else { Ok(()) }
     }
@@ -432,6 +441,7 @@ impl Driver {
                     tracing::debug!(reason = refusal.reason, "subscription ended");
                     self.subscriptions.remove(&request);
                 }
+                Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
                 Event::Decoded { fetch, decoder } => self.jobs.add(move || multiply(fetch, *decoder)),
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
@@ -446,21 +456,43 @@ impl Driver {
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Multiplied { fetch, index, bytes } => {
-                let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
-                rebuild.left -= 1;
-                if let Some(place) = rebuild.generations.get_mut(index) {
-                    *place = bytes;
-                }
-                if rebuild.left == 0 {
-                    let (id, generations) = (rebuild.order.segment, std::mem::take(&mut rebuild.generations));
-                    self.jobs
-                        .add(move || Done::Verified { fetch, bytes: join(generations).filter(|all| SegmentId::of(all) == id) });
+            Done::Gathered { fetch, index, system: None } => self.multiplied(fetch, index, None),
+            Done::Gathered { fetch, system: Some(system), .. } => {
+                if let Some(system) = self.bulk.add(Instant::now(), fetch, system) {
+                    self.jobs.add(move || solve(fetch, system));
                 }
             }
+            Done::Multiplied { fetch, index, bytes } => self.multiplied(fetch, index, bytes),
             Done::Verified { fetch, bytes } => {
                 let Some(rebuild) = self.fetches.remove(&fetch) else { return };
                 self.verified(rebuild, bytes);
+            }
+        }
+    }
+
+    /// A generation has its bytes, if they could be had.
+    fn multiplied(&mut self, fetch: FetchId, index: usize, bytes: Option<Vec<u8>>) {
+        let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
+        rebuild.left -= 1;
+        if let Some(place) = rebuild.generations.get_mut(index) {
+            *place = bytes;
+        }
+        if rebuild.left == 0 {
+            let (id, generations) = (rebuild.order.segment, std::mem::take(&mut rebuild.generations));
+            self.jobs.add(move || Done::Verified { fetch, bytes: join(generations).filter(|all| SegmentId::of(all) == id) });
+        }
+    }
+
+    /// What the device has made of some generations.
+    fn decoded(&mut self, outcomes: Vec<bulk::Outcome>) {
+        for outcome in outcomes {
+            match outcome {
+                bulk::Outcome::Decoded { fetch, index, bytes, maker } => {
+                    self.stats.generations_on_device += 1;
+                    self.stats.device = Some(maker);
+                    self.multiplied(fetch, index, Some(bytes));
+                }
+                bulk::Outcome::Back { fetch, system } => self.jobs.add(move || solve(fetch, system)),
             }
         }
     }
@@ -470,6 +502,9 @@ impl Driver {
             Some(bytes) => {
                 self.stats.segments_verified += 1;
                 self.stats.bytes += bytes.len() as u64;
+                self.stats.generations = self.proto.counts().generations;
+                // Whoever has the bytes finds them counted.
+                self.publish.send_replace(self.stats.clone());
                 let _ = rebuild.reply.send(Ok(bytes));
             }
             None => {
@@ -503,7 +538,7 @@ impl Driver {
 
     fn due(&self) -> Option<Instant> {
         let stats = (!self.proto.is_idle()).then(|| self.published + STATS_EVERY);
-        [self.proto.poll_timeout(), stats].into_iter().flatten().min()
+        [self.proto.poll_timeout(), self.bulk.due(), stats].into_iter().flatten().min()
     }
 
     fn publish(&mut self, connection: Option<&Connection>) {
@@ -555,6 +590,10 @@ impl Jobs {
         self.start();
     }
 
+    fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
     fn start(&mut self) {
         while self.running.len() < self.most
             && let Some(job) = self.waiting.pop_front()
@@ -580,6 +619,16 @@ impl Jobs {
 fn multiply(fetch: FetchId, decoder: Decoder) -> Done {
     let index = decoder.generation().index as usize;
     Done::Multiplied { fetch, index, bytes: decoder.into_bytes().ok() }
+}
+
+fn gather(fetch: FetchId, decoder: Decoder) -> Done {
+    let index = decoder.generation().index as usize;
+    Done::Gathered { fetch, index, system: decoder.into_system().ok() }
+}
+
+fn solve(fetch: FetchId, system: System) -> Done {
+    let index = system.generation.index as usize;
+    Done::Multiplied { fetch, index, bytes: system.solve().ok() }
 }
 
 /// All generations in a row; `None` if one is missing.

@@ -148,11 +148,32 @@ impl Progress {
         let (shown, mut stats) = (bar.clone(), client.stats());
         let task = tokio::spawn(async move {
             while stats.changed().await.is_ok() {
-                let Stats { blocks_received, blocks_useless, blocks_repaired, .. } = *stats.borrow_and_update();
-                shown.set_message(format!("blocks {blocks_received} useless {blocks_useless} repaired {blocks_repaired}"));
+                let message = message(&stats.borrow_and_update());
+                shown.set_message(message);
             }
         });
         Self { bar, task }
+    }
+}
+
+fn message(stats: &Stats) -> String {
+    let Stats { blocks_received, blocks_useless, blocks_repaired, generations_on_device, .. } = stats;
+    let message = format!("blocks {blocks_received} useless {blocks_useless} repaired {blocks_repaired}");
+    match stats.device {
+        Some((backend, _)) => format!("{message} decoded by {backend} {generations_on_device}"),
+        None => message,
+    }
+}
+
+/// Where generations were decoded. Those that came as source blocks alone needed no decoding and count as done here.
+pub fn summary(stats: &Stats) -> String {
+    let Stats { generations, generations_on_device, .. } = stats;
+    let here = generations.saturating_sub(*generations_on_device);
+    match stats.device {
+        Some((backend, kernel)) => {
+            format!("generations decoded: {generations_on_device} by {backend} (kernel {kernel}), {here} by ncpeer itself")
+        }
+        None => format!("generations decoded: {here} by ncpeer itself"),
     }
 }
 
@@ -172,6 +193,15 @@ mod tests {
         assert_eq!(Target::new(Some("-".into()), "/live/").unwrap(), Target::Stdout);
         assert!(matches!(Target::new(None, "/live/"), Err(Error::Nameless)));
         assert!(matches!(Target::new(None, "/live/.."), Err(Error::Nameless)));
+    }
+
+    #[test]
+    fn it_is_told_where_generations_were_decoded() {
+        let stats = Stats { generations: 5, ..Stats::default() };
+        assert_eq!(summary(&stats), "generations decoded: 5 by ncpeer itself");
+        let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
+        assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by ncpeer itself");
+        assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");
     }
 
     #[tokio::test]

@@ -51,6 +51,8 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// The arithmetic of this machine.
     pub kernels: Kernels,
+    /// Whether generations are decoded elsewhere: then blocks are gathered, and tried for what they bring, and no more.
+    pub gathers: bool,
 }
 
 /// A segment to fetch.
@@ -105,7 +107,8 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
-    /// A generation is complete; multiplying its payloads is the driver's work. A fetch is over when all its generations have come.
+    /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
+    /// [`is_to_be_solved`](Decoder::is_to_be_solved), elsewhere. A fetch is over when all its generations have come.
     Decoded {
         /// The fetch.
         fetch: FetchId,

@@ -40,12 +40,22 @@ pub(crate) struct Setup {
     pub(crate) first_pass: FirstPass,
     /// Time that the peer needs for a stream's bytes, and the window that it gives.
     pub(crate) reader: Option<(u64, usize)>,
+    /// Whether the peer leaves the decoding to others.
+    pub(crate) gathers: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let path = Conditions::default();
-        Self { down: path, up: path, seed: 1, datagram_max: Some(1162), first_pass: FirstPass::Coded, reader: None }
+        Self {
+            down: path,
+            up: path,
+            seed: 1,
+            datagram_max: Some(1162),
+            first_pass: FirstPass::Coded,
+            reader: None,
+            gathers: false,
+        }
     }
 }
 
@@ -70,6 +80,8 @@ pub(crate) struct World {
     pub(crate) answers: HashMap<u64, Result<Answer, Failure>>,
     pub(crate) failures: HashMap<FetchId, Failure>,
     generations: HashMap<FetchId, Vec<(u64, Vec<u8>)>>,
+    /// Generations that somebody else is to decode.
+    pub(crate) left_to_others: u64,
     pub(crate) announced: Vec<String>,
     pub(crate) sent: Sent,
     /// Called for each block about to be sent; true drops it on the way.
@@ -122,6 +134,7 @@ impl World {
             answer_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(10),
             kernels: Kernels::detect(),
+            gathers: setup.gathers,
         };
         let mut world = Self {
             now,
@@ -142,6 +155,7 @@ impl World {
             answers: HashMap::new(),
             failures: HashMap::new(),
             generations: HashMap::new(),
+            left_to_others: 0,
             announced: Vec::new(),
             sent: Sent::default(),
             doom: Box::new(|_, _| false),
@@ -348,6 +362,7 @@ impl World {
                 Event::Answered { request, answer } => drop(self.answers.insert(request, answer)),
                 Event::Decoded { fetch, decoder } => {
                     let offset = decoder.generation().offset;
+                    self.left_to_others += u64::from(decoder.is_to_be_solved());
                     self.generations.entry(fetch).or_default().push((offset, decoder.into_bytes().unwrap()));
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),

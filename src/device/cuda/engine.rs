@@ -20,9 +20,11 @@ use super::lane::Lane;
 use super::launch::{self, Grid};
 use super::loader::Loader;
 use super::plan::{self, Cursor, Limits, Piece, Run, Way};
+use super::solver::Solver;
 use crate::device::Error;
 use crate::device::abi;
 use crate::device::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Work};
+use crate::device::decode::{Decode, Solved};
 use crate::gf::Rows;
 
 /// A GPU that holds segments and combines their blocks.
@@ -34,6 +36,7 @@ pub(super) struct Engine {
     active: Vec<Active>,
     idle: Vec<Lane>,
     loader: Loader,
+    solver: Solver,
     load_fault: Option<Fault>,
     host: HostMemory,
     counts: Counts,
@@ -72,6 +75,7 @@ impl Engine {
             active: Vec::with_capacity(LANES),
             idle: lanes.collect::<Result<_, _>>()?,
             loader: Loader::new(&card, combine.form)?,
+            solver: Solver::new(&card, combine)?,
             load_fault: None,
             host,
             counts: Counts::default(),
@@ -348,6 +352,7 @@ impl Engine {
         for running in &mut self.batches {
             running.error.get_or_insert_with(|| Error::Lost(reason.clone()));
         }
+        self.solver.lose(&reason);
         self.lost.get_or_insert(reason);
     }
 }
@@ -456,6 +461,19 @@ impl Backend for Engine {
         Some(Ended { batch, result: error.map_or(Ok(()), Err), elapsed: begun.elapsed() })
     }
 
+    fn decode(&mut self, jobs: Vec<Decode>) {
+        self.solver.begin(jobs, self.lost.clone().map(Error::Lost));
+    }
+
+    fn decoded(&mut self) -> Option<Solved> {
+        if self.lost.is_none()
+            && let Err(fault) = self.solver.advance(&self.card, &mut self.counts)
+        {
+            self.lose(&fault);
+        }
+        self.solver.ended()
+    }
+
     fn release(&mut self, id: ResidentId) {
         if let Err(fault) = self.loader.free(id) {
             self.lose(&fault);
@@ -492,8 +510,8 @@ const UPLOAD_BYTES: usize = 8 << 20;
 /// Stores of kernels are sixteen bytes wide.
 const STORE_ALIGN: usize = 16;
 /// What a thread block of the kernel that makes rows takes in one step.
-const ROWS_PER_BLOCK: u32 = 32;
-const COEFFICIENTS_PER_STEP: u32 = 128;
+pub(super) const ROWS_PER_BLOCK: u32 = 32;
+pub(super) const COEFFICIENTS_PER_STEP: u32 = 128;
 /// Few fill the link.
 const SCATTER_BLOCKS: u32 = 16;
 

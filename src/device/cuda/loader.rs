@@ -201,11 +201,10 @@ impl Current {
         // SAFETY: the piece is as long as the tasks; the call returns when they have been read.
         unsafe { result::memcpy_htod_sync(piece.address, &tasks) }.named("cuMemcpyHtoD")?;
         let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));
-        let blocks = u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX);
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {
             let address = piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
             let count = u32::try_from(some.len()).expect("at most FORM_TASKS_MAX");
-            let grid = Grid { blocks: (blocks, count, 1), threads, shared_bytes: 0 };
+            let grid = form_grid(bytes, count, threads);
             // SAFETY: tasks, raw bytes and forms live until `done`, which is recorded behind this.
             unsafe { launch::form(function, grid, address, count, card.tables(), stream) }?;
         }
@@ -213,12 +212,18 @@ impl Current {
     }
 }
 
+/// For a kernel that puts `count` generations of up to so many bytes into a form.
+pub(super) fn form_grid(bytes: usize, count: u32, threads: u32) -> Grid {
+    let blocks = u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX);
+    Grid { blocks: (blocks, count, 1), threads, shared_bytes: 0 }
+}
+
 fn size(number: impl TryInto<usize>) -> usize {
     number.try_into().ok().expect("a segment fits in memory")
 }
 
 const STAGING_BYTES: usize = 1 << 20;
-const FORM_ALIGN: usize = 1024;
+pub(super) const FORM_ALIGN: usize = 1024;
 const RAW_ALIGN: usize = 16;
 /// What a thread block of the transforming kernel takes at once.
 const FORM_BYTES_PER_BLOCK: usize = 8 << 10;

@@ -1,6 +1,7 @@
 //! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
 
 use super::super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Work};
+use super::super::decode::{Decode, Solved};
 use super::super::members::tests as members;
 use super::*;
 
@@ -66,6 +67,14 @@ impl Backend for Poisoned {
 
     fn ended(&mut self) -> Option<Ended> {
         self.engine.ended()
+    }
+
+    fn decode(&mut self, jobs: Vec<Decode>) {
+        self.engine.decode(jobs);
+    }
+
+    fn decoded(&mut self) -> Option<Solved> {
+        self.engine.decoded()
     }
 
     fn release(&mut self, id: ResidentId) {

@@ -56,6 +56,20 @@ impl Backend for Mortal {
         Some(ended)
     }
 
+    fn decode(&mut self, jobs: Vec<Decode>) {
+        self.inner.decode(jobs);
+    }
+
+    /// Counts as a batch.
+    fn decoded(&mut self) -> Option<Solved> {
+        let mut solved = self.inner.decoded()?;
+        match self.batches_left.checked_sub(1) {
+            Some(left) => self.batches_left = left,
+            None => solved.result = Err(Error::Lost("injected".to_owned())),
+        }
+        Some(solved)
+    }
+
     fn release(&mut self, id: ResidentId) {
         self.inner.release(id);
     }
@@ -235,4 +249,30 @@ async fn a_loss_while_loading_is_noticed_too() {
     assert_eq!(load(&device).await.unwrap_err(), Error::Lost("injected".to_owned()));
     let resident = load(&device).await.unwrap();
     assert_eq!(blocks(&device.combine(batch(&resident)).await.unwrap()), expected().await);
+}
+
+#[tokio::test]
+async fn generations_are_decoded_by_all_in_turn_and_by_the_cpu_after_a_loss() {
+    let jobs: Vec<Decode> =
+        (1..=7_u8).map(|c| Decode { n: 1, coefficients: vec![c], payloads: vec![1; 16], out: vec![0; 16] }).collect();
+    let (device, _thread, _) = device(Policy::Deal, &[FOREVER, (1, usize::MAX)]);
+    for round in 0..3 {
+        match device.decode(jobs.clone()).await {
+            Ok(decoded) => {
+                for (decoded, job) in decoded.iter().zip(&jobs) {
+                    let inverse = crate::gf::gf256::inv(job.coefficients[0]);
+                    assert_eq!((decoded.solution, &decoded.job.out), (Ok(()), &vec![inverse; 16]));
+                }
+                let makers: Vec<_> = decoded.iter().map(|decoded| decoded.backend).collect();
+                assert_eq!(makers[..3], if round == 0 { ["cuda"; 3] } else { ["cuda", "cpu", "cuda"] });
+            }
+            Err(undecoded) => {
+                assert_eq!((round, undecoded.error), (1, Error::Lost("injected".to_owned())));
+                assert_eq!(undecoded.jobs.len(), 7);
+                let same =
+                    |(one, other): (&Decode, &Decode)| one.coefficients == other.coefficients && one.payloads == other.payloads;
+                assert!(undecoded.jobs.iter().zip(&jobs).all(same));
+            }
+        }
+    }
 }

@@ -386,7 +386,8 @@ impl Fetches {
                 }
                 fetch.next += 1;
                 let key = row_key(&fetch.order.segment, &generation);
-                let decoder = Box::new(Decoder::new(generation, key, self.config.kernels));
+                let new = if self.config.gathers { Decoder::gathering } else { Decoder::new };
+                let decoder = Box::new(new(generation, key, self.config.kernels));
                 let work = Work { decoder, asked: None, paused_until: None, lost: 0, useless_seeded: 0 };
                 fetch.works.insert(generation.index, work);
                 generation.index

@@ -16,6 +16,7 @@ fn config() -> Config {
         answer_timeout: 5 * SECOND,
         stall_timeout: 10 * SECOND,
         kernels: Kernels::detect(),
+        gathers: false,
     }
 }
 
