@@ -140,7 +140,7 @@ pub(super) unsafe fn progress(
 /// one to the word at `arrived` when it runs.
 ///
 /// # Safety
-/// As the module says; both are addresses of pinned memory.
+/// As the module says; `released` is a word of device memory, `arrived` of pinned memory.
 pub(super) unsafe fn hold(
     function: Function,
     grid: Grid,
