@@ -495,7 +495,7 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     }
     let launch = abi::Launch { tasks: at(layout.combinations), ..launch };
     let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
-    let blocks = units.div_ceil(variant.units_per_block).min(card.sms * variant.blocks_per_sm).max(1);
+    let blocks = variant.blocks(units, card.sms);
     let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
     let texture = combine.reads_texture.then(|| card.texture());
     // SAFETY: as above.
