@@ -110,7 +110,8 @@ fn a_lab_is_measured_beside_the_cpu() {
         let result = record.rows.iter().find(|result| result.row == row).unwrap();
         let known = || result.points.iter().map(|point| &point.series).collect::<Vec<_>>();
         let point = result.points.iter().find(|point| point.series == series);
-        assert!(point.is_some_and(|point| point.value > 0.0), "{row}: {:?}", known());
+        // A difference of two times, such as t_o, may come out as nothing.
+        assert!(point.is_some_and(|point| point.value >= 0.0), "{row}: {:?}", known());
     }
     let decode = record.rows.iter().find(|result| result.row == "claim-decode").unwrap().table();
     assert!(decode.contains("tensor decode to the host") && decode.contains("GPU to the host : CPU"), "{decode}");
