@@ -15,7 +15,7 @@ use super::card::{Card, bytes_of};
 use super::driver::{Address, Context, Fault};
 use super::host::HostMemory;
 use super::image::Image;
-use super::kernels::{COPY_THREADS, Combine, Demand, ROWS_THREADS, Variant};
+use super::kernels::{COPY_THREADS, Combine, Demand, Variant};
 use super::lane::Lane;
 use super::launch::{self, Grid};
 use super::loader::Loader;
@@ -207,8 +207,7 @@ impl Engine {
             sms: self.card.sms,
             shared_bytes: self.card.shared_bytes,
         };
-        (self.combine.variant)(&demand)
-            .ok_or_else(|| Fault::Driver(format!("the kernel {} has no variant for {demand:?}", self.combine.kernel)))
+        self.combine.variant_for(&demand)
     }
 
     /// The tasks of a launch. What they point to is put among what goes up.
@@ -282,19 +281,12 @@ impl Engine {
         lane.send()?;
         if tasks.needs_rows {
             let n = tasks.list.iter().map(|task| task.n).max().unwrap_or(1);
-            let blocks = (tasks.rows.div_ceil(ROWS_PER_BLOCK).max(1), n.div_ceil(COEFFICIENTS_PER_STEP).max(1), 1);
-            let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
-            let function = self.card.function(Image::Rows, "nc_rows", 0)?;
             // SAFETY: tasks describe memory of this lane and of segments that their works keep, and the lane is not used again
             // before its stream is done.
-            unsafe { launch::tasks(function, grid, &launch, self.card.tables(), None, &lane.stream) }?;
+            unsafe { launch::rows(&self.card, &launch, n, &lane.stream) }?;
         }
-        let function = self.card.function(self.combine.image, variant.entry, variant.shared_bytes)?;
-        let blocks = variant.blocks(tasks.units, self.card.sms);
-        let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
-        let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them before the batch has ended.
-        unsafe { launch::tasks(function, grid, &launch, self.card.tables(), texture, &lane.stream) }
+        unsafe { launch::combine(&self.card, self.combine, variant, &launch, self.card.sms, &lane.stream) }
     }
 
     /// Begins to bring the blocks to their slots.
@@ -509,9 +501,6 @@ const ROW_BYTES: usize = 32 << 20;
 const UPLOAD_BYTES: usize = 8 << 20;
 /// Stores of kernels are sixteen bytes wide.
 const STORE_ALIGN: usize = 16;
-/// What a thread block of the kernel that makes rows takes in one step.
-pub(super) const ROWS_PER_BLOCK: u32 = 32;
-pub(super) const COEFFICIENTS_PER_STEP: u32 = 128;
 /// Few fill the link.
 const SCATTER_BLOCKS: u32 = 16;
 

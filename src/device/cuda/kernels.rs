@@ -1,5 +1,6 @@
 //! Which compiled kernel does what, in which form it wants segments and rows, and how it is launched.
 
+use super::driver::Fault;
 use super::image::Image;
 use crate::device::Kernel;
 use crate::device::abi::{RowForm, define};
@@ -100,8 +101,6 @@ pub(super) struct Combine {
     pub(super) row_form: RowForm,
     /// Makes seeded rows by itself when it is given none.
     pub(super) makes_rows: bool,
-    /// Reads the field's tables as a texture.
-    pub(super) reads_texture: bool,
     /// Runs on Hopper alone.
     pub(super) is_hopper_only: bool,
     /// The variant for some work; `None` if it cannot be done on this card.
@@ -122,9 +121,9 @@ pub(super) const COMBINES: &[Combine] = &[
     Combine::new(Kernel::Loop, Image::Ladder, |_| Some(s2_block("nc_loop"))),
     Combine::new(Kernel::ProductGlobal, Image::Tiled, |_| Some(s1("nc_product_global"))),
     Combine::new(Kernel::ProductLdg, Image::Tiled, |_| Some(s1("nc_product_ldg"))),
-    Combine { reads_texture: true, ..Combine::new(Kernel::ProductTexture, Image::Tiled, |_| Some(s1("nc_product_texture"))) },
+    Combine::new(Kernel::ProductTexture, Image::Tiled, |_| Some(s1("nc_product_texture"))),
     Combine::new(Kernel::LogexpLdg, Image::Tiled, |_| Some(s1("nc_logexp_ldg"))),
-    Combine { reads_texture: true, ..Combine::new(Kernel::LogexpTexture, Image::Tiled, |_| Some(s1("nc_logexp_texture"))) },
+    Combine::new(Kernel::LogexpTexture, Image::Tiled, |_| Some(s1("nc_logexp_texture"))),
     Combine::new(Kernel::Single, Image::Tiled, |_| Some(SINGLE)),
     Combine::new(Kernel::Tiled, Image::Tiled, |_| Some(tiled("nc_tiled"))),
     Combine::new(Kernel::Table0Global, Image::Ladder, |_| Some(s2_block("nc_table0_global"))),
@@ -133,10 +132,7 @@ pub(super) const COMBINES: &[Combine] = &[
     Combine::logs(Kernel::Table2, Form::Logs, RowForm::Logs, |_| Some(s2("nc_table2"))),
     Combine::logs(Kernel::Table3, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table3"))),
     Combine::logs(Kernel::Table4, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4"))),
-    Combine {
-        reads_texture: true,
-        ..Combine::logs(Kernel::Table4Texture, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4_texture")))
-    },
+    Combine::logs(Kernel::Table4Texture, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4_texture"))),
     Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5"))),
     Combine::logs(Kernel::Table5Wide, Form::Logs1, RowForm::Logs1, |demand| demand.grant(TABLE5_WIDE)),
 ];
@@ -149,18 +145,15 @@ impl Demand {
 }
 
 impl Combine {
+    /// How it is launched for some work.
+    pub(super) fn variant_for(&self, demand: &Demand) -> Result<Variant, Fault> {
+        let none = || Fault::Driver(format!("the kernel {} has no variant for {demand:?}", self.kernel));
+        (self.variant)(demand).ok_or_else(none)
+    }
+
     /// Over plain bytes and coefficients.
     pub(super) const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
-        Self {
-            kernel,
-            image,
-            form: Form::Bytes,
-            row_form: RowForm::Bytes,
-            makes_rows: false,
-            reads_texture: false,
-            is_hopper_only: false,
-            variant,
-        }
+        Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, makes_rows: false, is_hopper_only: false, variant }
     }
 
     /// One of those of the second paper over logarithms.

@@ -8,7 +8,10 @@ use std::ptr;
 
 use cudarc::driver::{result, sys};
 
+use super::card::Card;
 use super::driver::{Address, Fault, Function, Named, Stream};
+use super::image::Image;
+use super::kernels::{Combine, Form, ROWS_THREADS, Variant};
 use crate::device::abi;
 
 /// Blocks in the three directions, threads of a block, dynamic shared memory of a block.
@@ -25,35 +28,53 @@ impl Grid {
     }
 }
 
-/// Kernels over tasks: rows, and every way to combine. `texture` is the handle of a texture for those that read one.
+/// Makes the rows of a launch in its row form; its largest generation has `n` blocks.
 ///
 /// # Safety
-/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
-pub(super) unsafe fn tasks(
-    function: Function,
-    grid: Grid,
+/// As the module says.
+pub(super) unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -> Result<(), Fault> {
+    let function = card.function(Image::Rows, "nc_rows", 0)?;
+    let blocks = (launch.rows.div_ceil(ROWS_PER_BLOCK).max(1), n.div_ceil(COEFFICIENTS_PER_STEP).max(1), 1);
+    let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
+    let tables = card.tables();
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(launch), argument(&tables)], stream) }
+}
+
+/// Combines as `combine` does in this variant of it, on up to `sms` multiprocessors.
+///
+/// # Safety
+/// As the module says; the variant is of this way to combine, and sources and rows are in its forms.
+pub(super) unsafe fn combine(
+    card: &Card,
+    combine: &Combine,
+    variant: &Variant,
     launch: &abi::Launch,
-    tables: Address,
-    texture: Option<u64>,
+    sms: u32,
     stream: &Stream,
 ) -> Result<(), Fault> {
-    let texture = texture.unwrap_or(0);
-    // SAFETY: the caller's promise. Kernels without a texture have two parameters; the driver reads as many as the kernel has.
+    let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
+    let grid = Grid::line(variant.blocks(launch.units, sms), variant.threads, variant.shared_bytes);
+    let (tables, texture) = (card.tables(), card.texture());
+    // SAFETY: the caller's promise. Kernels that read no texture have two parameters; the driver reads as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
 }
 
-/// Kernels that put generations into a form; `tasks` is a device address of `count` form tasks.
+/// Puts generations into a form, `across` thread blocks each; `tasks` is a device address of `count` form tasks.
 ///
 /// # Safety
-/// As the module says; the function is one of these kernels.
+/// As the module says.
 pub(super) unsafe fn form(
-    function: Function,
-    grid: Grid,
-    tasks: Address,
-    count: u32,
-    tables: Address,
+    card: &Card,
+    form: Form,
+    across: u32,
+    (tasks, count): (Address, u32),
     stream: &Stream,
 ) -> Result<(), Fault> {
+    let (image, entry, threads) = form.maker();
+    let function = card.function(image, entry, 0)?;
+    let grid = Grid { blocks: (across, count, 1), threads, shared_bytes: 0 };
+    let tables = card.tables();
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
 }
@@ -166,3 +187,7 @@ unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], s
 
 /// Blocks that every card with clusters lets work together.
 const PORTABLE_CLUSTER: u32 = 8;
+
+/// What a thread block of the kernel that makes rows takes in one step.
+const ROWS_PER_BLOCK: u32 = 32;
+const COEFFICIENTS_PER_STEP: u32 = 128;

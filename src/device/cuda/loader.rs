@@ -8,7 +8,7 @@ use cudarc::driver::result;
 use super::card::{Card, bytes_of};
 use super::driver::{Address, Event, Fault, Named, Piece, Pinned, Pool, Stream};
 use super::kernels::Form;
-use super::launch::{self, Grid};
+use super::launch;
 use crate::device::abi;
 use crate::device::backend::{Loading, ResidentId, Share};
 use crate::object::Generation;
@@ -195,8 +195,6 @@ impl Current {
             tasks.extend_from_slice(bytes_of(&task));
             raw += u64::from(length).next_multiple_of(RAW_ALIGN as u64);
         }
-        let (image, entry, threads) = form.maker();
-        let function = card.function(image, entry, 0)?;
         let piece = pool.take(tasks.len().max(1))?;
         // SAFETY: the piece is as long as the tasks; the call returns when they have been read.
         unsafe { result::memcpy_htod_sync(piece.address, &tasks) }.named("cuMemcpyHtoD")?;
@@ -204,18 +202,16 @@ impl Current {
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {
             let address = piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
             let count = u32::try_from(some.len()).expect("at most FORM_TASKS_MAX");
-            let grid = form_grid(bytes, count, threads);
             // SAFETY: tasks, raw bytes and forms live until `done`, which is recorded behind this.
-            unsafe { launch::form(function, grid, address, count, card.tables(), stream) }?;
+            unsafe { launch::form(card, form, form_blocks(bytes), (address, count), stream) }?;
         }
         Ok(piece)
     }
 }
 
-/// For a kernel that puts `count` generations of up to so many bytes into a form.
-pub(super) fn form_grid(bytes: usize, count: u32, threads: u32) -> Grid {
-    let blocks = u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX);
-    Grid { blocks: (blocks, count, 1), threads, shared_bytes: 0 }
+/// Thread blocks that put a generation of so many bytes into a form.
+pub(super) fn form_blocks(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX)
 }
 
 fn size(number: impl TryInto<usize>) -> usize {

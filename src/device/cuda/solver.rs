@@ -16,12 +16,10 @@ use cudarc::driver::result;
 
 use super::card::{Card, bytes_of};
 use super::driver::{Address, Event, Fault, Named, Piece, Pinned, Pool, Stream};
-use super::engine::{COEFFICIENTS_PER_STEP, ROWS_PER_BLOCK};
-use super::image::Image;
 use super::inversion::Inverter;
-use super::kernels::{Combine, Demand, ROWS_THREADS, Variant};
-use super::launch::{self, Grid};
-use super::loader::{FORM_ALIGN, form_grid};
+use super::kernels::{Combine, Demand, Variant};
+use super::launch;
+use super::loader::{FORM_ALIGN, form_blocks};
 use crate::device::Error;
 use crate::device::abi::{self, RowForm};
 use crate::device::backend::Counts;
@@ -467,8 +465,7 @@ fn variant(card: &Card, combine: &Combine, layout: &Layout) -> Result<Variant, F
         sms: card.sms,
         shared_bytes: card.shared_bytes,
     };
-    (combine.variant)(&demand)
-        .ok_or_else(|| Fault::Driver(format!("the kernel {} has no variant for {demand:?}", combine.kernel)))
+    combine.variant_for(&demand)
 }
 
 /// Begins the kernels of a part whose bytes are on their way up.
@@ -477,29 +474,20 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     let at = |offset: usize| part.piece.address + offset as u64;
     let count = number(layout.jobs.len());
     let largest = layout.jobs.iter().map(Place::bytes).max().unwrap_or(1);
-    let (image, entry, threads) = combine.form.maker();
-    let function = card.function(image, entry, 0)?;
     // SAFETY: here and below: the tasks describe memory of the part's piece, which is kept until the stream is done.
-    unsafe { launch::form(function, form_grid(largest, count, threads), at(layout.forms), count, card.tables(), stream) }?;
+    unsafe { launch::form(card, combine.form, form_blocks(largest), (at(layout.forms), count), stream) }?;
     invert(card, part, stream)?;
     let Part { variant, .. } = part;
     let (row_form, rows, units) = (combine.row_form as u32, layout.blocks, layout.units(variant));
     let launch = abi::Launch { tasks: at(layout.rows), count, units, rows, row_form, ..abi::Launch::default() };
     if combine.row_form != RowForm::Bytes {
         let n = layout.jobs.iter().map(Place::pitch).max().map_or(1, number);
-        let blocks = (rows.div_ceil(ROWS_PER_BLOCK).max(1), n.div_ceil(COEFFICIENTS_PER_STEP).max(1), 1);
-        let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
-        let function = card.function(Image::Rows, "nc_rows", 0)?;
         // SAFETY: as above.
-        unsafe { launch::tasks(function, grid, &launch, card.tables(), None, stream) }?;
+        unsafe { launch::rows(card, &launch, n, stream) }?;
     }
     let launch = abi::Launch { tasks: at(layout.combinations), ..launch };
-    let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
-    let blocks = variant.blocks(units, card.sms);
-    let grid = Grid::line(blocks, variant.threads, variant.shared_bytes);
-    let texture = combine.reads_texture.then(|| card.texture());
     // SAFETY: as above.
-    unsafe { launch::tasks(function, grid, &launch, card.tables(), texture, stream) }
+    unsafe { launch::combine(card, combine, variant, &launch, card.sms, stream) }
 }
 
 /// Begins the inversions: jobs in a row that are inverted by the same kernel, at once.

@@ -8,7 +8,7 @@ use super::super::card::{Card, bytes_of};
 use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
 use super::super::image::Image;
 use super::super::inversion::Inverter;
-use super::super::kernels::{Combine, Demand, FORM_THREADS, ROWS_THREADS, Variant};
+use super::super::kernels::{Combine, Demand, FORM_THREADS, Variant};
 use super::super::launch::{self, Grid};
 use super::hold::Hold;
 use crate::device::Error;
@@ -175,8 +175,7 @@ impl<'a> Job<'a> {
             sms: part.unwrap_or(card.sms),
             shared_bytes: card.shared_bytes,
         };
-        let variant = (combine.variant)(&demand);
-        let variant = variant.ok_or_else(|| Fault::Driver(format!("no variant of the kernel for {demand:?}")))?;
+        let variant = combine.variant_for(&demand)?;
         let form_bytes = combine.form.bytes(shape.n as usize, shape.k as usize).next_multiple_of(256);
         let raw = Buffer::new(context, shape.generations as usize * shape.source_bytes())?;
         let forms = Buffer::new(context, shape.generations as usize * form_bytes)?;
@@ -295,33 +294,22 @@ impl<'a> Job<'a> {
     }
 
     fn multiply(&self, launch: &abi::Launch, stream: &Stream) -> Result<(), Fault> {
-        let Variant { entry, threads, shared_bytes, .. } = self.variant;
-        let function = self.card.function(self.combine.image, entry, shared_bytes)?;
-        let blocks = self.variant.blocks(launch.units, self.sms());
-        let texture = self.combine.reads_texture.then(|| self.card.texture());
         // SAFETY: tasks describe memory of this job, whose streams are waited for before it is dropped.
-        unsafe { launch::tasks(function, Grid::line(blocks, threads, shared_bytes), launch, self.card.tables(), texture, stream) }
+        unsafe { launch::combine(self.card, &self.combine, &self.variant, launch, self.sms(), stream) }
     }
 
     fn make_rows(&self) -> Result<(), Fault> {
         let Some(Rows { list, n, .. }) = &self.rows else { return Ok(()) };
-        let blocks = (list.launch.rows.div_ceil(32).max(1), n.div_ceil(128).max(1), 1);
-        let function = self.card.function(Image::Rows, "nc_rows", 0)?;
-        let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
         // SAFETY: as in `multiply`.
-        unsafe { launch::tasks(function, grid, &list.launch, self.card.tables(), None, &self.stream) }
+        unsafe { launch::rows(self.card, &list.launch, *n, &self.stream) }
     }
 
     fn make_forms(&self) -> Result<(), Fault> {
-        let (image, entry, threads) = self.combine.form.maker();
-        let function = self.card.function(image, entry, 0)?;
         let all = u32::try_from(self.shape.source_bytes().div_ceil(16 * FORM_THREADS as usize)).expect("a generation is small");
         let across = all.min((self.card.sms * FORM_BLOCKS_PER_SM).div_ceil(self.shape.generations)).max(1);
-        let grid = Grid { blocks: (across, self.shape.generations, 1), threads, shared_bytes: 0 };
+        let tasks = (self.form_tasks.address(), self.shape.generations);
         // SAFETY: as in `multiply`.
-        unsafe {
-            launch::form(function, grid, self.form_tasks.address(), self.shape.generations, self.card.tables(), &self.stream)
-        }
+        unsafe { launch::form(self.card, self.combine.form, across, tasks, &self.stream) }
     }
 
     /// Plain bytes of the generations that differ, whose copies the others are, and inverses that the host has made.
