@@ -196,8 +196,9 @@ impl Current {
             raw += u64::from(length).next_multiple_of(RAW_ALIGN as u64);
         }
         let piece = pool.take(tasks.len().max(1))?;
-        // SAFETY: the piece is as long as the tasks; the call returns when they have been read.
-        unsafe { result::memcpy_htod_sync(piece.address, &tasks) }.named("cuMemcpyHtoD")?;
+        // In the stream of the kernel: what the default stream copies from memory that is not pinned may arrive after it has begun.
+        // SAFETY: the piece is as long as the tasks, and the call returns when they have been read.
+        unsafe { result::memcpy_htod_async(piece.address, &tasks, stream.raw) }.named("cuMemcpyHtoDAsync")?;
         let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {
             let address = piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
