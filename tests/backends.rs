@@ -1,4 +1,8 @@
 //! One list of cases for every back end and instruction set that this machine has, by name, against the scalar definition.
+//!
+//! For a run under a tool that slows kernels down, `NCTEST_KERNELS` names those of the GPU that are tested, with commas between them
+//! (`default`, `auto` and `hybrid` are names, too) and beside them the scalar definition alone; `NCTEST_BYTES_MAX` leaves out larger
+//! generations.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -140,7 +144,21 @@ fn back_ends() -> Vec<Config> {
     let named = kernels.map(|&kernel| gpu(BackendChoice::Cuda, KernelChoice::Named(kernel)));
     let others = [KernelChoice::Default, KernelChoice::Auto].map(|choice| gpu(BackendChoice::Cuda, choice));
     let hybrid = gpu(BackendChoice::Hybrid, KernelChoice::Default);
-    all.map(config).chain(named).chain(others).chain([hybrid]).collect()
+    let all = all.map(config).chain(named).chain(others).chain([hybrid]);
+    let Ok(wanted) = std::env::var("NCTEST_KERNELS") else { return all.collect() };
+    let is_wanted = |(index, config): &(usize, Config)| match config.backend {
+        BackendChoice::Cpu => *index == 0,
+        BackendChoice::Hybrid => wanted.split(',').any(|name| name == "hybrid"),
+        _ => wanted.split(',').any(|name| name == config.kernel.to_string()),
+    };
+    let chosen: Vec<Config> = all.enumerate().filter(is_wanted).map(|(_, config)| config).collect();
+    assert!(chosen.len() > wanted.split(',').count(), "NCTEST_KERNELS names what is not there: {wanted}");
+    chosen
+}
+
+/// Bytes of the largest generation that is tested.
+fn bytes_max() -> usize {
+    std::env::var("NCTEST_BYTES_MAX").map_or(usize::MAX, |bytes| bytes.parse().expect("NCTEST_BYTES_MAX is a number"))
 }
 
 /// Whether a back end that could not be opened may be missing: a host that is said to have a GPU has every one of its kernels.
@@ -199,6 +217,7 @@ fn cases() -> Vec<Case> {
             });
         }
     }
+    cases.retain(|case| usize::from(case.n) * case.block_bytes as usize <= bytes_max());
     cases
 }
 
@@ -315,6 +334,9 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
     let mut systems = Vec::new();
     for (index, (&n, &k)) in sizes.iter().chain(&sizes[..13]).chain(&[128; 40]).zip(blocks.iter().cycle()).enumerate() {
         let k = if n > 256 { k.min(1088) } else { k };
+        if n * k > bytes_max() {
+            continue;
+        }
         let source = random(n * k, &mut rng);
         let mut coefficients = random(n * n, &mut rng);
         for i in (0..n).filter(|_| rng.random_bool(0.3)).collect::<Vec<_>>() {
@@ -344,7 +366,7 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
 #[tokio::test]
 async fn back_ends_decode_what_was_encoded() {
     let systems = systems();
-    assert!(systems.iter().filter(|(_, source)| source.is_some()).count() > 55);
+    assert!(systems.iter().filter(|(_, source)| source.is_some()).count() > 55 || bytes_max() < usize::MAX);
     let ours = ["table", "tensor", "bitsliced", "prmt", "product", "simd"];
     let is_ours = |config: &Config| match config.kernel {
         KernelChoice::Named(kernel) => ours.contains(&kernel.name()) || kernel.name() == "table5",
