@@ -1,7 +1,8 @@
-//! Two namespaces, the programs in them, and the questions that tests ask of them.
+//! Two namespaces, or the loopback of this host, the programs in them, and the questions that tests ask of them.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,16 +11,26 @@ use std::time::{Duration, Instant};
 
 use crate::media::Frames;
 
-/// Says what a test lacks, which fails it if everything was to run.
+/// Says what a test with namespaces lacks, which fails it if everything was to run.
 pub(crate) fn missing(tools: &[&str]) -> bool {
+    let right = "the right to make network namespaces (root)";
+    let lacks_right = missing_programs(tools).is_empty() && !namespaces_work();
+    lacking([missing_programs(tools), lacks_right.then(|| right.to_owned()).into_iter().collect()].concat())
+}
+
+/// The same for a test on the loopback of this host.
+pub(crate) fn missing_on_loopback(tools: &[&str]) -> bool {
+    lacking(missing_programs(tools))
+}
+
+fn missing_programs(tools: &[&str]) -> Vec<String> {
     let found = |tool: &&&str| {
         Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().is_ok_and(|output| output.status.success())
     };
-    let mut lacking: Vec<String> =
-        tools.iter().chain(&["curl"]).filter(|tool| !found(tool)).map(|tool| (*tool).to_owned()).collect();
-    if lacking.is_empty() && !namespaces_work() {
-        lacking.push("the right to make network namespaces (root)".into());
-    }
+    tools.iter().chain(&["curl"]).filter(|tool| !found(tool)).map(|tool| (*tool).to_owned()).collect()
+}
+
+fn lacking(lacking: Vec<String>) -> bool {
     if lacking.is_empty() {
         return false;
     }
@@ -54,23 +65,29 @@ impl Route {
     }
 }
 
-/// A server's side and a viewer's side with a lossy path between them. Everything in it ends with it.
+/// A server's side and a viewer's side with a lossy path between them, or both on the loopback of this host. Everything in it ends
+/// with it.
 pub(crate) struct Lab {
     directory: tempfile::TempDir,
-    server_side: Namespace,
-    viewer_side: Namespace,
+    server_side: Side,
+    viewer_side: Side,
+    at: Addresses,
     nginx: Option<Process>,
     server: Option<Process>,
     gateway: Option<Process>,
     fingerprint: String,
 }
 
+/// Where the programs listen.
+struct Addresses {
+    server: SocketAddr,
+    metrics: SocketAddr,
+    gateway: SocketAddr,
+}
+
 const SERVER: &str = "10.77.0.1";
 const VIEWER: &str = "10.77.0.2";
-const PORT: u16 = 4443;
-const METRICS: u16 = 9443;
 const ORIGIN: u16 = 8080;
-const GATEWAY: u16 = 8081;
 
 /// How long a program may take to say that it is ready.
 const START: Duration = Duration::from_secs(60);
@@ -80,29 +97,38 @@ impl Lab {
     pub(crate) fn new(loss_percent: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let (server_side, viewer_side) = (Namespace::new(&format!("ncs{name}")), Namespace::new(&format!("ncv{name}")));
-        let veth = [
-            "link",
-            "add",
-            "veth0",
-            "netns",
-            &server_side.name,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "veth0",
-            "netns",
-            &viewer_side.name,
-        ];
+        let (server_side, viewer_side) = (Side::namespace(format!("ncs{name}")), Side::namespace(format!("ncv{name}")));
+        let [server_name, viewer_name] = [&server_side, &viewer_side].map(|side| side.namespace.as_deref().expect("as made"));
+        let veth = ["link", "add", "veth0", "netns", server_name, "type", "veth", "peer", "name", "veth0", "netns", viewer_name];
         run("ip", &veth).expect("a veth pair");
         server_side.up(SERVER, loss_percent);
         viewer_side.up(VIEWER, loss_percent);
+        let at = Addresses {
+            server: SocketAddr::new(SERVER.parse().expect("an address"), 4443),
+            metrics: SocketAddr::from(([127, 0, 0, 1], 9443)),
+            gateway: SocketAddr::from(([127, 0, 0, 1], 8081)),
+        };
+        Self::between(server_side, viewer_side, at)
+    }
+
+    /// Without namespaces, loss or an origin that is a program: what any host can run, on ports that the system chooses.
+    pub(crate) fn on_loopback() -> Self {
+        let free = |bound: std::io::Result<SocketAddr>| bound.expect("a free port");
+        let stream = || free(TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
+        let at = Addresses {
+            server: free(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr())),
+            metrics: stream(),
+            gateway: stream(),
+        };
+        Self::between(Side { namespace: None }, Side { namespace: None }, at)
+    }
+
+    fn between(server_side: Side, viewer_side: Side, at: Addresses) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("media")).expect("a directory for media");
         // nginx gives up root and must still read it.
         run("chmod", &["-R", "a+rX", &directory.path().to_string_lossy()]).expect("chmod");
-        Self { directory, server_side, viewer_side, nginx: None, server: None, gateway: None, fingerprint: String::new() }
+        Self { directory, server_side, viewer_side, at, nginx: None, server: None, gateway: None, fingerprint: String::new() }
     }
 
     pub(crate) fn media(&self) -> &Path {
@@ -141,35 +167,40 @@ impl Lab {
     }
 
     pub(crate) fn start_server(&mut self, route: Route, source: &str) {
+        self.start_server_with(&format!("{}{source}", route.shape()));
+    }
+
+    /// With these keys of the stream; all others but addresses have their defaults.
+    pub(crate) fn start_server_with(&mut self, stream: &str) {
+        let Addresses { server, metrics, .. } = self.at;
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{SERVER}:{PORT}\"]\n[telemetry]\nlisten = \"127.0.0.1:{METRICS}\"\nlog_format = \"pretty\"\n\
-             [tls]\ndirectory = \"{}\"\n[stream.live]\n{}{source}",
+            "[endpoint]\nlisten = [\"{server}\"]\n[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
+             [tls]\ndirectory = \"{}\"\n[stream.live]\n{stream}",
             self.path("tls").display(),
-            route.shape(),
         );
         std::fs::write(self.path("ncserverd.toml"), configuration).expect("the configuration is written");
-        let mut command = self.server_side.command(env!("CARGO_BIN_EXE_ncserverd"));
+        let mut command = self.server_side.command(&program("ncserverd"));
         let server = Process::start(command.arg("--config").arg(self.path("ncserverd.toml")));
         let line = server.await_line("--fingerprint ", START);
         let (_, after) = line.split_once("--fingerprint ").expect("as found");
         self.fingerprint = after.split_whitespace().next().expect("a fingerprint follows").to_owned();
         self.server = Some(server);
-        self.server_side.await_page(&format!("http://127.0.0.1:{METRICS}/readyz"), START, |_| true);
+        self.server_side.await_page(&format!("http://{}/readyz", self.at.metrics), START, |_| true);
     }
 
     pub(crate) fn start_gateway(&mut self) {
-        let mut command = self.viewer_side.command(env!("CARGO_BIN_EXE_ncpeer"));
-        command.args(["gateway", &self.url(), "--fingerprint", &self.fingerprint, "--listen", &format!("127.0.0.1:{GATEWAY}")]);
+        let mut command = self.viewer_side.command(&program("ncpeer"));
+        command.args(["gateway", &self.url(), "--fingerprint", &self.fingerprint, "--listen", &self.at.gateway.to_string()]);
         self.gateway = Some(Process::start(&mut command));
         self.viewer_side.await_page(&self.playlist(), START, |page| page.contains("#EXTM3U"));
     }
 
     fn url(&self) -> String {
-        format!("ncs://{SERVER}:{PORT}")
+        format!("ncs://{}", self.at.server)
     }
 
     fn playlist(&self) -> String {
-        format!("http://127.0.0.1:{GATEWAY}/live/index.m3u8")
+        format!("http://{}/live/index.m3u8", self.at.gateway)
     }
 
     /// Decodes the stream as nginx serves it.
@@ -182,6 +213,11 @@ impl Lab {
         self.viewer_side.frames(&self.playlist(), seconds)
     }
 
+    /// Decodes the stream as it lies in the directory.
+    pub(crate) fn frames_in_directory(&self) -> Frames {
+        self.server_side.frames(&self.media().join("index.m3u8").to_string_lossy(), None)
+    }
+
     /// Decodes what the live encoder has kept of everything it made.
     pub(crate) fn frames_of_archive(&self) -> Frames {
         self.viewer_side.frames(&self.path("archive.mkv").to_string_lossy(), None)
@@ -189,7 +225,7 @@ impl Lab {
 
     /// Fetches one file with `ncpeer fetch` and compares it with the file.
     pub(crate) fn fetch_and_compare(&self, name: &str) {
-        let mut command = self.viewer_side.command(env!("CARGO_BIN_EXE_ncpeer"));
+        let mut command = self.viewer_side.command(&program("ncpeer"));
         command.args(["fetch", &self.url(), &format!("/live/{name}"), "--fingerprint", &self.fingerprint, "-o", "-"]);
         let output = command.output().expect("ncpeer runs");
         assert!(output.status.success(), "{name} is fetched: {}", String::from_utf8_lossy(&output.stderr));
@@ -203,9 +239,23 @@ impl Lab {
         log.lines().filter(|line| line.contains(&format!("GET /{name} ")) && line.contains(" 200 ")).count()
     }
 
+    /// What the server shows at `/metrics`.
+    fn metrics(&self) -> String {
+        self.server_side.page(&format!("http://{}/metrics", self.at.metrics)).expect("metrics are shown")
+    }
+
+    /// Bytes coded by each back end and kernel that coded any.
+    pub(crate) fn coded_bytes(&self) -> Vec<(String, f64)> {
+        let metrics = self.metrics();
+        let series =
+            metrics.lines().filter_map(|line| line.strip_prefix("ncserverd_device_coded_bytes_total{")?.split_once("} "));
+        let series = series.map(|(labels, value)| (labels.to_owned(), value.parse().expect("a number")));
+        series.filter(|(_, bytes)| *bytes > 0.0).collect()
+    }
+
     /// Where blocks are lost and are not sent again by QUIC, coding must have repaired it.
     pub(crate) fn assert_repaired(&self, route: Route, loss_percent: u32) {
-        let metrics = self.server_side.page(&format!("http://127.0.0.1:{METRICS}/metrics")).expect("metrics are shown");
+        let metrics = self.metrics();
         let sent =
             |route: &str| value(&metrics, &format!("ncserverd_session_sent_blocks_total{{kind=\"coded\",route=\"{route}\"}}"));
         let (datagrams, records) = (sent("datagram"), sent("stream"));
@@ -252,7 +302,7 @@ impl Lab {
 
     /// The histogram of the time from a file's close to its first coded block.
     pub(crate) fn first_block_latency(&self) -> Latency {
-        let metrics = self.server_side.page(&format!("http://127.0.0.1:{METRICS}/metrics")).expect("metrics are shown");
+        let metrics = self.metrics();
         let name = "ncserverd_session_first_block_seconds";
         let buckets = metrics.lines().filter_map(|line| {
             let (bound, count) = line.strip_prefix(&format!("{name}_bucket{{le=\""))?.split_once("\"} ")?;
@@ -309,19 +359,20 @@ fn value(metrics: &str, series: &str) -> f64 {
     line.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{series} is shown"))
 }
 
-/// A network namespace. Removed when dropped.
-struct Namespace {
-    name: String,
+/// A network namespace, removed when dropped, or this host as it is.
+struct Side {
+    namespace: Option<String>,
 }
 
-impl Namespace {
-    fn new(name: &str) -> Self {
-        run("ip", &["netns", "add", name]).expect("a namespace");
-        Self { name: name.to_owned() }
+impl Side {
+    fn namespace(name: String) -> Self {
+        run("ip", &["netns", "add", &name]).expect("a namespace");
+        Self { namespace: Some(name) }
     }
 
     fn up(&self, address: &str, loss_percent: u32) {
-        let ip = |arguments: &[&str]| run("ip", &[&["-n", &self.name], arguments].concat()).expect("ip configures the namespace");
+        let name = self.namespace.as_deref().expect("a namespace");
+        let ip = |arguments: &[&str]| run("ip", &[&["-n", name], arguments].concat()).expect("ip configures the namespace");
         ip(&["link", "set", "lo", "up"]);
         ip(&["addr", "add", &format!("{address}/24"), "dev", "veth0"]);
         ip(&["link", "set", "veth0", "up"]);
@@ -332,15 +383,16 @@ impl Namespace {
                 format!("add rule inet loss in iifname veth0 meta l4proto udp numgen random mod 100 < {loss_percent} drop"),
             ];
             for rule in rules {
-                let arguments = [&["netns", "exec", &self.name, "nft"][..], &[&rule]].concat();
+                let arguments = [&["netns", "exec", name, "nft"][..], &[&rule]].concat();
                 run("ip", &arguments).expect("nft takes the rule");
             }
         }
     }
 
     fn command(&self, program: &str) -> Command {
+        let Some(name) = &self.namespace else { return Command::new(program) };
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, program]);
+        command.args(["netns", "exec", name, program]);
         command
     }
 
@@ -373,10 +425,18 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for Side {
     fn drop(&mut self) {
-        let _ = run("ip", &["netns", "del", &self.name]);
+        if let Some(name) = &self.namespace {
+            let _ = run("ip", &["netns", "del", name]);
+        }
     }
+}
+
+/// One of the package's programs. On a host that got the tests without the package they stand elsewhere.
+fn program(name: &str) -> String {
+    let built = if name == "ncpeer" { env!("CARGO_BIN_EXE_ncpeer") } else { env!("CARGO_BIN_EXE_ncserverd") };
+    std::env::var("NCTEST_BIN_DIR").map_or_else(|_| built.to_owned(), |directory| format!("{directory}/{name}"))
 }
 
 /// A running program and what it has said. Killed when dropped.
