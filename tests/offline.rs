@@ -11,13 +11,16 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod program;
 #[path = "vectors/shake256.rs"]
 mod shake256;
+
+use program::program;
 
 const INCOMPLETE: i32 = 7;
 
 fn run(arguments: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ncserverd"));
+    let mut command = Command::new(program("ncserverd"));
     command.arg("codec").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // It may end without reading all.

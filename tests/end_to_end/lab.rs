@@ -1,5 +1,6 @@
 //! Two namespaces, or the loopback of this host, the programs in them, and the questions that tests ask of them.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::media::Frames;
+use crate::program::program;
 
 /// Says what a test with namespaces lacks, which fails it if everything was to run.
 pub(crate) fn missing(tools: &[&str]) -> bool {
@@ -179,7 +181,7 @@ impl Lab {
             self.path("tls").display(),
         );
         std::fs::write(self.path("ncserverd.toml"), configuration).expect("the configuration is written");
-        let mut command = self.server_side.command(&program("ncserverd"));
+        let mut command = self.server_side.command(program("ncserverd"));
         let server = Process::start(command.arg("--config").arg(self.path("ncserverd.toml")));
         let line = server.await_line("--fingerprint ", START);
         let (_, after) = line.split_once("--fingerprint ").expect("as found");
@@ -189,7 +191,7 @@ impl Lab {
     }
 
     pub(crate) fn start_gateway(&mut self) {
-        let mut command = self.viewer_side.command(&program("ncpeer"));
+        let mut command = self.viewer_side.command(program("ncpeer"));
         command.args(["gateway", &self.url(), "--fingerprint", &self.fingerprint, "--listen", &self.at.gateway.to_string()]);
         self.gateway = Some(Process::start(&mut command));
         self.viewer_side.await_page(&self.playlist(), START, |page| page.contains("#EXTM3U"));
@@ -225,7 +227,7 @@ impl Lab {
 
     /// Fetches one file with `ncpeer fetch` and compares it with the file.
     pub(crate) fn fetch_and_compare(&self, name: &str) {
-        let mut command = self.viewer_side.command(&program("ncpeer"));
+        let mut command = self.viewer_side.command(program("ncpeer"));
         command.args(["fetch", &self.url(), &format!("/live/{name}"), "--fingerprint", &self.fingerprint, "-o", "-"]);
         let output = command.output().expect("ncpeer runs");
         assert!(output.status.success(), "{name} is fetched: {}", String::from_utf8_lossy(&output.stderr));
@@ -389,10 +391,10 @@ impl Side {
         }
     }
 
-    fn command(&self, program: &str) -> Command {
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let Some(name) = &self.namespace else { return Command::new(program) };
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", name, program]);
+        command.args(["netns", "exec", name]).arg(program);
         command
     }
 
@@ -431,12 +433,6 @@ impl Drop for Side {
             let _ = run("ip", &["netns", "del", name]);
         }
     }
-}
-
-/// One of the package's programs. On a host that got the tests without the package they stand elsewhere.
-fn program(name: &str) -> String {
-    let built = if name == "ncpeer" { env!("CARGO_BIN_EXE_ncpeer") } else { env!("CARGO_BIN_EXE_ncserverd") };
-    std::env::var("NCTEST_BIN_DIR").map_or_else(|_| built.to_owned(), |directory| format!("{directory}/{name}"))
 }
 
 /// A running program and what it has said. Killed when dropped.

@@ -7,6 +7,8 @@
 
 mod lab;
 mod media;
+#[path = "../program/mod.rs"]
+mod program;
 
 use std::time::{Duration, Instant};
 

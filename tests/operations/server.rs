@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::program::program;
 
 /// The program, killed when the test ends.
 pub(crate) struct Server {
@@ -22,9 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `ncserverd` with these arguments, nothing else in its environment, and its state in `state`.
 pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
-    // On a host that got the tests without the package, their programs stand elsewhere.
-    let program = std::env::var_os("NCTEST_BIN_DIR").map(|directory| PathBuf::from(directory).join("ncserverd"));
-    let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_ncserverd").into()));
+    let mut command = Command::new(program("ncserverd"));
     command.args(arguments).env_clear().env("STATE_DIRECTORY", state.path());
     command
 }
