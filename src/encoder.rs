@@ -244,7 +244,10 @@ impl Encoder {
             Err(error) => {
                 tracing::warn!(%error, "a batch could not be encoded");
                 self.metrics.failed_batches.inc();
-                self.planner.failed(Instant::now());
+                // A segment that was on a lost device is loaded again, which the store knows by now: nothing is broken.
+                if error != crate::device::Error::Stale {
+                    self.planner.failed(Instant::now());
+                }
                 return ended.parts.iter().for_each(|part| self.ring.give_up(&part.order));
             }
         };
