@@ -125,7 +125,19 @@ impl Member {
             if opened_in.send(Ok((name, kernel, memory))).is_ok() {
                 let queues = Queues { batches, loads, solves, release, releases, stop };
                 let (waiting, solving) = (VecDeque::new(), VecDeque::new());
-                runtime.block_on(Worker { backend, metrics, queues, waiting, solving, loading: None, next_id: 0 }.run());
+                let (memory_reported, memory_changed) = (Instant::now(), true);
+                let worker = Worker {
+                    backend,
+                    metrics,
+                    queues,
+                    waiting,
+                    solving,
+                    loading: None,
+                    next_id: 0,
+                    memory_reported,
+                    memory_changed,
+                };
+                runtime.block_on(worker.run());
             }
         };
         let thread = std::thread::Builder::new().name(format!("device-{device}"));
@@ -182,6 +194,9 @@ struct Worker {
     solving: VecDeque<oneshot::Sender<Solved>>,
     loading: Option<UnderWay>,
     next_id: u64,
+    /// When the metrics were last told of the device's memory, and whether it has changed since.
+    memory_reported: Instant,
+    memory_changed: bool,
 }
 
 /// The load under way.
@@ -193,8 +208,8 @@ struct UnderWay {
 
 impl Worker {
     async fn run(mut self) {
-        self.report_memory();
         loop {
+            self.report_memory();
             let is_open = match self.is_idle() {
                 true => self.wait().await,
                 false => self.take_what_waits(),
@@ -354,17 +369,22 @@ impl Worker {
                 let _ = reply.send(Err(error));
             }
         }
-        self.report_memory();
+        self.memory_changed = true;
     }
 
     fn release(&mut self, id: ResidentId, bytes: u64) {
         self.backend.release(id);
         self.metrics.resident_bytes.sub(gauge(bytes));
         self.metrics.resident_segments.dec();
-        self.report_memory();
+        self.memory_changed = true;
     }
 
-    fn report_memory(&self) {
+    /// Asks the driver when nothing waits for this thread, otherwise now and then.
+    fn report_memory(&mut self) {
+        if !self.memory_changed || (!self.is_idle() && self.memory_reported.elapsed() < MEMORY_PERIOD) {
+            return;
+        }
+        (self.memory_reported, self.memory_changed) = (Instant::now(), false);
         if let Some(memory) = self.backend.memory() {
             self.metrics.memory_free_bytes.set(gauge(memory.free));
             self.metrics.memory_total_bytes.set(gauge(memory.total));
@@ -417,3 +437,5 @@ const SPIN: Duration = Duration::from_micros(150);
 const YIELD: Duration = Duration::from_millis(1);
 /// A pause after that.
 const PAUSE: Duration = Duration::from_micros(20);
+/// How often the metrics are told of the device's memory while there is work.
+const MEMORY_PERIOD: Duration = Duration::from_secs(1);
