@@ -197,16 +197,11 @@ impl Engine {
     /// How the kernel is launched for these pieces.
     fn variant(&self, works: &[Work], pieces: &[Piece]) -> Result<Variant, Fault> {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let rows: usize = pieces.iter().map(|piece| piece.slots.len()).sum();
-        let largest = |of: fn(&Work) -> usize| pieces.iter().map(|piece| of(&works[piece.work])).max().unwrap_or(1);
-        let demand = Demand {
-            n: number(largest(Work::n)),
-            rows_per_task: number(rows.div_ceil(pieces.len().max(1))),
-            rows: number(rows),
-            k: number(largest(Work::block_bytes)),
-            sms: self.card.sms,
-            shared_bytes: self.card.shared_bytes,
+        let shape = |piece: &Piece| {
+            let work = &works[piece.work];
+            (number(work.n()), number(piece.slots.len()), number(work.block_bytes()))
         };
+        let demand = Demand::of(pieces.iter().map(shape), &self.card);
         self.combine.variant_for(&demand)
     }
 

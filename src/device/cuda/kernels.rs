@@ -1,5 +1,6 @@
 //! Which compiled kernel does what, in which form it wants segments and rows, and how it is launched.
 
+use super::card::Card;
 use super::driver::Fault;
 use super::image::Image;
 use crate::device::Kernel;
@@ -138,6 +139,17 @@ pub(super) const COMBINES: &[Combine] = &[
 ];
 
 impl Demand {
+    /// What tasks of these shapes, (n, rows, k), are for a card.
+    pub(super) fn of(tasks: impl IntoIterator<Item = (u32, u32, u32)>, card: &Card) -> Self {
+        let none = Self { n: 1, rows_per_task: 0, rows: 0, k: 1, sms: card.sms, shared_bytes: card.shared_bytes };
+        let mut count = 0_u32;
+        let sum = tasks.into_iter().fold(none, |sum, (n, rows, k)| {
+            count += 1;
+            Self { n: sum.n.max(n), rows: sum.rows.saturating_add(rows), k: sum.k.max(k), ..sum }
+        });
+        Self { rows_per_task: sum.rows.div_ceil(count.max(1)), ..sum }
+    }
+
     /// A variant, if the card has the shared memory for it.
     fn grant(&self, variant: Variant) -> Option<Variant> {
         (variant.shared_bytes <= self.shared_bytes).then_some(variant)

@@ -456,15 +456,7 @@ fn next_part(jobs: &[Decode], combine: &Combine) -> usize {
 
 /// How the way to combine is launched for a part.
 fn variant(card: &Card, combine: &Combine, layout: &Layout) -> Result<Variant, Fault> {
-    let largest = |of: fn(&Place) -> usize| layout.jobs.iter().map(of).max().unwrap_or(1);
-    let demand = Demand {
-        n: number(largest(|place| place.n)),
-        rows_per_task: layout.blocks.div_ceil(number(layout.jobs.len()).max(1)),
-        rows: layout.blocks,
-        k: number(largest(|place| place.k)),
-        sms: card.sms,
-        shared_bytes: card.shared_bytes,
-    };
+    let demand = Demand::of(layout.jobs.iter().map(|place| (number(place.n), number(place.n), number(place.k))), card);
     combine.variant_for(&demand)
 }
 

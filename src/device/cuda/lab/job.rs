@@ -1,5 +1,6 @@
 //! Generations on a card, and the stages that they go through.
 
+use std::iter;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
@@ -167,14 +168,8 @@ impl<'a> Job<'a> {
     fn new(card: &'a Card, combine: Combine, shape: Shape, sources: &[u8], part: Option<u32>) -> Result<Self, Fault> {
         let context = &card.context;
         let part = part.filter(|part| *part < card.sms);
-        let demand = Demand {
-            n: shape.n,
-            rows_per_task: shape.rows,
-            rows: shape.rows * shape.generations,
-            k: shape.k,
-            sms: part.unwrap_or(card.sms),
-            shared_bytes: card.shared_bytes,
-        };
+        let tasks = iter::repeat_n((shape.n, shape.rows, shape.k), shape.generations as usize);
+        let demand = Demand { sms: part.unwrap_or(card.sms), ..Demand::of(tasks, card) };
         let variant = combine.variant_for(&demand)?;
         let form_bytes = combine.form.bytes(shape.n as usize, shape.k as usize).next_multiple_of(256);
         let raw = Buffer::new(context, shape.generations as usize * shape.source_bytes())?;
