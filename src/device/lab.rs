@@ -118,6 +118,9 @@ pub(crate) enum Stage {
 pub(crate) trait Work {
     /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error>;
+    /// The time that row combination alone takes so many times over, on two streams in turn: one launch begins where the other leaves
+    /// room, as with the batches of a server.
+    fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The host's time for all generations so many times over, in chunks of so many: each is combined and then copied to pinned
     /// memory, on two streams in turn. Without `multiply` the copies alone.
     fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error>;

@@ -56,14 +56,17 @@ impl Gpus {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let is_other_field = settings.field != Field::Standard;
-        if is_other_field && !matches!(case.measure, Measure::Multiply | Measure::Fresh) {
+        if is_other_field && !matches!(case.measure, Measure::Multiply | Measure::InTurn | Measure::Fresh) {
             return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
         }
-        if case.measure == Measure::Multiply && !is_made_up(case) && self.checked.insert(case.kernel.to_owned()) {
+        if matches!(case.measure, Measure::Multiply | Measure::InTurn)
+            && !is_made_up(case)
+            && self.checked.insert(case.kernel.to_owned())
+        {
             whole_output(lab.as_mut(), case, settings.field)?;
         }
         match case.measure {
-            Measure::Multiply | Measure::Fresh | Measure::Store | Measure::RowRate | Measure::RowShare => {
+            Measure::Multiply | Measure::InTurn | Measure::Fresh | Measure::Store | Measure::RowRate | Measure::RowShare => {
                 encode(lab.as_mut(), case, settings)
             }
             Measure::ToHost | Measure::Copy => to_host(lab.as_mut(), case, settings),
@@ -175,8 +178,12 @@ fn check_sample(work: &mut dyn Work, load: &Load, on_host: bool, case: &Case) ->
 
 /// Rounds of stages, by the card's clock.
 fn rounds(work: &mut dyn Work, stages: &[Stage], pace: Pace) -> (Vec<Duration>, u32) {
+    rounds_of(pace, |repeats| work.time(stages, repeats))
+}
+
+fn rounds_of(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, crate::device::Error>) -> (Vec<Duration>, u32) {
     let run = |repeats: u32| {
-        let wall = work.time(stages, repeats).expect("it has done the same before");
+        let wall = time(repeats).expect("it has done the same before");
         Lap { cpu: Duration::ZERO, wall }
     };
     let laps = pace.run(&mut [run]).pop().expect("one runner");
@@ -192,6 +199,11 @@ fn encode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     work.time(&[Stage::Form, Stage::Rows, last], 1)?;
     if !is_made_up(case) {
         check_sample(work.as_mut(), &load, is_stored, case)?;
+    }
+    if case.measure == Measure::InTurn {
+        let (times, repeats) = rounds_of(settings.short_pace(), |repeats| work.time_in_turn(repeats));
+        check_sample(work.as_mut(), &load, false, case)?;
+        return Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())));
     }
     let mut of = |stages: &[Stage]| rounds(work.as_mut(), stages, settings.short_pace());
     let sample = match case.measure {

@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Measure {
     Multiply,
+    InTurn,
     Fresh,
     ToHost,
     Store,
@@ -109,6 +110,7 @@ impl Measure {
     pub(super) fn series(self, kernel: &str) -> String {
         let what = match self {
             Self::Multiply => return kernel.to_owned(),
+            Self::InTurn => "two launches in turn",
             Self::Fresh => "with forms and rows",
             Self::ToHost => "to the host",
             Self::Store => "stored to the host",
@@ -150,6 +152,10 @@ impl Measure {
             Self::Multiply => {
                 "kernel: from event to event around one launch after the other, forms and rows made before, blocks into device \
                  memory that rotates through more than the L2 holds"
+            }
+            Self::InTurn => {
+                "two launches in turn: the same on two streams, so that one launch begins where the other leaves multiprocessors \
+                 idle, as the batches of a server do"
             }
             Self::Fresh => {
                 "with forms and rows: the same, with the kernels that make resident form and rows in front of each launch"

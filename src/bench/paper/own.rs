@@ -62,6 +62,7 @@ pub(super) const FIGURES: &[Row] = &[
         axis: Axis::Rows,
         sweeps: &[
             Sweep { kernels: FAST, rows: &[Amount::Count(8192), Amount::Count(16_384)], ..SWEEP },
+            Sweep { measure: Measure::InTurn, kernels: BOTH, rows: &[Amount::Count(8192), Amount::Count(16_384)], ..SWEEP },
             Sweep { measure: Measure::CpuEncode, rows: &[Amount::Count(8192)], ..SWEEP },
         ],
         note: "",
@@ -115,7 +116,8 @@ pub(super) const FIGURES: &[Row] = &[
         ],
         axis: Axis::N,
         sweeps: &[
-            Sweep { kernels: FAST, rows: &[Amount::Count(128)], generations: &[Amount::Count(64)], n: ALL_N, ..SWEEP },
+            Sweep { kernels: FAST, n: ALL_N, ..BATCH },
+            Sweep { measure: Measure::InTurn, kernels: BOTH, n: ALL_N, ..BATCH },
             Sweep {
                 measure: Measure::CpuEncode,
                 rows: &[Amount::Count(128)],
@@ -132,7 +134,10 @@ pub(super) const FIGURES: &[Row] = &[
         title: "512 generations x few blocks",
         bars: &[Bar { what: "8 blocks a generation, tensor", paper: "reach 350 GB/s", mark: None, panel: "n=128", x: Some(8.0) }],
         axis: Axis::Rows,
-        sweeps: &[Sweep { kernels: &["table", "tensor"], rows: FEW, generations: &[Amount::Count(512)], ..SWEEP }],
+        sweeps: &[
+            Sweep { kernels: BOTH, rows: FEW, generations: &[Amount::Count(512)], ..SWEEP },
+            Sweep { measure: Measure::InTurn, kernels: BOTH, rows: FEW, generations: &[Amount::Count(512)], ..SWEEP },
+        ],
         note: "",
     },
     Row {
@@ -150,7 +155,7 @@ pub(super) const FIGURES: &[Row] = &[
         sweeps: &[
             Sweep { measure: Measure::Copy, kernels: &["table"], ..HOST },
             Sweep { measure: Measure::ToHost, kernels: FAST, ..HOST },
-            Sweep { measure: Measure::Store, kernels: &["table", "tensor"], ..HOST },
+            Sweep { measure: Measure::Store, kernels: BOTH, ..HOST },
             Sweep { measure: Measure::CpuEncode, generations: &[Amount::Count(4)], ..HOST },
         ],
         note: "",
@@ -168,10 +173,10 @@ pub(super) const FIGURES: &[Row] = &[
         }],
         axis: Axis::Rows,
         sweeps: &[
-            Sweep { measure: Measure::AnswerCopy, kernels: &["table", "tensor"], ..ANSWER },
-            Sweep { measure: Measure::AnswerStore, kernels: &["table", "tensor"], ..ANSWER },
-            Sweep { measure: Measure::AnswerDevice, kernels: &["table", "tensor"], ..ANSWER },
-            Sweep { measure: Measure::AnswerTurnaround, kernels: &["table", "tensor"], ..ANSWER },
+            Sweep { measure: Measure::AnswerCopy, kernels: BOTH, ..ANSWER },
+            Sweep { measure: Measure::AnswerStore, kernels: BOTH, ..ANSWER },
+            Sweep { measure: Measure::AnswerDevice, kernels: BOTH, ..ANSWER },
+            Sweep { measure: Measure::AnswerTurnaround, kernels: BOTH, ..ANSWER },
         ],
         note: "",
     },
@@ -241,7 +246,8 @@ const OVER_ALL: Sweep = Sweep {
     coefficients: Kind::Dense,
     ..SWEEP
 };
-const HOST: Sweep = Sweep { k: &[4096, 16_384], rows: &[Amount::Count(128)], generations: &[Amount::Count(64)], ..SWEEP };
+const BATCH: Sweep = Sweep { rows: &[Amount::Count(128)], generations: &[Amount::Count(64)], ..SWEEP };
+const HOST: Sweep = Sweep { k: &[4096, 16_384], ..BATCH };
 const ANSWER: Sweep = Sweep { rows: &[Amount::Count(8), Amount::Count(32), Amount::Count(128)], ..SWEEP };
 const DECODE_264: Sweep = Sweep { k: &[1024, 4096, 16_384], rows: &[Amount::N], generations: &[Amount::Count(264)], ..SWEEP };
 
@@ -250,6 +256,7 @@ const MANY: &[Amount] = &[Amount::Count(1), Amount::Count(4), Amount::Count(16),
 const FEW: &[Amount] =
     &[Amount::Count(1), Amount::Count(4), Amount::Count(8), Amount::Count(16), Amount::Count(32), Amount::Count(64)];
 const OURS: &[&str] = &["table", "product", "bitsliced", "tensor"];
+const BOTH: &[&str] = &["table", "tensor"];
 const LADDER: &[&str] = &[
     "product-global",
     "product-ldg",

@@ -124,6 +124,10 @@ impl Work for Job {
         Ok(start.elapsed())
     }
 
+    fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
+        self.time(&[Stage::Multiply], repeats)
+    }
+
     fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
         assert!(chunk > 0);
         self.time(if multiply { &[Stage::Multiply] } else { &[Stage::Download] }, repeats)

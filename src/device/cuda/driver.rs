@@ -170,6 +170,13 @@ impl Event {
         unsafe { result::event::record(self.raw, stream.raw) }.named("cuEventRecord")
     }
 
+    /// Makes what is put into the stream from now on wait for it.
+    pub(super) fn hold(&self, stream: &Stream) -> Result<(), Fault> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both are destroyed in `drop` only.
+        unsafe { result::stream::wait_event(stream.raw, self.raw, flags) }.named("cuStreamWaitEvent")
+    }
+
     /// Whether the stream has come past it.
     pub(super) fn is_done(&self) -> Result<bool, Fault> {
         // SAFETY: it is destroyed in `drop` only.

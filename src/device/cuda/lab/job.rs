@@ -24,6 +24,8 @@ pub(super) struct Job<'a> {
     is_warm: Vec<Stage>,
     card: &'a Card,
     stream: Stream,
+    /// What takes turns with it, and where that has ended.
+    second: (Stream, Event),
     start: Event,
     stop: Event,
     shape: Shape,
@@ -190,6 +192,7 @@ impl<'a> Job<'a> {
             is_warm: Vec::new(),
             card,
             stream: Stream::new(context)?,
+            second: (Stream::new(context)?, Event::untimed(context)?),
             start: Event::new(context)?,
             stop: Event::new(context)?,
             shape,
@@ -483,6 +486,23 @@ impl<'a> Job<'a> {
         self.stop.since(&self.start)
     }
 
+    fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Fault> {
+        self.card.context.bind()?;
+        self.ready(&[Stage::Multiply])?;
+        self.start.record(&self.stream)?;
+        self.start.hold(&self.second.0)?;
+        for (repeat, place) in (0..repeats).zip((0..self.places.len()).cycle()) {
+            self.last_place = place;
+            let stream = if repeat % 2 == 0 { &self.stream } else { &self.second.0 };
+            self.multiply(&self.places[place].launch, stream)?;
+        }
+        self.second.1.record(&self.second.0)?;
+        self.second.1.hold(&self.stream)?;
+        self.stop.record(&self.stream)?;
+        self.stream.synchronize()?;
+        self.stop.since(&self.start)
+    }
+
     fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Fault> {
         self.card.context.bind()?;
         self.ready(stages)?;
@@ -528,6 +548,7 @@ impl Drop for Job<'_> {
         self.hold = None;
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
+        let _ = self.second.0.synchronize();
     }
 }
 
@@ -642,6 +663,10 @@ fn filled(card: &Card, bytes: &[u8]) -> Result<Buffer, Fault> {
 impl Work for Job<'_> {
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error> {
         Ok(Job::time(self, stages, repeats)?)
+    }
+
+    fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
+        Ok(Job::time_in_turn(self, repeats)?)
     }
 
     fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
