@@ -40,7 +40,7 @@ impl Inverter {
 
     /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a block each, in shared memory where it
     /// fits.
-    fn fastest(n: u32, count: u32, card: &Card) -> Self {
+    pub(super) fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
         if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX {
             return clustered;

@@ -6,7 +6,8 @@
 //! the form of the run, the inversions, the kernel that makes rows of the inverses where the way to combine wants another form
 //! of rows, and the combination. There are two lanes, so that one part computes or comes down while another goes up.
 //!
-//! Matrices up to the size that shared memory holds are inverted there, a thread block each, larger ones in device memory.
+//! Matrices up to the size that shared memory holds are inverted there, a thread block each, larger ones in device memory, and a few
+//! of them by several thread blocks each where the card has clusters.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,16 +15,19 @@ use std::time::Instant;
 
 use cudarc::driver::result;
 
-use super::card::{Card, bytes_of};
+use super::card::Card;
 use super::driver::{Address, Event, Fault, Named, Piece, Pinned, Pool, Stream};
 use super::inversion::Inverter;
-use super::kernels::{Combine, Demand, Variant};
+use super::kernels::{Combine, Variant};
 use super::launch;
-use super::loader::{FORM_ALIGN, form_blocks};
+use super::loader::form_blocks;
 use crate::device::Error;
 use crate::device::abi::{self, RowForm};
 use crate::device::backend::Counts;
 use crate::device::decode::{Decode, Solved};
+use layout::{Layout, Place, STATUS_BYTES, number, variant};
+
+mod layout;
 
 /// Decodes the generations of several calls.
 pub(super) struct Solver {
@@ -98,124 +102,6 @@ enum Host {
     Status,
     /// Of this job.
     Out(usize),
-}
-
-/// Where everything of a part is, from the beginning of its piece.
-#[derive(Debug, Clone, Default)]
-struct Layout {
-    jobs: Vec<Place>,
-    /// Lists of tasks, one entry a job.
-    forms: usize,
-    inversions: usize,
-    rows: usize,
-    combinations: usize,
-    /// Of what goes up in one go: tasks and coefficients.
-    head: usize,
-    status: usize,
-    total: usize,
-    /// Blocks of all jobs.
-    blocks: u32,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    n: usize,
-    k: usize,
-    matrix: usize,
-    raw: usize,
-    form: usize,
-    /// The inverse in the form of rows of the run; where it is if that form is bytes.
-    coefficients: usize,
-    out: usize,
-}
-
-impl Place {
-    fn pitch(&self) -> usize {
-        self.n.next_multiple_of(abi::ROW_ALIGN)
-    }
-
-    fn bytes(&self) -> usize {
-        self.n * self.k
-    }
-}
-
-impl Layout {
-    fn new(jobs: &[Decode], combine: &Combine) -> Self {
-        let mut layout = Self::default();
-        let mut end = 0;
-        let mut place = |size: usize, align: usize| {
-            let start = usize::next_multiple_of(end, align);
-            end = start + size;
-            start
-        };
-        layout.forms = place(jobs.len() * size_of::<abi::FormTask>(), ALIGN);
-        layout.inversions = place(jobs.len() * size_of::<abi::InvertTask>(), ALIGN);
-        layout.rows = place(jobs.len() * size_of::<abi::Task>(), ALIGN);
-        layout.combinations = place(jobs.len() * size_of::<abi::Task>(), ALIGN);
-        layout.jobs = jobs.iter().map(|job| Place { n: job.n(), k: job.block_bytes(), ..Place::default() }).collect();
-        for job in &mut layout.jobs {
-            job.matrix = place(job.n * job.pitch(), ALIGN);
-        }
-        layout.head = place(0, ALIGN);
-        for job in &mut layout.jobs {
-            job.raw = place(job.bytes(), ALIGN);
-            job.form = place(combine.form.bytes(job.n, job.k), FORM_ALIGN);
-            job.coefficients = match combine.row_form {
-                RowForm::Bytes => job.matrix,
-                form => place(job.n * job.pitch() * form.bytes(), ALIGN),
-            };
-            job.out = place(job.bytes(), ALIGN);
-        }
-        layout.status = place(jobs.len() * STATUS_BYTES, ALIGN);
-        layout.total = place(0, ALIGN);
-        layout.blocks = jobs.iter().map(|job| u32::from(job.n)).sum();
-        layout
-    }
-
-    /// Units of work in all of them.
-    fn units(&self, variant: &Variant) -> u32 {
-        self.jobs.iter().map(|place| variant.units(number(place.n), number(place.k))).sum()
-    }
-
-    /// Tasks and coefficients as they go up, if the piece begins at `base`.
-    fn head(&self, base: Address, jobs: &[Decode], variant: &Variant) -> Vec<u8> {
-        let mut head = vec![0; self.head];
-        let at = |offset: usize| base + offset as u64;
-        let mut put = |offset: usize, bytes: &[u8]| head[offset..offset + bytes.len()].copy_from_slice(bytes);
-        let (mut first_unit, mut first_row) = (0, 0);
-        for (index, (place, job)) in self.jobs.iter().zip(jobs).enumerate() {
-            let (n, k, pitch) = (number(place.n), number(place.k), number(place.pitch()));
-            let raw_length = number(place.bytes());
-            let form = abi::FormTask { raw: at(place.raw), out: at(place.form), raw_pitch: k, raw_length, n, k };
-            put(self.forms + index * size_of_val(&form), bytes_of(&form));
-            let (matrix, status) = (at(place.matrix), at(self.status + index * STATUS_BYTES));
-            let invert = abi::InvertTask { matrix, inverse: matrix, status, n, pitch };
-            put(self.inversions + index * size_of_val(&invert), bytes_of(&invert));
-            let combine = abi::Task {
-                source: at(place.form),
-                out: at(place.out),
-                coefficients: at(place.coefficients),
-                kind: abi::ROWS_EXPLICIT,
-                rows: n,
-                out_pitch: k,
-                n,
-                k,
-                first_unit,
-                first_row,
-                ..abi::Task::default()
-            };
-            put(self.combinations + index * size_of_val(&combine), bytes_of(&combine));
-            // Given rows have no padding, and those of an inverse do: it is given as rows of as many coefficients as that makes.
-            let rows = abi::Task { given: matrix, n: pitch, ..combine };
-            put(self.rows + index * size_of_val(&rows), bytes_of(&rows));
-            for (row, coefficients) in job.coefficients.chunks_exact(place.n).enumerate() {
-                put(place.matrix + row * place.pitch(), coefficients);
-            }
-            first_unit += variant.units(n, k);
-            first_row += n;
-        }
-        head
-    }
 }
 
 impl Solver {
@@ -454,12 +340,6 @@ fn next_part(jobs: &[Decode], combine: &Combine) -> usize {
     jobs.iter().take(JOBS_MAX).take_while(fits).count().max(1)
 }
 
-/// How the way to combine is launched for a part.
-fn variant(card: &Card, combine: &Combine, layout: &Layout) -> Result<Variant, Fault> {
-    let demand = Demand::of(layout.jobs.iter().map(|place| (number(place.n), number(place.n), number(place.k))), card);
-    combine.variant_for(&demand)
-}
-
 /// Begins the kernels of a part whose bytes are on their way up.
 fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Result<(), Fault> {
     let layout = &part.layout;
@@ -484,20 +364,16 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
 
 /// Begins the inversions: jobs in a row that are inverted by the same kernel, at once.
 fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
-    let inverter = |places: &[Place]| Inverter::a_block_each(number(places.iter().map(|place| place.n).max().unwrap_or(1)), card);
-    let is_alike = |one: &Place, other: &Place| inverter(&[*one]).is_kernel_of(&inverter(&[*other]));
+    let alone = |place: &Place| Inverter::a_block_each(number(place.n), card);
+    let is_alike = |one: &Place, other: &Place| alone(one).is_kernel_of(&alone(other));
     let mut tasks = part.piece.address + part.layout.inversions as u64;
     for run in part.layout.jobs.chunk_by(is_alike) {
+        let (largest, count) = (run.iter().map(|place| number(place.n)).max().unwrap_or(1), number(run.len()));
         // SAFETY: as in `compute`.
-        unsafe { inverter(run).launch(card, tasks, number(run.len()), stream) }?;
+        unsafe { Inverter::fastest(largest, count, card).launch(card, tasks, count, stream) }?;
         tasks += (run.len() * size_of::<abi::InvertTask>()) as u64;
     }
     Ok(())
-}
-
-/// Of a part, which is bounded.
-fn number(number: usize) -> u32 {
-    u32::try_from(number).expect("less than a part has bytes")
 }
 
 const LANES: usize = 2;
@@ -509,5 +385,3 @@ const GIVEN_BYTES: usize = 64 << 20;
 const FORM_BYTES: usize = 256 << 20;
 /// Jobs of a part.
 const JOBS_MAX: usize = 4096;
-const STATUS_BYTES: usize = size_of::<u32>();
-const ALIGN: usize = 256;
