@@ -6,8 +6,6 @@
 #ifndef NC_ABI_H
 #define NC_ABI_H
 
-#define NC_ABI_VERSION 1
-
 // Tasks that travel with the launch itself, so that a small launch waits for no copy.
 #define NC_INLINE_TASKS 8
 

@@ -9,23 +9,22 @@ __device__ __forceinline__ const nc_task *nc_tasks(const nc_launch &launch) {
     return launch.tasks ? reinterpret_cast<const nc_task *>(launch.tasks) : launch.few;
 }
 
-// The task that a unit of work belongs to: the last whose first unit is not above it.
-__device__ __forceinline__ nc_u32 nc_task_of_unit(const nc_task *tasks, nc_u32 count, nc_u32 unit) {
+// The last task whose FIRST is not above `at`.
+template <nc_u32 nc_task::*FIRST> __device__ __forceinline__ nc_u32 nc_task_at(const nc_task *tasks, nc_u32 count, nc_u32 at) {
     nc_u32 low = 0, high = count;
     while (high - low > 1) {
         const nc_u32 middle = (low + high) / 2;
-        if (tasks[middle].first_unit <= unit) low = middle; else high = middle;
+        if (tasks[middle].*FIRST <= at) low = middle; else high = middle;
     }
     return low;
 }
 
+// The task that a unit of work belongs to, and the task that a row belongs to.
+__device__ __forceinline__ nc_u32 nc_task_of_unit(const nc_task *tasks, nc_u32 count, nc_u32 unit) {
+    return nc_task_at<&nc_task::first_unit>(tasks, count, unit);
+}
 __device__ __forceinline__ nc_u32 nc_task_of_row(const nc_task *tasks, nc_u32 count, nc_u32 row) {
-    nc_u32 low = 0, high = count;
-    while (high - low > 1) {
-        const nc_u32 middle = (low + high) / 2;
-        if (tasks[middle].first_row <= row) low = middle; else high = middle;
-    }
-    return low;
+    return nc_task_at<&nc_task::first_row>(tasks, count, row);
 }
 
 // Coefficients from one row to the next.
