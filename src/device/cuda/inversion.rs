@@ -42,7 +42,9 @@ impl Inverter {
     /// fits.
     pub(super) fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
-        if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX {
+        // Code for other cards, which the driver may be told to take, has no clusters.
+        let is_there = || card.function(clustered.image, clustered.entry, clustered.shared_bytes).is_ok();
+        if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX && is_there() {
             return clustered;
         }
         Self::a_block_each(n, card)
