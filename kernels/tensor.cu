@@ -29,16 +29,30 @@
 // warp reductions, which leave them in uniform registers: moved there one by one they cost 4 %. Collecting takes 0.53 ALU and 0.75 multiply-pipe
 // instructions a bit: a multiply-add with 65536 joins two counts, a byte permute four, then AND and a multiply-add with 2.
 //
-// Limits (H200). ncu, one step before this version: the tensor pipe is busy 68 % of a launch's cycles at n = 128, 80 % at n = 512, and the clock is
-// 1.72 to 1.80 GHz under this load, not 1.98. The rest at n = 128: start and end of a launch about 8 %, 2,048 units on 132 CTAs are 15.5 each but
-// make 16 rounds 3 %, both warpgroups waiting at once. n <= 64: issue and the two integer pipes. n = 1024: one multiplying warpgroup an SM keeps the
-// tensor pipe 67 % busy. Few rows: device memory, n bytes are read for every `rows` written.
+// Limits (H200, k = 4096). Tensor cores that never rest run at 1.80 GHz, not 1.98, on zeros as on random data, and m64n128k256 takes 64 cycles: 950
+// GB/s at n = 128. Above n = 128 long runs draw up to 695 W of 700 and the clock falls further (NVML: 1.67 to 1.83 GHz at n = 512, down to 1.38 at n
+// = 1024): the same launch takes 177 us at n = 512 at best and 201 as a median of another run. ncu, n = 128, 64 generations x 128 blocks: tensor
+// pipe busy 64 % of 100,448 cycles at 1.79 GHz, ALU 26 %, multiply pipe 28 %, issue 36 %, loads from shared memory 50 %, L2 27 %, device memory 37
+// %: none is full. That launch takes 56 us alone on its stream and 51.5 where two streams alternate: 4.5 us of start and end that another launch can
+// hide. Each 64 generations more take 48 to 50 us, 88,000 cycles for 63,500 of products. Beside running products a warp's other instructions are two
+// to three times slower, presumably because counts pass between registers and tensor cores all the time: a loop of dependent multiply-adds takes 46
+// cycles alone, 85 beside m64n128, 138 beside m64n256; collecting 128 counts a thread takes 260 cycles alone and 480 to 620 in a kernel. Operands
+// from shared memory cost two warpgroups of m64n128 that do nothing else 4 %, with A in registers 1.6 %, two of m64n256 nothing. n <= 64: issue and
+// the two integer pipes. n = 1024: one multiplying warpgroup an SM. Few rows: device memory, n bytes are read for every `rows` written.
 //
-// Tried and dropped (GB/s; k = 4096, 64 generations x 128 blocks): operands without swizzle, n = 512, 148 (178 with); one set of counts and 8-byte
-// stores, n = 128, 485 (554 with two sets and 16-byte stores), and the same with four multiplying warpgroups, 447; warpgroups taking turns at the
-// tensor cores by named barriers, 552 (579 without); a funnel shift a bit, n = 32, 939 (1,069); waiting for the next tile between the issues of this
-// one, n = 128, 586 (606); a release of cluster scope in the pair, n = 1024, 25 (78: each waited for all stores); two warpgroups of 8 rows in the
-// pair, 74 (77).
+// Tried and dropped (GB/s; k = 4096, 64 generations x 128 blocks; in brackets without): operands without swizzle, n = 512, 148 (178); one set of
+// counts and 8-byte stores, n = 128, 485 (554 with two sets and 16-byte stores), and the same with four multiplying warpgroups, 447; warpgroups
+// taking turns at the tensor cores by named barriers, 552 (579); a funnel shift a bit, n = 32, 939 (1,069); waiting for the next tile between the
+// issues of this one, n = 128, 586 (606); a release of cluster scope in the pair, n = 1024, 25 (78: each waited for all stores); two warpgroups of 8
+// rows in the pair, 74 (77).
+// m64n256 with one set of counts, a warpgroup multiplying a tile for all 32 rows while the other collects, in strict turns, 8-byte stores: n = 32,
+// 795 (1,065); 64, 687 (834); 128, 550 (602), without turns 582 (601); 256, 327 (331). At n = 128 a warpgroup's round of 1,565 cycles is 600 of
+// products, 144 of waiting for its turn and 820 of everything else, more than the other's products: 580 collecting, 100 storing, 140 for the tile's
+// barrier and descriptors. Passing the turn on earlier or later changes 1 %. The same over 256 sources at a time, later ones added to what is
+// stored: n = 512, 149 (167); 1024, 71 (78, the pair): twice or four times the collecting, and the output is read again.
+// Shares of tiles instead of units (2,048 units on 132 CTAs: 16 for the busiest, 15.5 in the mean), and the task sought by 32 lanes: n = 32, 948
+// (1,065); 128, 577 (598), and one generation x 16,384 blocks 641 (658), though 650 (646) and 677 (669) in two streams; 256, 344 (347); 1024, 79
+// (81). Tiles that fill no unit were multiplied and collected one after the other, by code of their own: that eats what even shares bring.
 #include "nc_common.cuh"
 
 namespace {
