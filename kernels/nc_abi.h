@@ -128,6 +128,12 @@ typedef struct nc_tables {
 #define NC_TABLE_THREADS 384  // of a CTA
 #define NC_TABLE_SHARED 77696 // dynamic, of a CTA
 #define NC_TABLE_CTAS 1       // on an SM at once
+// nc_table_small: rows NC_ROW_LOGS16, or made by the kernel where `coefficients` is 0; `out` and its pitch are multiples of 16.
+#define NC_TABLE_SMALL_ROWS 4
+#define NC_TABLE_SMALL_BYTES 128
+#define NC_TABLE_SMALL_THREADS 544
+#define NC_TABLE_SMALL_SHARED 90256
+#define NC_TABLE_SMALL_CTAS 1
 
 // bitsliced.cu. A unit is 16 rows x 1024 bytes; one block an SM.
 #define NC_BITSLICED_UNIT_ROWS 16

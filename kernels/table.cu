@@ -1,4 +1,5 @@
-// `nc_table`: encoding in the log domain, register-blocked. The default kernel.
+// `nc_table`: encoding in the log domain, register-blocked. The default kernel. `nc_table_small`: the same look-ups for a single
+// request, whose rows it makes itself.
 //
 // Idea. A product of two bytes is one look-up of the exponential of the sum of their logarithms. Sources lie in device memory as
 // logarithms (form `logs`), coefficients as 16-bit offsets (row form NC_ROW_LOGS16), and nothing else is ever multiplied: one
@@ -44,6 +45,32 @@
 // where its coarser units do not matter). Coefficients in uniform registers would save the sums (LDS takes a register plus a
 // uniform one), but ptxas keeps no loaded value in a uniform register. Sources as 16-bit offsets save 0.25 instructions a product
 // and cost 3 % of the slots and twice the memory.
+//
+// Small launches. One request of 128 rows is half a megabyte: 8 us of look-ups, and 10 us on the link if the blocks go straight to
+// pinned memory. With `nc_rows` before it, and every CTA's bytes at the very end, nc_table makes these times a sum. So nc_table_small
+//   - makes rows from their seeds where `coefficients` is 0, once for each CTA and stretch of units with the same rows, as nc_rows would,
+//     while other warps make the table; otherwise it reads entries of NC_ROW_LOGS16, as nc_table does;
+//   - takes small units, 4 rows x 128 bytes, and stores each as whole lines as soon as it is there. All 16 warps that look up share a
+//     unit, each a sixteenth of the source rows; one more warp joins their parts while they are at the next unit. Two places for
+//     parts, so that warps meet at no barrier: they arrive, and wait only if they are two units ahead of the one that joins.
+// Four rows a pass unpack every source byte twice as often as eight: 260 instructions for 64 look-ups of a lane, so that it reaches
+// 46 GB/s in large launches, which are nc_table's.
+//
+// Launch of nc_table_small: 544 threads, 90,256 bytes of dynamic shared memory, one CTA an SM. Units of a task: ceil(rows / 4) *
+// ceil(k / 128), units of four rows one after the other. `out` and its pitch are multiples of 16; every task has a row. 95 registers, no
+// spills.
+//
+// One H200, us from the launch to the end of the stream seen by polling an event, median / p99 of 1000; n = 128, k = 4096, seeded rows
+// into pinned slots of 4160 bytes: 128 rows 23.4 / 29.6, with nc_rows and nc_table 35.0 / 43.7; 64 rows 17.7 (30.1), 32 rows 14.8
+// (27.2), 8 rows 12.2 (25.4), 256 rows 35.0 (54.3). An empty kernel takes 8.0, a kernel that only stores 512 KiB 18.3 to 19.1. Of the
+// 15 us that are left 1.1 are the start, 1.5 each of eight units, the rest the last stores. Launch after launch into device memory (one
+// step before this version), two generations of 128 rows take as long as with nc_rows and nc_table, 27.7 us; above that these win.
+//
+// Tried and dropped for small launches (128 rows / 8 rows, us, in rounds that differ by 1 us): units of 8 rows 23.5 / 13.7 (this kernel
+// 23.2 / 12.2 beside it), and 21.6 for 32 rows of n = 512 (16.9); of 2 rows 29.5 / 12.2; of 8 rows, in two halves where a CTA begins and
+// ends, 25.2 / 12.8 (24.1 / 12.6); all warps at one barrier a unit 25.5 / 12.4; 14 warps that look up 25.1 / 12.3, since they do not
+// divide evenly among the four schedulers; waiting for parts by polling, which takes slots of the look-ups, 24.7 / 12.4; two quads of
+// source words under way, handed on by moves that wait for the loads, 27.3 / 12.6.
 #include "nc_common.cuh"
 
 namespace {
@@ -320,4 +347,201 @@ extern "C" __global__ void __launch_bounds__(NC_TABLE_THREADS, 1) nc_table(const
     __syncthreads();
     if (team > 1 && whole_there) join_parts<ROWS>(whole, team, parts);
     if (fine_count && part_there) join_parts<FINE>(part, WARPS / fine_count, fine_parts);
+}
+
+namespace {
+
+constexpr nc_u32 SMALL_ROWS = NC_TABLE_SMALL_ROWS, LINE = NC_TABLE_SMALL_BYTES, SMALL_THREADS = NC_TABLE_SMALL_THREADS;
+constexpr nc_u32 TAKERS = SMALL_THREADS / 32 - 1;                 // warps that look up; one more joins what they have
+constexpr nc_u32 MAKERS = SMALL_ROWS * 2;                         // warps that make the first rows
+constexpr nc_u32 FILLERS = TAKERS + 1 - MAKERS;                   // warps that make the table meanwhile
+constexpr nc_u32 COEFFICIENTS = TABLE, PARTS = COEFFICIENTS + 256 * SMALL_ROWS * 8, PART = TAKERS * SMALL_ROWS * LINE;
+constexpr nc_u32 LOGARITHMS = PARTS + 2 * PART, JOINED = LOGARITHMS + 256;
+constexpr nc_u32 MAKING = 1, PUT = 2; // barriers: coefficients are being made; parts are there (two of them)
+static_assert(JOINED + 16 == NC_TABLE_SMALL_SHARED, "what the host grants");
+static_assert(SMALL_ROWS * LINE == 512, "a warp joins a unit");
+
+__device__ __forceinline__ void arrive(nc_u32 barrier, nc_u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+__device__ __forceinline__ void meet(nc_u32 barrier, nc_u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
+// A barrier at which one warp waits without waiting for the others.
+__device__ __forceinline__ void phase_init(nc_u32 phase) { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(phase) : "memory"); }
+__device__ __forceinline__ void phase_end(nc_u32 phase) { asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(phase) : "memory"); }
+__device__ __forceinline__ void phase_wait(nc_u32 phase, nc_u32 parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra WAIT;\n}" ::"r"(phase), "r"(parity) : "memory");
+#else
+    asm volatile("{\n.reg .pred p;\nWAIT:\nmbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n@!p bra WAIT;\n}" ::"r"(phase), "r"(parity) : "memory");
+#endif
+}
+
+// Units from `unit` to `until` have the same rows.
+struct Stretch {
+    nc_u32 until, row0, column;
+    bool ends_task;
+    __device__ __forceinline__ Stretch(const nc_task &task, nc_u32 unit, nc_u32 last) {
+        const nc_u32 lines = (task.k + LINE - 1) / LINE, local = unit - task.first_unit, group = local / lines;
+        row0 = group * SMALL_ROWS, column = (local - group * lines) * LINE;
+        until = min(last, task.first_unit + (group + 1) * lines);
+        ends_task = row0 + SMALL_ROWS >= task.rows;
+    }
+};
+
+// Coefficients of rows from `row0` on, as offsets into the table, by quads; from seeds where none are given.
+__device__ __forceinline__ void make_rows(const nc_task &task, nc_u32 row0, nc_u32 threads) {
+    const nc_u32 quads = (task.n + 3) / 4, pitch = nc_row_pitch(task.n);
+#pragma unroll 1
+    for (nc_u32 i = threadIdx.x; i < quads * SMALL_ROWS; i += threads) {
+        const nc_u32 quad = i / SMALL_ROWS, row = min(row0 + i % SMALL_ROWS, task.rows - 1);
+        uint2 made;
+        if (task.coefficients) made = *reinterpret_cast<const uint2 *>(task.coefficients + ((nc_u64)row * pitch + 4 * quad) * 2);
+        else {
+            const uint4 all = nc_philox(quad / 4, task.first_seed + row, task.generation, task.key);
+            const nc_u32 mine = quad & 2 ? quad & 1 ? all.w : all.z : quad & 1 ? all.y : all.x, left = task.n - 4 * quad;
+            const nc_u32 word = left < 4 ? mine & ((1u << left * 8) - 1) : mine;
+            nc_u32 entries[4];
+#pragma unroll
+            for (nc_u32 j = 0; j < 4; j++) {
+                const nc_u32 logarithm = shared[LOGARITHMS + (word >> 8 * j & 255)];
+                entries[j] = NC_ROW_LOGS16_ENTRY(logarithm);
+            }
+            made = make_uint2(entries[0] | entries[1] << 16, entries[2] | entries[3] << 16);
+        }
+        *reinterpret_cast<uint2 *>(shared + COEFFICIENTS + i * 8) = made;
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 1) nc_table_small(const __grid_constant__ nc_launch launch, const nc_tables *tables) {
+    const nc_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, base = (nc_u32)__cvta_generic_to_shared(shared);
+    // The first task, before it is known whether it is this CTA's: its fields come from constant memory all at once.
+    nc_u32 index;
+    asm volatile("mov.u32 %0, 0;" : "=r"(index));
+    nc_task task = launch.few[index];
+
+    // The table is made by the warps that make no rows at first: a line a thread, its pieces in an order that meets no bank twice.
+    nc_u32 exps[(LINES + FILLERS * 32 - 1) / (FILLERS * 32)], logs = 0;
+    const nc_u32 filler = threadIdx.x - MAKERS * 32;
+    if (threadIdx.x < 64) logs = reinterpret_cast<const nc_u32 *>(tables->log)[threadIdx.x];
+    if (warp >= MAKERS) {
+#pragma unroll
+        for (nc_u32 i = 0; i < sizeof exps / 4; i++) exps[i] = tables->exp[min(filler + i * FILLERS * 32, LINES - 1)];
+    }
+    auto fill = [&]() {
+#pragma unroll
+        for (nc_u32 i = 0; i < sizeof exps / 4; i++) {
+            const nc_u32 line = filler + i * FILLERS * 32;
+            if (line >= LINES) break;
+#pragma unroll
+            for (nc_u32 j = 0; j < 8; j++) reinterpret_cast<uint4 *>(shared)[line * 8 + (lane + j) % 8] = make_uint4(exps[i], exps[i], exps[i], exps[i]);
+        }
+    };
+
+    const nc_u32 each = (launch.units + gridDim.x - 1) / gridDim.x, first = each * blockIdx.x, last = min(first + each, launch.units);
+    if (first >= last) return;
+    if (launch.count > 1 || launch.tasks) {
+        const nc_task *tasks = nc_tasks(launch);
+        index = nc_task_of_unit(tasks, launch.count, first), task = tasks[index];
+    }
+    nc_u32 which = 0, parity = 0; // places of parts
+
+    if (warp == TAKERS) {
+        if (lane < 2) phase_init(base + JOINED + 8 * lane);
+        fill();
+        __syncthreads();
+        for (nc_u32 unit = first;;) {
+            const Stretch stretch(task, unit, last);
+            const nc_u32 row = stretch.row0 + lane / 8;
+            nc_u32 at = stretch.column + lane % 8 * 16;
+            nc_u8 *const out = reinterpret_cast<nc_u8 *>(task.out) + (nc_u64)row * task.out_pitch;
+            for (; unit < stretch.until; unit++, at += LINE) {
+                meet(PUT + which, SMALL_THREADS);
+                const uint4 *parts = reinterpret_cast<const uint4 *>(shared + PARTS + which * PART) + lane;
+                uint4 sum = parts[0];
+#pragma unroll
+                for (nc_u32 m = 1; m < TAKERS; m++) {
+                    const uint4 part = parts[m * 32];
+                    sum.x ^= part.x, sum.y ^= part.y, sum.z ^= part.z, sum.w ^= part.w;
+                }
+                if (row < task.rows && at < task.k) *reinterpret_cast<uint4 *>(out + at) = sum;
+                __syncwarp();
+                if (lane == 0) phase_end(base + JOINED + 8 * which);
+                parity ^= which, which ^= 1;
+            }
+            if (unit == last) return;
+            if (stretch.ends_task) task = nc_tasks(launch)[++index];
+        }
+    }
+
+    for (nc_u32 unit = first;;) {
+        const Stretch stretch(task, unit, last);
+        const nc_u32 quads = (task.n + 3) / 4, begin = quads * warp / TAKERS, end = quads * (warp + 1) / TAKERS;
+        const nc_u32 source_last = task.n - 1, k = task.k;
+        nc_u32 ahead = begin, ahead_column = stretch.column + lane * 4, words[4];
+        const nc_u32 limit = begin == end ? 0 : min(k, ahead_column + (stretch.until - unit) * LINE);
+        const nc_u8 *from = reinterpret_cast<const nc_u8 *>(task.source) + ahead_column;
+        auto fetch = [&]() {
+            if (ahead_column < limit) {
+#pragma unroll
+                for (nc_u32 i = 0; i < 4; i++) words[i] = load(from + (nc_u64)min(4 * ahead + i, source_last) * k);
+            }
+            if (++ahead >= end) ahead = begin, ahead_column += LINE, from += LINE;
+        };
+        fetch();
+        if (unit == first) {
+            if (warp < MAKERS) {
+                if (threadIdx.x < 64) reinterpret_cast<nc_u32 *>(shared + LOGARITHMS)[threadIdx.x] = logs;
+                meet(MAKING, MAKERS * 32);
+                make_rows(task, stretch.row0, MAKERS * 32);
+            } else fill();
+            __syncthreads();
+        } else {
+            meet(MAKING, TAKERS * 32);
+            make_rows(task, stretch.row0, TAKERS * 32);
+            meet(MAKING, TAKERS * 32);
+        }
+
+        // The coefficients of the quad to come take the place of those that have been used.
+        const nc_u32 first_staged = base + COEFFICIENTS + begin * SMALL_ROWS * 8, lane_base = base + lane * 4;
+        nc_u32 pairs[SMALL_ROWS][2];
+        auto take = [&](nc_u32 r, nc_u32 staged) {
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(pairs[r][0]), "=r"(pairs[r][1]), "=r"(pairs[r + 1][0]), "=r"(pairs[r + 1][1]) : "r"(staged + r * 8) : "memory");
+        };
+#pragma unroll
+        for (nc_u32 r = 0; r < SMALL_ROWS; r += 2) take(r, first_staged);
+        for (; unit < stretch.until; unit++) {
+            nc_u32 sums[SMALL_ROWS], staged = first_staged;
+#pragma unroll
+            for (nc_u32 r = 0; r < SMALL_ROWS; r++) sums[r] = 0;
+#pragma unroll 1
+            for (nc_u32 q = begin; q < end; q++) {
+                nc_u32 offsets[4][4];
+                staged = q + 1 < end ? staged + SMALL_ROWS * 8 : first_staged;
+#pragma unroll
+                for (nc_u32 i = 0; i < 4; i++) unpack(words[i], lane_base, offsets[i]);
+                fetch();
+                __syncwarp();
+#pragma unroll
+                for (nc_u32 r = 0; r < SMALL_ROWS; r++) {
+                    nc_u32 three[4], fourth[4];
+#pragma unroll
+                    for (nc_u32 j = 0; j < 4; j++) {
+                        three[j] = lookup(add_low(pairs[r][0], offsets[0][j])) ^ lookup(offsets[1][j] + (pairs[r][0] >> 16)) ^ lookup(add_low(pairs[r][1], offsets[2][j]));
+                        fourth[j] = lookup(offsets[3][j] + (pairs[r][1] >> 16));
+                    }
+                    sums[r] ^= packed(three) ^ packed(fourth);
+                    if (r % 2) take(r - 1, staged);
+                }
+            }
+            phase_wait(base + JOINED + 8 * which, parity ^ 1);
+            nc_u32 *parts = reinterpret_cast<nc_u32 *>(shared + PARTS + which * PART) + warp * SMALL_ROWS * 32 + lane;
+#pragma unroll
+            for (nc_u32 r = 0; r < SMALL_ROWS; r++) parts[r * 32] = sums[r];
+            arrive(PUT + which, SMALL_THREADS);
+            parity ^= which, which ^= 1;
+        }
+        if (unit == last) return;
+        if (stretch.ends_task) task = nc_tasks(launch)[++index];
+    }
 }
