@@ -250,7 +250,8 @@ async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
                 let out = slots(device, case.slots, count, case.block_bytes as usize, &mut pins);
                 let resident = Arc::clone(&resident);
                 let task = Task { resident, generation: generation.index, rows, out, out_offset: OUT_OFFSET };
-                if kind == 2 {
+                // A launch of its own, which other kernels do than a large one.
+                if kind == 2 || case.rows % 2 == 1 {
                     let out = slots(device, case.slots, count, case.block_bytes as usize, &mut pins);
                     small.push(Task { resident: Arc::clone(&task.resident), rows: task.rows.clone(), out, ..task });
                 }

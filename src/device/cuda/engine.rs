@@ -207,7 +207,7 @@ impl Engine {
 
     /// The tasks of a launch. What they point to is put among what goes up.
     fn tasks(&self, lane: &mut Lane, works: &[Work], pieces: &[Piece], runs: &[Vec<Run>], way: Way, variant: &Variant) -> Tasks {
-        let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !self.combine.makes_rows };
+        let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !variant.makes_rows };
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
         for (piece, runs) in pieces.iter().zip(runs) {
             let work = &works[piece.work];

@@ -61,6 +61,8 @@ pub(super) struct Variant {
     pub(super) units_per_block: u32,
     /// Thread blocks that work on one unit together: the grid is a multiple of it.
     pub(super) cluster: u32,
+    /// Makes seeded rows by itself when it is given none.
+    pub(super) makes_rows: bool,
 }
 
 impl Variant {
@@ -100,8 +102,6 @@ pub(super) struct Combine {
     pub(super) image: Image,
     pub(super) form: Form,
     pub(super) row_form: RowForm,
-    /// Makes seeded rows by itself when it is given none.
-    pub(super) makes_rows: bool,
     /// Runs on Hopper alone.
     pub(super) is_hopper_only: bool,
     /// The variant for some work; `None` if it cannot be done on this card.
@@ -110,12 +110,8 @@ pub(super) struct Combine {
 
 /// Every way to combine that is compiled.
 pub(super) const COMBINES: &[Combine] = &[
-    Combine {
-        form: Form::Logs,
-        row_form: RowForm::Logs16,
-        ..Combine::new(Kernel::Table, Image::Table, |demand| demand.grant(TABLE))
-    },
-    Combine { form: Form::Tiles, makes_rows: true, is_hopper_only: true, ..Combine::new(Kernel::Tensor, Image::Tensor, tensor) },
+    Combine { form: Form::Logs, row_form: RowForm::Logs16, ..Combine::new(Kernel::Table, Image::Table, table) },
+    Combine { form: Form::Tiles, is_hopper_only: true, ..Combine::new(Kernel::Tensor, Image::Tensor, tensor) },
     Combine { form: Form::Planes, ..Combine::new(Kernel::Bitsliced, Image::Bitsliced, |demand| demand.grant(BITSLICED)) },
     Combine { form: Form::Selectors, ..Combine::new(Kernel::Prmt, Image::Prmt, |demand| demand.grant(PRMT)) },
     Combine::new(Kernel::Product, Image::Product, |demand| demand.grant(PRODUCT)),
@@ -165,7 +161,7 @@ impl Combine {
 
     /// Over plain bytes and coefficients.
     pub(super) const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
-        Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, makes_rows: false, is_hopper_only: false, variant }
+        Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, is_hopper_only: false, variant }
     }
 
     /// One of those of the second paper over logarithms.
@@ -176,7 +172,7 @@ impl Combine {
 
 impl Variant {
     pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
-        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1, cluster: 1 }
+        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1, cluster: 1, makes_rows: false }
     }
 }
 
@@ -219,6 +215,13 @@ const TABLE: Variant = {
     Variant { shared_bytes: define("NC_TABLE_SHARED"), ..variant }
 };
 
+const TABLE_SMALL: Variant = {
+    let unit = (define("NC_TABLE_SMALL_ROWS"), define("NC_TABLE_SMALL_BYTES"));
+    let (threads, blocks) = (define("NC_TABLE_SMALL_THREADS"), define("NC_TABLE_SMALL_CTAS"));
+    let variant = Variant::new("nc_table_small", unit, threads, blocks);
+    Variant { shared_bytes: define("NC_TABLE_SMALL_SHARED"), makes_rows: true, ..variant }
+};
+
 const BITSLICED: Variant = {
     let unit = (define("NC_BITSLICED_UNIT_ROWS"), define("NC_BITSLICED_UNIT_BYTES"));
     let blocks = define("NC_BITSLICED_BLOCKS_PER_SM");
@@ -237,6 +240,13 @@ const PRODUCT: Variant = {
     let variant = Variant::new("nc_product", unit, define("NC_PRODUCT_THREADS"), define("NC_PRODUCT_BLOCKS_PER_SM"));
     Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
 };
+
+/// A launch of few units is over before rows could be made by a kernel of their own; a large one reads the source less often.
+fn table(demand: &Demand) -> Option<Variant> {
+    let units = TABLE_SMALL.units(demand.rows, demand.k);
+    let small = demand.grant(TABLE_SMALL).filter(|_| units <= SMALL_UNITS_PER_SM * demand.sms);
+    small.or_else(|| demand.grant(TABLE))
+}
 
 /// Few rows of a task, or few units in all, want small units; large ones read the source less often. Above n = 512 two thread blocks
 /// share what neither could hold.
@@ -281,7 +291,7 @@ impl TensorVariant {
         }
         let shared_bytes = self.shared + room.min(2 * slots).min(TENSOR_SLOTS_MAX) * self.shared_slot;
         let variant = Variant::new(self.entry, (self.rows, TENSOR_UNIT_BYTES), self.threads, blocks);
-        Some(Variant { shared_bytes, cluster: self.cluster, ..variant })
+        Some(Variant { shared_bytes, cluster: self.cluster, makes_rows: true, ..variant })
     }
 }
 
@@ -304,6 +314,8 @@ const TENSOR_32: TensorVariant = tensor_variant!("32", "nc_tensor_32", 1);
 const TENSOR_16: TensorVariant = tensor_variant!("16", "nc_tensor_16", 1);
 const TENSOR_8: TensorVariant = tensor_variant!("8", "nc_tensor_8", 1);
 
+/// Up to which the small kernel is not slower: measured at n = 128 with two generations of 128 blocks of 4096.
+const SMALL_UNITS_PER_SM: u32 = 16;
 const TENSOR_SLOTS_MAX: u32 = 16;
 const TENSOR_SHARED_MAX: u32 = define("NC_TENSOR_SHARED_MAX");
 const TENSOR_UNIT_BYTES: u32 = define("NC_TENSOR_UNIT_BYTES");

@@ -107,7 +107,7 @@ impl<'a> Job<'a> {
         let shape = Shape { n: plan.n.into(), k: plan.k, generations: plan.generations, rows: plan.rows };
         let mut job = Self::new(card, combine, shape, plan.sources, plan.sms)?;
         let is_seeded = matches!(plan.coefficients, Coefficients::Seeded { .. });
-        if !(is_seeded && combine.makes_rows) {
+        if !(is_seeded && job.variant.makes_rows) {
             let given = match plan.coefficients {
                 Coefficients::Seeded { .. } => None,
                 Coefficients::Explicit(rows) => Some(filled(card, rows)?),
