@@ -25,8 +25,8 @@ use simd::{Line, Strip};
 
 /// What elimination asks of a field, so that it is written once for all of them.
 ///
-/// A matrix belongs to the field, because how its rows lie in memory does. Its columns are in two *parts*: the coefficients, and
-/// a tail that every row operation drags along (a transform, or the payload itself).
+/// A matrix belongs to the field, because how its rows lie in memory does. Its columns are in two *parts*: the coefficients, with a
+/// transform behind them if there is one, and the payload, which is left alone until the coefficients have been looked at.
 pub(crate) trait Field {
     /// One element.
     type Element: Copy + PartialEq + std::fmt::Debug;
@@ -55,9 +55,9 @@ pub(crate) trait Field {
 /// Which columns of a matrix an operation means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The coefficients.
+    /// The coefficients, and their transform.
     Coefficients,
-    /// What is dragged along.
+    /// The payload.
     Tail,
 }
 
@@ -92,10 +92,12 @@ impl ByteMatrix {
         first + columns.start / Line::BYTES..first + columns.end.div_ceil(Line::BYTES)
     }
 
-    /// The first `count` rows as sources of a combination.
-    pub(crate) fn strip(&self, part: Part, count: usize) -> Strip<'_> {
-        let (first, width, _) = self.extent(part);
-        Strip::new(&self.lines[..count * self.stride()], count, self.stride(), first, width)
+    /// The first `count` rows as sources of a combination, in a part's columns from `column` on, and the column with which the strip
+    /// begins: the first of a cache line.
+    pub(crate) fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
+        let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
+        let lines = &self.lines[..count * self.stride()];
+        (Strip::new(lines, count, self.stride(), first + skipped, width - skipped), skipped * Line::BYTES)
     }
 }
 

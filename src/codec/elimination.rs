@@ -6,8 +6,10 @@
 //!
 //! A new row is reduced in its coefficients first. Only if something is left of it is its tail touched.
 //!
-//! Half of a matrix with its transform is zeros at any time: the columns in front of the first one without a pivot, but for the
-//! pivots themselves, and the transform's columns of rows that have not come. Row operations leave both out.
+//! A transform lies right behind the coefficients and is worked on with them, in one pass: a row of both is a few cache lines, and
+//! preparing a factor costs as much as multiplying two of them. Half of the two together is zeros at any time: the columns in front
+//! of the first one without a pivot, but for the pivots themselves, and the transform's columns of rows that have not come. Row
+//! operations leave both out.
 
 use std::ops::Range;
 
@@ -44,7 +46,7 @@ impl<F: Field> Elimination<F> {
     /// Room for `n` rows of `n` coefficients, each with its tail.
     pub(super) fn new(field: F, n: usize, tail: Tail) -> Self {
         let matrix = match tail {
-            Tail::Transform => field.matrix(n, n, n),
+            Tail::Transform => field.matrix(n, 2 * n, 0),
             Tail::Payload(length) => field.matrix(n, n, length),
             Tail::None => field.matrix(n, n, 0),
         };
@@ -71,15 +73,12 @@ impl<F: Field> Elimination<F> {
         let Some((pivot, leading)) = self.reduce_coefficients(row, coefficients) else {
             return false;
         };
-        let tail = self.field.row_mut(&mut self.matrix, row, Part::Tail);
-        match self.tail {
-            Tail::Transform => tail[row] = F::ONE,
-            Tail::Payload(_) => payload(tail),
-            Tail::None => {}
+        if matches!(self.tail, Tail::Payload(_)) {
+            payload(self.field.row_mut(&mut self.matrix, row, Part::Tail));
+            self.reduce(Part::Tail);
         }
-        self.reduce(Part::Tail);
-        for part in [Part::Coefficients, Part::Tail] {
-            self.field.divide(&mut self.matrix, row, part, leading);
+        for part in self.parts() {
+            self.field.divide(&mut self.matrix, row, *part, leading);
         }
         self.clear_column(pivot);
         self.rows[pivot] = Some(row);
@@ -90,15 +89,19 @@ impl<F: Field> Elimination<F> {
 
     /// The row's pivot column and what stands there, unless nothing is left of it. Leaves the factors it was reduced by.
     fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
+        let n = self.n;
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
         place.fill(F::ZERO);
-        coefficients(place);
+        coefficients(&mut place[..n]);
+        if self.tail == Tail::Transform {
+            place[n + row] = F::ONE;
+        }
         self.factors.clear();
         self.factors.extend(self.pivots.iter().map(|&pivot| place[pivot]));
         self.reduce(Part::Coefficients);
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
         place[..self.first_free].fill(F::ZERO);
-        let pivot = place.iter().position(|&element| element != F::ZERO)?;
+        let pivot = place[..n].iter().position(|&element| element != F::ZERO)?;
         Some((pivot, place[pivot]))
     }
 
@@ -112,11 +115,16 @@ impl<F: Field> Elimination<F> {
     /// Where the newest row, or those before it outside of pivots, may have something else than zeros.
     fn columns_in_use(&self, part: Part) -> Range<usize> {
         match (part, self.tail) {
+            (Part::Coefficients, Tail::Transform) => self.first_free..self.n + self.rank() + 1,
             (Part::Coefficients, _) => self.first_free..self.n,
-            (Part::Tail, Tail::Transform) => 0..self.rank() + 1,
             (Part::Tail, Tail::Payload(length)) => 0..length,
-            (Part::Tail, Tail::None) => 0..0,
+            (Part::Tail, _) => 0..0,
         }
+    }
+
+    /// The parts in which a row has something.
+    fn parts(&self) -> &'static [Part] {
+        if matches!(self.tail, Tail::Payload(_)) { &[Part::Coefficients, Part::Tail] } else { &[Part::Coefficients] }
     }
 
     /// The row with its pivot in `column`, if there is one, in the order of arrival.
@@ -124,22 +132,34 @@ impl<F: Field> Elimination<F> {
         self.rows[column]
     }
 
-    /// A part of a row.
-    pub(super) fn row(&self, row: usize, part: Part) -> &[F::Element] {
-        self.field.row(&self.matrix, row, part)
+    /// The coefficients of a row.
+    fn coefficients(&self, row: usize) -> &[F::Element] {
+        &self.field.row(&self.matrix, row, Part::Coefficients)[..self.n]
     }
 
-    /// All rows.
+    /// How a row is made of those that came, in the order of arrival.
+    ///
+    /// # Panics
+    /// If the tail is something else.
+    pub(super) fn transform(&self, row: usize) -> &[F::Element] {
+        assert_eq!(self.tail, Tail::Transform, "rows with a transform");
+        &self.field.row(&self.matrix, row, Part::Coefficients)[self.n..]
+    }
+
+    /// What a row's payload has become.
+    pub(super) fn payload(&self, row: usize) -> &[F::Element] {
+        self.field.row(&self.matrix, row, Part::Tail)
+    }
+
+    /// All rows: coefficients, and the transform behind them, in one part; payloads in the other.
     pub(super) fn matrix(&self) -> &F::Matrix {
         &self.matrix
     }
 
     /// Whether the source block `column` is known by itself: its row is a unit vector.
     pub(super) fn is_unit(&self, column: usize) -> bool {
-        self.row_of(column).is_some_and(|row| {
-            let coefficients = self.row(row, Part::Coefficients);
-            coefficients.iter().enumerate().all(|(i, &element)| i == column || element == F::ZERO)
-        })
+        self.row_of(column)
+            .is_some_and(|row| self.coefficients(row).iter().enumerate().all(|(i, &element)| i == column || element == F::ZERO))
     }
 
     /// Makes the newest row the only one with something in `pivot`.
@@ -148,11 +168,9 @@ impl<F: Field> Elimination<F> {
         self.factors.clear();
         self.factors.extend((0..self.pivots.len()).map(|row| field.row(matrix, row, Part::Coefficients)[pivot]));
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
-            for part in [Part::Coefficients, Part::Tail] {
-                let columns = self.columns_in_use(part);
-                if !columns.is_empty() {
-                    self.field.spread(&mut self.matrix, part, columns, &self.factors);
-                }
+            for part in self.parts() {
+                let columns = self.columns_in_use(*part);
+                self.field.spread(&mut self.matrix, *part, columns, &self.factors);
             }
         }
     }
@@ -177,7 +195,7 @@ mod tests {
         assert_eq!(taken, [rows[0], rows[2], rows[3]]);
         for column in 0..3 {
             assert!(elimination.is_unit(column));
-            let transform = elimination.row(elimination.row_of(column).unwrap(), Part::Tail);
+            let transform = elimination.transform(elimination.row_of(column).unwrap());
             let mut sum = [0; 3];
             transform.iter().zip(&taken).for_each(|(&c, row)| kernels.mul_add(&mut sum, row, c));
             let mut unit = [0; 3];
@@ -204,7 +222,7 @@ mod tests {
         assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 2, 2]), |payload| payload.fill(2)));
         assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 1, 0]), |payload| payload.fill(9)));
         assert!(!elimination.absorb(|place| place.copy_from_slice(&[0, 0, 7]), |_| panic!("it is dependent")));
-        assert_eq!(elimination.row(elimination.row_of(2).unwrap(), Part::Tail), [8; 5]);
+        assert_eq!(elimination.payload(elimination.row_of(2).unwrap()), [8; 5]);
         assert!(elimination.is_unit(1) && elimination.is_unit(2) && !elimination.is_unit(0));
     }
 }

@@ -192,7 +192,7 @@ impl Decoder {
     /// Bytes of memory that it takes, about.
     pub fn memory_bytes(&self) -> usize {
         let n = usize::from(self.n());
-        self.blocks.len() + 2 * n * n.next_multiple_of(64)
+        self.blocks.len() + n * (2 * n).next_multiple_of(64)
     }
 
     /// Writes the source: `generation.length` bytes.
@@ -245,12 +245,11 @@ impl Decoder {
         if let Some(known) = &self.vectors {
             return self.recode_known(&weights, known);
         }
-        let vectors = self.combine_part(&weights, Part::Coefficients, n);
-        let transforms = self.combine_part(&weights, Part::Tail, n);
-        let transforms: Vec<&[u8]> = transforms.iter().map(|transform| &transform[..held]).collect();
+        let rows = self.combine_rows(&weights);
+        let transforms: Vec<&[u8]> = rows.iter().map(|row| &row[n..n + held]).collect();
         let payloads = self.combine_payloads(&transforms);
-        let blocks = vectors.into_iter().zip(payloads);
-        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
+        let blocks = rows.iter().map(|row| Bytes::copy_from_slice(&row[..n])).zip(payloads);
+        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector), payload }).collect()
     }
 
     /// Without a transform it is the rows that came which are combined.
@@ -266,11 +265,21 @@ impl Decoder {
         blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
     }
 
-    fn combine_part(&self, weights: &[&[u8]], part: Part, width: usize) -> Vec<Vec<u8>> {
-        let mut sums = vec![vec![0; width]; weights.len()];
-        let mut outs: Vec<&mut [u8]> = sums.iter_mut().map(Vec::as_mut_slice).collect();
-        let strip = self.elimination.matrix().strip(part, usize::from(self.rank()));
+    /// Combinations of the rows held, each with its transform behind it. At full rank a row's coefficients are a unit vector, and
+    /// there is nothing to multiply for them.
+    fn combine_rows(&self, weights: &[&[u8]]) -> Vec<Vec<u8>> {
+        let (n, held) = (usize::from(self.n()), usize::from(self.rank()));
+        let is_complete = held == n;
+        let (strip, start) = self.elimination.matrix().strip(Part::Coefficients, held, if is_complete { n } else { 0 });
+        let mut sums = vec![vec![0; 2 * n]; weights.len()];
+        let mut outs: Vec<&mut [u8]> = sums.iter_mut().map(|sum| &mut sum[start..]).collect();
         self.kernels.combine_strip(strip, weights, &mut outs, 0, false);
+        if is_complete {
+            for column in 0..n {
+                let row = self.elimination.row_of(column).expect("at full rank every column has a pivot");
+                sums.iter_mut().zip(weights).for_each(|(sum, weights)| sum[column] = weights[row]);
+            }
+        }
         sums
     }
 
@@ -376,7 +385,7 @@ impl Progressive {
             return None;
         }
         let row = self.elimination.row_of(column)?;
-        Some(&self.elimination.row(row, Part::Tail)[..self.generation.block_length(index)])
+        Some(&self.elimination.payload(row)[..self.generation.block_length(index)])
     }
 
     /// Writes the source: `generation.length` bytes.
@@ -395,7 +404,7 @@ impl Progressive {
 /// How source block `index` is made of the payloads held, in the order of arrival.
 fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
     let row = elimination.row_of(usize::from(index)).expect("at full rank every column has a pivot");
-    elimination.row(row, Part::Tail)
+    elimination.transform(row)
 }
 
 /// Writes the coefficients of a checked vector over zeros.

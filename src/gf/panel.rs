@@ -129,25 +129,21 @@ impl Kernels {
     /// to place `targets[i]`.
     ///
     /// # Panics
-    /// If `blocks` is not n blocks, an index is out of range, or there are not as many rows as targets.
+    /// If `blocks` is not n blocks, an index is out of range, targets are the same, or there are not as many rows as targets.
     pub fn combine_within(&self, rows: &[&[u8]], blocks: &mut [u8], block_bytes: usize, order: &[u16], targets: &[u16]) {
         assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
         let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
-        let mut sums = [[0; COLUMN_LINES * Line::BYTES]; Self::ROWS];
         for column in Columns::new(block_bytes).iter() {
-            let width = column.end().min(block_bytes) - column.start();
-            let place = |index: &u16| usize::from(*index) * block_bytes + column.start();
-            for (piece, at) in packed.chunks_exact_mut(column.width).zip(order.iter().map(place)) {
-                Line::bytes_mut(piece)[..width].copy_from_slice(&blocks[at..at + width]);
+            let bytes = column.start()..column.end().min(block_bytes);
+            for (piece, &index) in packed.chunks_exact_mut(column.width).zip(order) {
+                let source = &blocks[usize::from(index) * block_bytes..][bytes.clone()];
+                Line::bytes_mut(piece)[..bytes.len()].copy_from_slice(source);
             }
             let strip = Strip::new(&packed, order.len(), column.width, 0, column.width);
-            for (rows, targets) in rows.chunks(Self::ROWS).zip(targets.chunks(Self::ROWS)) {
-                let mut outs = sums.each_mut().map(|sum| &mut sum[..width]);
-                self.combine_strip(strip, rows, &mut outs[..rows.len()], 0, false);
-                for (sum, at) in outs.iter().zip(targets.iter().map(place)) {
-                    blocks[at..at + width].copy_from_slice(sum);
-                }
-            }
+            let mut pieces: Vec<Option<&mut [u8]>> =
+                blocks.chunks_exact_mut(block_bytes).map(|block| Some(&mut block[bytes.clone()])).collect();
+            let outs = targets.iter().map(|&target| pieces[usize::from(target)].take().expect("targets differ"));
+            self.combine_strip(strip, rows, &mut outs.collect::<Vec<_>>(), 0, false);
         }
     }
 }
