@@ -3,7 +3,7 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test bench fuzz gpu-bundle
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test bench bench-peers fuzz gpu-bundle
 
 all: check test
 
@@ -13,8 +13,9 @@ check: format lint docs check-deploy
 format:
 	$(CARGO) fmt --check
 
+# With the bench of peers, which needs a library only to be linked.
 lint:
-	$(CARGO) clippy --locked --release --all-targets -- -D warnings
+	$(CARGO) clippy --locked --release --all-targets --features bench-peers -- -D warnings
 
 # For those who work on the crate: private items are shown, and may be linked to.
 docs:
@@ -49,6 +50,10 @@ test:
 
 bench:
 	$(CARGO) run --locked --release -- bench
+
+# Encoding beside other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names libmoepgf if that is to take part.
+bench-peers:
+	$(CARGO) bench --locked --bench peers --features bench-peers
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
