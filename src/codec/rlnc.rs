@@ -70,7 +70,8 @@ impl Encoder {
 /// Collects blocks of one generation until n of them are independent, then rebuilds the source.
 ///
 /// Payloads lie where they will be needed: a source block in its own place, a coded one in a place whose source block has not
-/// come (it moves if that comes after all). So memory is n blocks and the two n × n matrices, whatever arrives.
+/// come (it moves if that comes after all). So memory is n blocks and the two n × n matrices, whatever arrives. It is written for
+/// the first time by what arrives, as far as that comes in order.
 #[derive(Debug)]
 pub struct Decoder {
     generation: Generation,
@@ -113,7 +114,7 @@ impl Decoder {
             key,
             kernels,
             elimination: Elimination::new(kernels, n, tail),
-            blocks: vec![0; n * block_bytes(&generation)],
+            blocks: Vec::with_capacity(n * block_bytes(&generation)),
             places: Vec::with_capacity(n),
             tenants: vec![None; n],
             sources: 0,
@@ -140,9 +141,7 @@ impl Decoder {
             Vector::Seed(_) | Vector::Explicit(_) => self.free_place(),
         };
         self.settle(Tenant { row, is_source: matches!(vector, Vector::Source(_)) }, place);
-        let start = usize::from(place) * block_bytes(&self.generation);
-        self.blocks[start..start + payload.len()].copy_from_slice(payload);
-        self.blocks[start + payload.len()..start + block_bytes(&self.generation)].fill(0);
+        self.put(place, payload);
         Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
     }
 
@@ -192,7 +191,7 @@ impl Decoder {
     /// Bytes of memory that it takes, about.
     pub fn memory_bytes(&self) -> usize {
         let n = usize::from(self.n());
-        self.blocks.len() + n * (2 * n).next_multiple_of(64)
+        n * block_bytes(&self.generation) + n * (2 * n).next_multiple_of(64)
     }
 
     /// Writes the source: `generation.length` bytes.
@@ -293,18 +292,34 @@ impl Decoder {
         payloads.into_iter().map(Bytes::from).collect()
     }
 
-    /// The last free place: source blocks tend to come from the front.
+    /// The last free place, because source blocks tend to come from the front; while there are none, the first.
     fn free_place(&self) -> u16 {
-        let place = self.tenants.iter().rposition(Option::is_none).expect("a row was accepted, so a place is free");
-        u16::try_from(place).expect("as many places as n")
+        let mut places = self.tenants.iter();
+        let place = if self.sources == 0 { places.position(Option::is_none) } else { places.rposition(Option::is_none) };
+        u16::try_from(place.expect("a row was accepted, so a place is free")).expect("as many places as n")
+    }
+
+    /// Writes a payload, padded with zeros.
+    fn put(&mut self, place: u16, payload: &[u8]) {
+        let k = block_bytes(&self.generation);
+        let start = usize::from(place) * k;
+        if start < self.blocks.len() {
+            self.blocks[start..start + payload.len()].copy_from_slice(payload);
+            self.blocks[start + payload.len()..start + k].fill(0);
+        } else {
+            self.blocks.resize(start, 0);
+            self.blocks.extend_from_slice(payload);
+            self.blocks.resize(start + k, 0);
+        }
     }
 
     /// Moves the coded payload that lies in a source block's place.
     fn vacate(&mut self, place: u16) {
         let Some(tenant) = self.tenants[usize::from(place)] else { return };
         let (to, k) = (self.free_place(), block_bytes(&self.generation));
-        let from = usize::from(place) * k;
-        self.blocks.copy_within(from..from + k, usize::from(to) * k);
+        let (from, end) = (usize::from(place) * k, usize::from(to) * k + k);
+        self.blocks.resize(self.blocks.len().max(end), 0);
+        self.blocks.copy_within(from..from + k, end - k);
         self.settle(tenant, to);
     }
 
