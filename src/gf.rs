@@ -46,10 +46,38 @@ pub(crate) trait Field {
     fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
     /// Divides this part of `row` by `divisor`, which is not zero.
     fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
-    /// Subtracts `factors[i]` times row i, for every i, from the row behind them, in these columns of the part at least.
-    fn reduce(&self, matrix: &mut Self::Matrix, part: Part, columns: Range<usize>, factors: &[Self::Element]);
-    /// Subtracts `factors[i]` times the row behind them from row i, for every i, in these columns of the part at least.
-    fn spread(&self, matrix: &mut Self::Matrix, part: Part, columns: Range<usize>, factors: &[Self::Element]);
+    /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which is behind them, in these columns of the
+    /// part at least.
+    fn reduce(
+        &self,
+        matrix: &mut Self::Matrix,
+        part: Part,
+        columns: Range<usize>,
+        rows: Range<usize>,
+        target: usize,
+        factors: &[Self::Element],
+    );
+    /// Subtracts `factors[i]` times row `source` from the i-th of `rows`, for every i, which are in front of it, in these columns of
+    /// the part at least.
+    fn spread(
+        &self,
+        matrix: &mut Self::Matrix,
+        part: Part,
+        columns: Range<usize>,
+        rows: Range<usize>,
+        source: usize,
+        factors: &[Self::Element],
+    );
+    /// Subtracts `factors[i * count + j]` times row `targets + j` from row i, for each of the first `targets` rows and each of the
+    /// `count` behind them, in these columns of the coefficients at least.
+    fn spread_many(
+        &self,
+        matrix: &mut Self::Matrix,
+        columns: Range<usize>,
+        targets: usize,
+        count: usize,
+        factors: &[Self::Element],
+    );
 }
 
 /// Which columns of a matrix an operation means.
@@ -130,17 +158,43 @@ impl Field for Kernels {
         self.scale(self.row_mut(matrix, row, part), gf256::inv(divisor));
     }
 
-    fn reduce(&self, matrix: &mut ByteMatrix, part: Part, columns: Range<usize>, factors: &[u8]) {
+    fn reduce(
+        &self,
+        matrix: &mut ByteMatrix,
+        part: Part,
+        columns: Range<usize>,
+        rows: Range<usize>,
+        target: usize,
+        factors: &[u8],
+    ) {
         let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
-        let (held, target) = matrix.lines.split_at_mut(factors.len() * stride);
-        let strip = Strip::new(held, factors.len(), stride, lines.start, lines.len());
-        let target = Line::bytes_mut(&mut target[lines]);
-        self.combine_strip(strip, &[factors], &mut [target], 0, true);
+        let (held, behind) = matrix.lines.split_at_mut(target * stride);
+        let held = &held[rows.start * stride..rows.end * stride];
+        let strip = Strip::new(held, rows.len(), stride, lines.start, lines.len());
+        self.combine_strip(strip, &[factors], &mut [Line::bytes_mut(&mut behind[lines])], 0, true);
     }
 
-    fn spread(&self, matrix: &mut ByteMatrix, part: Part, columns: Range<usize>, factors: &[u8]) {
+    fn spread(
+        &self,
+        matrix: &mut ByteMatrix,
+        part: Part,
+        columns: Range<usize>,
+        rows: Range<usize>,
+        source: usize,
+        factors: &[u8],
+    ) {
         let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
-        let (held, source) = matrix.lines.split_at_mut(factors.len() * stride);
-        self.spread_lines(held, stride, lines.start, factors, &source[lines]);
+        let (held, behind) = matrix.lines.split_at_mut(source * stride);
+        let held = &mut held[rows.start * stride..rows.end * stride];
+        self.spread_lines(held, stride, lines.start, factors, &behind[lines]);
+    }
+
+    fn spread_many(&self, matrix: &mut ByteMatrix, columns: Range<usize>, targets: usize, count: usize, factors: &[u8]) {
+        let (stride, lines) = (matrix.stride(), matrix.lines_of(Part::Coefficients, columns));
+        let (held, behind) = matrix.lines.split_at_mut(targets * stride);
+        let strip = Strip::new(&behind[..count * stride], count, stride, lines.start, lines.len());
+        let rows: Vec<&[u8]> = factors.chunks_exact(count).collect();
+        let outs = held.chunks_exact_mut(stride).map(|row| Line::bytes_mut(&mut row[lines.clone()]));
+        self.combine_strip(strip, &rows, &mut outs.collect::<Vec<_>>(), 0, true);
     }
 }

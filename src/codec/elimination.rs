@@ -6,6 +6,10 @@
 //!
 //! A new row is reduced in its coefficients first. Only if something is left of it is its tail touched.
 //!
+//! Clearing a new pivot's column in all rows held would load and store each of them for one product. Where nobody looks at rows before
+//! all are there, it is put off: the newest few are *pending*, reduced among each other and by the rest, until they are enough to be
+//! taken into the rest in one pass.
+//!
 //! A transform lies right behind the coefficients and is worked on with them, in one pass: a row of both is a few cache lines, and
 //! preparing a factor costs as much as multiplying two of them. Half of the two together is zeros at any time: the columns in front
 //! of the first one without a pivot, but for the pivots themselves, and the transform's columns of rows that have not come. Row
@@ -26,7 +30,9 @@ pub(super) struct Elimination<F: Field> {
     /// Row that has its pivot in this column.
     rows: Vec<Option<usize>>,
     factors: Vec<F::Element>,
-    /// First column without a pivot, or `n`.
+    /// Rows in front of the pending ones.
+    settled: usize,
+    /// First column without the pivot of a settled row, or `n`.
     first_free: usize,
     tail: Tail,
 }
@@ -51,7 +57,7 @@ impl<F: Field> Elimination<F> {
             Tail::None => field.matrix(n, n, 0),
         };
         let (pivots, rows, factors) = (Vec::with_capacity(n), vec![None; n], Vec::with_capacity(n));
-        Self { field, n, matrix, pivots, rows, factors, first_free: 0, tail }
+        Self { field, n, matrix, pivots, rows, factors, settled: 0, first_free: 0, tail }
     }
 
     /// Rows held.
@@ -75,7 +81,7 @@ impl<F: Field> Elimination<F> {
         };
         if matches!(self.tail, Tail::Payload(_)) {
             payload(self.field.row_mut(&mut self.matrix, row, Part::Tail));
-            self.reduce(Part::Tail);
+            self.reduce(Part::Tail, 0..row);
         }
         for part in self.parts() {
             self.field.divide(&mut self.matrix, row, *part, leading);
@@ -83,11 +89,14 @@ impl<F: Field> Elimination<F> {
         self.clear_column(pivot);
         self.rows[pivot] = Some(row);
         self.pivots.push(pivot);
-        self.first_free += self.rows[self.first_free..].iter().take_while(|row| row.is_some()).count();
+        if self.rank() - self.settled == self.pending_max() || self.rank() == self.n {
+            self.settle();
+        }
         true
     }
 
-    /// The row's pivot column and what stands there, unless nothing is left of it. Leaves the factors it was reduced by.
+    /// The row's pivot column and what stands there, unless nothing is left of it. Where no row is pending, leaves the factors it was
+    /// reduced by.
     fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
         let n = self.n;
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
@@ -96,20 +105,49 @@ impl<F: Field> Elimination<F> {
         if self.tail == Tail::Transform {
             place[n + row] = F::ONE;
         }
+        // Pending rows have nothing in the pivots of settled ones, but not the other way round.
         self.factors.clear();
-        self.factors.extend(self.pivots.iter().map(|&pivot| place[pivot]));
-        self.reduce(Part::Coefficients);
+        for held in [0..self.settled, self.settled..row].into_iter().filter(|held| !held.is_empty()) {
+            let place = self.field.row(&self.matrix, row, Part::Coefficients);
+            self.factors.clear();
+            self.factors.extend(self.pivots[held.clone()].iter().map(|&pivot| place[pivot]));
+            self.reduce(Part::Coefficients, held);
+        }
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
         place[..self.first_free].fill(F::ZERO);
         let pivot = place[..n].iter().position(|&element| element != F::ZERO)?;
         Some((pivot, place[pivot]))
     }
 
-    fn reduce(&mut self, part: Part) {
-        let columns = self.columns_in_use(part);
+    /// Reduces the newest row by these.
+    fn reduce(&mut self, part: Part, rows: Range<usize>) {
+        let (columns, target) = (self.columns_in_use(part), self.rank());
         if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
-            self.field.reduce(&mut self.matrix, part, columns, &self.factors);
+            self.field.reduce(&mut self.matrix, part, columns, rows, target, &self.factors);
         }
+    }
+
+    /// Rows that may be pending. A payload is looked at before all are there, and short rows are loaded and stored in no time.
+    fn pending_max(&self) -> usize {
+        if matches!(self.tail, Tail::Payload(_)) || self.n <= SHORT { 1 } else { PENDING_MAX }
+    }
+
+    /// Takes pending rows into the rest.
+    fn settle(&mut self) {
+        let (settled, rank) = (self.settled, self.rank());
+        if self.pending_max() > 1 && settled > 0 {
+            let (field, matrix, pivots) = (&self.field, &self.matrix, &self.pivots[settled..]);
+            self.factors.clear();
+            for row in 0..settled {
+                let row = field.row(matrix, row, Part::Coefficients);
+                self.factors.extend(pivots.iter().map(|&pivot| row[pivot]));
+            }
+            let end = if self.tail == Tail::Transform { self.n + rank } else { self.n };
+            self.field.spread_many(&mut self.matrix, self.first_free..end, settled, rank - settled, &self.factors);
+        }
+        self.settled = rank;
+        let is_settled = |row: &&Option<usize>| row.is_some();
+        self.first_free += self.rows[self.first_free..].iter().take_while(is_settled).count();
     }
 
     /// Where the newest row, or those before it outside of pivots, may have something else than zeros.
@@ -162,22 +200,32 @@ impl<F: Field> Elimination<F> {
             .is_some_and(|row| self.coefficients(row).iter().enumerate().all(|(i, &element)| i == column || element == F::ZERO))
     }
 
-    /// Makes the newest row the only one with something in `pivot`.
+    /// Makes the newest row the only one with something in `pivot`, among those that are pending, or all if none is.
     fn clear_column(&mut self, pivot: usize) {
+        let source = self.rank();
+        let held = if self.pending_max() == 1 { 0..source } else { self.settled..source };
         let (field, matrix) = (&self.field, &self.matrix);
         self.factors.clear();
-        self.factors.extend((0..self.pivots.len()).map(|row| field.row(matrix, row, Part::Coefficients)[pivot]));
+        self.factors.extend(held.clone().map(|row| field.row(matrix, row, Part::Coefficients)[pivot]));
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
             for part in self.parts() {
                 let columns = self.columns_in_use(*part);
-                self.field.spread(&mut self.matrix, *part, columns, &self.factors);
+                self.field.spread(&mut self.matrix, *part, columns, held.clone(), source, &self.factors);
             }
         }
     }
 }
 
+/// As many as make loading and storing a row small beside multiplying, and are few beside the rest.
+const PENDING_MAX: usize = 8;
+/// Rows up to this long are not put off: measured at n = 32, where that costs a tenth.
+const SHORT: usize = 64;
+
 #[cfg(test)]
 mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{Rng, RngExt, SeedableRng};
+
     use super::*;
     use crate::gf::Kernels;
 
@@ -214,6 +262,32 @@ mod tests {
         };
         assert_eq!(taken(Tail::None), [true, false, true, true, false]);
         assert_eq!(taken(Tail::None), taken(Tail::Transform));
+    }
+
+    /// Rows are put off or not; which of them are independent does not depend on that.
+    #[test]
+    fn dependent_rows_are_found_whatever_is_pending() {
+        let (n, mut rng) = (SHORT + 5 * PENDING_MAX + 3, SmallRng::seed_from_u64(1));
+        let mut rows: Vec<Vec<u8>> = Vec::new();
+        for index in 0..2 * n {
+            let mut row = vec![0; n];
+            match index % 3 {
+                // Of those before, among them the newest.
+                2 => {
+                    rows.iter().rev().take(1 + index % 11).for_each(|one| Kernels::detect().mul_add(&mut row, one, rng.random()))
+                }
+                _ => rng.fill_bytes(&mut row),
+            }
+            rows.push(row);
+        }
+        let taken = |tail| -> Vec<bool> {
+            let mut elimination = Elimination::new(Kernels::detect(), n, tail);
+            rows.iter().map(|row| elimination.absorb(|place| place.copy_from_slice(row), |_| ())).collect()
+        };
+        let progressive = taken(Tail::Payload(5));
+        assert_eq!(progressive.iter().filter(|taken| **taken).count(), n);
+        assert!((0..n).filter(|index| index % 3 == 2).all(|index| !progressive[index]));
+        assert!(taken(Tail::Transform) == progressive && taken(Tail::None) == progressive);
     }
 
     #[test]
