@@ -57,24 +57,14 @@ pub(crate) trait Field {
         target: usize,
         factors: &[Self::Element],
     );
-    /// Subtracts `factors[i]` times row `source` from the i-th of `rows`, for every i, which are in front of it, in these columns of
-    /// the part at least.
+    /// Subtracts `factors[i * count + j]` times the j-th of the `count` rows behind `rows` from the i-th of these, for every i and j, in
+    /// these columns of the part at least.
     fn spread(
         &self,
         matrix: &mut Self::Matrix,
         part: Part,
         columns: Range<usize>,
         rows: Range<usize>,
-        source: usize,
-        factors: &[Self::Element],
-    );
-    /// Subtracts `factors[i * count + j]` times row `targets + j` from row i, for each of the first `targets` rows and each of the
-    /// `count` behind them, in these columns of the coefficients at least.
-    fn spread_many(
-        &self,
-        matrix: &mut Self::Matrix,
-        columns: Range<usize>,
-        targets: usize,
         count: usize,
         factors: &[Self::Element],
     );
@@ -180,21 +170,18 @@ impl Field for Kernels {
         part: Part,
         columns: Range<usize>,
         rows: Range<usize>,
-        source: usize,
+        count: usize,
         factors: &[u8],
     ) {
         let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
-        let (held, behind) = matrix.lines.split_at_mut(source * stride);
-        let held = &mut held[rows.start * stride..rows.end * stride];
-        self.spread_lines(held, stride, lines.start, factors, &behind[lines]);
-    }
-
-    fn spread_many(&self, matrix: &mut ByteMatrix, columns: Range<usize>, targets: usize, count: usize, factors: &[u8]) {
-        let (stride, lines) = (matrix.stride(), matrix.lines_of(Part::Coefficients, columns));
-        let (held, behind) = matrix.lines.split_at_mut(targets * stride);
+        let (held, behind) = matrix.lines.split_at_mut(rows.end * stride);
+        let held = &mut held[rows.start * stride..];
+        if count == 1 {
+            return self.spread_lines(held, stride, lines.start, factors, &behind[lines]);
+        }
         let strip = Strip::new(&behind[..count * stride], count, stride, lines.start, lines.len());
-        let rows: Vec<&[u8]> = factors.chunks_exact(count).collect();
+        let factors: Vec<&[u8]> = factors.chunks_exact(count).collect();
         let outs = held.chunks_exact_mut(stride).map(|row| Line::bytes_mut(&mut row[lines.clone()]));
-        self.combine_strip(strip, &rows, &mut outs.collect::<Vec<_>>(), 0, true);
+        self.combine_strip(strip, &factors, &mut outs.collect::<Vec<_>>(), 0, true);
     }
 }

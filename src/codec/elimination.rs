@@ -81,16 +81,18 @@ impl<F: Field> Elimination<F> {
         };
         if matches!(self.tail, Tail::Payload(_)) {
             payload(self.field.row_mut(&mut self.matrix, row, Part::Tail));
-            self.reduce(Part::Tail, 0..row);
+            self.reduce(Part::Tail, 0..self.settled);
         }
         for part in self.parts() {
             self.field.divide(&mut self.matrix, row, *part, leading);
         }
-        self.clear_column(pivot);
         self.rows[pivot] = Some(row);
         self.pivots.push(pivot);
+        self.clear_columns(self.settled..row, row..row + 1);
         if self.rank() - self.settled == self.pending_max() || self.rank() == self.n {
-            self.settle();
+            self.clear_columns(0..self.settled, self.settled..self.rank());
+            self.settled = self.rank();
+            self.first_free += self.rows[self.first_free..].iter().take_while(|row| row.is_some()).count();
         }
         true
     }
@@ -121,7 +123,7 @@ impl<F: Field> Elimination<F> {
 
     /// Reduces the newest row by these.
     fn reduce(&mut self, part: Part, rows: Range<usize>) {
-        let (columns, target) = (self.columns_in_use(part), self.rank());
+        let (columns, target) = (self.columns_in_use(part, self.rank() + 1), self.rank());
         if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
             self.field.reduce(&mut self.matrix, part, columns, rows, target, &self.factors);
         }
@@ -132,28 +134,27 @@ impl<F: Field> Elimination<F> {
         if matches!(self.tail, Tail::Payload(_)) || self.n <= SHORT { 1 } else { PENDING_MAX }
     }
 
-    /// Takes pending rows into the rest.
-    fn settle(&mut self) {
-        let (settled, rank) = (self.settled, self.rank());
-        if self.pending_max() > 1 && settled > 0 {
-            let (field, matrix, pivots) = (&self.field, &self.matrix, &self.pivots[settled..]);
-            self.factors.clear();
-            for row in 0..settled {
-                let row = field.row(matrix, row, Part::Coefficients);
-                self.factors.extend(pivots.iter().map(|&pivot| row[pivot]));
-            }
-            let end = if self.tail == Tail::Transform { self.n + rank } else { self.n };
-            self.field.spread_many(&mut self.matrix, self.first_free..end, settled, rank - settled, &self.factors);
+    /// Makes `pivots`, the newest rows, the only ones with something in their pivots' columns, as far as `rows` go, right in front of
+    /// them.
+    fn clear_columns(&mut self, rows: Range<usize>, pivots: Range<usize>) {
+        let (field, matrix, columns) = (&self.field, &self.matrix, &self.pivots[pivots.clone()]);
+        self.factors.clear();
+        for row in rows.clone() {
+            let row = field.row(matrix, row, Part::Coefficients);
+            self.factors.extend(columns.iter().map(|&column| row[column]));
         }
-        self.settled = rank;
-        let is_settled = |row: &&Option<usize>| row.is_some();
-        self.first_free += self.rows[self.first_free..].iter().take_while(is_settled).count();
+        if self.factors.iter().any(|&factor| factor != F::ZERO) {
+            for part in self.parts() {
+                let columns = self.columns_in_use(*part, self.rank());
+                self.field.spread(&mut self.matrix, *part, columns, rows.clone(), pivots.len(), &self.factors);
+            }
+        }
     }
 
-    /// Where the newest row, or those before it outside of pivots, may have something else than zeros.
-    fn columns_in_use(&self, part: Part) -> Range<usize> {
+    /// Where the first `rows` rows, outside of the pivots of settled ones, may have something else than zeros.
+    fn columns_in_use(&self, part: Part, rows: usize) -> Range<usize> {
         match (part, self.tail) {
-            (Part::Coefficients, Tail::Transform) => self.first_free..self.n + self.rank() + 1,
+            (Part::Coefficients, Tail::Transform) => self.first_free..self.n + rows,
             (Part::Coefficients, _) => self.first_free..self.n,
             (Part::Tail, Tail::Payload(length)) => 0..length,
             (Part::Tail, _) => 0..0,
@@ -198,21 +199,6 @@ impl<F: Field> Elimination<F> {
     pub(super) fn is_unit(&self, column: usize) -> bool {
         self.row_of(column)
             .is_some_and(|row| self.coefficients(row).iter().enumerate().all(|(i, &element)| i == column || element == F::ZERO))
-    }
-
-    /// Makes the newest row the only one with something in `pivot`, among those that are pending, or all if none is.
-    fn clear_column(&mut self, pivot: usize) {
-        let source = self.rank();
-        let held = if self.pending_max() == 1 { 0..source } else { self.settled..source };
-        let (field, matrix) = (&self.field, &self.matrix);
-        self.factors.clear();
-        self.factors.extend(held.clone().map(|row| field.row(matrix, row, Part::Coefficients)[pivot]));
-        if self.factors.iter().any(|&factor| factor != F::ZERO) {
-            for part in self.parts() {
-                let columns = self.columns_in_use(*part);
-                self.field.spread(&mut self.matrix, *part, columns, held.clone(), source, &self.factors);
-            }
-        }
     }
 }
 
