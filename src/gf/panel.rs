@@ -5,6 +5,7 @@
 //! of one line costs nearly as much as one of two.
 
 use std::collections::TryReserveError;
+use std::ops::Range;
 
 use super::simd::{Kernels, Line, Strip};
 
@@ -67,7 +68,7 @@ impl Panel {
     pub fn put(&mut self, index: usize, block: &[u8]) {
         assert!(index < self.n && block.len() <= self.columns.block_bytes, "block {index} of {} bytes", block.len());
         for column in self.columns.iter().take_while(|column| column.start() < block.len()) {
-            let piece = &block[column.start()..column.end().min(block.len())];
+            let piece = &block[column.bytes(block.len())];
             let start = self.n * column.first + index * column.width;
             Line::bytes_mut(&mut self.lines[start..start + column.width])[..piece.len()].copy_from_slice(piece);
         }
@@ -82,7 +83,7 @@ impl Panel {
         for column in self.columns.iter() {
             let start = self.n * column.first + index * column.width;
             let piece = Line::bytes(&self.lines[start..start + column.width]);
-            let out = &mut block[column.start()..column.end().min(self.columns.block_bytes)];
+            let out = &mut block[column.bytes(self.columns.block_bytes)];
             out.copy_from_slice(&piece[..out.len()]);
         }
     }
@@ -116,11 +117,7 @@ impl Kernels {
         let columns = Columns::new(block_bytes);
         let mut packed = vec![Line::ZERO; sources.len() * COLUMN_LINES];
         for column in columns.iter() {
-            let bytes = column.start()..column.end().min(block_bytes);
-            for (place, source) in packed.chunks_exact_mut(column.width).zip(sources) {
-                Line::bytes_mut(place)[..bytes.len()].copy_from_slice(&source[bytes.clone()]);
-            }
-            let strip = Strip::new(&packed, sources.len(), column.width, 0, column.width);
+            let strip = column.pack(block_bytes, sources.iter().copied(), &mut packed);
             self.combine_strip(strip, rows, outs, column.start(), false);
         }
     }
@@ -134,12 +131,9 @@ impl Kernels {
         assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
         let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
         for column in Columns::new(block_bytes).iter() {
-            let bytes = column.start()..column.end().min(block_bytes);
-            for (piece, &index) in packed.chunks_exact_mut(column.width).zip(order) {
-                let source = &blocks[usize::from(index) * block_bytes..][bytes.clone()];
-                Line::bytes_mut(piece)[..bytes.len()].copy_from_slice(source);
-            }
-            let strip = Strip::new(&packed, order.len(), column.width, 0, column.width);
+            let sources = order.iter().map(|&index| &blocks[usize::from(index) * block_bytes..][..block_bytes]);
+            let strip = column.pack(block_bytes, sources, &mut packed);
+            let bytes = column.bytes(block_bytes);
             let mut pieces: Vec<Option<&mut [u8]>> =
                 blocks.chunks_exact_mut(block_bytes).map(|block| Some(&mut block[bytes.clone()])).collect();
             let outs = targets.iter().map(|&target| pieces[usize::from(target)].take().expect("targets differ"));
@@ -187,6 +181,20 @@ impl Column {
     /// May lie behind the end of a block whose last line is not full.
     fn end(self) -> usize {
         (self.first + self.width) * Line::BYTES
+    }
+
+    /// What it is of a block of so many bytes.
+    fn bytes(self, block_bytes: usize) -> Range<usize> {
+        self.start()..self.end().min(block_bytes)
+    }
+
+    /// Copies its pieces of these blocks one behind the other.
+    fn pack<'a>(self, block_bytes: usize, blocks: impl ExactSizeIterator<Item = &'a [u8]>, packed: &mut [Line]) -> Strip<'_> {
+        let (count, bytes) = (blocks.len(), self.bytes(block_bytes));
+        for (place, block) in packed.chunks_exact_mut(self.width).zip(blocks) {
+            Line::bytes_mut(place)[..bytes.len()].copy_from_slice(&block[bytes.clone()]);
+        }
+        Strip::new(packed, count, self.width, 0, self.width)
     }
 }
 
