@@ -1,6 +1,7 @@
 //! What a GPU does, through its lab.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -181,7 +182,8 @@ fn rounds(work: &mut dyn Work, stages: &[Stage], pace: Pace) -> (Vec<Duration>, 
     rounds_of(pace, |repeats| work.time(stages, repeats))
 }
 
-fn rounds_of(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, crate::device::Error>) -> (Vec<Duration>, u32) {
+/// Rounds of what says itself how long so many repeats took, which has succeeded once.
+fn rounds_of<E: Debug>(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, E>) -> (Vec<Duration>, u32) {
     let run = |repeats: u32| {
         let wall = time(repeats).expect("it has done the same before");
         Lap { cpu: Duration::ZERO, wall }
@@ -249,13 +251,8 @@ fn to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     prepare_chunks(work.as_mut(), case, &load)?;
-    let run = |repeats: u32| {
-        let wall = overlap(work.as_mut(), case, repeats).expect("it has done the same before");
-        Lap { cpu: Duration::ZERO, wall }
-    };
-    let laps = settings.long_pace().run(&mut [run]).pop().expect("one runner");
-    let times = laps.laps.into_iter().map(|lap| lap.wall).collect();
-    Ok(Outcome::of(Sample::of_times(case, times, laps.repeats, case.bytes())))
+    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| overlap(work.as_mut(), case, repeats));
+    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
 /// One request after the other, each by itself.
@@ -415,14 +412,10 @@ fn decode_to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result
     work.time(&stages, 1)?;
     overlap(work.as_mut(), case, 1)?;
     check_decoded(work.as_mut(), &coded, true, case)?;
-    let run = |repeats: u32| {
-        let fails = "it has done the same before";
-        let first = work.time(&stages, repeats).expect(fails);
-        Lap { cpu: Duration::ZERO, wall: first + overlap(work.as_mut(), case, repeats).expect(fails) }
-    };
-    let laps = settings.long_pace().run(&mut [run]).pop().expect("one runner");
-    let times = laps.laps.into_iter().map(|lap| lap.wall).collect();
-    Ok(Outcome::of(Sample::of_times(case, times, laps.repeats, case.bytes())))
+    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| -> Result<Duration, Error> {
+        Ok(work.time(&stages, repeats)? + overlap(work.as_mut(), case, repeats)?)
+    });
+    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
 /// The CPU inverts, then the GPU gets inverse and payloads, multiplies, and gives the source back.
