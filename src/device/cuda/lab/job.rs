@@ -84,6 +84,7 @@ struct Rows {
 }
 
 /// Tasks of a launch.
+#[derive(Default)]
 struct List {
     launch: abi::Launch,
     tasks: Option<Buffer>,
@@ -113,7 +114,7 @@ impl<'a> Job<'a> {
                 Coefficients::Explicit(rows) => Some(filled(card, rows)?),
             };
             job.make_room_for_rows()?;
-            job.rows = Some(Rows { list: List::empty(), n: shape.n, given });
+            job.rows = Some(Rows { list: List::default(), n: shape.n, given });
         }
         let task = |job: &Self, generation: u32| {
             let each = shape.n as u64 * u64::from(shape.rows);
@@ -146,7 +147,7 @@ impl<'a> Job<'a> {
             job.make_room_for_rows()?;
             // Inverses are padded with zeros up to the pitch, so that rows of that many coefficients are made of them.
             let pitch = u32::try_from(shape.pitch()).expect("at most 1024");
-            job.rows = Some(Rows { list: List::empty(), n: pitch, given: None });
+            job.rows = Some(Rows { list: List::default(), n: pitch, given: None });
         }
         job.decode = Some(decoding);
         let bytes = u64::from(n) * shape.pitch() as u64;
@@ -284,29 +285,6 @@ impl Drop for Job<'_> {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
         let _ = self.second.0.synchronize();
-    }
-}
-
-impl List {
-    const fn empty() -> Self {
-        let task = abi::Task {
-            source: 0,
-            out: 0,
-            coefficients: 0,
-            given: 0,
-            key: 0,
-            generation: 0,
-            first_seed: 0,
-            kind: 0,
-            rows: 0,
-            out_pitch: 0,
-            n: 0,
-            k: 0,
-            first_unit: 0,
-            first_row: 0,
-        };
-        let launch = abi::Launch { tasks: 0, count: 0, units: 0, rows: 0, row_form: 0, few: [task; abi::INLINE_TASKS] };
-        Self { launch, tasks: None }
     }
 }
 
