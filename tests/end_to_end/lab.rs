@@ -15,14 +15,16 @@ use crate::program::program;
 
 /// Says what a test with namespaces lacks, which fails it if everything was to run.
 pub(crate) fn missing(tools: &[&str]) -> bool {
-    let right = "the right to make network namespaces (root)";
-    let lacks_right = missing_programs(tools).is_empty() && !namespaces_work();
-    lacking([missing_programs(tools), lacks_right.then(|| right.to_owned()).into_iter().collect()].concat())
+    let mut lacking = missing_programs(tools);
+    if lacking.is_empty() && !namespaces_work() {
+        lacking.push("the right to make network namespaces (root)".into());
+    }
+    is_skipped(&lacking)
 }
 
 /// The same for a test on the loopback of this host.
 pub(crate) fn missing_on_loopback(tools: &[&str]) -> bool {
-    lacking(missing_programs(tools))
+    is_skipped(&missing_programs(tools))
 }
 
 fn missing_programs(tools: &[&str]) -> Vec<String> {
@@ -32,7 +34,7 @@ fn missing_programs(tools: &[&str]) -> Vec<String> {
     tools.iter().chain(&["curl"]).filter(|tool| !found(tool)).map(|tool| (*tool).to_owned()).collect()
 }
 
-fn lacking(lacking: Vec<String>) -> bool {
+fn is_skipped(lacking: &[String]) -> bool {
     if lacking.is_empty() {
         return false;
     }
