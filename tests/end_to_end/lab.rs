@@ -380,6 +380,8 @@ impl Side {
         ip(&["link", "set", "lo", "up"]);
         ip(&["addr", "add", &format!("{address}/24"), "dev", "veth0"]);
         ip(&["link", "set", "veth0", "up"]);
+        // Or several datagrams cross as one packet, and are lost as one.
+        ip(&["link", "set", "veth0", "gso_max_segs", "1"]);
         if loss_percent > 0 {
             let rules = [
                 "add table inet loss".to_owned(),
