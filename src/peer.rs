@@ -101,7 +101,7 @@ pub struct Config {
     pub trust: Trust,
     /// Whether blocks may come in datagrams.
     pub datagrams: bool,
-    /// How long a connection attempt may take, name look-up and HELLO included.
+    /// How long a connection attempt may take, name look-up included; HELLO may take as long again.
     pub connect_timeout: Duration,
     /// The longest pause between attempts to connect again.
     pub reconnect_max: Duration,

@@ -24,6 +24,7 @@ use super::bulk::{self, Bulk};
 use super::proto::{self, Answer, Event, FetchId, Order, Proto, StreamEnd};
 use super::{Config, Error, Server, Stats};
 use crate::codec::rlnc::{Decoder, System};
+use crate::endpoint::INITIAL_RTT;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls;
@@ -206,6 +207,7 @@ impl Driver {
             requests_max: usize::from(config.requests_max),
             window_min: config.window.0.as_u64(),
             window_max: config.window.1.as_u64(),
+            hello_timeout: config.connect_timeout,
             answer_timeout: config.answer_timeout,
             stall_timeout: config.stall_timeout,
             kernels: Kernels::detect(),
@@ -724,6 +726,7 @@ fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
 fn transport() -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));
+    transport.initial_rtt(INITIAL_RTT);
     transport.keep_alive_interval(Some(Duration::from_secs(4)));
     transport.datagram_receive_buffer_size(Some(DATAGRAM_BUFFER));
     transport.stream_receive_window(VarInt::from_u32(4 << 20));

@@ -29,9 +29,6 @@ use crate::wire::{CODE_BASE, Violation};
 use fetches::Fetches;
 use gets::Gets;
 
-/// How long the server may take to say HELLO.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What a peer takes, and how patient it is.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -45,6 +42,8 @@ pub struct Config {
     pub window_min: u64,
     /// Bytes of credit in flight, at most.
     pub window_max: u64,
+    /// A server that has not said HELLO for so long has failed.
+    pub hello_timeout: Duration,
     /// A GET that is not answered for so long has failed.
     pub answer_timeout: Duration,
     /// A segment that makes no progress for so long has failed.
@@ -296,7 +295,7 @@ impl Proto {
 
     /// A connection stands.
     pub fn handle_connected(&mut self, now: Instant) {
-        self.link = Link::Greeting { due: now + HELLO_TIMEOUT };
+        self.link = Link::Greeting { due: now + self.config.hello_timeout };
         self.outbox.push_back(Message::Hello(self.config.hello.clone()));
         for (request, stream) in &self.subscriptions {
             self.outbox.push_back(Message::Subscribe(Subscribe { request: *request, stream: stream.clone() }));

@@ -132,6 +132,7 @@ impl World {
             window_min: 128 << 10,
             window_max: 8 << 20,
             answer_timeout: Duration::from_secs(10),
+            hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(10),
             kernels: Kernels::detect(),
             gathers: setup.gathers,

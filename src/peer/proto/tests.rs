@@ -14,6 +14,7 @@ fn config() -> Config {
         window_min: 1 << 20,
         window_max: 1 << 20,
         answer_timeout: 5 * SECOND,
+        hello_timeout: 5 * SECOND,
         stall_timeout: 10 * SECOND,
         kernels: Kernels::detect(),
         gathers: false,
@@ -339,7 +340,7 @@ fn the_first_message_is_hello_and_comes_in_time() {
     let mut proto = Proto::new(config());
     proto.handle_connected(now);
     assert!(proto.handle_message(now, Message::GoAway { drain_ms: 1 }).is_err());
-    assert_eq!(proto.handle_timeout(now + HELLO_TIMEOUT), Err(Violation::Timeout("HELLO")));
+    assert_eq!(proto.handle_timeout(now + config().hello_timeout), Err(Violation::Timeout("HELLO")));
 }
 
 #[test]

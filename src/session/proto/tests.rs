@@ -180,7 +180,7 @@ fn nothing_but_hello_comes_first_and_not_late() {
     let early = Message::Credit { alias: 0, blocks: 1 };
     assert!(matches!(proto.handle_message(now, early), Err(Violation::Unexpected(_))));
     assert_eq!(proto.handle_timeout(now + 2 * SECOND), Ok(()));
-    assert_eq!(proto.handle_timeout(now + 3 * SECOND), Err(Violation::Timeout("HELLO")));
+    assert_eq!(proto.handle_timeout(now + Config::default().hello_timeout), Err(Violation::Timeout("HELLO")));
 }
 
 #[test]
