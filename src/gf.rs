@@ -44,6 +44,8 @@ pub(crate) trait Field {
     fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: Part) -> &'a [Self::Element];
     /// A part of a row, to change.
     fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
+    /// Appends what these rows have in these columns of the coefficients, row by row.
+    fn gather(&self, matrix: &Self::Matrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<Self::Element>);
     /// Divides this part of `row` by `divisor`, which is not zero.
     fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
     /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which is behind them, in these columns of the
@@ -85,22 +87,18 @@ pub(crate) struct ByteMatrix {
     lines: Vec<Line>,
     coefficients: usize,
     tail: usize,
+    /// Lines of the coefficients of a row.
+    split: usize,
+    /// Lines of a row.
+    stride: usize,
 }
 
 impl ByteMatrix {
-    fn split(&self) -> usize {
-        self.coefficients.div_ceil(Line::BYTES)
-    }
-
-    fn stride(&self) -> usize {
-        self.split() + self.tail.div_ceil(Line::BYTES)
-    }
-
     /// First line of a part in its row, lines of it, and its bytes without padding.
     fn extent(&self, part: Part) -> (usize, usize, usize) {
         match part {
-            Part::Coefficients => (0, self.split(), self.coefficients),
-            Part::Tail => (self.split(), self.stride() - self.split(), self.tail),
+            Part::Coefficients => (0, self.split, self.coefficients),
+            Part::Tail => (self.split, self.stride - self.split, self.tail),
         }
     }
 
@@ -114,8 +112,8 @@ impl ByteMatrix {
     /// begins: the first of a cache line.
     pub(crate) fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
         let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
-        let lines = &self.lines[..count * self.stride()];
-        (Strip::new(lines, count, self.stride(), first + skipped, width - skipped), skipped * Line::BYTES)
+        let lines = &self.lines[..count * self.stride];
+        (Strip::new(lines, count, self.stride, first + skipped, width - skipped), skipped * Line::BYTES)
     }
 }
 
@@ -127,21 +125,30 @@ impl Field for Kernels {
     const ONE: u8 = 1;
 
     fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> ByteMatrix {
-        let mut matrix = ByteMatrix { lines: Vec::new(), coefficients, tail };
-        matrix.lines = vec![Line::ZERO; rows * matrix.stride()];
-        matrix
+        let split = coefficients.div_ceil(Line::BYTES);
+        let stride = split + tail.div_ceil(Line::BYTES);
+        ByteMatrix { lines: vec![Line::ZERO; rows * stride], coefficients, tail, split, stride }
     }
 
     fn row<'a>(&self, matrix: &'a ByteMatrix, row: usize, part: Part) -> &'a [u8] {
         let (first, width, bytes) = matrix.extent(part);
-        let start = row * matrix.stride() + first;
+        let start = row * matrix.stride + first;
         &Line::bytes(&matrix.lines[start..start + width])[..bytes]
     }
 
     fn row_mut<'a>(&self, matrix: &'a mut ByteMatrix, row: usize, part: Part) -> &'a mut [u8] {
         let (first, width, bytes) = matrix.extent(part);
-        let start = row * matrix.stride() + first;
+        let start = row * matrix.stride + first;
         &mut Line::bytes_mut(&mut matrix.lines[start..start + width])[..bytes]
+    }
+
+    fn gather(&self, matrix: &ByteMatrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<u8>) {
+        let lines = &matrix.lines[rows.start * matrix.stride..rows.end * matrix.stride];
+        let rows = lines.chunks_exact(matrix.stride).map(|row| &Line::bytes(row)[..matrix.coefficients]);
+        match columns {
+            [column] => elements.extend(rows.map(|row| row[*column])),
+            _ => rows.for_each(|row| elements.extend(columns.iter().map(|&column| row[column]))),
+        }
     }
 
     fn divide(&self, matrix: &mut ByteMatrix, row: usize, part: Part, divisor: u8) {
@@ -157,7 +164,7 @@ impl Field for Kernels {
         target: usize,
         factors: &[u8],
     ) {
-        let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
+        let (stride, lines) = (matrix.stride, matrix.lines_of(part, columns));
         let (held, behind) = matrix.lines.split_at_mut(target * stride);
         let held = &held[rows.start * stride..rows.end * stride];
         let strip = Strip::new(held, rows.len(), stride, lines.start, lines.len());
@@ -173,7 +180,7 @@ impl Field for Kernels {
         count: usize,
         factors: &[u8],
     ) {
-        let (stride, lines) = (matrix.stride(), matrix.lines_of(part, columns));
+        let (stride, lines) = (matrix.stride, matrix.lines_of(part, columns));
         let (held, behind) = matrix.lines.split_at_mut(rows.end * stride);
         let held = &mut held[rows.start * stride..];
         if count == 1 {

@@ -110,9 +110,8 @@ impl<F: Field> Elimination<F> {
         // Pending rows have nothing in the pivots of settled ones, but not the other way round.
         self.factors.clear();
         for held in [0..self.settled, self.settled..row].into_iter().filter(|held| !held.is_empty()) {
-            let place = self.field.row(&self.matrix, row, Part::Coefficients);
             self.factors.clear();
-            self.factors.extend(self.pivots[held.clone()].iter().map(|&pivot| place[pivot]));
+            self.field.gather(&self.matrix, row..row + 1, &self.pivots[held.clone()], &mut self.factors);
             self.reduce(Part::Coefficients, held);
         }
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
@@ -137,12 +136,8 @@ impl<F: Field> Elimination<F> {
     /// Makes `pivots`, the newest rows, the only ones with something in their pivots' columns, as far as `rows` go, right in front of
     /// them.
     fn clear_columns(&mut self, rows: Range<usize>, pivots: Range<usize>) {
-        let (field, matrix, columns) = (&self.field, &self.matrix, &self.pivots[pivots.clone()]);
         self.factors.clear();
-        for row in rows.clone() {
-            let row = field.row(matrix, row, Part::Coefficients);
-            self.factors.extend(columns.iter().map(|&column| row[column]));
-        }
+        self.field.gather(&self.matrix, rows.clone(), &self.pivots[pivots.clone()], &mut self.factors);
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
             for part in self.parts() {
                 let columns = self.columns_in_use(*part, self.rank());

@@ -21,20 +21,17 @@ impl RowKey {
     /// Writes the row of `seed`: as many coefficients as `row` is long. A shorter row is the beginning of a longer one.
     pub fn fill(&self, seed: u32, row: &mut [u8]) {
         for (group, first) in row.chunks_mut(16 * LANES).zip((0..).step_by(LANES)) {
-            let words = self.words(first, seed);
-            for (lane, out) in group.chunks_mut(16).enumerate() {
-                let mut bytes = [0; 16];
-                for (word, place) in words.iter().zip(bytes.chunks_exact_mut(4)) {
-                    place.copy_from_slice(&word[lane].to_le_bytes());
-                }
-                out.copy_from_slice(&bytes[..out.len()]);
+            if group.len() <= 16 * LANES / 2 {
+                write(self.words::<{ LANES / 2 }>(first, seed), group);
+            } else {
+                write(self.words::<LANES>(first, seed), group);
             }
         }
     }
 
-    /// The outputs of [`LANES`] calls from number `first` on, word by word. The calls do not depend on each other, so the
+    /// The outputs of consecutive calls from number `first` on, word by word. The calls do not depend on each other, so the
     /// multiplications of one hide behind those of the others.
-    fn words(&self, first: u32, seed: u32) -> [[u32; LANES]; 4] {
+    fn words<const LANES: usize>(&self, first: u32, seed: u32) -> [[u32; LANES]; 4] {
         let [low, high] = halves(self.generation);
         let mut c = [[0; LANES], [seed; LANES], [low; LANES], [high; LANES]];
         c[0].iter_mut().zip(first..).for_each(|(q, value)| *q = value);
@@ -49,6 +46,17 @@ impl RowKey {
             key = bump(key);
         }
         c
+    }
+}
+
+/// Writes as much of these outputs as there is room for.
+fn write<const LANES: usize>(words: [[u32; LANES]; 4], row: &mut [u8]) {
+    for (lane, out) in row.chunks_mut(16).enumerate() {
+        let mut bytes = [0; 16];
+        for (word, place) in words.iter().zip(bytes.chunks_exact_mut(4)) {
+            place.copy_from_slice(&word[lane].to_le_bytes());
+        }
+        out.copy_from_slice(&bytes[..out.len()]);
     }
 }
 
@@ -148,7 +156,7 @@ const fn halves(word: u64) -> [u32; 2] {
 const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
-/// Calls made side by side: 64 coefficients.
+/// Calls made side by side: 64 coefficients; half of them where that is enough.
 const LANES: usize = 4;
 
 #[cfg(test)]
