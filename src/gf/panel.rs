@@ -126,7 +126,7 @@ impl Kernels {
     /// to place `targets[i]`.
     ///
     /// # Panics
-    /// If `blocks` is not n blocks, an index is out of range, targets are the same, or there are not as many rows as targets.
+    /// If `blocks` is not n blocks, an index is out of range, targets do not ascend, or there are not as many rows as targets.
     pub fn combine_within(&self, rows: &[&[u8]], blocks: &mut [u8], block_bytes: usize, order: &[u16], targets: &[u16]) {
         assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
         let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
@@ -134,9 +134,12 @@ impl Kernels {
             let sources = order.iter().map(|&index| &blocks[usize::from(index) * block_bytes..][..block_bytes]);
             let strip = column.pack(block_bytes, sources, &mut packed);
             let bytes = column.bytes(block_bytes);
-            let mut pieces: Vec<Option<&mut [u8]>> =
-                blocks.chunks_exact_mut(block_bytes).map(|block| Some(&mut block[bytes.clone()])).collect();
-            let outs = targets.iter().map(|&target| pieces[usize::from(target)].take().expect("targets differ"));
+            let (mut places, mut next) = (blocks.chunks_exact_mut(block_bytes), 0);
+            let outs = targets.iter().map(|&target| {
+                let skipped = usize::from(target).checked_sub(next).expect("targets ascend");
+                next += skipped + 1;
+                &mut places.nth(skipped).expect("a target is a block")[bytes.clone()]
+            });
             self.combine_strip(strip, rows, &mut outs.collect::<Vec<_>>(), 0, false);
         }
     }
