@@ -13,7 +13,7 @@ use super::elimination::{Elimination, Tail};
 use super::{Error, Outcome, block_bytes, check, length};
 use crate::block::{Block, Vector};
 use crate::gf::{Kernels, Panel, Part, RowKey};
-use crate::object::{Generation, SegmentId};
+use crate::object::{Generation, SegmentId, Shape};
 
 /// What the rows of `generation` in the segment `id` are drawn with.
 pub fn row_key(id: &SegmentId, generation: &Generation) -> RowKey {
@@ -47,7 +47,10 @@ impl Encoder {
     /// # Panics
     /// If `out` is not a block long.
     pub fn block(&self, seed: u32, out: &mut [u8]) {
-        self.blocks(seed, &mut [out]);
+        let mut row = [0; Shape::N_LIMIT as usize];
+        let row = &mut row[..self.panel.n()];
+        self.key.fill(seed, row);
+        self.kernels.combine(&[row], &self.panel, &mut [out]);
     }
 
     /// Writes the payloads of the blocks of consecutive seeds, modulo 2^32. Four and more at a time are faster than one by one.
@@ -232,71 +235,88 @@ impl Decoder {
         Ok(System { generation: self.generation, kernels: self.kernels, coefficients, payloads: self.blocks })
     }
 
-    /// Up to `count` new blocks: random combinations of all rows held, with explicit vectors. None while nothing is held.
+    /// `count` new blocks: random combinations of all rows held, with explicit vectors. None while nothing is held.
     pub fn recode(&self, count: usize, rng: &mut impl Rng) -> Vec<Block> {
-        let held = usize::from(self.rank());
-        if held == 0 {
+        if self.rank() == 0 || count == 0 {
             return Vec::new();
         }
-        let weights: Vec<Vec<u8>> = (0..count).map(|_| random_weights(held, rng)).collect();
-        let weights: Vec<&[u8]> = weights.iter().map(Vec::as_slice).collect();
-        let n = usize::from(self.n());
+        let (n, k) = (usize::from(self.n()), block_bytes(&self.generation));
+        let (mut vectors, mut payloads) = (vec![0; count * n], vec![0; count * k]);
+        let (mut vector_places, mut places): (Vec<_>, Vec<_>) =
+            vectors.chunks_exact_mut(n).zip(payloads.chunks_exact_mut(k)).unzip();
+        self.recode_into(rng, &mut vector_places, &mut places);
+        let (vectors, payloads) = (Bytes::from(vectors), Bytes::from(payloads));
+        let block = |i| Block {
+            vector: Vector::Explicit(vectors.slice(i * n..(i + 1) * n)),
+            payload: payloads.slice(i * k..(i + 1) * k),
+        };
+        (0..count).map(block).collect()
+    }
+
+    /// Writes random combinations of all rows held: n coefficients of each to `vectors`, its payload to `payloads`. Four and more at a
+    /// time are faster than one by one.
+    ///
+    /// # Panics
+    /// If nothing is held, there are not as many vectors as payloads, or one of them has another length.
+    pub fn recode_into(&self, rng: &mut impl Rng, vectors: &mut [&mut [u8]], payloads: &mut [&mut [u8]]) {
+        let (n, held, k) = (usize::from(self.n()), usize::from(self.rank()), block_bytes(&self.generation));
+        assert!(held > 0 && vectors.len() == payloads.len(), "{} vectors of {held} rows", vectors.len());
+        assert!(
+            vectors.iter().all(|vector| vector.len() == n) && payloads.iter().all(|payload| payload.len() == k),
+            "{n} by {k}"
+        );
+        let mut weights = vec![0; vectors.len() * held];
+        weights.chunks_exact_mut(held).for_each(|weights| draw_weights(weights, rng));
+        let weights: Vec<&[u8]> = weights.chunks_exact(held).collect();
         if let Some(known) = &self.vectors {
-            return self.recode_known(&weights, known);
+            self.combine_known(&weights, known, vectors);
+            return self.combine_payloads(&weights, payloads);
         }
-        let rows = self.combine_rows(&weights);
-        let transforms: Vec<&[u8]> = rows.iter().map(|row| &row[n..n + held]).collect();
-        let payloads = self.combine_payloads(&transforms);
-        let blocks = rows.iter().map(|row| Bytes::copy_from_slice(&row[..n])).zip(payloads);
-        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector), payload }).collect()
+        let (sums, width) = self.combine_rows(&weights, vectors);
+        let transforms = sums.chunks_exact(width).map(|sum| &sum[width - held..]);
+        self.combine_payloads(&transforms.collect::<Vec<_>>(), payloads);
     }
 
     /// Without a transform it is the rows that came which are combined.
-    fn recode_known(&self, weights: &[&[u8]], known: &[Vector]) -> Vec<Block> {
+    fn combine_known(&self, weights: &[&[u8]], known: &[Vector], vectors: &mut [&mut [u8]]) {
         let n = usize::from(self.n());
         let mut rows = vec![0; known.len() * n];
         known.iter().zip(rows.chunks_exact_mut(n)).for_each(|(vector, row)| write_row(vector, self.key, row));
-        let rows: Vec<&[u8]> = rows.chunks_exact(n).collect();
-        let mut vectors = vec![vec![0; n]; weights.len()];
-        let mut outs: Vec<&mut [u8]> = vectors.iter_mut().map(Vec::as_mut_slice).collect();
-        self.kernels.combine_scattered(weights, &rows, &mut outs);
-        let blocks = vectors.into_iter().zip(self.combine_payloads(weights));
-        blocks.map(|(vector, payload)| Block { vector: Vector::Explicit(vector.into()), payload }).collect()
+        self.kernels.combine_scattered(weights, &rows.chunks_exact(n).collect::<Vec<_>>(), vectors);
     }
 
-    /// Combinations of the rows held, each with its transform behind it. At full rank a row's coefficients are a unit vector, and
-    /// there is nothing to multiply for them.
-    fn combine_rows(&self, weights: &[&[u8]]) -> Vec<Vec<u8>> {
+    /// Combines the rows held into `vectors`. Returns sums, one behind the other, and their length; each ends with how its row is made
+    /// of those that came. At full rank a row's coefficients are a unit vector, and there is nothing to multiply for them.
+    fn combine_rows(&self, weights: &[&[u8]], vectors: &mut [&mut [u8]]) -> (Vec<u8>, usize) {
         let (n, held) = (usize::from(self.n()), usize::from(self.rank()));
-        let is_complete = held == n;
-        let (strip, start) = self.elimination.matrix().strip(Part::Coefficients, held, if is_complete { n } else { 0 });
-        let mut sums = vec![vec![0; 2 * n]; weights.len()];
-        let mut outs: Vec<&mut [u8]> = sums.iter_mut().map(|sum| &mut sum[start..]).collect();
-        self.kernels.combine_strip(strip, weights, &mut outs, 0, false);
-        if is_complete {
-            for column in 0..n {
-                let row = self.elimination.row_of(column).expect("at full rank every column has a pivot");
-                sums.iter_mut().zip(weights).for_each(|(sum, weights)| sum[column] = weights[row]);
+        let first = if held == n { n } else { 0 };
+        let (strip, start) = self.elimination.matrix().strip(Part::Coefficients, held, first);
+        // The strip begins on a cache line.
+        let width = n + held - start;
+        let mut sums = vec![0; weights.len() * width];
+        self.kernels.combine_strip(strip, weights, &mut sums.chunks_exact_mut(width).collect::<Vec<_>>(), 0, false);
+        for ((vector, sum), weights) in vectors.iter_mut().zip(sums.chunks_exact(width)).zip(weights) {
+            match first {
+                0 => vector.copy_from_slice(&sum[..n]),
+                _ => vector.iter_mut().enumerate().for_each(|(column, place)| {
+                    *place = weights[self.elimination.row_of(column).expect("at full rank every column has a pivot")];
+                }),
             }
         }
-        sums
+        (sums, width)
     }
 
-    fn combine_payloads(&self, rows: &[&[u8]]) -> Vec<Bytes> {
+    fn combine_payloads(&self, rows: &[&[u8]], payloads: &mut [&mut [u8]]) {
         let k = block_bytes(&self.generation);
         let sources = self.places.iter().map(|&place| &self.blocks[usize::from(place) * k..][..k]);
-        let sources: Vec<&[u8]> = sources.collect();
-        let mut payloads = vec![vec![0; k]; rows.len()];
-        let mut outs: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
-        self.kernels.combine_scattered(rows, &sources, &mut outs);
-        payloads.into_iter().map(Bytes::from).collect()
+        self.kernels.combine_scattered(rows, &sources.collect::<Vec<_>>(), payloads);
     }
 
     /// The last free place, because source blocks tend to come from the front; while there are none, the first.
     fn free_place(&self) -> u16 {
-        let mut places = self.tenants.iter();
-        let place = if self.sources == 0 { places.position(Option::is_none) } else { places.rposition(Option::is_none) };
-        u16::try_from(place.expect("a row was accepted, so a place is free")).expect("as many places as n")
+        let last = || self.tenants.iter().rposition(Option::is_none).expect("a row was accepted, so a place is free");
+        let place = if self.sources == 0 { self.places.len() } else { last() };
+        u16::try_from(place).expect("as many places as n")
     }
 
     /// Writes a payload, padded with zeros.
@@ -431,14 +451,12 @@ fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     }
 }
 
-/// Weights that are not all zero: at low rank that would happen often enough to waste blocks.
-fn random_weights(count: usize, rng: &mut impl Rng) -> Vec<u8> {
-    let mut weights = vec![0; count];
-    rng.fill_bytes(&mut weights);
+/// Draws weights that are not all zero: at low rank that would happen often enough to waste blocks.
+fn draw_weights(weights: &mut [u8], rng: &mut impl Rng) {
+    rng.fill_bytes(weights);
     if weights.iter().all(|&weight| weight == 0) {
         weights[0] = 1;
     }
-    weights
 }
 
 #[cfg(test)]
