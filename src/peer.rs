@@ -171,6 +171,8 @@ pub struct Stats {
     pub blocks_repaired: u64,
     /// Generations that came in full.
     pub generations: u64,
+    /// Those of them that were decoded block by block, because their deadline was near.
+    pub generations_progressive: u64,
     /// Those of them that a device has decoded.
     pub generations_on_device: u64,
     /// Back end and kernel that decoded the last of these.

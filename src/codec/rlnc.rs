@@ -403,6 +403,11 @@ impl Progressive {
         })
     }
 
+    /// The generation it decodes.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
     /// Independent blocks held.
     pub fn rank(&self) -> u16 {
         u16::try_from(self.elimination.rank()).expect("no more rows than n")
@@ -433,6 +438,13 @@ impl Progressive {
             block.copy_from_slice(self.source(index).ok_or_else(|| Error::Incomplete { missing: self.missing() })?);
         }
         Ok(())
+    }
+
+    /// The source.
+    pub fn into_bytes(self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; length(&self.generation)];
+        self.finish(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

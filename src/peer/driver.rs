@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
-use super::proto::{self, Answer, Event, FetchId, Order, Proto, StreamEnd};
+use super::proto::{self, Answer, Event, FetchId, Order, Proto, Rebuilder, StreamEnd};
 use super::{Config, Error, Server, Stats};
-use crate::codec::rlnc::{Decoder, System};
+use crate::codec::rlnc::System;
 use crate::endpoint::INITIAL_RTT;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
@@ -504,7 +504,9 @@ impl Driver {
             Some(bytes) => {
                 self.stats.segments_verified += 1;
                 self.stats.bytes += bytes.len() as u64;
-                self.stats.generations = self.proto.counts().generations;
+                let counts = self.proto.counts();
+                self.stats.generations = counts.generations;
+                self.stats.generations_progressive = counts.generations_progressive;
                 // Whoever has the bytes finds them counted.
                 self.publish.send_replace(self.stats.clone());
                 let _ = rebuild.reply.send(Ok(bytes));
@@ -562,6 +564,7 @@ impl Driver {
             datagrams_lost: counts.lost,
             blocks_repaired: counts.repaired,
             generations: counts.generations,
+            generations_progressive: counts.generations_progressive,
             wire_bytes: self.wire_bytes_before + connection.map_or(0, |connection| connection.stats().udp_rx.bytes),
             rtt: connection.map_or(self.stats.rtt, Connection::rtt),
             loss,
@@ -618,14 +621,14 @@ impl Jobs {
     }
 }
 
-fn multiply(fetch: FetchId, decoder: Decoder) -> Done {
+fn multiply(fetch: FetchId, decoder: Rebuilder) -> Done {
     let index = decoder.generation().index as usize;
     Done::Multiplied { fetch, index, bytes: decoder.into_bytes().ok() }
 }
 
-fn gather(fetch: FetchId, decoder: Decoder) -> Done {
+fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {
     let index = decoder.generation().index as usize;
-    Done::Gathered { fetch, index, system: decoder.into_system().ok() }
+    Done::Gathered { fetch, index, system: decoder.into_system() }
 }
 
 fn solve(fetch: FetchId, system: System) -> Done {

@@ -165,16 +165,20 @@ fn message(stats: &Stats) -> String {
     }
 }
 
-/// Where generations were decoded. Those that came as source blocks alone needed no decoding and count as done here.
+/// Where generations were decoded, and how many of them block by block. Those that came as source blocks alone needed no decoding and
+/// count as done here.
 pub fn summary(stats: &Stats) -> String {
-    let Stats { generations, generations_on_device, .. } = stats;
+    let Stats { generations, generations_on_device, generations_progressive, .. } = stats;
     let here = generations.saturating_sub(*generations_on_device);
-    match stats.device {
-        Some((backend, kernel)) => {
-            format!("generations decoded: {generations_on_device} by {backend} (kernel {kernel}), {here} by ncpeer itself")
-        }
-        None => format!("generations decoded: {here} by ncpeer itself"),
-    }
+    let by_device = match stats.device {
+        Some((backend, kernel)) => format!("{generations_on_device} by {backend} (kernel {kernel}), "),
+        None => String::new(),
+    };
+    let progressive = match generations_progressive {
+        0 => String::new(),
+        count => format!(", {count} of them block by block"),
+    };
+    format!("generations decoded: {by_device}{here} by ncpeer itself{progressive}")
 }
 
 impl Drop for Progress {
@@ -199,6 +203,8 @@ mod tests {
     fn it_is_told_where_generations_were_decoded() {
         let stats = Stats { generations: 5, ..Stats::default() };
         assert_eq!(summary(&stats), "generations decoded: 5 by ncpeer itself");
+        let pressed = Stats { generations_progressive: 2, ..stats.clone() };
+        assert_eq!(summary(&pressed), "generations decoded: 5 by ncpeer itself, 2 of them block by block");
         let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
         assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by ncpeer itself");
         assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");

@@ -13,13 +13,13 @@ mod fetches;
 mod flight;
 mod gets;
 mod pace;
+mod rebuilder;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::rlnc::Decoder;
 use crate::gf::Kernels;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
@@ -28,6 +28,7 @@ use crate::wire::{CODE_BASE, Violation};
 
 use fetches::Fetches;
 use gets::Gets;
+pub use rebuilder::Rebuilder;
 
 /// What a peer takes, and how patient it is.
 #[derive(Debug, Clone)]
@@ -107,12 +108,12 @@ pub enum Event {
         refusal: Refusal,
     },
     /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
-    /// [`is_to_be_solved`](Decoder::is_to_be_solved), elsewhere. A fetch is over when all its generations have come.
+    /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. A fetch is over when all its generations have come.
     Decoded {
         /// The fetch.
         fetch: FetchId,
         /// All that is needed.
-        decoder: Box<Decoder>,
+        decoder: Box<Rebuilder>,
     },
     /// A fetch has failed.
     Failed {
@@ -179,6 +180,8 @@ pub struct Counts {
     pub payload_bytes: u64,
     /// Generations completed.
     pub generations: u64,
+    /// Those of them whose payloads were worked on as they came, because their deadline was near.
+    pub generations_progressive: u64,
     /// CREDITs sent: top-ups and probes.
     pub credits: u64,
 }

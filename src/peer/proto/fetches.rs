@@ -11,10 +11,11 @@ use bytes::Bytes;
 
 use super::flight::{Arrival, Flight};
 use super::pace::Pace;
+use super::rebuilder::Rebuilder;
 use super::{Config, Counts, Event, Failure, FetchId, Order, Progress, Urgency};
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
-use crate::codec::rlnc::{Decoder, row_key};
+use crate::codec::rlnc::{Decoder, Progressive, row_key};
 use crate::object::{Generation, Refusal, RefusalCode};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
@@ -65,7 +66,7 @@ struct Fetch {
 /// A generation under way.
 #[derive(Debug)]
 struct Work {
-    decoder: Box<Decoder>,
+    decoder: Box<Rebuilder>,
     asked: Option<Asked>,
     paused_until: Option<Instant>,
     lost: u64,
@@ -385,9 +386,14 @@ impl Fetches {
                     fetch.touched = now;
                 }
                 fetch.next += 1;
-                let key = row_key(&fetch.order.segment, &generation);
-                let new = if self.config.gathers { Decoder::gathering } else { Decoder::new };
-                let decoder = Box::new(new(generation, key, self.config.kernels));
+                let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
+                let is_pressed = left.is_some_and(|left| self.pace.is_pressed(left, &generation));
+                let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
+                let decoder = Box::new(match (self.config.gathers, is_pressed) {
+                    (true, _) => Rebuilder::Blocked(Decoder::gathering(generation, key, kernels)),
+                    (false, false) => Rebuilder::Blocked(Decoder::new(generation, key, kernels)),
+                    (false, true) => Rebuilder::Progressive(Progressive::new(generation, key, kernels)),
+                });
                 let work = Work { decoder, asked: None, paused_until: None, lost: 0, useless_seeded: 0 };
                 fetch.works.insert(generation.index, work);
                 generation.index
@@ -501,6 +507,7 @@ impl Fetches {
         }
         self.counts.repaired += work.lost;
         self.counts.generations += 1;
+        self.counts.generations_progressive += u64::from(work.decoder.is_progressive());
         if fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations() {
             self.fetches.remove(&id);
         }

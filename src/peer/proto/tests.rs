@@ -116,6 +116,34 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     assert_eq!((proto.counts().late, proto.counts().useless), (1, 0));
 }
 
+/// The decoder is chosen when a generation is asked for: by its deadline and what is known of the path.
+#[test]
+fn a_near_deadline_is_decoded_block_by_block() {
+    let (mut proto, start) = open();
+    proto.set_rtt(Duration::from_millis(40));
+    let mut fetch = |deadline: Option<Duration>, from: Instant| {
+        proto.fetch(from, Order { deadline: deadline.map(|left| from + left), ..order() });
+        let requests = requests(&messages(&mut proto, from));
+        let mut decoded = Vec::new();
+        for (index, request) in (0..).zip(&requests) {
+            for seq in 0..8 {
+                let at = from + Duration::from_millis(index + 2 * u64::from(seq));
+                proto.handle_datagram(at, datagram(request, seq, u32::from(seq), seq == 7)).unwrap();
+            }
+            let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!() };
+            let is_progressive = decoder.is_progressive();
+            decoded.push((is_progressive, decoder.into_bytes().unwrap()));
+        }
+        assert_eq!(decoded.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>(), source());
+        (decoded.iter().all(|(is_progressive, _)| *is_progressive), proto.counts().generations_progressive)
+    };
+    // Nothing is known of the path yet, then there is time, then there is none.
+    assert_eq!(fetch(Some(Duration::from_millis(30)), start), (false, 0));
+    assert_eq!(fetch(Some(10 * SECOND), start + SECOND), (false, 0));
+    assert_eq!(fetch(None, start + 2 * SECOND), (false, 0));
+    assert_eq!(fetch(Some(Duration::from_millis(30)), start + 3 * SECOND), (true, 2));
+}
+
 #[test]
 fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
     let (mut proto, now) = open();

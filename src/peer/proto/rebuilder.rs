@@ -1,0 +1,77 @@
+//! Which decoder a generation gets, and both behind one face.
+
+use crate::block::Vector;
+use crate::codec::rlnc::{Decoder, Progressive, System};
+use crate::codec::{Error, Outcome};
+use crate::object::Generation;
+
+/// A generation on its way from blocks to its source.
+#[derive(Debug)]
+pub enum Rebuilder {
+    /// Payloads are multiplied once all blocks are there: the least work in all, and the usual way.
+    Blocked(Decoder),
+    /// Payloads are worked on as they come: the most work, and the least after the last block.
+    Progressive(Progressive),
+}
+
+impl Rebuilder {
+    /// Takes a block that arrived.
+    pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
+        match self {
+            Self::Blocked(decoder) => decoder.absorb(vector, payload),
+            Self::Progressive(decoder) => decoder.absorb(vector, payload),
+        }
+    }
+
+    /// The generation it decodes.
+    pub fn generation(&self) -> &Generation {
+        match self {
+            Self::Blocked(decoder) => decoder.generation(),
+            Self::Progressive(decoder) => decoder.generation(),
+        }
+    }
+
+    /// Blocks in the generation.
+    pub fn n(&self) -> u16 {
+        self.generation().n
+    }
+
+    /// Independent blocks held.
+    pub fn rank(&self) -> u16 {
+        match self {
+            Self::Blocked(decoder) => decoder.rank(),
+            Self::Progressive(decoder) => decoder.rank(),
+        }
+    }
+
+    /// Independent blocks still needed.
+    pub fn missing(&self) -> u16 {
+        self.n() - self.rank()
+    }
+
+    /// Whether payloads are worked on as they come.
+    pub fn is_progressive(&self) -> bool {
+        matches!(self, Self::Progressive(_))
+    }
+
+    /// Whether somebody else is to solve it.
+    pub fn is_to_be_solved(&self) -> bool {
+        matches!(self, Self::Blocked(decoder) if decoder.is_to_be_solved())
+    }
+
+    /// The source.
+    pub fn into_bytes(self) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Blocked(decoder) => decoder.into_bytes(),
+            Self::Progressive(decoder) => decoder.into_bytes(),
+        }
+    }
+
+    /// What has to be solved, of one that [`is_to_be_solved`](Self::is_to_be_solved); none of others.
+    pub fn into_system(self) -> Option<System> {
+        match self {
+            Self::Blocked(decoder) => decoder.into_system().ok(),
+            Self::Progressive(_) => None,
+        }
+    }
+}
