@@ -2,10 +2,10 @@
 //!
 //! For a run under a tool that slows kernels down, `NCTEST_KERNELS` names those of the GPU that are tested, with commas between them
 //! (`default`, `auto` and `hybrid` are names, too) and beside them the scalar definition alone; `NCTEST_BYTES_MAX` leaves out larger
-//! generations.
+//! generations. For a run on a processor that is made to look like a lesser one, `NCTEST_ISAS` says which instruction sets are left.
 
 use std::num::NonZeroU16;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
 use ncserverd::device::{BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
@@ -25,6 +25,38 @@ fn kernels() -> Vec<Kernels> {
     Kernels::available().collect()
 }
 
+/// The instruction sets that are to be here: those that `NCTEST_ISAS` names, or under `NCTEST_REQUIRE_ALL` those of the processor as
+/// the kernel lists it. Nobody says so otherwise.
+fn required() -> Option<Vec<Isa>> {
+    if let Ok(names) = std::env::var("NCTEST_ISAS") {
+        return Some(names.split(',').map(|name| name.parse().expect("NCTEST_ISAS names instruction sets")).collect());
+    }
+    std::env::var_os("NCTEST_REQUIRE_ALL")?;
+    let text = std::fs::read_to_string("/proc/cpuinfo").expect("the kernel describes the processor");
+    let flags: Vec<&str> = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default().split_whitespace().collect();
+    let has = |isa: &Isa| {
+        let needed: &[&str] = match isa {
+            Isa::Scalar => &[],
+            Isa::Ssse3 => &["ssse3"],
+            Isa::Avx2 => &["avx2"],
+            Isa::Avx512 => &["avx512f", "avx512bw"],
+            Isa::Gfni => &["avx512f", "avx512bw", "gfni"],
+        };
+        needed.iter().all(|flag| flags.contains(flag))
+    };
+    Some(Isa::ALL.into_iter().filter(has).collect())
+}
+
+/// No instruction set is left out in silence, and none is used that is not here.
+#[test]
+fn instruction_sets_are_those_of_the_processor() {
+    let present: Vec<Isa> = kernels().iter().map(Kernels::isa).collect();
+    match required() {
+        Some(required) => assert_eq!(present, required),
+        None => println!("not compared with the processor: neither NCTEST_ISAS nor NCTEST_REQUIRE_ALL is set"),
+    }
+}
+
 fn random(length: usize, rng: &mut SmallRng) -> Vec<u8> {
     let mut bytes = vec![0; length];
     rng.fill_bytes(&mut bytes);
@@ -36,10 +68,17 @@ fn random_row(n: usize, rng: &mut SmallRng) -> Vec<u8> {
     (0..n).map(|_| if rng.random_bool(0.2) { rng.random_range(0..2) } else { rng.random() }).collect()
 }
 
+/// [`gf256::mul`] for every pair: large generations would take long otherwise.
+static PRODUCTS: LazyLock<Vec<[u8; 256]>> = LazyLock::new(|| {
+    let products = |c| std::array::from_fn(|byte| gf256::mul(c, u8::try_from(byte).expect("256 of them")));
+    (0..=255).map(products).collect()
+});
+
 fn expected(row: &[u8], sources: &[&[u8]], block_bytes: usize) -> Vec<u8> {
     let mut sum = vec![0; block_bytes];
     for (&c, source) in row.iter().zip(sources) {
-        sum.iter_mut().zip(*source).for_each(|(sum, &byte)| *sum ^= gf256::mul(c, byte));
+        let products = &PRODUCTS[usize::from(c)];
+        sum.iter_mut().zip(*source).for_each(|(sum, &byte)| *sum ^= products[usize::from(byte)]);
     }
     sum
 }
@@ -77,50 +116,126 @@ fn row_operations() {
     }
 }
 
-/// All numbers of rows and widths that the kernels treat differently, from packed and from scattered sources.
+/// All numbers of rows and widths that the kernels treat differently.
 #[test]
 fn combinations() {
     let mut rng = SmallRng::seed_from_u64(2);
     let lengths = [1, 15, 16, 17, 63, 64, 65, 80, 127, 128, 191, 192, 200, 256, 257, 320, 448, 1088, 1104];
     for kernels in kernels() {
-        for (case, &block_bytes) in lengths.iter().cycle().take(3 * lengths.len()).enumerate() {
+        for (case, &k) in lengths.iter().cycle().take(3 * lengths.len()).enumerate() {
             let (n, p) = (1 + case * 5 % 37, case % 10);
-            let bytes = random(n * block_bytes, &mut rng);
-            let sources: Vec<&[u8]> = bytes.chunks(block_bytes).collect();
+            let bytes = random(n * k, &mut rng);
             let rows: Vec<Vec<u8>> = (0..p).map(|_| random_row(n, &mut rng)).collect();
-            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-            let sums: Vec<Vec<u8>> = rows.iter().map(|row| expected(row, &sources, block_bytes)).collect();
-            let panel = Panel::of(&bytes, n, block_bytes);
-            let name = format!("{} n={n} k={block_bytes} p={p}", kernels.isa());
-            for scattered in [false, true] {
-                let mut buffers = vec![vec![0xEE; block_bytes + 5]; p];
-                let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[3..3 + block_bytes]).collect();
-                match scattered {
-                    false => kernels.combine(&rows, &panel, &mut outs),
-                    true => kernels.combine_scattered(&rows, &sources, &mut outs),
-                }
-                for (buffer, sum) in buffers.iter().zip(&sums) {
-                    assert_eq!(buffer[3..3 + block_bytes], sum[..], "{name}");
-                    assert!(buffer[..3].iter().chain(&buffer[3 + block_bytes..]).all(|&byte| byte == 0xEE), "{name}");
-                }
-            }
-            within(kernels, &bytes, block_bytes, &rows, &name);
+            Combination::new(&rows, &bytes, k, 3).check(kernels, &format!("{} n={n} k={k} p={p}", kernels.isa()));
         }
     }
 }
 
-/// The blocks in reverse order as sources, the first ones as targets.
-fn within(kernels: Kernels, bytes: &[u8], block_bytes: usize, rows: &[&[u8]], name: &str) {
-    let sources: Vec<&[u8]> = bytes.chunks(block_bytes).rev().collect();
-    let rows = &rows[..rows.len().min(sources.len())];
-    let order: Vec<u16> = (0..).take(sources.len()).collect::<Vec<_>>().into_iter().rev().collect();
-    let targets: Vec<u16> = (0..).take(rows.len()).collect();
-    let mut blocks = bytes.to_vec();
-    kernels.combine_within(rows, &mut blocks, block_bytes, &order, &targets);
-    for (index, block) in blocks.chunks(block_bytes).enumerate() {
-        match rows.get(index) {
-            Some(row) => assert_eq!(block, expected(row, &sources, block_bytes), "{name}"),
-            None => assert_eq!(block, &bytes[index * block_bytes..][..block_bytes], "{name}"),
+/// Sizes that no operation may stumble over: about those of a vector, of a cache line, of a page, the smallest and the largest.
+const NS: [usize; 8] = [1, 2, 31, 37, 128, 129, 512, 1024];
+const KS: [usize; 8] = [1, 15, 16, 64, 1152, 4096, 4097, 16_384];
+
+/// Every n with every k, over random bytes, zeros and ones, by random rows, zeros and ones, aligned and not. Large generations have
+/// fewer rows, for the definition's sake.
+#[test]
+fn all_sizes_are_combined() {
+    let mut rng = SmallRng::seed_from_u64(5);
+    let all = kernels();
+    for (n, k) in NS.into_iter().flat_map(|n| KS.map(|k| (n, k))) {
+        let special = [vec![1; n], vec![0; n]];
+        let count = if n * k > 1 << 20 { 1 } else { 2 + (n + k) % 4 };
+        let rows: Vec<Vec<u8>> = (0..count).map(|_| random_row(n, &mut rng)).chain(special).collect();
+        for (fill, shift) in [(Fill::Random, 1), (Fill::Zeros, 7), (Fill::Ones, 0)] {
+            let bytes = fill.bytes(shift + n * k, &mut rng);
+            let combination = Combination::new(&rows, &bytes[shift..], k, shift);
+            for &kernels in &all {
+                combination.check(kernels, &format!("{} n={n} k={k} {fill:?}", kernels.isa()));
+            }
+        }
+    }
+}
+
+/// Rows times blocks of k bytes, and what the definition makes of them.
+struct Combination<'a> {
+    rows: Vec<&'a [u8]>,
+    bytes: &'a [u8],
+    sources: Vec<&'a [u8]>,
+    k: usize,
+    sums: Vec<Vec<u8>>,
+    /// Bytes from what the allocator gave to what is written.
+    shift: usize,
+}
+
+impl<'a> Combination<'a> {
+    fn new(rows: &'a [Vec<u8>], bytes: &'a [u8], k: usize, shift: usize) -> Self {
+        let sources: Vec<&[u8]> = bytes.chunks(k).collect();
+        let sums = rows.iter().map(|row| expected(row, &sources, k)).collect();
+        Self { rows: rows.iter().map(Vec::as_slice).collect(), bytes, sources, k, sums, shift }
+    }
+
+    /// From packed sources, from scattered ones, and in place.
+    fn check(&self, kernels: Kernels, name: &str) {
+        let panel = Panel::of(self.bytes, self.sources.len(), self.k);
+        self.check_outs(&format!("{name} packed"), |outs| kernels.combine(&self.rows, &panel, outs));
+        self.check_outs(&format!("{name} scattered"), |outs| kernels.combine_scattered(&self.rows, &self.sources, outs));
+        self.check_within(kernels, name);
+    }
+
+    fn check_outs(&self, name: &str, combine: impl FnOnce(&mut [&mut [u8]])) {
+        let block = self.shift..self.shift + self.k;
+        let mut buffers = vec![vec![0xEE; block.end + 2]; self.rows.len()];
+        let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[block.clone()]).collect();
+        combine(&mut outs);
+        for (buffer, sum) in buffers.iter().zip(&self.sums) {
+            assert!(buffer[block.clone()] == sum[..], "{name}");
+            assert!(buffer[..block.start].iter().chain(&buffer[block.end..]).all(|&byte| byte == 0xEE), "{name}: outside");
+        }
+    }
+
+    /// The blocks in reverse order as sources, and the coefficients likewise, the first blocks as targets.
+    fn check_within(&self, kernels: Kernels, name: &str) {
+        let (n, k) = (self.sources.len(), self.k);
+        let reversed: Vec<Vec<u8>> = self.rows.iter().take(n).map(|row| row.iter().rev().copied().collect()).collect();
+        let rows: Vec<&[u8]> = reversed.iter().map(Vec::as_slice).collect();
+        let order: Vec<u16> = (0..).take(n).collect::<Vec<_>>().into_iter().rev().collect();
+        let targets: Vec<u16> = (0..).take(rows.len()).collect();
+        let mut buffer = vec![0xEE; self.shift];
+        buffer.extend_from_slice(self.bytes);
+        kernels.combine_within(&rows, &mut buffer[self.shift..], k, &order, &targets);
+        let kept = self.sources.iter().skip(rows.len()).copied();
+        let sums = self.sums.iter().take(rows.len()).map(Vec::as_slice);
+        for (index, (block, expected)) in buffer[self.shift..].chunks(k).zip(sums.chain(kept)).enumerate() {
+            assert!(block == expected, "{name} within: block {index}");
+        }
+    }
+}
+
+/// Every n with every k as long as the definition is quick enough; of generations of more than 129 blocks one k.
+#[test]
+fn all_sizes_are_solved() {
+    let mut rng = SmallRng::seed_from_u64(6);
+    let all = kernels();
+    let is_quick = |&(n, k): &(usize, usize)| k < 16_384 && (n <= 129 || k == 15);
+    for (n, k) in NS.into_iter().flat_map(|n| KS.map(|k| (n, k))).filter(is_quick) {
+        let key = RowKey { key: 11, generation: n as u64 };
+        let mut coefficients = vec![0; 1 + n * n];
+        (0..).zip(coefficients[1..].chunks_exact_mut(n)).for_each(|(seed, row)| key.fill(seed, row));
+        let source = random(n * k, &mut rng);
+        let sources: Vec<&[u8]> = source.chunks(k).collect();
+        let mut payloads = vec![0; 3];
+        coefficients[1..].chunks(n).for_each(|row| payloads.extend(expected(row, &sources, k)));
+        let mut singular = coefficients.clone();
+        if n == 1 {
+            singular[1] = 0
+        } else {
+            singular.copy_within(1..=n, 1 + n)
+        }
+        for kernels in &all {
+            let mut out = vec![0xEE; 5 + n * k];
+            assert!(!kernels.solve(n, &singular[1..], &payloads[3..], &mut out[5..]), "{} n={n} k={k}", kernels.isa());
+            assert!(out.iter().all(|&byte| byte == 0xEE), "{} n={n} k={k}: written though singular", kernels.isa());
+            assert!(kernels.solve(n, &coefficients[1..], &payloads[3..], &mut out[5..]), "{} n={n} k={k}", kernels.isa());
+            assert!(out[5..] == source[..] && out[..5] == [0xEE; 5], "{} n={n} k={k}", kernels.isa());
         }
     }
 }
@@ -161,9 +276,13 @@ fn bytes_max() -> usize {
     std::env::var("NCTEST_BYTES_MAX").map_or(usize::MAX, |bytes| bytes.parse().expect("NCTEST_BYTES_MAX is a number"))
 }
 
-/// Whether a back end that could not be opened may be missing: a host that is said to have a GPU has every one of its kernels.
+/// Whether a back end that could not be opened may be missing: the CPU's only for want of the instruction set, and a host that is
+/// said to have a GPU has every one of its kernels.
 fn may_be_missing(config: &Config) -> bool {
-    config.backend == BackendChoice::Cpu || std::env::var_os("NCTEST_REQUIRE_GPU").is_none()
+    match config.backend {
+        BackendChoice::Cpu => config.cpu_isa.isa().is_some_and(|isa| Kernels::new(isa).is_none()),
+        _ => std::env::var_os("NCTEST_REQUIRE_GPU").is_none(),
+    }
 }
 
 /// A segment of the list of cases, and how its slots lie in memory.
@@ -178,11 +297,21 @@ struct Case {
     slots: Slots,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Fill {
     Zeros,
     Ones,
     Random,
+}
+
+impl Fill {
+    fn bytes(self, length: usize, rng: &mut SmallRng) -> Vec<u8> {
+        match self {
+            Self::Zeros => vec![0; length],
+            Self::Ones => vec![1; length],
+            Self::Random => random(length, rng),
+        }
+    }
 }
 
 /// Where a task's slots are.
@@ -203,7 +332,7 @@ fn cases() -> Vec<Case> {
     let slots = [Slots::Together, Slots::Alone, Slots::Reversed];
     let rows = [1, 2, 3, 8, 15, 16, 17, 33, 70, 129];
     for n in [1, 2, 31, 37, 128, 129, 512, 1024] {
-        for block_bytes in [16, 32, 48, 80, 1008, 1088, 1104, 4096, 4112, 16_384] {
+        for block_bytes in [16, 32, 64, 80, 1008, 1088, 1104, 1152, 4096, 4112, 16_384] {
             let index = cases.len();
             let too_long = u32::from(n) * block_bytes > 1 << 20;
             cases.push(Case {
@@ -232,11 +361,7 @@ async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
         let length = u64::from(case.n) * u64::from(case.block_bytes) * u64::from(case.generations) - case.missing;
         let shape = Shape::local(length, case.block_bytes, case.n).unwrap();
         let length = usize::try_from(length).unwrap();
-        let bytes = match case.fill {
-            Fill::Zeros => vec![0; length],
-            Fill::Ones => vec![1; length],
-            Fill::Random => random(length, &mut rng),
-        };
+        let bytes = case.fill.bytes(length, &mut rng);
         let resident = Arc::new(device.load(bytes.into(), shape).await.unwrap());
         for generation in shape.iter() {
             let key = RowKey { key: 99, generation: u64::from(generation.index) };
