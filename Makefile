@@ -3,7 +3,8 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test bench bench-peers fuzz gpu-bundle
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers \
+	fuzz gpu-bundle
 
 all: check test
 
@@ -47,6 +48,11 @@ check-kernels:
 
 test:
 	$(CARGO) test --locked --release
+
+# The arithmetic and what sits on it: under AddressSanitizer, under valgrind, and on emulated processors that lack instruction sets,
+# which takes qemu-x86_64 (Debian: qemu-user).
+sanitize valgrind masked:
+	CARGO="$(CARGO)" tests/arithmetic.sh $@
 
 bench:
 	$(CARGO) run --locked --release -- bench
