@@ -8,6 +8,7 @@ use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Decoder, Encoder, Progressive, row_key};
 use ncserverd::codec::{Error, Outcome, Scheme};
 use ncserverd::gf::rows::philox4x32_10;
+use ncserverd::gf::rows::sparse::weight_min;
 use ncserverd::gf::{Isa, Kernels, RowKey};
 use ncserverd::object::{Generation, SegmentId, Shape};
 use proptest::prelude::*;
@@ -21,6 +22,7 @@ use shake256::shake256;
 struct Answers {
     philox4x32_10: Vec<PhiloxAnswer>,
     rows: Vec<RowAnswer>,
+    sparse_rows: Vec<SparseRowAnswer>,
     small: Vec<SmallAnswer>,
     large: LargeAnswer,
 }
@@ -39,6 +41,13 @@ struct RowAnswer {
     seed: u32,
     n: usize,
     row: String,
+}
+
+#[derive(Deserialize)]
+struct SparseRowAnswer {
+    weight: u16,
+    #[serde(flatten)]
+    answer: RowAnswer,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +131,15 @@ fn rows_are_the_known_ones() {
     for answer in answers().rows {
         let mut row = vec![0; answer.n];
         key(&answer.key, answer.generation).fill(answer.seed, &mut row);
+        assert_eq!(hex(&row), answer.row);
+    }
+}
+
+#[test]
+fn sparse_rows_are_the_known_ones() {
+    for SparseRowAnswer { weight, answer } in answers().sparse_rows {
+        let mut row = vec![0; answer.n];
+        key(&answer.key, answer.generation).fill_sparse(answer.seed, weight, &mut row);
         assert_eq!(hex(&row), answer.row);
     }
 }
@@ -286,6 +304,30 @@ fn extra_blocks_are_as_many_as_theory_says() {
     let (mean_extra, some, several) = (mean(extra), mean(some), mean(several));
     println!("n = 32, {TRIALS} trials: {mean_extra:.6} extra blocks on average, P(>= 1) = {some:.6}, P(>= 2) = {several:.2e}");
     assert!((mean_extra - 0.0039).abs() <= 0.0003, "{mean_extra}");
+}
+
+/// Rows with ln n + 8 coefficients other than zero lose nothing to dense ones; with half of that, source blocks stay uncovered.
+#[test]
+fn sparse_rows_of_the_least_weight_are_as_good_as_dense_ones() {
+    const TRIALS: u16 = 300;
+    let (n, generation) = (64, generation(0, 64, 1, 64));
+    let mean_extra = |weight| {
+        let beyond = (0..TRIALS).map(|trial| {
+            let key = RowKey { key: 0x6E63_7365_7276_6572, generation: u64::from(trial) };
+            let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
+            let mut row = vec![0; n];
+            let rows = (0..).take_while(|&seed| {
+                key.fill_sparse(seed, weight, &mut row);
+                decoder.absorb(&Vector::Explicit(Bytes::copy_from_slice(&row)), &[0]).expect("a whole block");
+                !decoder.is_complete()
+            });
+            rows.count() + 1 - n
+        });
+        beyond.sum::<usize>() as f64 / f64::from(TRIALS)
+    };
+    assert_eq!(weight_min(64), 13);
+    let (sparse, sparser) = (mean_extra(13), mean_extra(6));
+    assert!(sparse < 0.05 && sparser > 0.3, "{sparse} at weight 13, {sparser} at weight 6");
 }
 
 fn any_vector() -> impl Strategy<Value = Vector> {

@@ -8,6 +8,8 @@
 
 use bytes::Bytes;
 
+pub mod sparse;
+
 /// What the rows of one generation are drawn with, beside the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RowKey {
@@ -20,7 +22,16 @@ pub struct RowKey {
 impl RowKey {
     /// Writes the row of `seed`: as many coefficients as `row` is long. A shorter row is the beginning of a longer one.
     pub fn fill(&self, seed: u32, row: &mut [u8]) {
-        for (group, first) in row.chunks_mut(16 * LANES).zip((0..).step_by(LANES)) {
+        self.fill_from(0, seed, row);
+    }
+
+    /// The same from call number `first` on.
+    ///
+    /// Never inlined: of this within the loop of draws of a sparse row, rustc 1.95 made code that reads memory which nobody has written.
+    /// The known answers in `tests/vectors` tell.
+    #[inline(never)]
+    fn fill_from(&self, first: u32, seed: u32, row: &mut [u8]) {
+        for (group, first) in row.chunks_mut(16 * LANES).zip((first..).step_by(LANES)) {
             if group.len() <= 16 * LANES / 2 {
                 write(self.words::<{ LANES / 2 }>(first, seed), group);
             } else {

@@ -49,6 +49,28 @@ def coefficients(key, seed, generation, n):
     return out[:n]
 
 
+def sparse(key, seed, generation, n, weight):
+    """A row with so many coefficients other than zero: Floyd's choice of places, one word of the generator a draw."""
+
+    def words():
+        q = 1 << 31
+        while True:
+            counter = [q, seed, generation & 0xFFFFFFFF, generation >> 32]
+            yield from philox4x32_10(counter, [key & 0xFFFFFFFF, key >> 32])
+            q += 1
+
+    row, draws = bytearray(n), words()
+    for last in range(n - min(weight, n), n):
+        while True:
+            word = next(draws)
+            value, product = word >> 24, (word & 0xFFFFFF) * (last + 1)
+            if value != 0 and product % (1 << 24) >= (1 << 24) % (last + 1):
+                break
+        place = product >> 24
+        row[place if row[place] == 0 else last] = value
+    return bytes(row)
+
+
 def combine(row, blocks):
     total = 0
     for c, block in zip(row, blocks):
@@ -82,6 +104,18 @@ def main():
     ]:
         row = coefficients(key, seed, generation, n)
         rows.append({"key": f"{key:016x}", "generation": generation, "seed": seed, "n": n, "row": row.hex()})
+
+    sparse_rows = []
+    for key, generation, seed, n, weight in [
+        (KEY, GENERATION, 7, 128, 13),
+        (KEY, GENERATION, 0xFFFFFFFF, 64, 13),
+        (0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF, 1, 33, 1),
+        (0, 0, 0, 16, 40),
+        (KEY, 0x100000002, 3, 1000, 500),
+    ]:
+        row = sparse(key, seed, generation, n, weight)
+        answer = {"key": f"{key:016x}", "generation": generation, "seed": seed, "n": n, "weight": weight, "row": row.hex()}
+        sparse_rows.append(answer)
 
     small = []
     for n, k, length, key, generation, seeds in [
@@ -124,6 +158,7 @@ def main():
             {"counter": list(counter), "key": list(key), "output": philox4x32_10(counter, key)} for counter, key in philox
         ],
         "rows": rows,
+        "sparse_rows": sparse_rows,
         "small": small,
         "large": large,
     }
