@@ -21,6 +21,7 @@ use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share,
 use super::decode::{Decode, Solved};
 use super::{Config, Error, KernelChoice, kernel};
 use crate::gf::gf256::{EXP, LOG, LOG_OF_ZERO};
+use crate::gf::panel::are_sparse;
 use crate::gf::{Isa, Kernels, Panel, Rows};
 use crate::object::{Generation, Shape};
 
@@ -301,7 +302,13 @@ impl Unit {
                 let mut outs: [&mut [u8]; UNIT_ROWS_MAX] = array::from_fn(|_| <&mut [u8]>::default());
                 row_refs.iter_mut().zip(rows).for_each(|(place, row)| *place = row);
                 outs.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot);
-                kernels.combine(&row_refs[..count], panel, &mut outs[..count]);
+                let (rows, outs) = (&row_refs[..count], &mut outs[..count]);
+                // Seeded rows are dense.
+                if matches!(self.rows, Rows::Explicit { .. }) && are_sparse(rows) {
+                    kernels.combine_sparse(rows, panel, outs);
+                } else {
+                    kernels.combine(rows, panel, outs);
+                }
             }
             (Form::Packed(_), Kernel::Table) => unreachable!("one form a run"),
         }

@@ -17,13 +17,14 @@ fn slots(count: usize, block_bytes: usize) -> Vec<BytesMut> {
     vec![BytesMut::from(vec![0xEE; HEADROOM + block_bytes + 3].as_slice()); count]
 }
 
-fn rows(count: u32, n: u16) -> [Rows; 3] {
+fn rows(count: u32, n: u16) -> [Rows; 4] {
     let explicit = (0..count * u32::from(n)).map(|i| (i * 37 + i / 256) as u8).collect::<Vec<_>>();
     let source = (0..count).map(|i| (i % u32::from(n)) as u16).collect();
     [
         Rows::Seeded { key: KEY, first_seed: u32::MAX - 1, count },
         Rows::Explicit { n, coefficients: explicit.into() },
         Rows::Source { indices: source },
+        Rows::sparse(KEY, 5, count, NonZeroU16::MIN, n),
     ]
 }
 
@@ -52,7 +53,7 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
         assert!(resident.resident_bytes() >= 9_999);
         let mut batch = Batch::default();
         for generation in 0..shape.generations() {
-            for (rows, count) in rows(9, shape.generation(generation).unwrap().n).into_iter().zip([9, 9, 9]) {
+            for (rows, count) in rows(9, shape.generation(generation).unwrap().n).into_iter().zip([9; 4]) {
                 let (resident, out) = (Arc::clone(&resident), slots(count, 96));
                 batch.tasks.push(Task { resident, generation, rows, out, out_offset: HEADROOM });
             }

@@ -6,6 +6,7 @@
 
 use std::collections::TryReserveError;
 use std::ops::Range;
+use std::slice;
 
 use super::simd::{Kernels, Line, Strip};
 
@@ -89,9 +90,21 @@ impl Panel {
     }
 
     fn strip(&self, column: Column) -> Strip<'_> {
-        let start = self.n * column.first;
-        Strip::new(&self.lines[start..start + self.n * column.width], self.n, column.width, 0, column.width)
+        Strip::new(self.lines_of(column), self.n, column.width, 0, column.width)
     }
+
+    /// The pieces of all blocks.
+    fn lines_of(&self, column: Column) -> &[Line] {
+        let start = self.n * column.first;
+        &self.lines[start..start + self.n * column.width]
+    }
+}
+
+/// Whether [`Kernels::combine_sparse`] is to be preferred to [`Kernels::combine`] for these rows.
+pub fn are_sparse(rows: &[&[u8]]) -> bool {
+    let all: usize = rows.iter().map(|row| row.len()).sum();
+    let counting = rows.iter().map(|row| row.iter().filter(|c| **c != 0).count());
+    counting.sum::<usize>() * SPARSE_FROM <= all
 }
 
 impl Kernels {
@@ -106,7 +119,39 @@ impl Kernels {
         }
     }
 
-    /// The same over blocks that lie anywhere, each column is packed before it is read.
+    /// The same, but only blocks whose coefficient is not zero are read: the pieces that a row takes of a column are packed, then
+    /// combined. Costs more for each of them, because rows share no load.
+    ///
+    /// # Panics
+    /// As `combine`.
+    pub fn combine_sparse(&self, rows: &[&[u8]], panel: &Panel, outs: &mut [&mut [u8]]) {
+        assert!(outs.iter().all(|out| out.len() == panel.block_bytes()), "outs of {} bytes", panel.block_bytes());
+        assert!(rows.len() == outs.len() && rows.iter().all(|row| row.len() >= panel.n), "rows of {} coefficients", panel.n);
+        let (mut sources, mut coefficients, mut counts) = (Vec::new(), Vec::new(), Vec::with_capacity(rows.len()));
+        for row in rows {
+            let before = sources.len();
+            for (source, &c) in row[..panel.n].iter().enumerate().filter(|(_, c)| **c != 0) {
+                sources.push(source);
+                coefficients.push(c);
+            }
+            counts.push(sources.len() - before);
+        }
+        let mut packed = vec![Line::ZERO; counts.iter().copied().max().unwrap_or_default() * COLUMN_LINES];
+        for column in panel.columns.iter() {
+            let (lines, width, mut begin) = (panel.lines_of(column), column.width, 0);
+            for (&count, out) in counts.iter().zip(outs.iter_mut()) {
+                let of_row = begin..begin + count;
+                for (place, &source) in packed.chunks_exact_mut(width).zip(&sources[of_row.clone()]) {
+                    place.copy_from_slice(&lines[source * width..(source + 1) * width]);
+                }
+                let strip = Strip::new(&packed[..count * width], count, width, 0, width);
+                self.combine_strip(strip, &[&coefficients[of_row]], slice::from_mut(out), column.start(), false);
+                begin += count;
+            }
+        }
+    }
+
+    /// The same as `combine` over blocks that lie anywhere, each column is packed before it is read.
     ///
     /// # Panics
     /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in length.
@@ -204,6 +249,11 @@ impl Column {
 /// Lines of a column at most: what a register-blocked kernel takes in one go.
 const COLUMN_LINES: usize = 4;
 
+/// Of so many coefficients one at most is not zero where rows are combined as sparse ones. A guess, on the cautious side, to be
+/// measured on quiet machines with and without GFNI: `ncserverd bench --row S2-23 --backend cpu` has both ways over the weight, all
+/// sources ("whole blocks") and the chosen ones ("non-zero coefficients alone"), and this is n over the weight where they meet.
+const SPARSE_FROM: usize = 4;
+
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 mod tests {
@@ -220,6 +270,37 @@ mod tests {
             }
             assert_eq!(next, block_bytes.div_ceil(Line::BYTES));
         }
+    }
+
+    #[test]
+    fn sparse_rows_give_what_dense_ones_give() {
+        for kernels in Kernels::available() {
+            for (n, block_bytes) in [(1, 1), (3, 65), (37, 257), (64, 1088), (128, 4096)] {
+                let bytes: Vec<u8> = (0..n * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+                let panel = Panel::of(&bytes, n, block_bytes);
+                // Of every weight up to five, so that rows of one call differ.
+                let rows: Vec<Vec<u8>> = (0..6)
+                    .map(|row| (0..n).map(|i| if (i * 31 + row) % n < row { (i + row) as u8 | 1 } else { 0 }).collect())
+                    .collect();
+                let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+                let made = |combine: &dyn Fn(&mut [&mut [u8]])| {
+                    let mut outs = vec![vec![0xAA; block_bytes]; rows.len()];
+                    combine(&mut outs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+                    outs
+                };
+                let sparse = made(&|outs| kernels.combine_sparse(&rows, &panel, outs));
+                let dense = made(&|outs| kernels.combine(&rows, &panel, outs));
+                assert!(sparse == dense, "{} n = {n}, k = {block_bytes}", kernels.isa());
+                assert!(sparse[0].iter().all(|&byte| byte == 0), "a row of zeros");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_sparse_by_what_is_not_zero() {
+        let row = |weight: usize| (0..64).map(|i| u8::from(i < weight)).collect::<Vec<u8>>();
+        let (light, least, heavy) = (row(1), row(64 / SPARSE_FROM), row(64));
+        assert!(are_sparse(&[&least, &least]) && are_sparse(&[&light, &least]) && !are_sparse(&[&light, &heavy]));
     }
 
     #[test]
