@@ -217,6 +217,10 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
     if papers.backend == Backend::Cuda {
         return Ok(Outcome::skipped("the CPU does not take part".into()));
     }
+    if case.measure.is_count() {
+        let samples = cpu::extra(case, if settings.is_quick { TRIALS_QUICK } else { TRIALS });
+        return Ok(Outcome { samples, skipped: None });
+    }
     if settings.field != Field::Standard {
         return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", field_name(Field::Standard))));
     }
@@ -288,6 +292,10 @@ const fn field_name(field: Field) -> &'static str {
 fn all_rows() -> impl Iterator<Item = &'static Row> {
     [s1::ROWS, s2::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
 }
+
+/// Generations over which extra blocks are counted: twenty of them are beyond the 99.9th percentile.
+const TRIALS: u32 = 20_000;
+const TRIALS_QUICK: u32 = 20;
 
 /// Multiprocessors of the card that rows are written for, where there is none to ask.
 const SMS: u32 = 132;

@@ -295,7 +295,7 @@ impl Sweep {
         if case.gpus > 1 {
             name += &format!(", {} GPUs", case.gpus);
         }
-        if self.measure.is_cpu() || self.measure.has_threads() {
+        if (self.measure.is_cpu() || self.measure.has_threads()) && !self.measure.is_count() {
             name += &format!(", {} thread{}", case.threads, if case.threads == 1 { "" } else { "s" });
         }
         name

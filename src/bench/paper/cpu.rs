@@ -1,4 +1,4 @@
-//! What the CPU of the host does: the same work by all of its cores.
+//! What the CPU of the host does: the same work by all of its cores; and what its rows are worth.
 
 use std::any::Any;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
 use super::measure::Measure;
 use super::team::{self, Member};
-use super::{Error, Run};
+use super::{Error, Run, Sample};
 use crate::bench::oracle;
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
@@ -149,7 +149,7 @@ impl Made {
         let is_parted = measure == Measure::CpuParted;
         let bytes = if is_parted { part(load.k, threads, index, 64) } else { 0..load.k };
         let rows = if is_parted { 0..load.rows } else { part(load.rows, threads, index, Kernels::ROWS) };
-        let panel = (measure != Measure::CpuGather && !bytes.is_empty()).then(|| {
+        let panel = (!bytes.is_empty()).then(|| {
             let mut panel = Panel::new(load.n, bytes.len());
             let blocks = load.source(0).chunks_exact(load.k).enumerate();
             blocks.for_each(|(index, block)| panel.put(index, &block[bytes.clone()]));
@@ -159,6 +159,14 @@ impl Made {
         Self { panel, rows, bytes, blocks }
     }
 
+    /// All its blocks, as the CPU's device does.
+    fn combine(&mut self, rows: &[Vec<u8>], combine: impl Fn(&Kernels, &[&[u8]], &Panel, &mut [&mut [u8]])) {
+        let Some(panel) = &self.panel else { return };
+        let rows: Vec<&[u8]> = rows[self.rows.clone()].iter().map(Vec::as_slice).collect();
+        let mut outs: Vec<&mut [u8]> = self.blocks.iter_mut().map(Vec::as_mut_slice).collect();
+        combine(&Kernels::detect(), &rows, panel, &mut outs);
+    }
+
     fn is_right(&self, load: &Load) -> bool {
         let sample = load.sample().into_iter().filter(|(_, row)| self.rows.contains(row));
         sample.into_iter().all(|(_, row)| self.blocks[row - self.rows.start] == load.expected(0, row)[self.bytes.clone()])
@@ -166,11 +174,11 @@ impl Made {
 }
 
 fn whole(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
-    let Some(panel) = &made.panel else { return };
-    let kernels = Kernels::detect();
-    let rows: Vec<&[u8]> = rows[made.rows.clone()].iter().map(Vec::as_slice).collect();
-    let mut outs: Vec<&mut [u8]> = made.blocks.iter_mut().map(Vec::as_mut_slice).collect();
-    kernels.combine(&rows, panel, &mut outs);
+    made.combine(rows, Kernels::combine);
+}
+
+fn gather(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
+    made.combine(rows, Kernels::combine_sparse);
 }
 
 fn parted(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
@@ -180,16 +188,6 @@ fn parted(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
             kernels.combine(&[row.as_slice()], panel, &mut [out.as_mut_slice()]);
         }
         member.wait();
-    }
-}
-
-fn gather(load: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
-    let kernels = Kernels::detect();
-    for (row, out) in rows[made.rows.clone()].iter().zip(&mut made.blocks) {
-        out.fill(0);
-        for (&c, block) in row.iter().zip(load.source(0).chunks_exact(load.k)).filter(|(c, _)| **c != 0) {
-            kernels.mul_add(out, block, c);
-        }
     }
 }
 
@@ -324,6 +322,41 @@ fn progressive(case: &Case) -> Option<Run> {
     };
     let is_right = run(1).1;
     is_right.then(|| Box::new(move |repeats| run(repeats).0) as Run)
+}
+
+/// How many blocks more than n a decoder needs: the mean, and what one generation of a thousand exceeds. Rows decide that alone, so it
+/// is the same at every run.
+pub(super) fn extra(case: &Case, trials: u32) -> Vec<(&'static str, Sample)> {
+    let (all, threads) = (trials as usize, case.threads);
+    let work = |extras: &mut Vec<u32>, member: &Member<'_>, _| {
+        extras.extend((member.index..all).step_by(threads).map(|trial| extra_blocks(case, trial)));
+    };
+    let mut extras = team::time(threads, 1, |_| Vec::new(), work).1.concat();
+    extras.sort_unstable();
+    let at = |index: usize| f64::from(extras[index]);
+    let mean = extras.iter().copied().map(f64::from).sum::<f64>() / f64::from(trials);
+    let sample = |value| Sample { value, best: at(0), worst: at(all - 1), rounds: all, repeats: 1, bytes: 0 };
+    vec![(", mean", sample(mean)), (", 99.9th percentile", sample(at((all * 999).div_ceil(1000) - 1)))]
+}
+
+/// Of one generation, by elimination on the coefficients alone.
+fn extra_blocks(case: &Case, trial: usize) -> u32 {
+    let (n, key) = (usize::from(case.n), key(trial));
+    let generation = Generation { index: 0, n: case.n, block_bytes: 1, offset: 0, length: u64::from(case.n) };
+    let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
+    let mut row = vec![0; n];
+    for seed in 0.. {
+        if case.coefficients == Kind::Sparse {
+            key.fill_sparse(seed, case.weight, &mut row);
+        } else {
+            key.fill(seed, &mut row);
+        }
+        let outcome = decoder.absorb(&Vector::Explicit(Bytes::copy_from_slice(&row)), &[0]);
+        if outcome.expect("a block of this generation") == Outcome::Complete {
+            return seed + 1 - u32::from(case.n);
+        }
+    }
+    unreachable!("some 2^32 rows span every generation")
 }
 
 /// The sum of two blocks held brings nothing, and changes nothing.

@@ -39,7 +39,9 @@ impl Load {
         let given = match case.coefficients {
             Kind::Dense => None,
             Kind::NonZero => Some(non_zero(distinct * rows * n, &mut rng)),
-            Kind::Sparse => Some((0..distinct * rows).flat_map(|_| sparse(n, case.weight.into(), &mut rng)).collect()),
+            Kind::Sparse => {
+                Some((0..distinct * rows).flat_map(|index| sparse(n, case.weight, index / rows, index % rows)).collect())
+            }
         };
         Self { n, k, rows, generations, field, sources, given }
     }
@@ -60,8 +62,7 @@ impl Load {
             Some(given) => given[(generation % self.distinct() * self.rows + row) * self.n..][..self.n].to_vec(),
             None => {
                 let mut coefficients = vec![0; self.n];
-                let seed = FIRST_SEED.wrapping_add(u32::try_from(row).expect("fewer rows than 2^32"));
-                key(generation).fill(seed, &mut coefficients);
+                key(generation).fill(seed(row), &mut coefficients);
                 coefficients
             }
         }
@@ -193,13 +194,16 @@ fn non_zero(length: usize, rng: &mut SmallRng) -> Vec<u8> {
     bytes
 }
 
-/// A row in which `weight` coefficients are not zero.
-fn sparse(n: usize, weight: usize, rng: &mut SmallRng) -> Vec<u8> {
-    let mut row = vec![0; n];
-    for index in rand::seq::index::sample(rng, n, weight) {
-        row[index] = rng.random_range(1..=255);
-    }
-    row
+/// A row in which `weight` coefficients are not zero, as the product draws it.
+fn sparse(n: usize, weight: u16, generation: usize, row: usize) -> Vec<u8> {
+    let mut coefficients = vec![0; n];
+    key(generation).fill_sparse(seed(row), weight, &mut coefficients);
+    coefficients
+}
+
+/// The seed of a row of a generation.
+fn seed(row: usize) -> u32 {
+    FIRST_SEED.wrapping_add(u32::try_from(row).expect("fewer rows than 2^32"))
 }
 
 pub(super) const SEED: u64 = 0x0123_4567_89ab_cdef;

@@ -37,6 +37,7 @@ pub(super) enum Measure {
     CpuProgressive,
     CpuDependent,
     CpuRecode,
+    Extra,
 }
 
 /// What a value is told in.
@@ -49,6 +50,8 @@ pub(super) enum Unit {
     /// 10^9 coefficients a second.
     Coefficients,
     Percent,
+    /// Blocks of a generation.
+    Blocks,
 }
 
 impl Unit {
@@ -58,6 +61,7 @@ impl Unit {
             Self::Microseconds => "us",
             Self::Coefficients => "10^9 coefficients/s",
             Self::Percent => "%",
+            Self::Blocks => "blocks",
         }
     }
 }
@@ -75,6 +79,7 @@ impl Measure {
             | Self::CpuInvert
             | Self::CpuDependent => Unit::Microseconds,
             Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
+            Self::Extra => Unit::Blocks,
             _ => Unit::Gigabytes,
         }
     }
@@ -93,7 +98,13 @@ impl Measure {
                 | Self::CpuProgressive
                 | Self::CpuDependent
                 | Self::CpuRecode
+                | Self::Extra
         )
+    }
+
+    /// Whether it is a number that depends on nothing but the rows.
+    pub(super) const fn is_count(self) -> bool {
+        matches!(self, Self::Extra)
     }
 
     /// Whether a measure of the GPU uses threads of the CPU beside it.
@@ -103,7 +114,7 @@ impl Measure {
 
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
-        !matches!(self, Self::Copy | Self::Together)
+        !matches!(self, Self::Copy | Self::Together | Self::Extra)
     }
 
     /// The series that it makes with this kernel.
@@ -142,6 +153,7 @@ impl Measure {
             Self::CpuProgressive => return "CPU, progressive".to_owned(),
             Self::CpuDependent => return "CPU, a dependent block".to_owned(),
             Self::CpuRecode => return "CPU, recode".to_owned(),
+            Self::Extra => return "blocks beyond n".to_owned(),
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -222,7 +234,8 @@ impl Measure {
                  after each; rows drawn and sources packed before"
             }
             Self::CpuGather => {
-                "CPU, non-zero coefficients alone: threads take whole blocks and add products block by block, no packing"
+                "CPU, non-zero coefficients alone: threads take whole blocks; what a row takes of each column is packed, then \
+                 multiplied; rows drawn and sources packed before"
             }
             Self::CpuInvert => "inversion on the CPU: threads running, matrix copied in, elimination, inverse in order",
             Self::CpuDecode => {
@@ -237,6 +250,10 @@ impl Measure {
             Self::CpuRecode => {
                 "CPU, recode: each thread from the n coded blocks of a generation it holds; weights, vectors and payloads of n new \
                  blocks"
+            }
+            Self::Extra => {
+                "blocks beyond n: no time, but how many more rows than n a decoder takes until n are independent, over 20,000 \
+                 generations; elimination on the coefficients alone"
             }
         }
     }

@@ -100,12 +100,12 @@ impl Sample {
     }
 }
 
-/// A share is made of two values, which come through here as seconds.
+/// A share is made of two values, which come through here as seconds; counts do not come through here.
 fn in_unit(unit: Unit, seconds: f64, bytes: u64) -> f64 {
     match unit {
         Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / seconds.max(1e-12) / 1e9,
         Unit::Microseconds => seconds * 1e6,
-        Unit::Percent => seconds,
+        Unit::Percent | Unit::Blocks => seconds,
     }
 }
 

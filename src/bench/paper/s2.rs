@@ -293,9 +293,13 @@ pub(super) const ROWS: &[Row] = &[
         sweeps: &[
             Sweep { kernels: &["table", "table2"], ..SPARSE },
             Sweep { measure: Measure::CpuEncode, rows: &[Amount::N], ..SPARSE },
+            Sweep { measure: Measure::CpuWhole, rows: &[Amount::N], ..SPARSE },
             Sweep { measure: Measure::CpuGather, rows: &[Amount::N], ..SPARSE },
+            Sweep { measure: Measure::Extra, panel: "blocks beyond n", n: &[64, 128], weights: &[4, 8, 13, 32], ..SPARSE },
+            Sweep { measure: Measure::Extra, panel: "blocks beyond n", n: &[64, 128], ..SWEEP },
         ],
-        note: "13 = ln n + 8 keeps the overhead of dense rows at n=128",
+        note: "13 = ln n + 8 keeps the overhead of dense rows at n=128; blocks beyond n of dense rows, of 0..255, stand at n; the CPU's \
+               device takes whole blocks or non-zero coefficients alone by the weight",
     },
     elsewhere("S2-24", "Saturating two Gigabit links: 294 MB/s are more than 2 Gbit/s"),
     Row {

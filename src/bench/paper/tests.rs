@@ -77,6 +77,9 @@ fn what_needs_no_gpu_runs_in_seconds() {
     let papers = Papers { plots: Some(plots.clone()), ..all() };
     let text_of_run = text(&Options { json: Some(json.clone()), ..options() }, &papers);
     assert!(text_of_run.contains("# S2-18: ") && text_of_run.contains("CPU, partitioned blocks, 2 threads"), "{text_of_run}");
+    assert!(
+        text_of_run.contains("# blocks beyond n, n=24; blocks") && text_of_run.contains("blocks beyond n, 99.9th percentile")
+    );
     assert!(text_of_run.contains("no GPU") && text_of_run.contains("figures mean nothing"));
     let svg = fs::read_to_string(plots.join("S1-10.svg")).unwrap();
     assert!(svg.contains("<svg") && svg.contains("CPU, 2 threads"));
