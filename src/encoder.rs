@@ -7,7 +7,8 @@
 //! that its load has ended; the others go on meanwhile.
 //!
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
-//! each other, do not send the same blocks.
+//! each other, do not send the same blocks. Where a stream has sparse rows they are drawn here, from the same seeds, and travel with
+//! their blocks.
 
 mod metrics;
 pub mod planner;
@@ -31,9 +32,9 @@ pub use metrics::Metrics;
 use crate::block::Vector;
 use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
-use crate::object::{Arrival, GenerationKey, SegmentKey, Shape};
-use crate::ring::{self, Blocks, HEADROOM, Order, Ring, Slot};
-use crate::store::{Residency, Store};
+use crate::object::{Arrival, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
+use crate::ring::{self, Blocks, HEADROOM, Lane, LineKey, Order, Ring, Slot};
+use crate::store::{OnDevice, Residency, Store};
 use planner::{Planner, Step};
 
 /// How batches are made.
@@ -67,7 +68,7 @@ pub struct Encoder {
     planner: Planner,
     config: Config,
     seeds: HashMap<GenerationKey, u32>,
-    newest: HashMap<Arc<str>, VecDeque<(SegmentKey, Shape)>>,
+    newest: HashMap<Arc<str>, VecDeque<Arrival>>,
     rates: Rates,
     random: StdRng,
 }
@@ -76,10 +77,11 @@ pub struct Encoder {
 struct Part {
     order: Order,
     slots: Vec<Slot>,
-    first_seed: u32,
+    rows: Rows,
 }
 
 /// What became of an order.
+#[expect(clippy::large_enum_variant, reason = "one for each order, taken apart at once")]
 enum Prepared {
     /// As much of it as there were slots for.
     Ready(Task, Part),
@@ -195,8 +197,8 @@ impl Encoder {
     /// Finds the segment and the slots for an order. What does not fit into the ring now is ordered again.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let key = order.line.generation;
-        let (resident, shape, id) = match self.store.resident(key.segment) {
-            Residency::Ready(resident, shape, id) => (resident, shape, id),
+        let OnDevice { resident, shape, id, row_weight } = match self.store.resident(key.segment) {
+            Residency::Ready(found) => found,
             Residency::Loading => {
                 self.metrics.parked.inc();
                 self.ring.park(&order);
@@ -207,32 +209,44 @@ impl Encoder {
                 return Prepared::Passed;
             }
         };
-        let mut slots = self.ring.reserve(shape.block_bytes(), order.blocks.count(), waker);
+        // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
+        let headroom = match Lane::coded(row_weight, shape.n_max()) {
+            Lane::Sparse(_) => ring::headroom(shape.n_max()),
+            Lane::Coded | Lane::Source(_) => HEADROOM,
+        };
+        let mut slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
         let (order, rest) = split(order, slots.len());
         if let Some(rest) = rest {
             self.metrics.ring_full.inc();
             self.ring.give_up(&rest);
         }
         let Some(order) = order else { return Prepared::NoSlots };
-        let first_seed = self.next_seeds(key, &order.blocks);
-        let rows = match &order.blocks {
-            Blocks::Coded(count) => {
-                let key = RowKey { key: id.coefficient_key(), generation: u64::from(key.index) };
-                Rows::Seeded { key, first_seed, count: *count }
-            }
-            Blocks::Source(indices) => Rows::Source { indices: indices.clone() },
-        };
+        let rows = self.rows(&order, shape, id);
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
-        let task = Task { resident, generation: key.index, rows, out, out_offset: HEADROOM };
-        Prepared::Ready(task, Part { order, slots, first_seed })
+        let task = Task { resident, generation: key.index, rows: rows.clone(), out, out_offset: headroom };
+        Prepared::Ready(task, Part { order, slots, rows })
     }
 
-    fn next_seeds(&mut self, generation: GenerationKey, blocks: &Blocks) -> u32 {
-        let Blocks::Coded(count) = blocks else { return 0 };
+    /// What the blocks of an order are combined with.
+    fn rows(&mut self, order: &Order, shape: Shape, id: SegmentId) -> Rows {
+        let generation = order.line.generation;
+        let count = match &order.blocks {
+            Blocks::Coded(count) => *count,
+            Blocks::Source(indices) => return Rows::Source { indices: indices.clone() },
+        };
+        let key = RowKey { key: id.coefficient_key(), generation: u64::from(generation.index) };
+        let first_seed = self.next_seeds(generation, count);
+        match (order.line.lane, shape.generation(generation.index)) {
+            (Lane::Sparse(weight), Some(Generation { n, .. })) => Rows::sparse(key, first_seed, count, weight, n),
+            _ => Rows::Seeded { key, first_seed, count },
+        }
+    }
+
+    fn next_seeds(&mut self, generation: GenerationKey, count: u32) -> u32 {
         let random = &mut self.random;
         let next = self.seeds.entry(generation).or_insert_with(|| random.next_u32());
         let first = *next;
-        *next = next.wrapping_add(*count);
+        *next = next.wrapping_add(count);
         first
     }
 
@@ -266,12 +280,17 @@ impl Encoder {
 
     fn publish(&self, part: Part) {
         let count = part.slots.len() as u64;
-        let vectors: Vec<Vector> = match part.order.blocks {
-            Blocks::Coded(_) => {
+        let vectors: Vec<Vector> = match part.rows {
+            Rows::Seeded { first_seed, count: rows, .. } => {
                 self.metrics.coded_blocks.inc_by(count);
-                (0..u32::try_from(count).unwrap_or(u32::MAX)).map(|i| Vector::Seed(part.first_seed.wrapping_add(i))).collect()
+                (0..rows).map(|i| Vector::Seed(first_seed.wrapping_add(i))).collect()
             }
-            Blocks::Source(indices) => {
+            Rows::Explicit { n, coefficients } => {
+                self.metrics.sparse_blocks.inc_by(count);
+                let n = usize::from(n);
+                (0..part.slots.len()).map(|i| Vector::Explicit(coefficients.slice(i * n..(i + 1) * n))).collect()
+            }
+            Rows::Source { indices } => {
                 self.metrics.source_blocks.inc_by(count);
                 indices.into_iter().map(Vector::Source).collect()
             }
@@ -283,7 +302,7 @@ impl Encoder {
         self.ring.forget(segment);
         self.seeds.retain(|generation, _| generation.segment != segment);
         for newest in self.newest.values_mut() {
-            newest.retain(|(held, _)| *held != segment);
+            newest.retain(|arrival| arrival.segment != segment);
         }
     }
 
@@ -298,15 +317,15 @@ impl Encoder {
             .for_each(|segment| self.forget(segment));
     }
 
-    fn arrived(&mut self, Arrival { stream, segment, shape }: Arrival) {
-        let newest = self.newest.entry(stream).or_default();
-        newest.push_back((segment, shape));
+    fn arrived(&mut self, arrival: Arrival) {
+        let newest = self.newest.entry(Arc::clone(&arrival.stream)).or_default();
+        newest.push_back(arrival.clone());
         while newest.len() > self.config.prefill_segments as usize {
-            let Some((old, shape)) = newest.pop_front() else { break };
-            keep_ready(&self.ring, old, shape, 0);
+            let Some(old) = newest.pop_front() else { break };
+            keep_ready(&self.ring, &old, 0);
         }
-        if newest.iter().any(|(held, _)| *held == segment) {
-            keep_ready(&self.ring, segment, shape, self.config.prefill_blocks);
+        if newest.iter().any(|held| held.segment == arrival.segment) {
+            keep_ready(&self.ring, &arrival, self.config.prefill_blocks);
         }
     }
 
@@ -316,8 +335,11 @@ impl Encoder {
     }
 }
 
-fn keep_ready(ring: &Ring, segment: SegmentKey, shape: Shape, blocks: u32) {
-    (0..shape.generations()).for_each(|index| ring.keep_ready(GenerationKey { segment, index }, blocks));
+fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, blocks: u32) {
+    for Generation { index, n, .. } in shape.iter() {
+        let generation = GenerationKey { segment: *segment, index };
+        ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, blocks);
+    }
 }
 
 /// The part of an order that `slots` slots can hold, and the rest.

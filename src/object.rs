@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -293,6 +294,8 @@ pub struct Held {
     pub lease: Lease,
     /// What goes first.
     pub first_pass: FirstPass,
+    /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
+    pub row_weight: Option<NonZeroU16>,
     /// When a live segment was complete at its source; `None` for what was fetched because somebody asked.
     pub birth: Option<Arc<Birth>>,
 }
@@ -326,6 +329,8 @@ pub struct Arrival {
     pub segment: SegmentKey,
     /// How it is cut.
     pub shape: Shape,
+    /// As [`Held::row_weight`].
+    pub row_weight: Option<NonZeroU16>,
 }
 
 /// What a path of a stream is: the answer to GET, and what subscribers are told.

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use board::{Blocks, Lane, LineKey, Order, SessionId};
 pub use metrics::Metrics;
-pub use slots::{HEADROOM, Pin, Quota, Slot};
+pub use slots::{HEADROOM, Pin, Quota, Slot, headroom};
 pub use wait::{next_wake, own_waker};
 
 use crate::block::Vector;
@@ -109,9 +109,9 @@ impl Ring {
         Self { shared: Arc::new(Shared { board, pool: pool(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }) }
     }
 
-    /// A session wants this many more coded blocks of a generation.
-    pub fn want_coded(&self, session: SessionId, generation: GenerationKey, blocks: u32) {
-        self.board().want_coded(session, generation, blocks);
+    /// A session wants this many more blocks of a line of coded ones.
+    pub fn want_coded(&self, session: SessionId, line: LineKey, blocks: u32) {
+        self.board().want_coded(session, line, blocks);
     }
 
     /// A session wants these source blocks of a generation.
@@ -134,9 +134,9 @@ impl Ring {
         self.board().leave(session, line);
     }
 
-    /// Keeps this many coded blocks of a generation ready although nobody asked; 0 ends that.
-    pub fn keep_ready(&self, generation: GenerationKey, blocks: u32) {
-        self.board().keep_ready(generation, blocks);
+    /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
+    pub fn keep_ready(&self, line: LineKey, blocks: u32) {
+        self.board().keep_ready(line, blocks);
     }
 
     /// How many blocks are to be made. If none, `waker` is woken when there are.
@@ -168,23 +168,23 @@ impl Ring {
         }
     }
 
-    /// Up to `count` empty slots. Blocks that nobody asked for make room; if that is not enough, `waker` is woken when a slot comes
+    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make room; if that is not enough, `waker` is woken when a slot comes
     /// home.
-    pub fn reserve(&self, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
+    pub fn reserve(&self, headroom: usize, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
-        let mut slots = Pool::take(&self.shared.pool, size, count, Some(waker));
+        let mut slots = Pool::take(&self.shared.pool, headroom, size, count, Some(waker));
         if slots.len() < count {
             let dropped = self.board().drop_unwanted(count - slots.len());
             self.shared.metrics.dropped.inc_by(dropped.len() as u64);
             drop(dropped);
-            slots.extend(Pool::take(&self.shared.pool, size, count - slots.len(), Some(waker)));
+            slots.extend(Pool::take(&self.shared.pool, headroom, size, count - slots.len(), Some(waker)));
         }
         slots
     }
 
     /// Publishes what was made of an order.
     pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
-        let share = self.shared.max_reuse > 1 && line.lane == Lane::Coded;
+        let share = self.shared.max_reuse > 1 && line.lane.is_coded();
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
             vector,
             payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },
@@ -278,7 +278,8 @@ impl Claimed {
         match self.payload {
             Payload::Sole(_) => (self.into_datagram(header, length).0, None),
             Payload::Shared(slot) => {
-                let piece = Bytes::from_owner(SharedSlot { slot, _charge: self.charge }).slice(HEADROOM..HEADROOM + length);
+                let start = slot.headroom();
+                let piece = Bytes::from_owner(SharedSlot { slot, _charge: self.charge }).slice(start..start + length);
                 (Bytes::copy_from_slice(header), Some(piece))
             }
         }

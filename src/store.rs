@@ -14,6 +14,7 @@
 //! moments only and never across an `await`. Bytes that are on their way count against their budget from before they are sent.
 
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -70,6 +71,8 @@ pub struct Placement {
     pub expires: Option<Instant>,
     /// How its stream wants it sent.
     pub first_pass: FirstPass,
+    /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
+    pub row_weight: Option<NonZeroU16>,
     /// When it came to be, if it is live.
     pub birth: Option<Arc<Birth>>,
     /// Whether it is copied to the device before anybody asks.
@@ -101,12 +104,25 @@ pub enum Error {
 /// What there is of a segment on the device.
 #[derive(Debug, Clone)]
 pub enum Residency {
-    /// The device knows it by this. It stays while the `Arc` lives, so let go of it soon.
-    Ready(Arc<Resident>, Shape, SegmentId),
+    /// It is there.
+    Ready(OnDevice),
     /// It is on its way; [`Store::loads`] tells when to ask again.
     Loading,
     /// The segment is not held any more.
     Gone,
+}
+
+/// A held segment that is on the device.
+#[derive(Debug, Clone)]
+pub struct OnDevice {
+    /// The device knows it by this. It stays while the `Arc` lives, so let go of it soon.
+    pub resident: Arc<Resident>,
+    /// How it is cut.
+    pub shape: Shape,
+    /// The segment on the wire.
+    pub id: SegmentId,
+    /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
+    pub row_weight: Option<NonZeroU16>,
 }
 
 struct Shared {
@@ -207,7 +223,7 @@ impl Store {
             self.shared.publish(state, gone);
         }
         match found {
-            Found::Ready(resident, shape, id) => Residency::Ready(resident, shape, id),
+            Found::Ready(found) => Residency::Ready(found),
             Found::Loading | Found::Missing => Residency::Loading,
             Found::Gone => Residency::Gone,
         }

@@ -11,6 +11,7 @@
 //! subscriber that lags misses the oldest.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 use url::Url;
 
+use crate::gf::rows::sparse::weight_min;
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
@@ -50,6 +52,10 @@ pub struct Config {
     pub block_bytes: u32,
     /// What is sent first where a request leaves the choice.
     pub first_pass: FirstPass,
+    /// Coefficients other than zero in a row of its coded blocks, which then carry all of them; `None` for dense rows.
+    pub row_weight: Option<u16>,
+    /// Takes a `row_weight` with which peers need many more blocks.
+    pub row_weight_force: bool,
     /// How long a segment stays after it has left its playlist's window or the directory.
     #[serde(with = "crate::config::duration")]
     pub retention: Duration,
@@ -96,6 +102,8 @@ impl Default for Config {
             n_max: 128,
             block_bytes: 4096,
             first_pass: FirstPass::default(),
+            row_weight: None,
+            row_weight_force: false,
             retention: Duration::from_secs(60),
             playlist_age: Duration::from_millis(500),
             playlist_grace: Duration::from_secs(10),
@@ -110,6 +118,19 @@ impl Default for Config {
             redirect_hosts: Vec::new(),
             timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl Config {
+    /// Coefficients other than zero in a row, where rows are sparse.
+    pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
+        let Some(given) = self.row_weight else { return Ok(None) };
+        let weight = NonZeroU16::new(given).ok_or(RowWeightError::Zero)?;
+        let least = weight_min(self.n_max);
+        if given < least && !self.row_weight_force {
+            return Err(RowWeightError::Few { weight: given, n_max: self.n_max, least });
+        }
+        Ok(Some(weight))
     }
 }
 
@@ -141,6 +162,9 @@ pub enum Fault {
     /// How segments are cut.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// The coefficients of a row.
+    #[error("row_weight: {0}")]
+    RowWeight(#[from] RowWeightError),
     /// A path in `playlists`.
     #[error("playlists: \"{0}\": {1}")]
     Playlist(String, ingest::PathError),
@@ -150,6 +174,27 @@ pub enum Fault {
     /// The directory.
     #[error(transparent)]
     Directory(#[from] directory::OpenError),
+}
+
+/// A number of coefficients that a row should not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RowWeightError {
+    /// None.
+    #[error("a row of zeros is no row; leave the key out for dense rows")]
+    Zero,
+    /// So few that source blocks stay uncovered.
+    #[error(
+        "{weight} coefficients other than zero in a row leave source blocks of a generation of {n_max} uncovered, and peers need many \
+         more blocks: {least} (ln n + 8) are enough. `row_weight_force = true` takes {weight} all the same"
+    )]
+    Few {
+        /// What was asked for.
+        weight: u16,
+        /// Blocks of a generation.
+        n_max: u16,
+        /// The least that is taken without force.
+        least: u16,
+    },
 }
 
 /// The publishing points. Clones are cheap; when the last is dropped, all fetching ends.
@@ -340,6 +385,7 @@ struct Settings {
     n_max: u16,
     block_bytes: u32,
     first_pass: FirstPass,
+    row_weight: Option<NonZeroU16>,
     retention: Duration,
     playlist_age: Duration,
     playlist_grace: Duration,
@@ -371,6 +417,7 @@ impl Settings {
             n_max: config.n_max,
             block_bytes: config.block_bytes,
             first_pass: config.first_pass,
+            row_weight: config.sparse_rows()?,
             retention: config.retention,
             playlist_age: config.playlist_age,
             playlist_grace: config.playlist_grace,
@@ -472,6 +519,7 @@ mod tests {
     #[test]
     fn what_cannot_be_cut_is_refused() {
         assert!(settings("s", &Config { n_max: 0, ..config("http://origin.test") }).is_err());
+        assert!(settings("s", &Config { row_weight: Some(12), ..config("http://origin.test") }).is_err());
         assert!(settings("s", &Config { block_bytes: 100, ..config("http://origin.test") }).is_err());
         assert!(settings("s", &Config { playlists: vec!["../x.m3u8".into()], ..config("http://origin.test") }).is_err());
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,13 +36,26 @@ async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_
     serve_at(endpoint::Config::default(), objects, block_bytes, n_max, first_pass, ring).await
 }
 
-/// The same with other rules for who may connect. Listens on a port of the system's choice.
+/// The same with other rules for who may connect.
 async fn serve_at(
     endpoint: endpoint::Config,
     objects: &[(&str, Vec<u8>)],
     block_bytes: u32,
     n_max: u16,
     first_pass: FirstPass,
+    ring: ring::Config,
+) -> Server {
+    let placement = Placement { first_pass, ..Placement::default() };
+    serve_placed(endpoint, objects, block_bytes, n_max, placement, ring).await
+}
+
+/// The same for objects placed in this way. Listens on a port of the system's choice.
+async fn serve_placed(
+    endpoint: endpoint::Config,
+    objects: &[(&str, Vec<u8>)],
+    block_bytes: u32,
+    n_max: u16,
+    placement: Placement,
     ring: ring::Config,
 ) -> Server {
     let registry = Registry::new();
@@ -51,8 +65,7 @@ async fn serve_at(
     let mut answers = HashMap::new();
     for (path, bytes) in objects {
         let shape = Shape::new(bytes.len() as u64, block_bytes, n_max).unwrap();
-        let placement = Placement { first_pass, ..Placement::default() };
-        let held = store.insert(bytes.clone().into(), shape, placement).await.unwrap();
+        let held = store.insert(bytes.clone().into(), shape, placement.clone()).await.unwrap();
         let resolved = Resolved {
             path: (*path).to_owned(),
             id: held.lease.id,
@@ -153,6 +166,14 @@ fn value(registry: &Registry, name: &str) -> f64 {
     family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
 }
 
+/// Of all series with this label.
+fn labelled(registry: &Registry, name: &str, label: &str) -> f64 {
+    let families = registry.gather();
+    let family = families.iter().find(|family| family.name() == name).expect("the series is there");
+    let has = |metric: &&prometheus::proto::Metric| metric.get_label().iter().any(|pair| pair.value() == label);
+    family.get_metric().iter().filter(has).map(|metric| metric.get_counter().get_value()).sum()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn coded_blocks_arrive_over_streams_and_datagrams() {
     for (block_bytes, n_max) in [(4096, 128), (1088, 64), (64, 1), (16_384, 8)] {
@@ -171,6 +192,39 @@ async fn source_blocks_arrive_where_the_stream_wants_them_first() {
         let server = serve(&[("/a/b", bytes.clone())], block_bytes, n_max, FirstPass::Systematic, ring::Config::default()).await;
         let client = connect(&server).await;
         assert!(read(&client, "/a/b").await == bytes);
+    }
+}
+
+/// Over streams (4,096 bytes, and 1,088 with 128 coefficients at first) and datagrams, for one session or two a block, with source
+/// blocks first, and with generations too short for the weight.
+#[tokio::test(flavor = "multi_thread")]
+async fn sparse_rows_arrive_over_streams_and_datagrams() {
+    for (block_bytes, n_max, first_pass, max_reuse) in [
+        (4096, 128, FirstPass::Coded, 1),
+        (1088, 64, FirstPass::Coded, 1),
+        (1088, 64, FirstPass::Systematic, 1),
+        (1088, 128, FirstPass::Coded, 2),
+        (1088, 64, FirstPass::Coded, 2),
+        (64, 1024, FirstPass::Coded, 1),
+        (1088, 12, FirstPass::Coded, 1),
+    ] {
+        let bytes = clip(700_001);
+        let placement = Placement { first_pass, row_weight: NonZeroU16::new(15), ..Placement::default() };
+        let ring = ring::Config { max_reuse, ..ring::Config::default() };
+        let server =
+            serve_placed(endpoint::Config::default(), &[("/a/b", bytes.clone())], block_bytes, n_max, placement, ring).await;
+        let (one, other) = (connect(&server).await, connect(&server).await);
+        let (one, other) = tokio::join!(read(&one, "/a/b"), read(&other, "/a/b"));
+        assert!(one == bytes && other == bytes, "k = {block_bytes}, n = {n_max}");
+        let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
+        assert_eq!(made("coded") > 0.0, n_max < 15, "k = {block_bytes}, n = {n_max}");
+        assert!(first_pass == FirstPass::Systematic || (made("sparse") > 0.0) == (n_max > 15), "k = {block_bytes}, n = {n_max}");
+        let sent = |route| labelled(&server.registry, "ncserverd_session_sent_blocks_total", route) > 0.0;
+        // Where path MTU discovery decides, both ways are possible.
+        let expected = [(4096, 128, [false, true]), (1088, 64, [true, false]), (64, 1024, [true, false])];
+        let expected = expected.into_iter().find(|known| (known.0, known.1) == (block_bytes, n_max));
+        assert!(expected.is_none_or(|known| known.2 == [sent("datagram"), sent("stream")]), "k = {block_bytes}, n = {n_max}");
+        assert!(max_reuse > 1 || value(&server.registry, "ncserverd_ring_copied_bytes_total") == 0.0);
     }
 }
 

@@ -39,16 +39,16 @@ fn flag() -> (std::sync::Arc<Flag>, Waker) {
 fn who_waits_for_a_slot_is_woken() {
     loom::model(|| {
         let pool = Pool::new(HEADROOM + 64);
-        let slot = Pool::take(&pool, 64, 1, None);
+        let slot = Pool::take(&pool, HEADROOM, 64, 1, None);
         assert_eq!(slot.len(), 1);
         let giver = thread::spawn(move || drop(slot));
         let (woken, waker) = flag();
-        let taken = Pool::take(&pool, 64, 1, Some(&waker));
+        let taken = Pool::take(&pool, HEADROOM, 64, 1, Some(&waker));
         giver.join().unwrap();
         assert!(!taken.is_empty() || woken.0.load(Ordering::Acquire) == 1);
         drop(taken);
         assert_eq!(pool.usage().0, 0);
-        assert_eq!(Pool::take(&pool, 64, 2, None).len(), 1);
+        assert_eq!(Pool::take(&pool, HEADROOM, 64, 2, None).len(), 1);
     });
 }
 
@@ -57,7 +57,7 @@ fn who_waits_for_its_quota_is_woken() {
     loom::model(|| {
         let pool = Pool::new(HEADROOM + 64);
         let quota = Quota::new(1);
-        let mut slot = Pool::take(&pool, 64, 1, None).pop().unwrap();
+        let mut slot = Pool::take(&pool, HEADROOM, 64, 1, None).pop().unwrap();
         slot.charge(&quota);
         let giver = thread::spawn(move || drop(slot));
         let (woken, waker) = flag();
@@ -73,8 +73,8 @@ fn two_threads_share_the_slots() {
     loom::model(|| {
         let pool = Pool::new(2 * (HEADROOM + 64));
         let other = Arc::clone(&pool);
-        let theirs = thread::spawn(move || Pool::take(&other, 64, 1, None));
-        let ours = Pool::take(&pool, 64, 2, None);
+        let theirs = thread::spawn(move || Pool::take(&other, HEADROOM, 64, 1, None));
+        let ours = Pool::take(&pool, HEADROOM, 64, 2, None);
         let theirs = theirs.join().unwrap();
         assert_eq!(ours.len() + theirs.len(), 2);
         drop((ours, theirs));

@@ -7,6 +7,7 @@ mod link;
 #[path = "sim/world.rs"]
 mod world;
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -97,6 +98,17 @@ fn a_systematic_first_pass_is_repaired_by_coded_blocks() {
         world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
         let counts = world.peer.counts();
         assert!(counts.systematic > 400 && counts.innovative - counts.systematic > 10, "{counts:?}");
+    }
+}
+
+#[test]
+fn sparse_rows_travel_in_datagrams_and_few_of_them_are_useless() {
+    for seed in SEEDS {
+        let mut world = World::new(Setup { row_weight: NonZeroU16::new(13), ..lossy(0.1, seed) });
+        let bytes = live(&mut world);
+        world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+        let (counts, sent) = (world.peer.counts(), &world.sent);
+        assert!(sent.dropped == 0 && sent.records == 0 && sent.datagrams > 400 && counts.useless <= 4, "{sent:?} {counts:?}");
     }
 }
 

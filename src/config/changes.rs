@@ -73,8 +73,8 @@ fn effect(key: &str) -> Effect {
     }
 }
 
-/// What shapes a segment of a stream.
-const SHAPE: [&str; 2] = ["n_max", "block_bytes"];
+/// What shapes a segment of a stream, or goes with it into the store.
+const SHAPE: [&str; 3] = ["n_max", "block_bytes", "row_weight"];
 
 /// Sections that a running server takes as a whole.
 const LIVE_SECTIONS: [&str; 2] = ["encoder.", "stream."];

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Config, Error};
+use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
+use crate::ring::{HEADROOM, headroom};
 use crate::store::Portion;
 use crate::{stream, telemetry};
 
@@ -136,12 +138,31 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
+    row_weight(&key("row_weight"), stream, report);
     ring(config, &key("block_bytes"), stream, report);
     datagrams(&key("block_bytes"), stream, report);
 }
 
+fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
+    match stream.sparse_rows() {
+        Err(error) => report.fault(key, error.to_string()),
+        Ok(Some(weight)) if weight.get() >= stream.n_max => {
+            report.warning(key, format!("no row has more than `n_max` = {} coefficients: all rows are dense", stream.n_max));
+        }
+        Ok(Some(weight)) if weight.get() < weight_min(stream.n_max) => {
+            report.warning(key, "forced: peers need many more blocks than a generation has, now and then some hundred");
+        }
+        Ok(_) => {}
+    }
+}
+
+/// Coefficients that a coded block of the largest generation carries.
+fn carried(stream: &stream::Config) -> Option<u16> {
+    stream.row_weight.filter(|weight| *weight < stream.n_max).map(|_| stream.n_max)
+}
+
 fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
-    let slot = u64::from(stream.block_bytes) + SLOT_HEADROOM;
+    let slot = u64::from(stream.block_bytes) + carried(stream).map_or(HEADROOM, headroom) as u64;
     let slots = config.ring.bytes.as_u64() / slot;
     let batch = u64::from(config.encoder.batch_blocks_max);
     if slots < batch {
@@ -164,10 +185,13 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
 
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     let block = u64::from(stream.block_bytes);
+    let header = carried(stream).map_or(SEEDED_HEADER, |coefficients| EXPLICIT_HEADER + u64::from(coefficients));
     if block + SEEDED_HEADER > DATAGRAM_AFTER_DISCOVERY {
         return;
     }
-    if block + SEEDED_HEADER > DATAGRAM_AT_FIRST {
+    if block + header > DATAGRAM_AFTER_DISCOVERY {
+        report.warning(key, "with the coefficients of a sparse row blocks fit no datagram: they go over streams");
+    } else if block + header > DATAGRAM_AT_FIRST {
         let text = "blocks fit a datagram only after path MTU discovery, and not on every path: until then they go over streams";
         report.warning(key, text);
     } else if block + EXPLICIT_HEADER + u64::from(stream.n_max) > DATAGRAM_AT_FIRST {
@@ -180,8 +204,6 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
-/// What a slot of the ring holds besides the payload.
-const SLOT_HEADROOM: u64 = crate::ring::HEADROOM as u64;
 /// The header of a seeded block in a datagram.
 const SEEDED_HEADER: u64 = 10;
 /// The header of an explicit block in a datagram, without its n coefficients.

@@ -70,7 +70,8 @@ fn source(stream: &stream::Config) -> String {
 
 fn shape(stream: &stream::Config) -> String {
     let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
-    format!("generations of up to {n} blocks of {k} bytes ({} KiB)", (n * k).div_ceil(1024))
+    let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", rows of {weight} coefficients other than zero"));
+    format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}", (n * k).div_ceil(1024))
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {

@@ -146,11 +146,58 @@ fn blocks_that_only_just_fit_a_datagram_are_remarked_on() {
 }
 
 #[test]
+fn too_few_coefficients_are_refused_unless_forced() {
+    let with = |weight: &str, n_max: &str, force: &str| {
+        let overrides = [
+            ("stream.a.directory", "y"),
+            ("stream.a.row_weight", weight),
+            ("stream.a.n_max", n_max),
+            ("stream.a.row_weight_force", force),
+        ];
+        let texts = |loaded: Loaded| loaded.findings.into_iter().map(|finding| finding.to_string()).collect::<Vec<_>>().join(";");
+        load("", &[], &overrides).map(texts).map_err(|error| error.to_string())
+    };
+    assert_eq!(with("13", "128", "false"), Ok(String::new()));
+    let refusal = with("12", "128", "false").unwrap_err();
+    assert!(
+        refusal.contains("`stream.a.row_weight`: 12 coefficients") && refusal.contains("13 (ln n + 8) are enough"),
+        "{refusal}"
+    );
+    assert!(with("12", "32", "false").is_ok(), "the rule is about n_max");
+    assert!(with("12", "128", "true").unwrap().contains("`stream.a.row_weight`: forced"));
+    for force in ["false", "true"] {
+        assert!(with("0", "128", force).unwrap_err().contains("a row of zeros is no row"));
+    }
+    assert!(with("64", "64", "false").unwrap().contains("all rows are dense"));
+}
+
+#[test]
+fn coefficients_count_where_blocks_must_fit() {
+    let with = |n_max: &str, block_bytes: &str| {
+        let overrides = [
+            ("stream.a.directory", "y"),
+            ("stream.a.row_weight", "15"),
+            ("stream.a.n_max", n_max),
+            ("stream.a.block_bytes", block_bytes),
+        ];
+        load("", &[], &overrides)
+            .map(|loaded| loaded.findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join(";"))
+    };
+    assert_eq!(with("64", "1088").unwrap(), "");
+    assert!(with("128", "1088").unwrap().contains("only after path MTU discovery"));
+    assert!(with("512", "1088").unwrap().contains("with the coefficients of a sparse row"));
+    assert_eq!(with("128", "4096").unwrap(), "");
+    let refusal = with("1024", "64512").unwrap_err().to_string();
+    assert!(refusal.contains("raise `ring.bytes` to 65MiB"), "{refusal}");
+}
+
+#[test]
 fn a_printed_configuration_loads_to_itself() {
     let overrides = [
         ("ring.bytes", "67109888"),
         ("encoder.batch_wait", "1m 2ms"),
         ("stream.Live-1.directory", "a b"),
+        ("stream.Live-1.row_weight", "20"),
         ("tls.names", "a.example,b.example"),
     ];
     let config = load("", &[("HOME", "/home/somebody")], &overrides).unwrap().config;
@@ -210,11 +257,12 @@ fn every_shipped_file_loads() {
 #[test]
 fn a_reload_knows_what_can_change() {
     let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[]).unwrap().config;
-    let text = "[stream.a]\ndirectory = \"x\"\nn_max = 64\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
+    let text = "[stream.a]\ndirectory = \"x\"\nn_max = 64\nrow_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
     let new = load(text, &[], &[]).unwrap().config;
     let found = changes(&old, &new);
     let effect = |key: &str| found.iter().find(|change| change.key == key).map(|change| change.effect);
     assert_eq!(effect("stream.a.n_max"), Some(Effect::NewSegments));
+    assert_eq!(effect("stream.a.row_weight"), Some(Effect::NewSegments));
     assert_eq!(effect("stream.a.retention"), Some(Effect::Live));
     assert_eq!(effect("stream.b.directory"), Some(Effect::Live));
     assert_eq!(effect("encoder.batch_wait"), Some(Effect::Live));

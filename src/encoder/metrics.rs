@@ -11,8 +11,10 @@ pub struct Metrics {
     pub coded_bytes: IntCounterVec,
     /// The same, a second, over the last second.
     pub coded_bytes_per_second: GaugeVec,
-    /// Coded blocks made.
+    /// Coded blocks of dense rows made.
     pub coded_blocks: IntCounter,
+    /// Coded blocks of sparse rows made.
+    pub sparse_blocks: IntCounter,
     /// Source blocks copied into slots.
     pub source_blocks: IntCounter,
     /// Blocks of a batch.
@@ -44,6 +46,7 @@ impl Metrics {
             coded_bytes,
             coded_bytes_per_second: rate,
             coded_blocks: blocks.with_label_values(&["coded"]),
+            sparse_blocks: blocks.with_label_values(&["sparse"]),
             source_blocks: blocks.with_label_values(&["source"]),
             batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,
             batch_seconds: register::histogram(

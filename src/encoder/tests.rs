@@ -1,3 +1,4 @@
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -5,7 +6,9 @@ use bytesize::ByteSize;
 use rand::SeedableRng;
 
 use super::*;
+use crate::codec::rlnc::{Decoder, row_key};
 use crate::device;
+use crate::gf::Kernels;
 use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;
 use crate::store::{self, Placement, Portion};
@@ -58,9 +61,13 @@ impl Rig {
     }
 
     async fn hold(&self, number: u8, eager: bool) -> (SegmentKey, Shape) {
+        self.hold_sparse(number, eager, None).await
+    }
+
+    async fn hold_sparse(&self, number: u8, eager: bool, row_weight: Option<NonZeroU16>) -> (SegmentKey, Shape) {
         let bytes = content(number);
         let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap();
-        let placement = Placement { eager, ..Placement::default() };
+        let placement = Placement { eager, row_weight, ..Placement::default() };
         (self.store.insert(bytes, shape, placement).await.unwrap().lease.key, shape)
     }
 
@@ -102,15 +109,15 @@ async fn view(rig: &Rig, session: u64, number: u8, segment: SegmentKey, shape: S
     for generation in shape.iter() {
         let key = GenerationKey { segment, index: generation.index };
         rig.ring.want_source(session, key, 0..generation.n);
-        rig.ring.want_coded(session, key, 8);
-        let line = LineKey { generation: key, lane: Lane::Source(session) };
-        for claimed in rig.claim(session, line, generation.n.into()).await {
+        let line = LineKey { generation: key, lane: Lane::Coded };
+        rig.ring.want_coded(session, line, 8);
+        let source = LineKey { lane: Lane::Source(session), ..line };
+        for claimed in rig.claim(session, source, generation.n.into()).await {
             let Vector::Source(index) = claimed.vector else { panic!("{claimed:?}") };
             let range = generation.block_range(index);
             assert!(claimed.payload() == &bytes[range.start as usize..range.end as usize]);
         }
-        rig.ring.leave(session, line);
-        let line = LineKey { generation: key, lane: Lane::Coded };
+        rig.ring.leave(session, source);
         rig.claim(session, line, 8).await;
         rig.ring.leave(session, line);
     }
@@ -145,7 +152,8 @@ async fn demand_that_cannot_be_met_does_not_spin() {
     let before = rig.steps();
     rig.thread.take().unwrap().close();
     for index in 0..shape.generations() {
-        rig.ring.want_coded(SessionId(1), GenerationKey { segment, index }, 100);
+        let generation = GenerationKey { segment, index };
+        rig.ring.want_coded(SessionId(1), LineKey { generation, lane: Lane::Coded }, 100);
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(rig.steps() - before < 30, "{} steps", rig.steps() - before);
@@ -153,15 +161,52 @@ async fn demand_that_cannot_be_met_does_not_spin() {
     assert!(rig.value("ncserverd_store_load_failures_total") >= 2);
 }
 
+/// Blocks of sparse rows come with their rows, are what the rows say, and can be recoded by who holds too few of them to decode.
+#[tokio::test(flavor = "multi_thread")]
+async fn sparse_rows_travel_with_their_blocks() {
+    let rig = Rig::start(1 << 30);
+    let (session, weight, bytes) = (SessionId(1), NonZeroU16::new(5).unwrap(), content(1));
+    let (segment, shape) = rig.hold_sparse(1, true, Some(weight)).await;
+    let id = SegmentId::of(&bytes);
+    for generation in shape.iter() {
+        let key = GenerationKey { segment, index: generation.index };
+        let line = LineKey { generation: key, lane: Lane::Sparse(weight) };
+        let decoder = || Decoder::new(generation, row_key(&id, &generation), Kernels::detect());
+        let (mut relay, mut receiver, mut rng) = (decoder(), decoder(), StdRng::seed_from_u64(9));
+        while !receiver.is_complete() {
+            rig.ring.want_coded(session, line, 8);
+            for claimed in rig.claim(session, line, 8).await {
+                let Vector::Explicit(row) = &claimed.vector else { panic!("{claimed:?}") };
+                assert_eq!(row.iter().filter(|c| **c != 0).count(), 5);
+                relay.absorb(&claimed.vector, claimed.payload()).unwrap();
+                let (header, payload) = ([&[0x42; 6][..], row].concat(), claimed.payload().to_vec());
+                let (datagram, copied) = claimed.into_datagram(&header, payload.len());
+                assert!(copied == 0 && datagram[..] == [header, payload].concat()[..], "one piece");
+            }
+            for block in relay.recode(4, &mut rng) {
+                receiver.absorb(&block.vector, &block.payload).unwrap();
+            }
+        }
+        let range = usize::try_from(generation.offset).unwrap()..usize::try_from(generation.offset + generation.length).unwrap();
+        assert!(receiver.into_bytes().unwrap() == bytes[range]);
+        rig.ring.leave(session, line);
+    }
+    assert!(rig.value("ncserverd_encoder_blocks_total") >= 4 * u64::from(N));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
     let rig = Rig::start(1 << 30);
-    let (segment, shape) = rig.hold(1, true).await;
-    rig.arrivals.send(Arrival { stream: "live".into(), segment, shape }).unwrap();
+    let row_weight = NonZeroU16::new(13);
+    let (segment, shape) = rig.hold_sparse(1, true, row_weight).await;
+    rig.arrivals.send(Arrival { stream: "live".into(), segment, shape, row_weight }).unwrap();
     let expected = u64::from(shape.generations() * Config::default().prefill_blocks);
     for _ in 0..2000 {
         rig.ring.publish_metrics();
         if rig.value("ncserverd_ring_ready_blocks") == expected {
+            let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::coded(row_weight, N) };
+            rig.ring.want_coded(SessionId(1), line, 1);
+            assert!(matches!(rig.claim(SessionId(1), line, 1).await[0].vector, Vector::Explicit(_)), "as the stream has them");
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

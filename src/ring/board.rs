@@ -6,10 +6,12 @@
 //!
 //! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed.
 //!
-//! Coded blocks of a generation are anyone's and lie in one line. Source blocks are ordered by index for one session, and lie in a
+//! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel coefficient by coefficient, and who
+//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a
 //! line of that session.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::task::Waker;
 
@@ -31,10 +33,25 @@ pub struct LineKey {
 /// What lies in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// Coded blocks, for whoever claims them.
+    /// Coded blocks of dense rows, for whoever claims them.
     Coded,
+    /// Coded blocks of rows with this many coefficients other than zero, for whoever claims them.
+    Sparse(NonZeroU16),
     /// Source blocks that this session ordered.
     Source(SessionId),
+}
+
+impl Lane {
+    /// Where coded blocks of a generation of `n` blocks lie if its rows are to have this many coefficients other than zero. As many as
+    /// `n` make a row dense.
+    pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
+        row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
+    }
+
+    /// Whether its blocks are anyone's.
+    pub fn is_coded(self) -> bool {
+        !matches!(self, Self::Source(_))
+    }
 }
 
 /// What the encoder is to make next.
@@ -130,9 +147,8 @@ impl<T> Board<T> {
         }
     }
 
-    /// A session wants this many more coded blocks of a generation.
-    pub(super) fn want_coded(&mut self, session: SessionId, generation: GenerationKey, blocks: u32) {
-        let key = LineKey { generation, lane: Lane::Coded };
+    /// A session wants this many more blocks of a line of coded ones.
+    pub(super) fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32) {
         self.line(key).add_want(session, blocks);
         self.settle(key);
     }
@@ -156,7 +172,7 @@ impl<T> Board<T> {
         }
         let before = line.ready.len();
         let claimed =
-            if max_reuse == 1 || key.lane != Lane::Coded { line.take(wanted) } else { line.take_shared(session, wanted, share) };
+            if max_reuse == 1 || !key.lane.is_coded() { line.take(wanted) } else { line.take_shared(session, wanted, share) };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
         if claimed.is_empty() {
@@ -184,9 +200,8 @@ impl<T> Board<T> {
         self.settle(key);
     }
 
-    /// Keeps this many coded blocks of a generation ready although nobody asked; 0 ends that.
-    pub(super) fn keep_ready(&mut self, generation: GenerationKey, blocks: u32) {
-        let key = LineKey { generation, lane: Lane::Coded };
+    /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
+    pub(super) fn keep_ready(&mut self, key: LineKey, blocks: u32) {
         self.line(key).floor = blocks;
         self.settle(key);
     }
@@ -261,11 +276,11 @@ impl<T> Board<T> {
     /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
     pub(super) fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
-        let (clock, uses_left) = (self.clock, if key.lane == Lane::Coded { self.max_reuse } else { 1 });
+        let (clock, uses_left) = (self.clock, if key.lane.is_coded() { self.max_reuse } else { 1 });
         let Some(line) = self.lines.get_mut(&key) else { return blocks };
         let count = u32::try_from(blocks.len()).expect("a batch is bounded");
         line.making = line.making.saturating_sub(count);
-        if key.lane != Lane::Coded && line.wants.is_empty() {
+        if !key.lane.is_coded() && line.wants.is_empty() {
             self.settle(key);
             return blocks;
         }
@@ -407,7 +422,7 @@ impl<T> Line<T> {
 
     /// How many blocks are to be made beyond those being made.
     fn count_need(&self, lane: Lane, max_reuse: u32) -> u32 {
-        if lane != Lane::Coded {
+        if !lane.is_coded() {
             return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
         }
         let ready = self.ready.len() as u64;
@@ -431,7 +446,7 @@ impl<T> Line<T> {
 
     fn start(&mut self, key: LineKey, count: u32) -> Blocks {
         self.making += count;
-        if key.lane == Lane::Coded {
+        if key.lane.is_coded() {
             return Blocks::Coded(count);
         }
         let mut indices = Vec::with_capacity(count as usize);

@@ -1,7 +1,7 @@
 //! The memory of the ring: slots that are taken by the encoder, filled by the device, sent by a session, and come back.
 //!
 //! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
-//! a copy. Slots of one size come from slabs, each one allocation that is cut once and stays; the steady state allocates no memory
+//! a copy; a header with all coefficients has room for them. Slots of one size come from slabs, each one allocation that is cut once and stays; the steady state allocates no memory
 //! for payloads. When the budget is spent on slabs of one size and another size is needed (a stream was reconfigured), slabs none
 //! of whose slots is out are given up.
 //!
@@ -22,8 +22,17 @@ use bytes::BytesMut;
 
 use super::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-/// Bytes before a block's payload in its slot: room for any header a server writes (10 bytes) and a cache line of alignment.
+/// Bytes before a block's payload in its slot: room for the header of a block with a seed or an index (10 bytes) and a cache line of
+/// alignment.
 pub const HEADROOM: usize = 64;
+
+/// The same where the header ends with this many coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
+pub const fn headroom(coefficients: u16) -> usize {
+    (HEAD_MAX + coefficients as usize).next_multiple_of(HEADROOM)
+}
+
+/// Bytes of a header in front of its coefficients: 6 at most.
+const HEAD_MAX: usize = 16;
 
 /// About how many bytes are allocated at once.
 const SLAB_BYTES: usize = 1 << 20;
@@ -62,9 +71,10 @@ struct Class {
     next: usize,
 }
 
-/// A buffer of the pool: [`HEADROOM`] bytes and a block's payload. Returns to the pool when dropped.
+/// A buffer of the pool: room for a header, and a block's payload. Returns to the pool when dropped.
 pub struct Slot {
     bytes: BytesMut,
+    headroom: usize,
     number: usize,
     pool: Arc<Pool>,
     held_by: Option<Arc<Quota>>,
@@ -94,16 +104,16 @@ impl Pool {
         Arc::new(Self { state: Mutex::new(state), budget, pin })
     }
 
-    /// Takes up to `count` slots for payloads of `block_bytes` bytes. Fewer, or none, if the pool is spent: then `waker`, if given,
-    /// is woken when a slot comes home.
-    pub(super) fn take(pool: &Arc<Self>, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
-        let size = HEADROOM + block_bytes;
+    /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
+    /// spent: then `waker`, if given, is woken when a slot comes home.
+    pub(super) fn take(pool: &Arc<Self>, headroom: usize, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
+        let size = headroom + block_bytes;
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
         while taken.len() < count {
             let class = state.classes.entry(size).or_default();
             if let Some((number, bytes)) = class.take() {
-                taken.push(Slot { bytes, number, pool: Arc::clone(pool), held_by: None });
+                taken.push(Slot { bytes, headroom, number, pool: Arc::clone(pool), held_by: None });
             } else if !state.grow(size, pool.budget, pool.pin.as_ref()) {
                 if let Some(waker) = waker {
                     state.waiting = Some(waker.clone());
@@ -225,12 +235,12 @@ impl Class {
 impl Slot {
     /// The payload's bytes.
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[HEADROOM..]
+        &mut self.bytes[self.headroom..]
     }
 
     /// The payload's bytes.
     pub fn payload(&self) -> &[u8] {
-        &self.bytes[HEADROOM..]
+        &self.bytes[self.headroom..]
     }
 
     /// Takes the memory out, for the device to fill; [`Slot::restore`] puts it back.
@@ -246,11 +256,16 @@ impl Slot {
     /// Writes a header right before the payload and returns where it starts.
     ///
     /// # Panics
-    /// If the header is longer than [`HEADROOM`].
+    /// If the header is longer than the room for it.
     pub fn write_header(&mut self, header: &[u8]) -> usize {
-        let start = HEADROOM - header.len();
-        self.bytes[start..HEADROOM].copy_from_slice(header);
+        let start = self.headroom - header.len();
+        self.bytes[start..self.headroom].copy_from_slice(header);
         start
+    }
+
+    /// Bytes before the payload.
+    pub fn headroom(&self) -> usize {
+        self.headroom
     }
 
     /// Header and payload from `start` on.

@@ -3,28 +3,28 @@ use super::*;
 #[test]
 fn slots_come_home_and_the_budget_holds() {
     let pool = Pool::new(10 * (HEADROOM + 4096));
-    let first = Pool::take(&pool, 4096, 8, None);
+    let first = Pool::take(&pool, HEADROOM, 4096, 8, None);
     assert_eq!(first.len(), 8);
-    assert_eq!(Pool::take(&pool, 4096, 8, None).len(), 2);
+    assert_eq!(Pool::take(&pool, HEADROOM, 4096, 8, None).len(), 2);
     drop(first);
     assert_eq!(pool.usage().0, 0);
-    assert_eq!(Pool::take(&pool, 4096, 100, None).len(), 10);
+    assert_eq!(Pool::take(&pool, HEADROOM, 4096, 100, None).len(), 10);
 }
 
 #[test]
 fn idle_slots_of_another_size_make_room() {
     let pool = Pool::new(100_000);
-    let large = Pool::take(&pool, 4096, 100, None);
-    assert!(Pool::take(&pool, 1088, 1, None).is_empty());
+    let large = Pool::take(&pool, HEADROOM, 4096, 100, None);
+    assert!(Pool::take(&pool, HEADROOM, 1088, 1, None).is_empty());
     drop(large);
-    assert!(Pool::take(&pool, 1088, 50, None).len() == 50);
+    assert!(Pool::take(&pool, HEADROOM, 1088, 50, None).len() == 50);
 }
 
 #[test]
 fn a_quota_counts_what_is_out() {
     let pool = Pool::new(1 << 20);
     let quota = Quota::new(2);
-    let mut slots = Pool::take(&pool, 64, 2, None);
+    let mut slots = Pool::take(&pool, HEADROOM, 64, 2, None);
     for slot in &mut slots {
         slot.charge(&quota);
     }
@@ -36,11 +36,27 @@ fn a_quota_counts_what_is_out() {
 #[test]
 fn headers_lie_against_the_payload() {
     let pool = Pool::new(1 << 20);
-    let mut slot = Pool::take(&pool, 64, 1, None).pop().expect("the pool is empty no more");
+    let mut slot = Pool::take(&pool, HEADROOM, 64, 1, None).pop().expect("the pool is empty no more");
     slot.payload_mut().fill(7);
     let start = slot.write_header(&[1, 2, 3]);
     assert_eq!(&slot.from(start)[..4], &[1, 2, 3, 7]);
     assert_eq!(slot.from(start).len(), 67);
+}
+
+#[test]
+fn a_slot_has_room_for_all_coefficients_in_its_header() {
+    assert_eq!([0, 48, 49, 128, 1024].map(headroom), [HEADROOM, 64, 128, 192, 1088]);
+    let pool = Pool::new(1 << 20);
+    let header: Vec<u8> = (0..134).collect();
+    let mut slot = Pool::take(&pool, headroom(128), 64, 1, None).pop().expect("the pool is empty no more");
+    slot.payload_mut().fill(7);
+    assert_eq!(slot.payload().len(), 64);
+    let start = slot.write_header(&header);
+    assert_eq!((&slot.from(start)[..134], &slot.from(start)[134..]), (&header[..], &[7; 64][..]));
+    drop(slot);
+    // A slot as large in all serves with another room.
+    let slot = Pool::take(&pool, HEADROOM, 64 + headroom(128) - HEADROOM, 1, None).pop().expect("it is home");
+    assert_eq!(slot.payload().len(), 192);
 }
 
 /// A ring of a few slots with its counters.
@@ -54,7 +70,7 @@ const LINE: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
 
 fn make(ring: &Ring, count: u32) {
     for order in ring.take_orders(count) {
-        let slots = ring.reserve(64, order.blocks.count(), Waker::noop());
+        let slots = ring.reserve(HEADROOM, 64, order.blocks.count(), Waker::noop());
         ring.publish(
             order.line,
             slots.into_iter().enumerate().map(|(i, mut slot)| {
@@ -68,7 +84,7 @@ fn make(ring: &Ring, count: u32) {
 #[test]
 fn a_block_leaves_in_the_slot_that_was_filled() {
     let (ring, quota) = (ring(4, 1), Quota::new(8));
-    ring.want_coded(SessionId(1), GENERATION, 2);
+    ring.want_coded(SessionId(1), LINE, 2);
     make(&ring, 9);
     let mut claimed = ring.claim(SessionId(1), LINE, 9, &quota, Waker::noop());
     assert_eq!((claimed.len(), quota.held()), (2, 2));
@@ -87,7 +103,7 @@ fn a_block_leaves_in_the_slot_that_was_filled() {
 fn a_shared_block_is_copied_into_datagrams_alone() {
     let (ring, quota) = (ring(4, 2), Quota::new(8));
     for session in [1, 2] {
-        ring.want_coded(SessionId(session), GENERATION, 1);
+        ring.want_coded(SessionId(session), LINE, 1);
     }
     make(&ring, 9);
     let claim = |session| ring.claim(SessionId(session), LINE, 9, &quota, Waker::noop()).remove(0);
@@ -105,10 +121,10 @@ fn a_shared_block_is_copied_into_datagrams_alone() {
 #[test]
 fn blocks_that_nobody_wants_make_room() {
     let ring = ring(4, 1);
-    ring.keep_ready(GENERATION, 4);
+    ring.keep_ready(LINE, 4);
     make(&ring, 9);
-    assert_eq!(ring.reserve(64, 3, Waker::noop()).len(), 3);
-    ring.want_coded(SessionId(1), GENERATION, 1);
+    assert_eq!(ring.reserve(HEADROOM, 64, 3, Waker::noop()).len(), 3);
+    ring.want_coded(SessionId(1), LINE, 1);
     assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
 }
 
@@ -117,14 +133,14 @@ fn slots_are_taken_as_they_lie_in_memory() {
     let pool = Pool::new(1 << 20);
     let starts = |slots: &[Slot]| slots.iter().map(|slot| slot.payload().as_ptr() as usize).collect::<Vec<_>>();
     let side_by_side = |starts: &[usize]| starts.windows(2).all(|pair| pair[1] == pair[0] + HEADROOM + 4096);
-    let (first, second) = (Pool::take(&pool, 4096, 100, None), Pool::take(&pool, 4096, 50, None));
+    let (first, second) = (Pool::take(&pool, HEADROOM, 4096, 100, None), Pool::take(&pool, HEADROOM, 4096, 50, None));
     assert!(side_by_side(&starts(&first)) && side_by_side(&starts(&second)));
     let (first_starts, end) = (starts(&first), starts(&second)[49]);
     drop(first);
     // What has come home waits until the others have had their turn.
-    let rest = Pool::take(&pool, 4096, 102, None);
+    let rest = Pool::take(&pool, HEADROOM, 4096, 102, None);
     assert!(side_by_side(&starts(&rest)) && starts(&rest)[0] == end + HEADROOM + 4096);
-    assert_eq!(starts(&Pool::take(&pool, 4096, 100, None)), first_starts);
+    assert_eq!(starts(&Pool::take(&pool, HEADROOM, 4096, 100, None)), first_starts);
 }
 
 #[test]
@@ -144,7 +160,7 @@ fn pinned_memory_begins_at_a_page_and_is_let_go_before_it_is_freed() {
         Some(Box::new(Guard(Arc::clone(&theirs))) as _)
     });
     let pool = Pool::pinned(8 << 20, pin);
-    let slots = Pool::take(&pool, 1088, 100, None);
+    let slots = Pool::take(&pool, HEADROOM, 1088, 100, None);
     let (start, len) = seen.lock().unwrap()[0];
     assert!(start % 4096 == 0 && len <= 1 << 20);
     let inside = |slot: &Slot| (start..start + len - 1087).contains(&(slot.payload().as_ptr() as usize));

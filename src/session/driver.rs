@@ -215,7 +215,7 @@ impl Session {
         self.proto.set_datagram_max(self.connection.max_datagram_size());
         while let Some(want) = self.proto.poll_want() {
             match want {
-                Want::Coded(generation, blocks) => self.context.ring.want_coded(self.id, generation, blocks),
+                Want::Coded(line, blocks) => self.context.ring.want_coded(self.id, line, blocks),
                 Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks),
             }
         }
@@ -479,15 +479,15 @@ impl Session {
     }
 
     fn leave(&self, ended: Ended) {
-        for lane in [Lane::Coded, Lane::Source(self.id)] {
-            self.context.ring.leave(self.id, LineKey { generation: ended.generation, lane });
+        for lane in [ended.line.lane, Lane::Source(self.id)] {
+            self.context.ring.leave(self.id, LineKey { lane, ..ended.line });
         }
     }
 
     /// Forgets all demand at the ring.
     fn leave_all(&mut self) {
-        for generation in self.proto.generations() {
-            self.leave(Ended { alias: 0, generation, abandon: true });
+        for line in self.proto.lines() {
+            self.leave(Ended { alias: 0, line, abandon: true });
         }
     }
 }

@@ -87,8 +87,8 @@ pub enum Event {
 pub struct Ended {
     /// The request.
     pub alias: u16,
-    /// Its generation.
-    pub generation: GenerationKey,
+    /// Its line of coded blocks.
+    pub line: LineKey,
     /// Whether what is on the way is of no use any more.
     pub abandon: bool,
 }
@@ -96,8 +96,8 @@ pub struct Ended {
 /// Demand to register at the ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// This many coded blocks.
-    Coded(GenerationKey, u32),
+    /// This many blocks of a line of coded ones.
+    Coded(LineKey, u32),
     /// These source blocks.
     Source(GenerationKey, Range<u16>),
 }
@@ -127,10 +127,9 @@ pub enum Route {
 }
 
 /// A header made for a block.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Stamp {
-    bytes: [u8; HEADROOM],
-    header: usize,
+    header: Header,
     /// Bytes of the payload that travel.
     pub payload: usize,
 }
@@ -138,7 +137,30 @@ pub struct Stamp {
 impl Stamp {
     /// The header.
     pub fn header(&self) -> &[u8] {
-        &self.bytes[..self.header]
+        match &self.header {
+            Header::Short { bytes, length } => &bytes[..*length],
+            Header::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// The bytes of a header, in place unless they are many coefficients.
+#[derive(Debug, Clone)]
+enum Header {
+    Short { bytes: [u8; HEADROOM], length: usize },
+    Long(Vec<u8>),
+}
+
+impl Header {
+    fn write(length: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        if length > HEADROOM {
+            let mut bytes = vec![0; length];
+            write(&mut bytes);
+            return Self::Long(bytes);
+        }
+        let mut bytes = [0; HEADROOM];
+        write(&mut bytes[..length]);
+        Self::Short { bytes, length }
     }
 }
 
@@ -170,6 +192,8 @@ struct Open {
     held: Held,
     generation: Generation,
     key: GenerationKey,
+    /// Where its coded blocks lie.
+    lane: Lane,
     accept: Accept,
     deadline: Instant,
     /// Blocks that may still leave.
@@ -380,7 +404,7 @@ impl Proto {
                 add(Lane::Source(session), open.source_wanted);
             }
             if open.coded_wanted > 0 {
-                add(Lane::Coded, open.coded_wanted);
+                add(open.lane, open.coded_wanted);
             }
         }
         claims.sort_by_key(|claim| claim.deadline);
@@ -396,21 +420,16 @@ impl Proto {
             Vector::Seed(_) | Vector::Explicit(_) => open.coded_wanted = open.coded_wanted.saturating_sub(1),
         }
         open.credit = open.credit.saturating_sub(1);
-        let mut bytes = [0; HEADROOM];
         let header = match route {
             Route::Datagram => {
-                let header = block::datagram_header_len(vector);
-                block::write_datagram_header(bytes.get_mut(..header)?, vector, alias, open.seq, open.credit == 0);
+                let (seq, last) = (open.seq, open.credit == 0);
                 open.seq = open.seq.wrapping_add(1);
-                header
+                let write = |out: &mut [u8]| block::write_datagram_header(out, vector, alias, seq, last);
+                Header::write(block::datagram_header_len(vector), write)
             }
-            Route::Stream => {
-                let header = block::record_header_len(vector);
-                block::write_record_header(bytes.get_mut(..header)?, vector);
-                header
-            }
+            Route::Stream => Header::write(block::record_header_len(vector), |out| block::write_record_header(out, vector)),
         };
-        Some(Stamp { bytes, header, payload })
+        Some(Stamp { header, payload })
     }
 
     /// The segment of an open request.
@@ -418,9 +437,9 @@ impl Proto {
         self.requests.get(&alias).map(|open| &open.held)
     }
 
-    /// The generations of the open requests.
-    pub fn generations(&self) -> impl Iterator<Item = GenerationKey> {
-        self.requests.values().map(|open| open.key)
+    /// The lines of coded blocks of the open requests.
+    pub fn lines(&self) -> impl Iterator<Item = LineKey> {
+        self.requests.values().map(Open::line)
     }
 
     /// What happened since the last call.
@@ -532,10 +551,13 @@ impl Proto {
             source.push_back(0..generation.n);
         }
         let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);
+        // Sparse rows have no seed that anybody else could draw them from: who does not take vectors as they are gets dense ones.
+        let lane = Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n);
         let open = Open {
             held,
             generation,
             key,
+            lane,
             accept: request.accept,
             deadline,
             credit: request.credit,
@@ -553,7 +575,7 @@ impl Proto {
 
     fn end(&mut self, alias: u16, abandon: bool) {
         if let Some(open) = self.requests.remove(&alias) {
-            self.events.push_back(Event::Ended(Ended { alias, generation: open.key, abandon }));
+            self.events.push_back(Event::Ended(Ended { alias, line: open.line(), abandon }));
         }
     }
 
@@ -641,7 +663,11 @@ impl Open {
             return None;
         }
         self.coded_wanted += room;
-        Some(Want::Coded(self.key, room))
+        Some(Want::Coded(self.line(), room))
+    }
+
+    fn line(&self) -> LineKey {
+        LineKey { generation: self.key, lane: self.lane }
     }
 
     /// Datagrams where the peer takes them and every block of the request fits; once on the stream a request stays there.
@@ -649,7 +675,8 @@ impl Open {
         if !self.accept.datagrams || self.on_stream {
             return Route::Stream;
         }
-        let needed = block::datagram_header_len(&Vector::Seed(0)) + self.generation.block_bytes as usize;
+        let vector = if matches!(self.lane, Lane::Sparse(_)) { block::Kind::Explicit } else { block::Kind::Seeded };
+        let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {
             return Route::Datagram;
         }

@@ -9,14 +9,15 @@
 //! those who read them finish, and nobody gets them again before the load has had its room.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::Placement;
 use super::budget::Budget;
 use super::index::{Cause, Index, Tier};
+use super::{OnDevice, Placement};
 use crate::device::Resident;
 use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
 
@@ -35,6 +36,7 @@ struct Slot {
     shape: Shape,
     form: Form,
     first_pass: FirstPass,
+    row_weight: Option<NonZeroU16>,
     birth: Option<Arc<Birth>>,
     /// Its other owners are leases.
     guard: Arc<Guard>,
@@ -79,7 +81,7 @@ enum Remains {
 
 /// What the encoder asks for.
 pub(super) enum Found {
-    Ready(Arc<Resident>, Shape, SegmentId),
+    Ready(OnDevice),
     /// A load is under way.
     Loading,
     /// A load is to be begun.
@@ -110,7 +112,7 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        Some(Held { lease, first_pass: slot.first_pass, birth: slot.birth.clone() })
+        Some(Held { lease, first_pass: slot.first_pass, row_weight: slot.row_weight, birth: slot.birth.clone() })
     }
 
     /// A segment that is wanted again stays at least as long as the new wish says.
@@ -131,8 +133,8 @@ impl State {
     ) -> SegmentKey {
         let key = self.index.insert(id, cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
-        let Placement { first_pass, birth, .. } = placement;
-        let slot = Slot { id, shape, form, first_pass: *first_pass, birth: birth.clone(), guard: Arc::new(Guard) };
+        let Placement { first_pass, row_weight, birth, .. } = placement.clone();
+        let slot = Slot { id, shape, form, first_pass, row_weight, birth, guard: Arc::new(Guard) };
         self.slots.insert(key, slot);
         key
     }
@@ -177,12 +179,17 @@ impl State {
             gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
         }
         let Some(slot) = self.slots.get_mut(&key) else { return Found::Gone };
+        let Slot { id, shape, row_weight, .. } = *slot;
+        let ready = |resident: &Arc<Resident>| {
+            let resident = Arc::clone(resident);
+            Found::Ready(OnDevice { resident, shape, id, row_weight })
+        };
         match &mut slot.form {
-            Form::Resident(resident) => Found::Ready(Arc::clone(resident), slot.shape, slot.id),
+            Form::Resident(resident) => ready(resident),
             Form::Bytes { copy: Some(copy), .. } if !self.retiring.contains(&key) => {
                 copy.owed = None;
                 self.index.touch(Tier::Device, key);
-                Found::Ready(Arc::clone(&copy.resident), slot.shape, slot.id)
+                ready(&copy.resident)
             }
             Form::Bytes { load: Some(load), .. } => {
                 load.is_wanted = true;

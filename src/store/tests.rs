@@ -54,7 +54,7 @@ async fn the_same_bytes_are_held_once() {
     assert_eq!(store.usage(Tier::Host).1, 1);
     assert_eq!(store.lookup(&id(1)).unwrap().lease.id, id(1));
     assert!(store.lookup(&id(2)).is_none());
-    assert!(matches!(store.resident(one.lease.key), Residency::Ready(_, _, found) if found == id(1)));
+    assert!(matches!(store.resident(one.lease.key), Residency::Ready(found) if found.id == id(1)));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn settle(store: &Store, key: SegmentKey) -> Residency {
 
 async fn ready(store: &Store, key: SegmentKey) -> Arc<Resident> {
     let answer = tokio::time::timeout(Duration::from_secs(20), settle(store, key)).await.expect("a load ends");
-    let Residency::Ready(resident, ..) = answer else { panic!("{answer:?}") };
+    let Residency::Ready(OnDevice { resident, .. }) = answer else { panic!("{answer:?}") };
     resident
 }
 
@@ -189,7 +189,7 @@ async fn the_eager_are_copied_and_others_wait_for_a_request() {
     assert_eq!(store.usage(Tier::Host), (2048, 2), "the host holds the bytes themselves");
     assert_eq!(loads.recv().await, Ok(live));
     assert_eq!((copies(&store), store.shared.metrics.loads.get()), (1, 1));
-    assert!(matches!(store.resident(live), Residency::Ready(_, _, found) if found == id(0)));
+    assert!(matches!(store.resident(live), Residency::Ready(found) if found.id == id(0)));
     drop(ready(&store, other).await);
     assert_eq!((copies(&store), store.shared.metrics.loads.get(), store.shared.metrics.loads_pending.get()), (2, 2, 0));
     let used = store.shared.state().device_budget().used();
@@ -433,7 +433,7 @@ async fn the_books_are_right_after_everything() {
                     }
                     2..5 => {
                         let key = keys.get(random.random_range(0..8)).copied();
-                        if let Some(Residency::Ready(resident, ..)) = key.map(|key| store.resident(key)) {
+                        if let Some(Residency::Ready(OnDevice { resident, .. })) = key.map(|key| store.resident(key)) {
                             batches.push_back(resident);
                         }
                     }

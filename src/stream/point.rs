@@ -405,7 +405,8 @@ impl Point {
             reason: error.to_string(),
         })?;
         let eager = birth.is_some();
-        let placement = Placement { expires: None, first_pass: settings.first_pass, birth, eager };
+        let Settings { first_pass, row_weight, .. } = *settings;
+        let placement = Placement { expires: None, first_pass, row_weight, birth, eager };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             tracing::warn!(stream = self.name, "{error}");
             let (code, retry_after) = match error {
@@ -495,8 +496,8 @@ impl Point {
     fn announce(&self, resolved: Arc<Resolved>) {
         if let Body::Coded(held) = &resolved.body {
             // Nobody may be listening, to either.
-            let (segment, shape) = (held.lease.key, held.lease.shape);
-            let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape });
+            let (segment, shape, row_weight) = (held.lease.key, held.lease.shape, held.row_weight);
+            let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape, row_weight });
         }
         self.shared.metrics.announced.inc();
         let _ = self.announced.send(resolved);

@@ -55,6 +55,11 @@ impl Kind {
             Self::Explicit => n as usize,
         }
     }
+
+    /// Bytes before the payload of a datagram with such a vector.
+    pub const fn datagram_header_len(self, n: u16) -> usize {
+        DATAGRAM_HEAD + self.vector_len(n)
+    }
 }
 
 /// The part of a datagram that says whom it is for.
@@ -347,6 +352,7 @@ mod tests {
         assert_eq!(datagram_header_len(&Vector::Source(0)), 8);
         assert_eq!(datagram_header_len(&Vector::Seed(0)), 10);
         assert_eq!(datagram_header_len(&Vector::Explicit(vec![0; 64].into())), 70);
+        assert_eq!([Kind::Systematic, Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(64)), [8, 10, 70]);
         assert_eq!(record_header_len(&Vector::Source(0)), 3);
         assert_eq!(record_header_len(&Vector::Seed(0)), 5);
         assert_eq!(record_header_len(&Vector::Explicit(vec![0; 64].into())), 65);

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use ncserverd::object::{
     Body, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
 };
 use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, StreamEnd, Urgency};
-use ncserverd::ring::{Lane, SessionId};
+use ncserverd::ring::{Lane, LineKey, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
 use ncserverd::wire::frame::Reader;
@@ -38,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) datagram_max: Option<usize>,
     pub(crate) first_pass: FirstPass,
+    pub(crate) row_weight: Option<NonZeroU16>,
     /// Time that the peer needs for a stream's bytes, and the window that it gives.
     pub(crate) reader: Option<(u64, usize)>,
     /// Whether the peer leaves the decoding to others.
@@ -53,6 +55,7 @@ impl Default for Setup {
             seed: 1,
             datagram_max: Some(1162),
             first_pass: FirstPass::Coded,
+            row_weight: None,
             reader: None,
             gathers: false,
         }
@@ -201,7 +204,7 @@ impl World {
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
-        let held = Held { lease, first_pass: self.setup.first_pass, birth: None };
+        let held = Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, birth: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -456,10 +459,11 @@ impl World {
                         let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
                         Vector::Source(next.expect("as many as are claimed"))
                     }
-                    Lane::Coded => {
+                    Lane::Coded | Lane::Sparse(_) => {
                         let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
                         *seed = seed.wrapping_add(1);
-                        Vector::Seed(*seed)
+                        let seed = *seed;
+                        self.vector(claim.line, generation, seed)
                     }
                 };
                 let stamp = server.proto.stamp(claim.alias, &vector, claim.route).unwrap();
@@ -525,6 +529,14 @@ impl World {
         coded.into_iter().next().unwrap()
     }
 
+    fn vector(&self, line: LineKey, generation: Generation, seed: u32) -> Vector {
+        let Lane::Sparse(weight) = line.lane else { return Vector::Seed(seed) };
+        let (_, held) = self.held(line.generation);
+        let mut row = vec![0; generation.n.into()];
+        row_key(&held.lease.id, &generation).fill_sparse(seed, weight.get(), &mut row);
+        Vector::Explicit(row.into())
+    }
+
     fn payload(&mut self, key: GenerationKey, generation: Generation, vector: &Vector) -> Vec<u8> {
         let (published, held) = self.held(key);
         let (bytes, id) = (published.bytes.clone(), held.lease.id);
@@ -540,7 +552,14 @@ impl World {
                 encoder.block(*seed, &mut out);
                 out
             }
-            Vector::Explicit(_) => unreachable!("a server sends none"),
+            Vector::Explicit(row) => {
+                let mut sum = vec![0; generation.block_bytes as usize];
+                for (&c, index) in row.iter().zip(0..generation.n) {
+                    let block = part(generation.block_range(index));
+                    Kernels::detect().mul_add(&mut sum[..block.len()], &block, c);
+                }
+                sum
+            }
         }
     }
 

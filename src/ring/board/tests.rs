@@ -11,6 +11,10 @@ const CODED: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
 const ANNA: SessionId = SessionId(1);
 const BERT: SessionId = SessionId(2);
 
+fn coded(generation: GenerationKey) -> LineKey {
+    LineKey { generation, lane: Lane::Coded }
+}
+
 fn board(max_reuse: u32) -> Board<u32> {
     Board::new(max_reuse, |block| Some(*block))
 }
@@ -31,8 +35,8 @@ impl Wake for Counter {
 #[test]
 fn demand_of_all_sessions_is_one_order() {
     let mut board = board(1);
-    board.want_coded(ANNA, GENERATION, 3);
-    board.want_coded(BERT, GENERATION, 4);
+    board.want_coded(ANNA, CODED, 3);
+    board.want_coded(BERT, CODED, 4);
     assert_eq!(board.needed(Waker::noop()), 7);
     assert_eq!(board.take_orders(100), [Order { line: CODED, blocks: Blocks::Coded(7) }]);
     assert_eq!(board.needed(Waker::noop()), 0);
@@ -49,8 +53,8 @@ fn demand_of_all_sessions_is_one_order() {
 fn an_order_larger_than_a_batch_is_split_and_others_get_their_turn() {
     let mut board = board(1);
     let other = GenerationKey { segment: SegmentKey(2), index: 0 };
-    board.want_coded(ANNA, GENERATION, 10);
-    board.want_coded(BERT, other, 2);
+    board.want_coded(ANNA, CODED, 10);
+    board.want_coded(BERT, coded(other), 2);
     assert_eq!(board.take_orders(6), [Order { line: CODED, blocks: Blocks::Coded(6) }]);
     let lines: Vec<_> = board.take_orders(6).into_iter().map(|order| (order.line.generation, order.blocks.count())).collect();
     assert_eq!(lines, [(other, 2), (GENERATION, 4)]);
@@ -86,13 +90,13 @@ fn source_blocks_of_a_session_that_left_come_back() {
 #[test]
 fn reuse_gives_no_session_a_block_twice() {
     let mut board = board(3);
-    board.want_coded(ANNA, GENERATION, 4);
-    board.want_coded(BERT, GENERATION, 4);
+    board.want_coded(ANNA, CODED, 4);
+    board.want_coded(BERT, CODED, 4);
     assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(4));
     board.publish(CODED, vec![0, 1, 2, 3]);
     assert_eq!(claim(&mut board, ANNA, 9), [0, 1, 2, 3]);
     assert_eq!(claim(&mut board, BERT, 9), [0, 1, 2, 3]);
-    board.want_coded(ANNA, GENERATION, 1);
+    board.want_coded(ANNA, CODED, 1);
     assert_eq!(claim(&mut board, ANNA, 9), Vec::<u32>::new());
     assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(1));
     board.publish(CODED, vec![4]);
@@ -103,12 +107,12 @@ fn reuse_gives_no_session_a_block_twice() {
 fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
     let mut board = board(1);
     let other = GenerationKey { segment: SegmentKey(2), index: 0 };
-    board.keep_ready(GENERATION, 2);
-    board.keep_ready(other, 2);
+    board.keep_ready(CODED, 2);
+    board.keep_ready(coded(other), 2);
     board.take_orders(100);
     board.publish(CODED, vec![0, 1]);
-    board.publish(LineKey { generation: other, lane: Lane::Coded }, vec![10, 11]);
-    board.want_coded(ANNA, GENERATION, 1);
+    board.publish(coded(other), vec![10, 11]);
+    board.want_coded(ANNA, CODED, 1);
     assert_eq!(board.drop_unwanted(2), [0, 10]);
     assert_eq!(claim(&mut board, ANNA, 9), [1]);
 }
@@ -117,8 +121,8 @@ fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
 fn a_block_left_over_wakes_the_next_in_line() {
     let mut board = board(1);
     let (first, second) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
-    board.want_coded(ANNA, GENERATION, 8);
-    board.want_coded(BERT, GENERATION, 8);
+    board.want_coded(ANNA, CODED, 8);
+    board.want_coded(BERT, CODED, 8);
     board.claim(ANNA, CODED, 8, &Arc::clone(&first).into());
     board.claim(BERT, CODED, 8, &Arc::clone(&second).into());
     board.publish(CODED, (0..8).collect());
@@ -130,8 +134,8 @@ fn a_block_left_over_wakes_the_next_in_line() {
 #[test]
 fn forgetting_a_segment_wakes_and_empties() {
     let mut board = board(1);
-    board.want_coded(ANNA, GENERATION, 8);
-    board.keep_ready(GENERATION, 3);
+    board.want_coded(ANNA, CODED, 8);
+    board.keep_ready(CODED, 3);
     assert_eq!(board.forget(SegmentKey(1)), Vec::<u32>::new());
     assert_eq!((board.needed(Waker::noop()), board.lines()), (0, 0));
     assert!(board.take_orders(9).is_empty());
@@ -144,21 +148,18 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     let woken = Arc::new(Counter::default());
     let (next, other) = (GenerationKey { index: 1, ..GENERATION }, GenerationKey { segment: SegmentKey(2), index: 0 });
     for generation in [GENERATION, next, other] {
-        board.want_coded(ANNA, generation, 4);
+        board.want_coded(ANNA, coded(generation), 4);
     }
     let orders = board.take_orders(6);
     assert_eq!(orders.iter().map(|order| order.line.generation).collect::<Vec<_>>(), [GENERATION, next]);
     board.park(&orders[0]);
     board.park(&orders[1]);
-    assert_eq!(
-        board.take_orders(9),
-        [Order { line: LineKey { generation: other, lane: Lane::Coded }, blocks: Blocks::Coded(4) }]
-    );
-    board.want_coded(BERT, GENERATION, 2);
+    assert_eq!(board.take_orders(9), [Order { line: coded(other), blocks: Blocks::Coded(4) }]);
+    board.want_coded(BERT, CODED, 2);
     board.want_source(BERT, next, 0..3);
     assert_eq!(board.needed(&Arc::clone(&woken).into()), 0);
     assert!(board.take_orders(9).is_empty());
-    board.leave(ANNA, LineKey { generation: next, lane: Lane::Coded });
+    board.leave(ANNA, coded(next));
     board.resume(SegmentKey(1));
     assert_eq!((board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)), (9, 1));
     let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.lane, order.blocks.count())).collect();
@@ -169,12 +170,12 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
 #[test]
 fn a_segment_that_goes_is_parked_no_longer() {
     let mut board = board(1);
-    board.want_coded(ANNA, GENERATION, 4);
+    board.want_coded(ANNA, CODED, 4);
     let orders = board.take_orders(9);
     board.park(&orders[0]);
     board.forget(SegmentKey(1));
     assert_eq!((board.needed(Waker::noop()), board.lines(), board.parked.len()), (0, 0, 0));
-    board.want_coded(ANNA, GENERATION, 4);
+    board.want_coded(ANNA, CODED, 4);
     let again = board.take_orders(9);
     board.park(&again[0]);
     board.resume_all();
@@ -215,7 +216,7 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Want(session, blocks) => {
-                    board.want_coded(SessionId(session), GENERATION, blocks);
+                    board.want_coded(SessionId(session), CODED, blocks);
                     wants[usize::try_from(session).unwrap()] += blocks;
                 }
                 Operation::Claim(session, max) => {
@@ -257,4 +258,25 @@ proptest! {
             prop_assert_eq!(board.needed(Waker::noop()), if is_parked { 0 } else { missing });
         }
     }
+}
+
+/// Sparse blocks are anyone's too, and nobody who wants dense ones gets them.
+#[test]
+fn dense_and_sparse_blocks_of_a_generation_lie_apart() {
+    let mut board = board(2);
+    let weight = |weight| NonZeroU16::new(weight);
+    assert_eq!(Lane::coded(weight(13), 64), Lane::Sparse(weight(13).unwrap()));
+    assert_eq!((Lane::coded(weight(64), 64), Lane::coded(None, 64)), (Lane::Coded, Lane::Coded));
+    let sparse = LineKey { lane: Lane::coded(weight(13), 64), ..CODED };
+    for session in [ANNA, BERT] {
+        board.want_coded(session, sparse, 2);
+    }
+    assert_eq!(board.take_orders(9), [Order { line: sparse, blocks: Blocks::Coded(2) }], "two blocks serve both");
+    board.publish(sparse, vec![1, 2]);
+    board.want_coded(ANNA, CODED, 1);
+    assert!(claim(&mut board, ANNA, 9).is_empty());
+    for session in [ANNA, BERT] {
+        assert_eq!(board.claim(session, sparse, 9, Waker::noop()), [1, 2]);
+    }
+    assert_eq!(board.take_orders(9), [Order { line: CODED, blocks: Blocks::Coded(1) }]);
 }

@@ -1,3 +1,4 @@
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use super::*;
@@ -8,7 +9,16 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn held(first_pass: FirstPass) -> Held {
     let shape = Shape::new(64 * 1088, 1088, 64).unwrap();
-    Held { lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Arc::new(())), first_pass, birth: None }
+    Held {
+        lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Arc::new(())),
+        first_pass,
+        row_weight: None,
+        birth: None,
+    }
+}
+
+fn coded(generation: GenerationKey) -> LineKey {
+    LineKey { generation, lane: Lane::Coded }
 }
 
 fn resolved(held: Held) -> Resolved {
@@ -60,7 +70,7 @@ fn credit_is_registered_a_window_at_a_time_and_runs_down() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     proto.handle_message(now, Message::Request(request(3, 100))).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
-    assert_eq!(wants(&mut proto), [Want::Coded(key, 64)]);
+    assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 64)]);
     let claims = proto.claims();
     assert_eq!((claims[0].alias, claims[0].blocks, claims[0].route), (3, 64, Route::Datagram));
     for seed in 0..99 {
@@ -73,7 +83,7 @@ fn credit_is_registered_a_window_at_a_time_and_runs_down() {
     assert_eq!(last.header()[4..6], [0, 99]);
     assert_eq!(wants(&mut proto), []);
     proto.handle_message(now, Message::Credit { alias: 3, blocks: 2 }).unwrap();
-    assert_eq!(wants(&mut proto), [Want::Coded(key, 2)]);
+    assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 2)]);
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn a_systematic_stream_sends_its_source_blocks_once_and_then_coded_ones() {
         proto.stamp(3, &Vector::Source(index), Route::Datagram).unwrap();
     }
     proto.handle_message(now, Message::Credit { alias: 3, blocks: 5 }).unwrap();
-    assert_eq!(wants(&mut proto), [Want::Coded(key, 5)]);
+    assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 5)]);
 }
 
 #[test]
@@ -96,7 +106,7 @@ fn ranges_are_served_where_they_were_asked_for() {
     request.ranges = vec![(2, 3), (60, 4)];
     proto.handle_message(now, Message::Request(request)).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
-    assert_eq!(wants(&mut proto), [Want::Source(key, 2..5), Want::Source(key, 60..64), Want::Coded(key, 3)]);
+    assert_eq!(wants(&mut proto), [Want::Source(key, 2..5), Want::Source(key, 60..64), Want::Coded(coded(key), 3)]);
 }
 
 #[test]
@@ -120,6 +130,55 @@ fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
     proto.set_datagram_max(Some(1162));
     assert_eq!(proto.claims()[0].route, Route::Stream);
     assert_eq!(proto.take_tally().moved, 1);
+}
+
+/// A segment with sparse rows of other bytes than [`held`].
+fn sparse(n: u16) -> Held {
+    let shape = Shape::new(u64::from(n) * 1088, 1088, n).unwrap();
+    let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Arc::new(()));
+    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), birth: None }
+}
+
+/// Opens a request for a generation of `n` blocks with sparse rows.
+fn ask_for_sparse(n: u16, takes_vectors: bool) -> Proto {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let mut request = request(3, 10);
+    request.segment = SegmentId::of(b"sparse");
+    request.accept.recoded = takes_vectors;
+    proto.handle_message(now, Message::Request(request)).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("an unknown segment is looked for") };
+    proto.found(now, ticket, Some(sparse(n))).unwrap();
+    proto
+}
+
+#[test]
+fn sparse_rows_go_to_who_takes_vectors_and_others_get_dense_ones() {
+    let key = GenerationKey { segment: SegmentKey(2), index: 0 };
+    let line = LineKey { generation: key, lane: Lane::Sparse(NonZeroU16::new(13).unwrap()) };
+    let mut proto = ask_for_sparse(64, true);
+    assert_eq!(wants(&mut proto), [Want::Coded(line, 10)]);
+    assert_eq!((proto.claims()[0].line, proto.lines().collect::<Vec<_>>()), (line, vec![line]));
+    proto.handle_message(Instant::now(), Message::Stop { alias: 3, reason: StopReason::Complete }).unwrap();
+    assert_eq!(proto.poll_event().map(|event| matches!(event, Event::Ended(ended) if ended.line == line)), Some(true));
+    for (n, takes_vectors) in [(64, false), (13, true)] {
+        let mut proto = ask_for_sparse(n, takes_vectors);
+        assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 10)], "n = {n}");
+    }
+}
+
+/// 1,088 bytes with 64 coefficients fit the first packets of a connection, with 128 they do not.
+#[test]
+fn the_header_of_a_sparse_block_has_all_coefficients() {
+    for (n, route, head) in [(64, Route::Datagram, 6), (128, Route::Stream, 1)] {
+        let mut proto = ask_for_sparse(n, true);
+        wants(&mut proto);
+        assert_eq!(proto.claims()[0].route, route, "n = {n}");
+        let row: Vec<u8> = (0..n).map(|i| u8::from(i < 13)).collect();
+        let stamp = proto.stamp(3, &Vector::Explicit(row.clone().into()), route).unwrap();
+        assert_eq!((stamp.header()[0], &stamp.header()[head..], stamp.payload), (0x42, &row[..], 1088));
+    }
+    let longest = block::Kind::Explicit.datagram_header_len(Shape::N_LIMIT);
+    assert!(longest <= crate::ring::headroom(Shape::N_LIMIT), "slots have room for it");
 }
 
 #[test]
