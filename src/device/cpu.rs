@@ -305,7 +305,7 @@ impl Unit {
                 let (rows, outs) = (&row_refs[..count], &mut outs[..count]);
                 // Seeded rows are dense.
                 if matches!(self.rows, Rows::Explicit { .. }) && are_sparse(rows) {
-                    kernels.combine_sparse(rows, panel, outs);
+                    kernels.combine_sparse(rows, panel, 0..panel.block_bytes(), outs);
                 } else {
                     kernels.combine(rows, panel, outs);
                 }

@@ -100,11 +100,34 @@ impl Panel {
     }
 }
 
+impl Panel {
+    /// The columns that hold these bytes of a block, and where each begins in outs for them.
+    ///
+    /// # Panics
+    /// If an out does not have as many bytes, or these do not begin where a column does.
+    fn columns_of(&self, bytes: Range<usize>, outs: &[&mut [u8]]) -> impl Iterator<Item = (Column, usize)> + use<> {
+        assert!(outs.iter().all(|out| out.len() == bytes.len()), "outs of {} bytes", bytes.len());
+        let begins = bytes.is_empty() || self.columns.iter().any(|column| column.start() == bytes.start);
+        assert!(begins && bytes.end <= self.block_bytes(), "bytes {bytes:?} of {}", self.block_bytes());
+        let columns = self.columns.iter().filter(move |column| bytes.contains(&column.start()));
+        let first = columns.clone().next().map_or(0, Column::start);
+        columns.map(move |column| (column, column.start() - first))
+    }
+}
+
 /// Whether [`Kernels::combine_sparse`] is to be preferred to [`Kernels::combine`] for these rows.
 pub fn are_sparse(rows: &[&[u8]]) -> bool {
     let all: usize = rows.iter().map(|row| row.len()).sum();
     let counting = rows.iter().map(|row| row.iter().filter(|c| **c != 0).count());
     counting.sum::<usize>() * SPARSE_FROM <= all
+}
+
+/// The `index`-th of `count` parts of a block: whole columns, so that the parts can be made apart from each other. They differ by
+/// one column at most; those for which there are no columns left are empty.
+pub fn part(block_bytes: usize, index: usize, count: usize) -> Range<usize> {
+    let columns = Columns::new(block_bytes);
+    let start = |index: usize| columns.at(index * columns.count() / count).start().min(block_bytes);
+    start(index)..start(index + 1)
 }
 
 impl Kernels {
@@ -113,9 +136,17 @@ impl Kernels {
     /// # Panics
     /// If there are not as many rows as outs, a row is shorter than the panel's n, or an out is not a block long.
     pub fn combine(&self, rows: &[&[u8]], panel: &Panel, outs: &mut [&mut [u8]]) {
-        assert!(outs.iter().all(|out| out.len() == panel.block_bytes()), "outs of {} bytes", panel.block_bytes());
-        for column in panel.columns.iter() {
-            self.combine_strip(panel.strip(column), rows, outs, column.start(), false);
+        self.combine_part(rows, panel, 0..panel.block_bytes(), outs);
+    }
+
+    /// The same for some bytes of every block alone, such as a [`part`] of it.
+    ///
+    /// # Panics
+    /// If there are not as many rows as outs, a row is shorter than the panel's n, an out does not have as many bytes as are made,
+    /// or these do not begin where a column does.
+    pub fn combine_part(&self, rows: &[&[u8]], panel: &Panel, bytes: Range<usize>, outs: &mut [&mut [u8]]) {
+        for (column, at) in panel.columns_of(bytes, outs) {
+            self.combine_strip(panel.strip(column), rows, outs, at, false);
         }
     }
 
@@ -123,9 +154,8 @@ impl Kernels {
     /// combined. Costs more for each of them, because rows share no load.
     ///
     /// # Panics
-    /// As `combine`.
-    pub fn combine_sparse(&self, rows: &[&[u8]], panel: &Panel, outs: &mut [&mut [u8]]) {
-        assert!(outs.iter().all(|out| out.len() == panel.block_bytes()), "outs of {} bytes", panel.block_bytes());
+    /// As `combine_part`.
+    pub fn combine_sparse(&self, rows: &[&[u8]], panel: &Panel, bytes: Range<usize>, outs: &mut [&mut [u8]]) {
         assert!(rows.len() == outs.len() && rows.iter().all(|row| row.len() >= panel.n), "rows of {} coefficients", panel.n);
         let (mut sources, mut coefficients, mut counts) = (Vec::new(), Vec::new(), Vec::with_capacity(rows.len()));
         for row in rows {
@@ -137,7 +167,7 @@ impl Kernels {
             counts.push(sources.len() - before);
         }
         let mut packed = vec![Line::ZERO; counts.iter().copied().max().unwrap_or_default() * COLUMN_LINES];
-        for column in panel.columns.iter() {
+        for (column, at) in panel.columns_of(bytes, outs) {
             let (lines, width, mut begin) = (panel.lines_of(column), column.width, 0);
             for (&count, out) in counts.iter().zip(outs.iter_mut()) {
                 let of_row = begin..begin + count;
@@ -145,7 +175,7 @@ impl Kernels {
                     place.copy_from_slice(&lines[source * width..(source + 1) * width]);
                 }
                 let strip = Strip::new(&packed[..count * width], count, width, 0, width);
-                self.combine_strip(strip, &[&coefficients[of_row]], slice::from_mut(out), column.start(), false);
+                self.combine_strip(strip, &[&coefficients[of_row]], slice::from_mut(out), at, false);
                 begin += count;
             }
         }
@@ -205,12 +235,18 @@ impl Columns {
         self.block_bytes.div_ceil(Line::BYTES)
     }
 
-    fn iter(self) -> impl Iterator<Item = Column> {
-        let count = self.lines().div_ceil(COLUMN_LINES);
-        (0..count).map(move |index| {
-            let (even, wider) = (self.lines() / count, self.lines() % count);
-            Column { first: index * even + index.min(wider), width: even + usize::from(index < wider) }
-        })
+    fn count(self) -> usize {
+        self.lines().div_ceil(COLUMN_LINES)
+    }
+
+    fn iter(self) -> impl Iterator<Item = Column> + Clone {
+        (0..self.count()).map(move |index| self.at(index))
+    }
+
+    /// Column `index`; behind the last one there is one that is not there.
+    fn at(self, index: usize) -> Column {
+        let (even, wider) = (self.lines() / self.count().max(1), self.lines() % self.count().max(1));
+        Column { first: index * even + index.min(wider), width: even + usize::from(index < wider) }
     }
 }
 
@@ -288,7 +324,7 @@ mod tests {
                     combine(&mut outs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
                     outs
                 };
-                let sparse = made(&|outs| kernels.combine_sparse(&rows, &panel, outs));
+                let sparse = made(&|outs| kernels.combine_sparse(&rows, &panel, 0..block_bytes, outs));
                 let dense = made(&|outs| kernels.combine(&rows, &panel, outs));
                 assert!(sparse == dense, "{} n = {n}, k = {block_bytes}", kernels.isa());
                 assert!(sparse[0].iter().all(|&byte| byte == 0), "a row of zeros");
@@ -301,6 +337,52 @@ mod tests {
         let row = |weight: usize| (0..64).map(|i| u8::from(i < weight)).collect::<Vec<u8>>();
         let (light, least, heavy) = (row(1), row(64 / SPARSE_FROM), row(64));
         assert!(are_sparse(&[&least, &least]) && are_sparse(&[&light, &least]) && !are_sparse(&[&light, &heavy]));
+    }
+
+    #[test]
+    fn parts_tile_a_block() {
+        for block_bytes in (0..2000).chain([4096, 4097, 16_384]) {
+            for count in [1, 2, 3, 7, 16, 70] {
+                let mut next = 0;
+                for part in (0..count).map(|index| part(block_bytes, index, count)) {
+                    assert_eq!(part.start, next);
+                    assert!(part.is_empty() || Columns::new(block_bytes).iter().any(|column| column.start() == part.start));
+                    next = part.end;
+                }
+                assert_eq!(next, block_bytes, "in {count} parts");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_make_what_the_whole_makes() {
+        let (n, rows) = (9, [[3; 9], [0, 1, 2, 3, 255, 5, 6, 7, 8], [0; 9], [1; 9], [77; 9]]);
+        let rows = rows.each_ref().map(<[u8; 9]>::as_slice);
+        for kernels in Kernels::available() {
+            for block_bytes in [1, 65, 257, 1088, 1500] {
+                let bytes: Vec<u8> = (0..n * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+                let panel = Panel::of(&bytes, n, block_bytes);
+                let (mut whole, mut parted) = (vec![0; 5 * block_bytes], vec![0xEE; 5 * block_bytes]);
+                kernels.combine(&rows, &panel, &mut whole.chunks_exact_mut(block_bytes).collect::<Vec<_>>());
+                for bytes in (0..3).map(|index| part(block_bytes, index, 3)) {
+                    let outs = parted.chunks_exact_mut(block_bytes).map(|block| &mut block[bytes.clone()]);
+                    kernels.combine_part(&rows, &panel, bytes.clone(), &mut outs.collect::<Vec<_>>());
+                }
+                assert_eq!(whole, parted, "{kernels:?} {block_bytes}");
+                for bytes in (0..2).map(|index| part(block_bytes, index, 2)) {
+                    let outs = parted.chunks_exact_mut(block_bytes).map(|block| &mut block[bytes.clone()]);
+                    kernels.combine_sparse(&rows, &panel, bytes.clone(), &mut outs.collect::<Vec<_>>());
+                }
+                assert_eq!(whole, parted, "sparse, {kernels:?} {block_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes 64..200 of 1088")]
+    fn a_part_begins_with_a_column() {
+        let panel = Panel::new(1, 1088);
+        Kernels::detect().combine_part(&[&[1]], &panel, 64..200, &mut [&mut [0; 136]]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn whole(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
 }
 
 fn gather(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
-    made.combine(rows, Kernels::combine_sparse);
+    made.combine(rows, |kernels, rows, panel, outs| kernels.combine_sparse(rows, panel, 0..panel.block_bytes(), outs));
 }
 
 fn parted(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
