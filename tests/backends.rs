@@ -4,7 +4,7 @@
 //! (`default`, `auto` and `hybrid` are names, too) and beside them the scalar definition alone; `NCTEST_BYTES_MAX` leaves out larger
 //! generations. For a run on a processor that is made to look like a lesser one, `NCTEST_ISAS` says which instruction sets are left.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
@@ -230,11 +230,16 @@ fn all_sizes_are_solved() {
         } else {
             singular.copy_within(1..=n, 1 + n)
         }
+        let threads = NonZeroUsize::MIN.saturating_add(n % 3);
         for kernels in &all {
             let mut out = vec![0xEE; 5 + n * k];
-            assert!(!kernels.solve(n, &singular[1..], &payloads[3..], &mut out[5..]), "{} n={n} k={k}", kernels.isa());
+            assert!(!kernels.solve(n, &singular[1..], &payloads[3..], &mut out[5..], threads), "{} n={n} k={k}", kernels.isa());
             assert!(out.iter().all(|&byte| byte == 0xEE), "{} n={n} k={k}: written though singular", kernels.isa());
-            assert!(kernels.solve(n, &coefficients[1..], &payloads[3..], &mut out[5..]), "{} n={n} k={k}", kernels.isa());
+            assert!(
+                kernels.solve(n, &coefficients[1..], &payloads[3..], &mut out[5..], threads),
+                "{} n={n} k={k}",
+                kernels.isa()
+            );
             assert!(out[5..] == source[..] && out[..5] == [0xEE; 5], "{} n={n} k={k}", kernels.isa());
         }
     }
@@ -480,8 +485,7 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
         let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();
         Kernels::detect().combine(&rows, &Panel::of(&source, n, k), &mut outs);
         // Chance makes others singular, too.
-        let is_singular =
-            ncserverd::gf::matrix::invert(Kernels::detect(), n, &coefficients, std::num::NonZeroUsize::MIN).is_none();
+        let is_singular = ncserverd::gf::matrix::invert(Kernels::detect(), n, &coefficients, NonZeroUsize::MIN).is_none();
         let job = Decode { n: u16::try_from(n).unwrap(), coefficients, payloads, out: vec![0xEE; n * k] };
         systems.push((job, (!is_singular).then_some(source)));
     }

@@ -6,6 +6,8 @@
 //! Where somebody else multiplies, it can do without the transform and give away what has to be solved ([`System`]).
 //! [`Progressive`] drags payloads along, so that the last block has little left to do.
 
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use rand::Rng;
 
@@ -367,8 +369,8 @@ pub struct System {
 impl System {
     /// The source, found here after all.
     pub fn solve(self) -> Result<Vec<u8>, Error> {
-        let mut source = vec![0; self.payloads.len()];
-        if !self.kernels.solve(usize::from(self.generation.n), &self.coefficients, &self.payloads, &mut source) {
+        let (mut source, n) = (vec![0; self.payloads.len()], usize::from(self.generation.n));
+        if !self.kernels.solve(n, &self.coefficients, &self.payloads, &mut source, NonZeroUsize::MIN) {
             return Err(Error::Incomplete { missing: 1 });
         }
         source.truncate(length(&self.generation));

@@ -10,6 +10,7 @@
 use std::array;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -64,25 +65,27 @@ impl Cpu {
         self.pool.combine(batch, &segments)
     }
 
-    /// One job a thread. They are started for it: what they do takes much longer than that. With the kernel `table` it is SIMD that
-    /// decodes, since nothing here is resident.
+    /// One job a thread, or as many threads a job as there are for each. They are started for it: what they do takes much longer
+    /// than that. With the kernel `table` it is SIMD that decodes, since nothing here is resident.
     fn solve(&self, jobs: &mut [Decode]) -> Result<Vec<bool>, Error> {
         let kernels = match self.kernel {
             Kernel::Simd(kernels) => kernels,
             Kernel::Table => Kernels::detect(),
         };
-        let threads = jobs.len().min(self.pool.threads.len() + 1);
+        let threads = self.pool.threads();
+        let each = NonZeroUsize::new(threads / jobs.len().max(1)).unwrap_or(NonZeroUsize::MIN);
+        let workers = jobs.len().min(threads);
         let mut solved = vec![false; jobs.len()];
         let left = Mutex::new(jobs.iter_mut().zip(&mut solved));
         let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
         let work = || {
             while let Some((Decode { n, coefficients, payloads, out }, is_solved)) = take() {
-                *is_solved = kernels.solve(usize::from(*n), coefficients, payloads, out);
+                *is_solved = kernels.solve(usize::from(*n), coefficients, payloads, out, each);
             }
         };
         let scope = || {
             std::thread::scope(|scope| {
-                (1..threads).for_each(|_| drop(scope.spawn(work)));
+                (1..workers).for_each(|_| drop(scope.spawn(work)));
                 work();
             })
         };
@@ -373,6 +376,10 @@ impl Pool {
         }
         self.shared.lock().done = done;
         if failed { Err(Error::Fault) } else { Ok(()) }
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.len() + 1
     }
 
     /// Cuts tasks into units that take about the same time, some for each thread, and queues them.

@@ -127,6 +127,22 @@ async fn generations_of_all_sizes_are_decoded_in_one_call() {
     }
 }
 
+/// By several threads if there are more of them than generations.
+#[tokio::test]
+async fn few_generations_are_decoded_by_all_threads() {
+    let (whole, source) = job(64, 4112, 3);
+    let mut singular = whole.clone();
+    singular.coefficients.copy_within(..64, 64);
+    for threads in [1, 2, 3, 7] {
+        let (device, _thread) = Device::open(&config(KernelChoice::Default, threads), &Registry::new()).unwrap();
+        let decoded = device.decode(vec![whole.clone()]).await.unwrap();
+        assert!(decoded[0].solution.is_ok() && decoded[0].job.out == source, "{threads} threads");
+        let decoded = device.decode(vec![singular.clone(), whole.clone(), singular.clone()]).await.unwrap();
+        let solutions: Vec<_> = decoded.iter().map(|decoded| decoded.solution.is_ok()).collect();
+        assert!(solutions == [false, true, false] && decoded[1].job.out == source, "{threads} threads");
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_generation_comes_back() {
     let (device, _thread) = Device::open(&config(KernelChoice::Auto, 1), &Registry::new()).unwrap();
