@@ -4,13 +4,17 @@
 //! logarithms and adds those: one addition, one look-up in the table of powers, and a select for the marker that stands for
 //! zero. It is the GPU's default path in plain Rust: slow here, and exact.
 //!
-//! A batch is cut into units of a few rows of one generation. The owner's thread and the pool's take units from one queue until
-//! it is empty; nobody shares a slot, because a unit owns those it writes. All buffers of the queue are kept for the next batch.
+//! A batch is cut into units of a few rows of one generation: whole blocks, [`Kernels::ROWS`] at least, because sources are loaded
+//! once for so many. A batch with too few of them for all threads is cut on, across the blocks: a unit then has the same bytes of
+//! its rows. The owner's thread and the pool's take units from one queue until it is empty; nobody shares memory, because a unit
+//! owns the slots it writes, or pieces that slots are cut into, without a copy, and joined from. All buffers of the queue are kept
+//! for the next batch.
 
 use std::array;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +26,7 @@ use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share,
 use super::decode::{Decode, Solved};
 use super::{Config, Error, KernelChoice, kernel};
 use crate::gf::gf256::{EXP, LOG, LOG_OF_ZERO};
-use crate::gf::panel::are_sparse;
+use crate::gf::panel::{are_sparse, part};
 use crate::gf::{Isa, Kernels, Panel, Rows};
 use crate::object::{Generation, Shape};
 
@@ -229,13 +233,6 @@ impl Form {
             Self::Logs(logs) => logs.blocks.len() / logs.block_bytes,
         }
     }
-
-    fn block_bytes(&self) -> usize {
-        match self {
-            Self::Packed(panel) => panel.block_bytes(),
-            Self::Logs(logs) => logs.block_bytes,
-        }
-    }
 }
 
 /// The padded blocks of a generation, every byte as its logarithm.
@@ -246,13 +243,14 @@ struct Logs {
 }
 
 impl Logs {
-    fn combine(&self, row: &[u8], out: &mut [u8]) {
+    /// These bytes of the sum of a row's products.
+    fn combine(&self, row: &[u8], bytes: Range<usize>, out: &mut [u8]) {
         out.fill(0);
         for (&c, block) in row.iter().zip(self.blocks.chunks_exact(self.block_bytes)) {
             let log = LOG[usize::from(c)];
             if log != LOG_OF_ZERO {
                 let powers: &[u8; 256] = EXP[usize::from(log)..].first_chunk().expect("512 powers, logarithms below 255");
-                out.iter_mut().zip(block).for_each(|(sum, &log)| {
+                out.iter_mut().zip(&block[bytes.clone()]).for_each(|(sum, &log)| {
                     *sum ^= if log == LOG_OF_ZERO { 0 } else { powers[usize::from(log)] };
                 });
             }
@@ -265,7 +263,7 @@ impl Logs {
     }
 }
 
-/// Some rows of a task, with the slots they go to.
+/// Some rows of a task, or some bytes of these, with the slots they go to, or with pieces of these.
 #[derive(Debug)]
 struct Unit {
     task: usize,
@@ -273,7 +271,10 @@ struct Unit {
     generation: usize,
     rows: Rows,
     first_row: usize,
+    /// Which bytes of a block.
+    bytes: Range<usize>,
     slots: Vec<BytesMut>,
+    /// Where in a slot they begin.
     offset: usize,
     failed: bool,
 }
@@ -281,7 +282,7 @@ struct Unit {
 impl Unit {
     fn run(&mut self, kernel: Kernel, scratch: &mut Vec<u8>) {
         let form = &self.segment.generations[self.generation];
-        let (n, block) = (form.n(), self.offset..self.offset + form.block_bytes());
+        let (n, block) = (form.n(), self.offset..self.offset + self.bytes.len());
         if let Rows::Source { indices } = &self.rows {
             for (slot, &index) in self.slots.iter_mut().zip(&indices[self.first_row..]) {
                 match form {
@@ -299,7 +300,7 @@ impl Unit {
         let rows = scratch.chunks_exact(n);
         let slots = self.slots.iter_mut().map(|slot| &mut slot[block.clone()]);
         match (form, kernel) {
-            (Form::Logs(logs), _) => rows.zip(slots).for_each(|(row, slot)| logs.combine(row, slot)),
+            (Form::Logs(logs), _) => rows.zip(slots).for_each(|(row, slot)| logs.combine(row, self.bytes.clone(), slot)),
             (Form::Packed(panel), Kernel::Simd(kernels)) => {
                 let mut row_refs: [&[u8]; UNIT_ROWS_MAX] = [&[]; UNIT_ROWS_MAX];
                 let mut outs: [&mut [u8]; UNIT_ROWS_MAX] = array::from_fn(|_| <&mut [u8]>::default());
@@ -308,13 +309,33 @@ impl Unit {
                 let (rows, outs) = (&row_refs[..count], &mut outs[..count]);
                 // Seeded rows are dense.
                 if matches!(self.rows, Rows::Explicit { .. }) && are_sparse(rows) {
-                    kernels.combine_sparse(rows, panel, 0..panel.block_bytes(), outs);
+                    kernels.combine_sparse(rows, panel, self.bytes.clone(), outs);
                 } else {
-                    kernels.combine(rows, panel, outs);
+                    kernels.combine_part(rows, panel, self.bytes.clone(), outs);
                 }
             }
             (Form::Packed(_), Kernel::Table) => unreachable!("one form a run"),
         }
+    }
+
+    /// Its bytes from `at` on as a unit of its own, with pieces of its slots.
+    fn split_off(&mut self, at: usize, mut pieces: Vec<BytesMut>) -> Self {
+        let cut = self.offset + at - self.bytes.start;
+        pieces.extend(self.slots.iter_mut().map(|slot| slot.split_off(cut)));
+        let bytes = at..mem::replace(&mut self.bytes.end, at);
+        let (segment, rows) = (Arc::clone(&self.segment), self.rows.clone());
+        Self { segment, rows, bytes, slots: pieces, offset: 0, ..*self }
+    }
+
+    /// Puts slots behind those of the task's rows before it, and pieces behind what they were cut from. Leaves an empty list.
+    fn give_back(mut self, out: &mut Vec<BytesMut>) -> Vec<BytesMut> {
+        if self.bytes.start == 0 {
+            out.append(&mut self.slots);
+        } else {
+            let first = out.len() - self.slots.len();
+            out[first..].iter_mut().zip(self.slots.drain(..)).for_each(|(slot, piece)| slot.unsplit(piece));
+        }
+        self.slots
     }
 }
 
@@ -368,11 +389,11 @@ impl Pool {
         }
         let mut done = mem::take(&mut queue.done);
         drop(queue);
-        done.sort_unstable_by_key(|unit| (unit.task, unit.first_row));
+        done.sort_unstable_by_key(|unit| (unit.task, unit.first_row, unit.bytes.start));
         let failed = done.iter().any(|unit| unit.failed);
-        for mut unit in done.drain(..) {
-            tasks[unit.task].out.append(&mut unit.slots);
-            self.spare.push(unit.slots);
+        for unit in done.drain(..) {
+            let out = &mut tasks[unit.task].out;
+            self.spare.push(unit.give_back(out));
         }
         self.shared.lock().done = done;
         if failed { Err(Error::Fault) } else { Ok(()) }
@@ -384,28 +405,34 @@ impl Pool {
 
     /// Cuts tasks into units that take about the same time, some for each thread, and queues them.
     fn cut(&mut self, tasks: &mut [Work], segments: &[Arc<Segment>]) {
-        let cost = |task: &Work| task.n() * task.block_bytes();
-        let total: usize = tasks.iter().map(|task| task.out.len() * cost(task)).sum();
-        let unit_cost = total / ((self.threads.len() + 1) * UNITS_PER_THREAD);
+        let unit_cost = tasks.iter().map(|task| task.out.len() * cost(task)).sum::<usize>() / (self.threads() * UNITS_PER_THREAD);
         let mut queue = self.shared.lock();
         for (index, (task, segment)) in tasks.iter_mut().zip(segments).enumerate() {
             let rows = unit_cost / cost(task);
             let rows = rows.next_multiple_of(Kernels::ROWS).clamp(Kernels::ROWS, UNIT_ROWS_MAX);
-            let (generation, offset, start) = (segment.index(task.generation.index), task.out_offset, task.first_row);
+            let is_cut_on = !self.threads.is_empty() && !matches!(task.rows, Rows::Source { .. });
+            let (cost, block_bytes) = (cost(task), task.block_bytes());
             let mut slots = task.out.drain(..);
             for first_row in (0..slots.len()).step_by(rows) {
                 let mut unit_slots = self.spare.pop().unwrap_or_default();
                 unit_slots.extend(slots.by_ref().take(rows));
-                queue.waiting.push_back(Unit {
+                let parts = if is_cut_on { parts(unit_slots.len() * cost, unit_cost, block_bytes) } else { 1 };
+                let mut unit = Unit {
                     task: index,
                     segment: Arc::clone(segment),
-                    generation,
+                    generation: segment.index(task.generation.index),
                     rows: task.rows.clone(),
-                    first_row: start + first_row,
+                    first_row: task.first_row + first_row,
+                    bytes: 0..block_bytes,
                     slots: unit_slots,
-                    offset,
+                    offset: task.out_offset,
                     failed: false,
-                });
+                };
+                for bytes in (1..parts).rev().map(|index| part(block_bytes, index, parts)) {
+                    let pieces = self.spare.pop().unwrap_or_default();
+                    queue.waiting.push_back(unit.split_off(bytes.start, pieces));
+                }
+                queue.waiting.push_back(unit);
             }
         }
     }
@@ -460,11 +487,30 @@ impl Shared {
     }
 }
 
+/// Products of a row of a task.
+fn cost(task: &Work) -> usize {
+    task.n() * task.block_bytes()
+}
+
+/// How many parts a unit of the least number of whole rows is cut into, if it takes more than its share of a batch: so many that all
+/// threads have some. Each part draws the rows anew, and has to be worth waking a thread.
+fn parts(cost: usize, unit_cost: usize, block_bytes: usize) -> usize {
+    let wanted = cost.div_ceil(unit_cost.max(1));
+    wanted.min(cost / PART_COST_MIN).min(block_bytes / PART_BYTES_MIN).max(1)
+}
+
 fn block_bytes(generation: &Generation) -> usize {
     usize::try_from(generation.block_bytes).expect("a block fits in memory")
 }
 
 /// Rows of a unit at most: what its references take on the stack.
 const UNIT_ROWS_MAX: usize = 64;
+/// Bytes of a part of a row at least: drawing a coefficient takes as long as 50 to 100 products do.
+const PART_BYTES_MIN: usize = 512;
+/// Products of a part of a unit at least: microseconds' worth, which waking a thread takes as well.
+const PART_COST_MIN: usize = 1 << 18;
 /// More than one, so that a thread that is slow or late leaves its share to others.
 const UNITS_PER_THREAD: usize = 4;
+
+#[cfg(test)]
+mod tests;

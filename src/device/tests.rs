@@ -83,6 +83,36 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
     }
 }
 
+/// Which are cut across the blocks if there are several threads.
+#[tokio::test]
+async fn a_few_blocks_are_the_same_however_they_are_cut() {
+    let shape = Shape::new(128 * 4112 - 7, 4112, 128).unwrap();
+    let bytes: Bytes = (0..shape.length() as u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
+    let seeded = |count| Rows::Seeded { key: KEY, first_seed: 3, count };
+    let expected: Vec<Vec<u8>> = (0..9).map(|i| expected(&bytes, &shape, 0, &seeded(9), i)).collect();
+    for kernel in [Kernel::Simd, Kernel::Table] {
+        for threads in [1, 2, 3, 5] {
+            let (device, _thread) = Device::open(&config(KernelChoice::Named(kernel), threads), &Registry::new()).unwrap();
+            let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
+            for count in 1..=9 {
+                let mut slab = BytesMut::from(vec![0xEE; count * (HEADROOM + 4112 + 3)].as_slice());
+                let out: Vec<BytesMut> = (0..count).map(|_| slab.split_to(HEADROOM + 4112 + 3)).collect();
+                let places = |out: &[BytesMut]| out.iter().map(|slot| (slot.as_ptr() as usize, slot.len())).collect::<Vec<_>>();
+                let before = places(&out);
+                let rows = seeded(count as u32);
+                let task = Task { resident: Arc::clone(&resident), generation: 0, rows, out, out_offset: HEADROOM };
+                let done = device.combine(Batch { tasks: vec![task] }).await.unwrap();
+                let out = &done.batch.tasks[0].out;
+                assert_eq!(places(out), before, "{kernel:?}, {threads} threads, {count} blocks");
+                for (slot, block) in out.iter().zip(&expected) {
+                    assert!(slot[HEADROOM..HEADROOM + 4112] == *block, "{kernel:?}, {threads} threads, {count} blocks");
+                    assert!(slot[..HEADROOM].iter().chain(&slot[HEADROOM + 4112..]).all(|&byte| byte == 0xEE));
+                }
+            }
+        }
+    }
+}
+
 /// Random rows for n blocks of k bytes, with what they make of some blocks; and these blocks.
 fn job(n: u16, k: usize, seed: u64) -> (Decode, Vec<u8>) {
     let size = usize::from(n);
