@@ -29,6 +29,7 @@ mod paper;
 mod plot;
 mod report;
 mod rounds;
+mod team;
 mod work;
 
 pub use paper::{Backend, Group, Papers};

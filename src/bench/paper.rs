@@ -29,7 +29,6 @@ mod s1;
 mod s2;
 #[cfg(test)]
 mod stand_in;
-mod team;
 
 pub use catalogue::Group;
 
