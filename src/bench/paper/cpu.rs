@@ -31,8 +31,8 @@ use crate::object::{Generation, Shape};
 pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
     Ok(match case.measure {
         Measure::CpuEncode => return encode(case),
-        Measure::CpuWhole => team_encode(case, whole),
-        Measure::CpuParted => team_encode(case, parted),
+        Measure::CpuWhole | Measure::CpuPartedAtOnce => team_encode(case, at_once),
+        Measure::CpuParted => team_encode(case, in_turn),
         Measure::CpuGather => team_encode(case, gather),
         Measure::CpuInvert => invert(case),
         Measure::CpuDecode => decode(case),
@@ -146,7 +146,7 @@ fn team_encode(case: &Case, work: Encode) -> Option<Run> {
 
 impl Made {
     fn new(load: &Load, measure: Measure, index: usize, threads: usize) -> Self {
-        let is_parted = measure == Measure::CpuParted;
+        let is_parted = matches!(measure, Measure::CpuParted | Measure::CpuPartedAtOnce);
         let bytes = if is_parted { part(load.k, threads, index, 64) } else { 0..load.k };
         let rows = if is_parted { 0..load.rows } else { part(load.rows, threads, index, Kernels::ROWS) };
         let panel = (!bytes.is_empty()).then(|| {
@@ -173,7 +173,7 @@ impl Made {
     }
 }
 
-fn whole(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
+fn at_once(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
     made.combine(rows, Kernels::combine);
 }
 
@@ -181,7 +181,7 @@ fn gather(_: &Load, rows: &[Vec<u8>], made: &mut Made, _: &Member<'_>) {
     made.combine(rows, |kernels, rows, panel, outs| kernels.combine_sparse(rows, panel, 0..panel.block_bytes(), outs));
 }
 
-fn parted(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
+fn in_turn(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
     let kernels = Kernels::detect();
     for (row, out) in rows.iter().zip(&mut made.blocks) {
         if let Some(panel) = &made.panel {

@@ -30,6 +30,7 @@ pub(super) enum Measure {
     CpuEncode,
     CpuWhole,
     CpuParted,
+    CpuPartedAtOnce,
     CpuGather,
     CpuInvert,
     CpuDecode,
@@ -91,6 +92,7 @@ impl Measure {
             Self::CpuEncode
                 | Self::CpuWhole
                 | Self::CpuParted
+                | Self::CpuPartedAtOnce
                 | Self::CpuGather
                 | Self::CpuInvert
                 | Self::CpuDecode
@@ -147,6 +149,7 @@ impl Measure {
             Self::CpuEncode | Self::CpuDecode => return cpu(kernel, "CPU"),
             Self::CpuWhole => return "CPU, whole blocks".to_owned(),
             Self::CpuParted => return "CPU, partitioned blocks".to_owned(),
+            Self::CpuPartedAtOnce => return "CPU, partitioned blocks, all at once".to_owned(),
             Self::CpuGather => return "CPU, non-zero coefficients alone".to_owned(),
             Self::CpuInvert => return "CPU".to_owned(),
             Self::CpuDecodeMany => return "CPU, a generation a thread".to_owned(),
@@ -226,12 +229,15 @@ impl Measure {
             }
             Self::CpuEncode => {
                 "CPU: the host's clock from handing a batch to the CPU device's queue until it comes back; drawing rows and \
-                 multiplying on its pool of threads inside, packing outside"
+                 multiplying on its pool of threads inside, packing outside; whole blocks, or parts where there are few"
             }
             Self::CpuWhole => "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed before",
             Self::CpuParted => {
                 "CPU, partitioned blocks: threads make one coded block together, each its part of the bytes, and wait for each other \
                  after each; rows drawn and sources packed before"
+            }
+            Self::CpuPartedAtOnce => {
+                "CPU, partitioned blocks, all at once: the same, each thread its part of the bytes of all coded blocks in one call"
             }
             Self::CpuGather => {
                 "CPU, non-zero coefficients alone: threads take whole blocks; what a row takes of each column is packed, then \

@@ -228,8 +228,13 @@ pub(super) const ROWS: &[Row] = &[
         sweeps: &[
             Sweep { measure: Measure::CpuWhole, n: N, rows: &[Amount::N], ..LADDER },
             Sweep { measure: Measure::CpuParted, n: N, rows: &[Amount::N], ..LADDER },
+            Sweep { measure: Measure::CpuPartedAtOnce, n: N, rows: &[Amount::N], ..LADDER },
+            Sweep { measure: Measure::CpuWhole, ..FEW_BLOCKS },
+            Sweep { measure: Measure::CpuPartedAtOnce, ..FEW_BLOCKS },
+            Sweep { measure: Measure::CpuEncode, kernels: &["simd", "table"], ..FEW_BLOCKS },
         ],
-        note: "the kernels take four rows at a time where they can; who makes one block at a time leaves that unused, at any k",
+        note: "the kernels take four rows at a time where they can; who makes one block at a time leaves that unused, at any k. \
+               Of a few blocks the CPU device makes parts, of many whole ones: its series has a queue in it, the others have not",
     },
     Row {
         id: "S2-19",
@@ -339,6 +344,7 @@ const VOD: Sweep = Sweep {
 };
 const VOD_CPU: &[Amount] = &[Amount::Count(1), Amount::Count(16), Amount::Count(64)];
 const VOD_64: Sweep = Sweep { k: &[4096, 16_384], rows: &[Amount::N], generations: &[Amount::Count(64)], ..LADDER };
+const FEW_BLOCKS: Sweep = Sweep { panel: "few blocks", rows: &[Amount::Count(1), Amount::Count(8)], ..LADDER };
 const SPARSE: Sweep = Sweep { coefficients: Kind::Sparse, weights: &[4, 8, 13, 32, 64, 128], ..SWEEP };
 
 const N: &[u16] = &[128, 256, 512];
