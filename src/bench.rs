@@ -5,15 +5,18 @@
 //! on a shape take turns, round after round, so that a slow phase of the machine hits all of them. Of the rounds the median
 //! counts, and the best one is shown beside it.
 //!
+//! `ncserverd bench cpu` measures the operations that servers and peers are made of (encode, decode, recode, invert) over more
+//! shapes, on one core and on all.
+//!
 //! Rows of the papers (`paper`) are measured the same way, by the wall's clock and by the GPU's, over the shapes of their figures.
 //!
 //! Two clocks: the processor time of the thread, which leaves out what else runs on the machine, and the wall's. The device works
-//! on several threads; there it is the wall that counts, and the processor time of the whole process.
+//! on several threads, and so do the cases for all cores; there it is the wall that counts, and the processor time of the whole process.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::{self, Threads};
@@ -34,13 +37,15 @@ mod work;
 
 pub use paper::{Backend, Group, Papers};
 
-use operation::Operation;
+use operation::{Contender, OPERATIONS, Operation};
 use report::{Measured, Report};
 use work::Work;
 
 /// What to measure, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Which operations, and on which shapes if none is given.
+    pub set: Set,
     /// Only cases whose name contains this.
     pub filter: Option<String>,
     /// Print the names of the cases and measure nothing.
@@ -53,7 +58,7 @@ pub struct Options {
     pub k: Vec<u32>,
     /// Instruction sets; all that this processor has if empty.
     pub isas: Vec<Isa>,
-    /// Threads of the device.
+    /// Threads of the device, and of the cases for all cores.
     pub threads: Threads,
     /// Where the results go as JSON.
     pub json: Option<PathBuf>,
@@ -61,6 +66,15 @@ pub struct Options {
     pub papers: Option<Papers>,
     /// The command line, for the record.
     pub command: String,
+}
+
+/// A choice of operations and shapes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// All operations on the shapes of the papers, of streams and of published comparisons.
+    All,
+    /// Encode, decode, recode and invert, over n and k.
+    Cpu,
 }
 
 /// Measures and prints as results come.
@@ -72,10 +86,10 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
     let shapes = options.shapes()?;
     let mut report = Report::new(options, out)?;
     let mut works = HashMap::new();
-    for operation in Operation::ALL {
+    for operation in OPERATIONS.iter().filter(|operation| operation.is_core || options.set == Set::All) {
         for shape in &shapes {
             let mut wanted = Vec::new();
-            for contender in operation.contenders(&kernels) {
+            for contender in (operation.contenders)(&options.fitting(&kernels, *shape)) {
                 let name = operation.name(&contender, *shape);
                 if options.filter.as_ref().is_none_or(|filter| name.contains(filter)) && !report.has(&name) {
                     wanted.push((name, contender));
@@ -88,7 +102,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
             if wanted.is_empty() {
                 continue;
             }
-            let work = Rc::clone(works.entry(*shape).or_insert_with(|| Rc::new(Work::new(shape.0, shape.1))));
+            let work = Arc::clone(works.entry(*shape).or_insert_with(|| Arc::new(Work::new(shape.0, shape.1))));
             report.title(operation)?;
             for measured in measure(operation, &work, wanted, options)? {
                 report.add(measured)?;
@@ -100,19 +114,19 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
 
 /// Checks the contenders and lets them take turns.
 fn measure(
-    operation: Operation,
-    work: &Rc<Work>,
-    wanted: Vec<(String, operation::Contender)>,
+    operation: &Operation,
+    work: &Arc<Work>,
+    wanted: Vec<(String, Contender)>,
     options: &Options,
 ) -> Result<Vec<Measured>, Error> {
-    let mut runners = Vec::new();
-    for (name, contender) in &wanted {
-        let runner = operation.runner(contender, work, options.threads)?;
-        runners.push(runner.ok_or_else(|| Error::Wrong { case: name.clone() })?);
+    let (mut cases, mut runners) = (Vec::new(), Vec::new());
+    for (name, contender) in wanted {
+        let checked = (contender.prepare)(work, options.threads)?.ok_or_else(|| Error::Wrong { case: name.clone() })?;
+        cases.push((name, checked.made));
+        runners.push(checked.runner);
     }
     let results = options.pace().run(&mut runners);
-    let bytes = operation.bytes(work);
-    let measured = wanted.into_iter().zip(results).map(|((name, _), laps)| Measured::new(name, operation, bytes, laps));
+    let measured = cases.into_iter().zip(results).map(|((name, made), laps)| Measured::new(name, operation.unit, made, laps));
     Ok(measured.collect())
 }
 
@@ -124,9 +138,28 @@ impl Options {
         self.isas.iter().map(|&isa| Kernels::new(isa).ok_or(Error::Isa(isa))).collect()
     }
 
+    /// The instruction sets that take part on a shape: of `bench cpu` not the scalar one where a case takes seconds, unless it is
+    /// asked for.
+    fn fitting(&self, kernels: &[Kernels], (n, k): (u16, u32)) -> Vec<Kernels> {
+        let is_too_slow = u64::from(n) * u64::from(n) * u64::from(k) > SCALAR_PRODUCTS_MAX;
+        let is_left_out = |isa| self.set == Set::Cpu && self.isas.is_empty() && isa == Isa::Scalar && is_too_slow;
+        kernels.iter().copied().filter(|kernels| !is_left_out(kernels.isa())).collect()
+    }
+
+    /// What is not measured, in words.
+    fn left_out(&self) -> Option<String> {
+        let is_complete = self.set == Set::All || !self.isas.is_empty();
+        (!is_complete)
+            .then(|| format!("scalar is left out where n * n * k is more than {SCALAR_PRODUCTS_MAX}: --isa scalar measures it"))
+    }
+
     fn shapes(&self) -> Result<Vec<(u16, u32)>, Error> {
         if self.n.is_empty() && self.k.is_empty() {
-            return Ok(if self.quick { QUICK_SHAPES.to_vec() } else { SHAPES.to_vec() });
+            return Ok(match (self.set, self.quick) {
+                (Set::All, false) => SHAPES.to_vec(),
+                (Set::Cpu, false) => CPU_N.iter().flat_map(|&n| CPU_K.map(|k| (n, k))).collect(),
+                (_, true) => QUICK_SHAPES.to_vec(),
+            });
         }
         let ns = if self.n.is_empty() { &[128][..] } else { &self.n };
         let ks = if self.k.is_empty() { &[4096][..] } else { &self.k };
@@ -137,6 +170,8 @@ impl Options {
     const fn pace(&self) -> rounds::Pace {
         if self.quick {
             rounds::Pace { rounds: 3, round: Duration::from_millis(5), case_max: Duration::from_millis(300) }
+        } else if matches!(self.set, Set::Cpu) {
+            rounds::Pace { rounds: 7, round: Duration::from_millis(12), case_max: Duration::from_millis(600) }
         } else {
             rounds::Pace { rounds: 9, round: Duration::from_millis(25), case_max: Duration::from_secs(3) }
         }
@@ -181,6 +216,10 @@ pub enum Error {
 const SHAPES: [(u16, u32); 8] =
     [(32, 1088), (64, 1088), (32, 4096), (128, 1024), (128, 4096), (128, 16_384), (256, 4096), (512, 4096)];
 const QUICK_SHAPES: [(u16, u32); 2] = [(64, 1088), (128, 4096)];
+const CPU_N: [u16; 6] = [32, 64, 128, 256, 512, 1024];
+const CPU_K: [u32; 3] = [1024, 4096, 16_384];
+/// About a fifth of a second's.
+const SCALAR_PRODUCTS_MAX: u64 = 1 << 27;
 
 #[cfg(test)]
 mod tests {
@@ -188,6 +227,7 @@ mod tests {
 
     fn options(filter: &str) -> Options {
         Options {
+            set: Set::All,
             filter: Some(filter.into()),
             list: false,
             quick: true,
@@ -213,7 +253,7 @@ mod tests {
         let listed = text(&Options { list: true, ..options("") });
         let measured = text(&options(""));
         let names: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
-        assert!(names.len() > 8 * Kernels::available().count(), "{listed}");
+        assert!(names.len() > 16 * Kernels::available().count(), "{listed}");
         for name in names {
             assert!(measured.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {measured}");
         }
@@ -230,6 +270,26 @@ mod tests {
         assert_eq!(results.len(), 1);
         assert_eq!(results[0]["case"], "encode/scalar/5x80");
         assert!(value["machine"]["processor"].is_string());
+    }
+
+    #[test]
+    fn the_set_for_the_cpu_goes_over_n_and_k_on_one_core_and_on_all() {
+        let set = Options { set: Set::Cpu, list: true, filter: None, n: Vec::new(), k: Vec::new(), quick: false, ..options("") };
+        let listed = text(&set);
+        let has = |case: &str| listed.lines().any(|line| line == case);
+        for kernels in Kernels::available().filter(|kernels| kernels.isa() != Isa::Scalar) {
+            for (n, k) in CPU_N.into_iter().flat_map(|n| CPU_K.map(|k| (n, k))) {
+                for operation in ["encode", "decode", "recode", "encode-all", "decode-all", "recode-all"] {
+                    assert!(has(&format!("{operation}/{}/{n}x{k}", kernels.isa())), "{operation} {n}x{k}");
+                }
+                assert!(has(&format!("invert/{}/{n}", kernels.isa())));
+                for way in ["side-by-side", "one-matrix"] {
+                    assert!(has(&format!("invert-all/{}-{way}/{n}", kernels.isa())));
+                }
+            }
+        }
+        assert!(has("encode/scalar/128x4096") && !has("encode/scalar/1024x16384") && !listed.contains("device"));
+        assert!(text(&Options { isas: vec![Isa::Scalar], ..set }).contains("encode/scalar/1024x16384"));
     }
 
     #[test]

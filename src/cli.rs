@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Show everything at work on this machine: origin, server, lossy network and peers in one process
     Demo(Demo),
     /// Measure encoding, recoding and decoding on this machine, checking every result first
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Look at the configuration without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -110,32 +110,48 @@ impl Demo {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    set: Option<BenchSet>,
+    #[command(flatten)]
+    cases: Cases,
+    #[command(flatten)]
+    paper: Paper,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchSet {
+    /// Encode, decode, recode and invert over n and k with every instruction set, on one core and on all: minutes
+    Cpu(Cases),
+}
+
+/// What to measure.
+#[derive(Debug, Args)]
+struct Cases {
     /// Only cases whose name contains this text, such as encode/ or /128x4096
-    pub(crate) filter: Option<String>,
+    filter: Option<String>,
     /// List the cases and stop
     #[arg(long)]
-    pub(crate) list: bool,
+    list: bool,
     /// Few shapes and short rounds: a look, not a measurement
     #[arg(long)]
-    pub(crate) quick: bool,
+    quick: bool,
     /// Blocks of a generation; crossed with every --k (repeatable, or separated by commas)
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) n: Vec<u16>,
+    n: Vec<u16>,
     /// Bytes of a block; crossed with every --n (repeatable, or separated by commas)
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
-    pub(crate) k: Vec<u32>,
+    k: Vec<u32>,
     /// Instruction sets to compare; all that this processor has if not given (repeatable, or separated by commas)
     #[arg(long, value_name = "ISA", value_delimiter = ',')]
-    pub(crate) isa: Vec<Isa>,
-    /// Threads of the device; one a core if not given
+    isa: Vec<Isa>,
+    /// Threads of the device and of cases on all cores; one a core if not given
     #[arg(long, value_name = "COUNT", default_value_t = Threads::Auto)]
-    pub(crate) threads: Threads,
+    threads: Threads,
     /// Write the results to this file too, as JSON
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) paper: Paper,
+    json: Option<PathBuf>,
 }
 
 /// Rows of the papers in place of the cases.
@@ -212,9 +228,14 @@ impl Paper {
 
 impl Bench {
     pub(crate) fn options(self) -> bench::Options {
-        let Self { filter, list, quick, n, k, isa, threads, json, paper } = self;
+        let papers = self.paper.papers();
+        let (set, cases) = match self.set {
+            None => (bench::Set::All, self.cases),
+            Some(BenchSet::Cpu(cases)) => (bench::Set::Cpu, cases),
+        };
+        let Cases { filter, list, quick, n, k, isa, threads, json } = cases;
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        bench::Options { filter, list, quick, n, k, isas: isa, threads, json, papers: paper.papers(), command }
+        bench::Options { set, filter, list, quick, n, k, isas: isa, threads, json, papers, command }
     }
 }
 
@@ -436,6 +457,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bench_is_of_one_set() {
+        let options =
+            |arguments: &[&str]| match Cli::try_parse_from(["ncserverd", "bench"].iter().chain(arguments)).unwrap().command {
+                Some(Command::Bench(bench)) => bench.options(),
+                other => panic!("{other:?}"),
+            };
+        let cpu = options(&["cpu", "--n", "64", "--isa", "ssse3", "--threads", "3", "encode/"]);
+        assert_eq!(
+            (cpu.set, cpu.n, cpu.isas, cpu.filter.as_deref()),
+            (bench::Set::Cpu, vec![64], vec![Isa::Ssse3], Some("encode/"))
+        );
+        assert_eq!(cpu.threads.count(), 3);
+        let all = options(&["--k", "1024", "decode/"]);
+        assert_eq!((all.set, all.k, all.filter.as_deref()), (bench::Set::All, vec![1024], Some("decode/")));
+        assert_eq!(options(&[]).set, bench::Set::All);
+    }
+
+    #[test]
     fn odd_values_are_refused() {
         for arguments in [
             &["--set", "bytes=1"][..],
@@ -444,6 +483,8 @@ mod tests {
             &["demo", "--loss", "100"],
             &["demo", "--loss", "nan"],
             &["demo", "--peers", "0"],
+            &["bench", "--quick", "cpu"],
+            &["bench", "cpu", "--row", "S1-6"],
             &["codec", "row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"],
             &["codec", "row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],
         ] {

@@ -1,7 +1,6 @@
 //! The device as a contender: queue, thread and pool included.
 
 use std::num::NonZeroU16;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -10,8 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Error;
 use super::clock::Lap;
-use super::operation::simd_name;
-use super::rounds::Runner;
+use super::operation::Checked;
 use super::work::Work;
 use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use crate::gf::{Isa, Rows};
@@ -27,21 +25,24 @@ pub(super) enum Engine {
 impl Engine {
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Simd(isa) => simd_name(isa),
+            Self::Simd(Isa::Scalar) => "simd-scalar",
+            Self::Simd(Isa::Ssse3) => "simd-ssse3",
+            Self::Simd(Isa::Avx2) => "simd-avx2",
+            Self::Simd(Isa::Avx512) => "simd-avx512",
+            Self::Simd(Isa::Gfni) => "simd-gfni",
             Self::Table => "table",
         }
     }
 
     /// Loads the work's generation several times over and combines all copies in a batch. Their rows are the same, so that one
     /// expectation holds for all.
-    pub(super) fn runner(self, work: &Rc<Work>, threads: Threads) -> Result<Option<Runner>, Error> {
-        let mut bed = Bed::open(&self.config(threads), work)?;
+    pub(super) fn check(self, work: &Work, load: Load, threads: Threads) -> Result<Option<Checked>, Error> {
+        let mut bed = Bed::open(&self.config(threads), work, load)?;
         bed.combine(1)?;
-        let mut payloads = bed.batch.tasks.iter().map(|task| task.out.iter().flat_map(|slot| slot.iter().copied()));
-        if !payloads.all(|payloads| payloads.eq(work.coded.iter().copied())) {
-            return Ok(None);
-        }
-        Ok(Some(Box::new(move |repeats| bed.combine(repeats).expect("it has done the same before"))))
+        let is_right =
+            |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
+        let (is_right, made) = (bed.batch.tasks.iter().all(is_right), bed.batch.blocks() * work.block_bytes());
+        Ok(Checked::new(is_right, made, move |repeats| bed.combine(repeats).expect("it has done the same before")))
     }
 
     fn config(self, threads: Threads) -> Config {
@@ -58,9 +59,29 @@ impl Engine {
     }
 }
 
-/// Copies of the generation in a batch: as many as a segment may have, and 4 at most.
-pub(super) fn generations(work: &Work) -> usize {
-    (SEGMENT_BYTES_MAX / work.source.len()).clamp(1, 4)
+/// What a batch asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4 at most.
+    Generations,
+    /// 8 coded blocks of one, or n if that is less.
+    FewBlocks,
+}
+
+impl Load {
+    fn generations(self, work: &Work) -> usize {
+        match self {
+            Self::Generations => (SEGMENT_BYTES_MAX / work.source.len()).clamp(1, 4),
+            Self::FewBlocks => 1,
+        }
+    }
+
+    fn rows(self, work: &Work) -> u16 {
+        match self {
+            Self::Generations => work.generation.n,
+            Self::FewBlocks => work.generation.n.min(8),
+        }
+    }
 }
 
 /// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody holds the device.
@@ -72,15 +93,15 @@ struct Bed {
 }
 
 impl Bed {
-    fn open(config: &Config, work: &Work) -> Result<Self, Error> {
+    fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
-        let bytes = Bytes::from(work.source.repeat(generations(work)));
+        let bytes = Bytes::from(work.source.repeat(load.generations(work)));
         let generation = &work.generation;
         let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n).map_err(Error::Shape)?;
         let resident = Arc::new(runtime.block_on(device.load(bytes, shape))?);
-        let rows = Rows::Seeded { key: work.key, first_seed: work.first_seed, count: generation.n.into() };
-        let slots = || (0..work.n()).map(|_| BytesMut::zeroed(work.block_bytes())).collect();
+        let rows = Rows::Seeded { key: work.key, first_seed: work.first_seed, count: load.rows(work).into() };
+        let slots = || (0..load.rows(work)).map(|_| BytesMut::zeroed(work.block_bytes())).collect();
         let task = |generation: u32| {
             let resident = Arc::clone(&resident);
             Task { resident, generation, rows: rows.clone(), out: slots(), out_offset: 0 }

@@ -25,22 +25,22 @@ pub(super) struct Measured {
     wall_best: f64,
     rounds: usize,
     repeats: u32,
-    bytes: usize,
+    /// What a repetition makes: bytes for MB/s, otherwise how many of what is counted.
+    made: usize,
     cpu_ns: Vec<u128>,
     wall_ns: Vec<u128>,
 }
 
 impl Measured {
-    pub(super) fn new(case: String, operation: Operation, bytes: usize, laps: Laps) -> Self {
+    pub(super) fn new(case: String, unit: Unit, made: usize, laps: Laps) -> Self {
         let Laps { repeats, laps } = laps;
         let mut cpu: Vec<Duration> = laps.iter().map(|lap| lap.cpu).collect();
         let mut wall: Vec<Duration> = laps.iter().map(|lap| lap.wall).collect();
         cpu.sort_unstable();
         wall.sort_unstable();
-        let unit = operation.unit();
         let value = |sorted: &[Duration], index: usize| {
             let seconds = sorted.get(index).map_or(0.0, Duration::as_secs_f64) / f64::from(repeats);
-            unit.value(seconds, bytes)
+            unit.value(seconds, made)
         };
         Self {
             case,
@@ -51,7 +51,7 @@ impl Measured {
             wall_best: value(&wall, 0),
             rounds: laps.len(),
             repeats,
-            bytes,
+            made,
             cpu_ns: laps.iter().map(|lap| lap.cpu.as_nanos()).collect(),
             wall_ns: laps.iter().map(|lap| lap.wall.as_nanos()).collect(),
         }
@@ -67,12 +67,11 @@ impl Unit {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "at most some 100 MB")]
-    fn value(self, seconds: f64, bytes: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "at most some GB")]
+    fn value(self, seconds: f64, made: usize) -> f64 {
         match self {
-            Self::Megabytes => bytes as f64 / seconds / 1e6,
-            Self::Microseconds => seconds * 1e6,
-            Self::Rows => 1e-6 / seconds,
+            Self::Megabytes | Self::Rows => made as f64 / seconds / 1e6,
+            Self::Microseconds => seconds * 1e6 / made as f64,
         }
     }
 }
@@ -84,7 +83,7 @@ pub(super) struct Report<'a, W: Write> {
     json: Option<PathBuf>,
     results: Vec<Measured>,
     /// The operation whose title is the last one printed.
-    operation: Option<Operation>,
+    operation: Option<&'static str>,
     /// Cases that have been listed or measured: two shapes may share one.
     names: Vec<String>,
 }
@@ -97,6 +96,7 @@ impl<'a, W: Write> Report<'a, W> {
         if !options.list {
             report.machine.lines().iter().try_for_each(|line| writeln!(report.out, "{line}"))?;
             writeln!(report.out, "# every case was compared with the definition of the field before it was measured")?;
+            options.left_out().iter().try_for_each(|line| writeln!(report.out, "# {line}"))?;
         }
         Ok(report)
     }
@@ -113,13 +113,13 @@ impl<'a, W: Write> Report<'a, W> {
     }
 
     /// What the cases that follow are, once.
-    pub(super) fn title(&mut self, operation: Operation) -> io::Result<()> {
-        if self.operation.replace(operation) == Some(operation) {
+    pub(super) fn title(&mut self, operation: &Operation) -> io::Result<()> {
+        if self.operation.replace(operation.word) == Some(operation.word) {
             return Ok(());
         }
         writeln!(self.out)?;
-        operation.describe().lines().try_for_each(|line| writeln!(self.out, "# {line}"))?;
-        let (unit, name) = (operation.unit().name(), operation.word());
+        operation.describe.lines().try_for_each(|line| writeln!(self.out, "# {line}"))?;
+        let (unit, name) = (operation.unit.name(), operation.word);
         writeln!(
             self.out,
             "# {name:<34} {:>12} {:>12} {:>12} {:>12}",

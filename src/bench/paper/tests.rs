@@ -1,9 +1,11 @@
 use super::stand_in::StandIn;
 use super::*;
+use crate::bench::Set;
 use crate::device::Threads;
 
 fn options() -> Options {
     Options {
+        set: Set::All,
         filter: None,
         list: false,
         quick: true,
