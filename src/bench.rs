@@ -109,7 +109,10 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
             }
         }
     }
-    report.finish()
+    match &options.filter {
+        Some(filter) if report.is_empty() => Err(Error::Filter(filter.clone())),
+        _ => report.finish(),
+    }
 }
 
 /// Checks the contenders and lets them take turns.
@@ -193,6 +196,9 @@ pub enum Error {
     /// A shape that cannot be.
     #[error("{0}")]
     Shape(ShapeError),
+    /// A filter that leaves nothing.
+    #[error("no case has `{0}` in its name: --list without it names them, and options stand behind `bench cpu`")]
+    Filter(String),
     /// A row that no paper has.
     #[error("no row {0}: `ncserverd bench --paper all --list` names them")]
     Row(String),
@@ -290,6 +296,14 @@ mod tests {
         }
         assert!(has("encode/scalar/128x4096") && !has("encode/scalar/1024x16384") && !listed.contains("device"));
         assert!(text(&Options { isas: vec![Isa::Scalar], ..set }).contains("encode/scalar/1024x16384"));
+    }
+
+    #[test]
+    fn a_filter_that_leaves_nothing_is_refused() {
+        for list in [false, true] {
+            let ended = run(&Options { list, ..options("cpu") }, &mut Vec::new());
+            assert!(matches!(ended, Err(Error::Filter(filter)) if filter == "cpu"));
+        }
     }
 
     #[test]

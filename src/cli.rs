@@ -483,7 +483,6 @@ mod tests {
             &["demo", "--loss", "100"],
             &["demo", "--loss", "nan"],
             &["demo", "--peers", "0"],
-            &["bench", "--quick", "cpu"],
             &["bench", "cpu", "--row", "S1-6"],
             &["codec", "row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"],
             &["codec", "row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],

@@ -106,6 +106,11 @@ impl<'a, W: Write> Report<'a, W> {
         self.names.iter().any(|known| known == name)
     }
 
+    /// Whether there is no case in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
     /// A name in a list.
     pub(super) fn line(&mut self, name: &str) -> io::Result<()> {
         self.names.push(name.into());
