@@ -492,10 +492,10 @@ fn cost(task: &Work) -> usize {
     task.n() * task.block_bytes()
 }
 
-/// How many parts a unit of the least number of whole rows is cut into, if it takes more than its share of a batch: so many that all
-/// threads have some. Each part draws the rows anew, and has to be worth waking a thread.
+/// How many parts a unit of whole rows is cut into: more than one if it takes twice what units of the batch should, since there are
+/// too few rows. Each part draws the rows anew, and has to be worth waking a thread.
 fn parts(cost: usize, unit_cost: usize, block_bytes: usize) -> usize {
-    let wanted = cost.div_ceil(unit_cost.max(1));
+    let wanted = cost / unit_cost.max(1);
     wanted.min(cost / PART_COST_MIN).min(block_bytes / PART_BYTES_MIN).max(1)
 }
 

@@ -13,6 +13,7 @@ fn cuts(rows: usize, threads: usize) -> usize {
 fn blocks_are_cut_where_there_are_too_few() {
     assert_eq!([1, 4, 8, 32].map(|rows| cuts(rows, 2)), [2, 8, 4, 1]);
     assert_eq!([1, 4, 8, 32, 128, 256].map(|rows| cuts(rows, 16)), [2, 8, 8, 8, 2, 1]);
+    assert_eq!(parts(8 << 19, 5 << 19, 4096), 1, "whole rows, rounded up to what a kernel takes at once");
     assert_eq!(parts(32 * 1088, 1, 1088), 1, "not worth waking a thread");
     assert_eq!(parts(usize::MAX, 1, 48), 1, "one column");
 }
@@ -45,10 +46,12 @@ fn places(batch: &[Work]) -> Vec<Vec<(*const u8, usize)>> {
 
 #[test]
 fn slots_come_back_whole_and_in_order_even_from_units_that_fail() {
+    let cost = 63 * 4112;
+    assert_eq!(parts(4 * cost, 78 * cost / (16 * UNITS_PER_THREAD), 4112), 3, "they come back from pieces");
     for choice in [kernel::Kernel::Simd, kernel::Kernel::Table] {
         let config = Config {
             kernel: KernelChoice::Named(choice),
-            cpu_threads: Threads::Count(3.try_into().unwrap()),
+            cpu_threads: Threads::Count(16.try_into().unwrap()),
             ..Config::default()
         };
         let mut cpu = Cpu::open(&config).unwrap();
