@@ -285,10 +285,9 @@ impl Column {
 /// Lines of a column at most: what a register-blocked kernel takes in one go.
 const COLUMN_LINES: usize = 4;
 
-/// Of so many coefficients one at most is not zero where rows are combined as sparse ones. A guess, on the cautious side, to be
-/// measured on quiet machines with and without GFNI: `ncserverd bench --row S2-23 --backend cpu` has both ways over the weight, all
-/// sources ("whole blocks") and the chosen ones ("non-zero coefficients alone"), and this is n over the weight where they meet.
-const SPARSE_FROM: usize = 4;
+/// Of so many coefficients one at most is not zero where rows are combined as sparse ones: n over the weight at which both ways take as
+/// long with GFNI, in row S2-23 of `ncserverd bench`. With byte shuffles they meet at a larger weight.
+const SPARSE_FROM: usize = 8;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
