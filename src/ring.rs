@@ -168,8 +168,8 @@ impl Ring {
         }
     }
 
-    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make room; if that is not enough, `waker` is woken when a slot comes
-    /// home.
+    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make room; if that is not enough,
+    /// `waker` is woken when a slot comes home.
     pub fn reserve(&self, headroom: usize, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
         let mut slots = Pool::take(&self.shared.pool, headroom, size, count, Some(waker));

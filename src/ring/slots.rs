@@ -1,9 +1,9 @@
 //! The memory of the ring: slots that are taken by the encoder, filled by the device, sent by a session, and come back.
 //!
 //! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
-//! a copy; a header with all coefficients has room for them. Slots of one size come from slabs, each one allocation that is cut once and stays; the steady state allocates no memory
-//! for payloads. When the budget is spent on slabs of one size and another size is needed (a stream was reconfigured), slabs none
-//! of whose slots is out are given up.
+//! a copy; where headers carry all coefficients it is larger. Slots of one size come from slabs, each one allocation that is cut
+//! once and stays; the steady state allocates no memory for payloads. When the budget is spent on slabs of one size and another size
+//! is needed (a stream was reconfigured), slabs none of whose slots is out are given up.
 //!
 //! Slots are taken in the order in which they lie in memory, from where the last one was taken on: blocks come home about in the
 //! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. For a GPU slabs
