@@ -174,10 +174,27 @@ pub(super) const OPERATIONS: &[Operation] = &[
         contenders: |kernels| by_one(kernels, one::progressive_last),
     },
     Operation {
+        word: "useless",
+        unit: Unit::Microseconds,
+        describe: "a block that brings nothing, to the decoder that multiplies at the end and lacks one block; microseconds\n\
+                   inside: drawing the row, elimination of it",
+        has_k: true,
+        is_core: false,
+        contenders: |kernels| by_one(kernels, one::useless),
+    },
+    Operation {
+        word: "progressive-useless",
+        unit: Unit::Microseconds,
+        describe: "the same to the decoder that drags payloads along",
+        has_k: true,
+        is_core: false,
+        contenders: |kernels| by_one(kernels, one::progressive_useless),
+    },
+    Operation {
         word: "recode",
         unit: Unit::Megabytes,
         describe: "n new blocks with explicit vectors from n coded blocks held, one thread; MB/s of payload made\n\
-                   inside: drawing weights, vectors, packing and multiplying payloads, memory for the new blocks",
+                   inside: drawing weights, vectors, packing and multiplying payloads; outside: memory for the new blocks",
         has_k: true,
         is_core: true,
         contenders: |kernels| by_one(kernels, one::recode),

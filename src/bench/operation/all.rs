@@ -5,9 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-
+use super::one::Recoder;
 use super::{Checked, one};
 use crate::bench::clock::Lap;
 use crate::bench::team;
@@ -43,12 +41,11 @@ pub(super) fn decode(work: &Arc<Work>, kernels: Kernels, threads: usize) -> Opti
 
 /// All draw the same weights, so that all have to make the same blocks.
 pub(super) fn recode(work: &Arc<Work>, kernels: Kernels, threads: usize) -> Option<Checked> {
-    let states = || (one::decoder(work, kernels, &work.blocks()), SmallRng::seed_from_u64(1), Vec::new());
-    let n = work.n();
-    let mut crew = Crew::new(threads, states, move |(decoder, rng, blocks)| *blocks = decoder.recode(n, rng));
+    let mut crew = Crew::new(threads, || Recoder::new(work, kernels), Recoder::run);
     crew.run(1);
-    let (_, _, blocks) = crew.states.first()?;
-    let is_right = one::is_recoded(work, blocks) && crew.states.iter().all(|(_, _, others)| others == blocks);
+    let first = crew.states.first()?;
+    let is_same = |other: &Recoder| other.vectors == first.vectors && other.payloads == first.payloads;
+    let is_right = first.is_right(work) && crew.states.iter().all(is_same);
     Checked::new(is_right, threads * work.source.len(), move |repeats| crew.run(repeats))
 }
 

@@ -11,8 +11,9 @@ use super::Checked;
 use crate::bench::clock::Lap;
 use crate::bench::oracle;
 use crate::bench::work::Work;
-use crate::block::{Block, Vector};
+use crate::block::Vector;
 use crate::codec::rlnc::{Decoder, Encoder, Progressive};
+use crate::codec::{self, Outcome};
 use crate::gf::{Kernels, Panel, matrix, rows};
 
 pub(super) fn draw(work: &Arc<Work>) -> Option<Checked> {
@@ -149,22 +150,68 @@ pub(super) fn progressive_last(work: &Arc<Work>, kernels: Kernels) -> Option<Che
     Checked::new(is_right, 1, move |repeats| run(&work, repeats).0)
 }
 
-pub(super) fn recode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
-    let (decoder, count) = (decoder(work, kernels, &work.blocks()), work.n());
-    let mut rng = SmallRng::seed_from_u64(1);
-    let is_right = is_recoded(work, &decoder.recode(count, &mut rng));
-    let run = move |repeats: u32| Lap::thread(|| (0..repeats).for_each(|_| drop(black_box(decoder.recode(count, &mut rng)))));
-    Checked::new(is_right, work.source.len(), run)
+/// A block of a seed that came before; the decoder lacks the last one.
+pub(super) fn useless(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
+    let blocks = work.blocks();
+    let mut decoder = decoder(work, kernels, &blocks[..blocks.len() - 1]);
+    refuse(work, move |vector, payload| decoder.absorb(vector, payload))
 }
 
-/// Whether blocks are what their vectors say. Looks at the first ones alone: their rows are not those of the work, so that each costs
-/// the oracle a multiplication.
-pub(super) fn is_recoded(work: &Work, blocks: &[Block]) -> bool {
-    let is_sum = |block: &Block| match &block.vector {
-        Vector::Explicit(row) => block.payload == oracle::combine(row, &work.source, work.block_bytes()),
-        Vector::Source(_) | Vector::Seed(_) => false,
-    };
-    blocks.len() == work.n() && blocks.iter().take(RECODED_CHECKED).all(is_sum)
+pub(super) fn progressive_useless(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
+    let blocks = work.blocks();
+    let mut decoder = drag(work, kernels, &blocks[..blocks.len() - 1]);
+    refuse(work, move |vector, payload| decoder.absorb(vector, payload))
+}
+
+/// What a decoder that has the first block does with it.
+fn refuse(
+    work: &Arc<Work>,
+    mut absorb: impl FnMut(&Vector, &[u8]) -> Result<Outcome, codec::Error> + 'static,
+) -> Option<Checked> {
+    let (vector, payload) = (Vector::Seed(work.first_seed), work.coded[..work.block_bytes()].to_vec());
+    let mut offer = move || absorb(&vector, &payload);
+    // With n = 1 it is the last block, the first time.
+    let is_right = offer().is_ok() && offer() == Ok(Outcome::Redundant);
+    Checked::new(is_right, 1, move |repeats| Lap::thread(|| (0..repeats).for_each(|_| _ = black_box(offer()))))
+}
+
+pub(super) fn recode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
+    let mut recoder = Recoder::new(work, kernels);
+    recoder.run();
+    let is_right = recoder.is_right(work);
+    Checked::new(is_right, work.source.len(), move |repeats| Lap::thread(|| (0..repeats).for_each(|_| recoder.run())))
+}
+
+/// A full decoder, and memory for as many new blocks as it holds.
+pub(super) struct Recoder {
+    decoder: Decoder,
+    rng: SmallRng,
+    pub(super) vectors: Vec<u8>,
+    pub(super) payloads: Vec<u8>,
+}
+
+impl Recoder {
+    pub(super) fn new(work: &Work, kernels: Kernels) -> Self {
+        let decoder = decoder(work, kernels, &work.blocks());
+        let (vectors, payloads) = (vec![0; work.n() * work.n()], vec![0; work.source.len()]);
+        Self { decoder, rng: SmallRng::seed_from_u64(1), vectors, payloads }
+    }
+
+    pub(super) fn run(&mut self) {
+        let n = usize::from(self.decoder.n());
+        let k = self.payloads.len() / n;
+        let mut vectors: Vec<&mut [u8]> = self.vectors.chunks_exact_mut(n).collect();
+        let mut payloads: Vec<&mut [u8]> = self.payloads.chunks_exact_mut(k).collect();
+        self.decoder.recode_into(&mut self.rng, &mut vectors, &mut payloads);
+    }
+
+    /// Whether blocks are what their vectors say. Looks at the first ones alone: their rows are not those of the work, so that each
+    /// costs the oracle a multiplication.
+    pub(super) fn is_right(&self, work: &Work) -> bool {
+        let (n, k) = (work.n(), work.block_bytes());
+        let mut blocks = self.vectors.chunks_exact(n).zip(self.payloads.chunks_exact(k)).take(RECODED_CHECKED);
+        blocks.all(|(row, payload)| row.iter().any(|&c| c != 0) && payload == oracle::combine(row, &work.source, k))
+    }
 }
 
 pub(super) fn invert(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
