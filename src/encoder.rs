@@ -33,7 +33,7 @@ use crate::block::Vector;
 use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
-use crate::ring::{self, Blocks, HEADROOM, Lane, LineKey, Order, Ring, Slot};
+use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 use crate::store::{OnDevice, Residency, Store};
 use planner::{Planner, Step};
 
@@ -210,10 +210,7 @@ impl Encoder {
             }
         };
         // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
-        let headroom = match Lane::coded(row_weight, shape.n_max()) {
-            Lane::Sparse(_) => ring::headroom(shape.n_max()),
-            Lane::Coded | Lane::Source(_) => HEADROOM,
-        };
+        let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.n_max());
         let mut slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
         let (order, rest) = split(order, slots.len());
         if let Some(rest) = rest {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroU16;
 
 use super::{Config, Error};
 use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
-use crate::ring::{HEADROOM, headroom};
+use crate::ring::Lane;
 use crate::store::Portion;
+use crate::wire::block::Kind;
 use crate::{stream, telemetry};
 
 /// A remark on the configuration.
@@ -156,13 +158,13 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
     }
 }
 
-/// Coefficients that a coded block of the largest generation carries.
-fn carried(stream: &stream::Config) -> Option<u16> {
-    stream.row_weight.filter(|weight| *weight < stream.n_max).map(|_| stream.n_max)
+/// Where coded blocks of the largest generation lie.
+fn lane(stream: &stream::Config) -> Lane {
+    Lane::coded(stream.row_weight.and_then(NonZeroU16::new), stream.n_max)
 }
 
 fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
-    let slot = u64::from(stream.block_bytes) + carried(stream).map_or(HEADROOM, headroom) as u64;
+    let slot = u64::from(stream.block_bytes) + lane(stream).headroom(stream.n_max) as u64;
     let slots = config.ring.bytes.as_u64() / slot;
     let batch = u64::from(config.encoder.batch_blocks_max);
     if slots < batch {
@@ -185,8 +187,9 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
 
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     let block = u64::from(stream.block_bytes);
-    let header = carried(stream).map_or(SEEDED_HEADER, |coefficients| EXPLICIT_HEADER + u64::from(coefficients));
-    if block + SEEDED_HEADER > DATAGRAM_AFTER_DISCOVERY {
+    let [seeded, explicit] = [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
+    let header = if matches!(lane(stream), Lane::Sparse(_)) { explicit } else { seeded };
+    if block + seeded > DATAGRAM_AFTER_DISCOVERY {
         return;
     }
     if block + header > DATAGRAM_AFTER_DISCOVERY {
@@ -194,7 +197,7 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     } else if block + header > DATAGRAM_AT_FIRST {
         let text = "blocks fit a datagram only after path MTU discovery, and not on every path: until then they go over streams";
         report.warning(key, text);
-    } else if block + EXPLICIT_HEADER + u64::from(stream.n_max) > DATAGRAM_AT_FIRST {
+    } else if block + explicit > DATAGRAM_AT_FIRST {
         report
             .warning(key, "a recoded block carries n more bytes and does not fit a datagram: peers cannot relay over datagrams");
     }
@@ -204,10 +207,6 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
-/// The header of a seeded block in a datagram.
-const SEEDED_HEADER: u64 = 10;
-/// The header of an explicit block in a datagram, without its n coefficients.
-const EXPLICIT_HEADER: u64 = 6;
 /// What a QUIC datagram carries at the minimum MTU of 1200.
 const DATAGRAM_AT_FIRST: u64 = 1162;
 /// What it carries at an MTU of 1452, where discovery stops.

@@ -7,14 +7,14 @@
 //! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed.
 //!
 //! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel coefficient by coefficient, and who
-//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a
-//! line of that session.
+//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a line of that session.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::task::Waker;
 
+use super::slots::{HEADROOM, headroom};
 use crate::object::{GenerationKey, SegmentKey};
 
 /// A session in this process.
@@ -46,6 +46,14 @@ impl Lane {
     /// `n` make a row dense.
     pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
         row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
+    }
+
+    /// Room that slots of a segment need in front of the payload if its coded blocks of `n` and fewer lie here.
+    pub fn headroom(self, n: u16) -> usize {
+        match self {
+            Self::Sparse(_) => headroom(n),
+            Self::Coded | Self::Source(_) => HEADROOM,
+        }
     }
 
     /// Whether its blocks are anyone's.
