@@ -98,9 +98,7 @@ impl Panel {
         let start = self.n * column.first;
         &self.lines[start..start + self.n * column.width]
     }
-}
 
-impl Panel {
     /// The columns that hold these bytes of a block, and where each begins in outs for them.
     ///
     /// # Panics

@@ -377,6 +377,7 @@ impl Fetches {
     fn open_next(&mut self, now: Instant, server: &Hello, id: FetchId, outbox: &mut VecDeque<Message>) -> bool {
         let alias = self.free_alias();
         let Some(fetch) = self.fetches.get_mut(&id) else { return false };
+        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let interrupted = fetch.works.iter().find(|(_, work)| work.asked.is_none() && work.paused_until.is_none());
         let index = match interrupted {
             Some((index, _)) => *index,
@@ -386,7 +387,6 @@ impl Fetches {
                     fetch.touched = now;
                 }
                 fetch.next += 1;
-                let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
                 let is_pressed = left.is_some_and(|left| self.pace.is_pressed(left, &generation));
                 let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
                 let decoder = Box::new(match (self.config.gathers, is_pressed) {
@@ -403,7 +403,7 @@ impl Fetches {
         // Later requests get later deadlines, so that the server serves them in this order too.
         let patience = self.config.stall_timeout * if fetch.order.urgency == Urgency::Now { 1 } else { 2 };
         let deadline = fetch.order.deadline.unwrap_or(now + patience);
-        let near = fetch.order.deadline.is_some_and(|hard| self.pace.is_near(hard.saturating_duration_since(now)));
+        let near = left.is_some_and(|left| self.pace.is_near(left));
         let credit = self.pace.target(work.decoder.missing(), near).min(server.credit_max);
         let accept = Accept {
             coded: true,
