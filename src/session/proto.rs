@@ -545,9 +545,11 @@ impl Proto {
             let end = first.checked_add(*count).filter(|end| *end <= generation.n);
             source.push_back(*first..end.ok_or(Violation::Malformed("range of source blocks"))?);
         }
-        if !request.accept.systematic {
+        // Who takes both gets what the stream is configured to begin with.
+        let begins_with_source = held.first_pass == FirstPass::Systematic || !request.accept.coded;
+        if !request.accept.systematic || !begins_with_source {
             source.clear();
-        } else if source.is_empty() && held.first_pass == FirstPass::Systematic {
+        } else if source.is_empty() {
             source.push_back(0..generation.n);
         }
         let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);

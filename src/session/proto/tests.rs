@@ -100,13 +100,31 @@ fn a_systematic_stream_sends_its_source_blocks_once_and_then_coded_ones() {
 }
 
 #[test]
-fn ranges_are_served_where_they_were_asked_for() {
-    let (mut proto, now) = conversation(FirstPass::Coded);
-    let mut request = request(3, 10);
-    request.ranges = vec![(2, 3), (60, 4)];
-    proto.handle_message(now, Message::Request(request)).unwrap();
+fn only_source_blocks_of_the_ranges_come() {
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
-    assert_eq!(wants(&mut proto), [Want::Source(key, 2..5), Want::Source(key, 60..64), Want::Coded(coded(key), 3)]);
+    let ranges = [Want::Source(key, 2..5), Want::Source(key, 60..64)];
+    let wanted = |first_pass, coded| {
+        let (mut proto, now) = conversation(first_pass);
+        let mut request = request(3, 10);
+        request.ranges = vec![(2, 3), (60, 4)];
+        request.accept.coded = coded;
+        proto.handle_message(now, Message::Request(request)).unwrap();
+        wants(&mut proto)
+    };
+    let [first, second] = ranges.clone();
+    assert_eq!(wanted(FirstPass::Systematic, true), [first, second, Want::Coded(coded(key), 3)]);
+    // Whether any come is the stream's choice, unless nothing else is taken.
+    assert_eq!(wanted(FirstPass::Coded, true), [Want::Coded(coded(key), 10)]);
+    assert_eq!(wanted(FirstPass::Coded, false), ranges);
+}
+
+#[test]
+fn who_takes_source_blocks_alone_gets_each_once() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let mut request = request(3, 100);
+    request.accept.coded = false;
+    proto.handle_message(now, Message::Request(request)).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Source(GenerationKey { segment: SegmentKey(1), index: 0 }, 0..64)]);
 }
 
 #[test]
