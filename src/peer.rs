@@ -1,6 +1,6 @@
 //! The other end: fetch, decode, verify and hand over.
 //!
-//! A [`Client`] is a handle to one task (`driver`), which keeps a connection to a server, carries bytes between QUIC and
+//! A [`Client`] is a handle to one task (`driver`), which keeps a connection to each of its servers, carries bytes between QUIC and
 //! [`proto`], and gives full decoders to the blocking pool, or to a device where it is given one: no payload is multiplied on an
 //! async worker. Whoever holds a client
 //! may open objects; what several ask for at once is fetched once, and what was verified stays in a cache of bounded size. No byte
@@ -31,10 +31,10 @@ pub use client::{Client, Meta, Object};
 
 use crate::device::Device;
 use crate::object::Refusal;
-use crate::tls::Trust;
+use crate::tls::{Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
 use crate::wire::message::Hello;
-use proto::{Failure, Progress};
+use proto::{Failure, Progress, SourceCounts};
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,25 +43,32 @@ pub struct Server {
     pub host: String,
     /// UDP port.
     pub port: u16,
+    /// The certificate that it has to show, where it is not the client's [`Trust`] that decides.
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
-            write!(f, "ncs://[{}]:{}", self.host, self.port)
+            write!(f, "ncs://[{}]:{}", self.host, self.port)?;
         } else {
-            write!(f, "ncs://{}:{}", self.host, self.port)
+            write!(f, "ncs://{}:{}", self.host, self.port)?;
         }
+        self.fingerprint.map_or(Ok(()), |fingerprint| write!(f, "#{fingerprint}"))
     }
 }
 
 impl FromStr for Server {
     type Err = ParseServerError;
 
-    /// Reads `ncs://host:port`; scheme and port may be left out.
+    /// Reads `ncs://host:port#fingerprint`; all but the host may be left out.
     fn from_str(text: &str) -> Result<Self, ParseServerError> {
         let fault = || ParseServerError(text.to_owned());
         let place = text.strip_prefix("ncs://").unwrap_or(text);
+        let (place, fingerprint) = match place.split_once('#') {
+            Some((place, hex)) => (place, Some(hex.parse().map_err(|_| fault())?)),
+            None => (place, None),
+        };
         let place = place.strip_suffix('/').unwrap_or(place);
         let (host, port) = match place.strip_prefix('[') {
             Some(rest) => {
@@ -83,21 +90,21 @@ impl FromStr for Server {
         if host.is_empty() || !host.bytes().all(valid) {
             return Err(fault());
         }
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { host: host.to_owned(), port, fingerprint })
     }
 }
 
 /// A text that names no server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no server address such as ncs://host:4443")]
+#[error("`{0}` is no server address such as ncs://host:4443, with or without #fingerprint")]
 pub struct ParseServerError(String);
 
 /// What a client connects to and how much it takes.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Servers of the same content. The first that answers is used; when it is lost, the next.
+    /// Servers and relays of the same content, all of which are used at the same time.
     pub servers: Vec<Server>,
-    /// Which certificate the server may show.
+    /// Which certificates servers may show that name none themselves.
     pub trust: Trust,
     /// Whether blocks may come in datagrams.
     pub datagrams: bool,
@@ -147,9 +154,9 @@ impl Config {
 /// What has become of the work so far.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// Whether a connection stands.
+    /// Whether any connection stands.
     pub connected: bool,
-    /// Where the server is that it leads to, or led to last.
+    /// Where the server is that the first of them leads to, or led to last.
     pub address: Option<SocketAddr>,
     /// What that server said of itself.
     pub server: Option<Hello>,
@@ -165,6 +172,8 @@ pub struct Stats {
     pub blocks_late: u64,
     /// Those that are source blocks.
     pub blocks_systematic: u64,
+    /// Blocks asked of another server because the one that had them to send was silent, or far slower than it had been.
+    pub blocks_reassigned: u64,
     /// Datagrams lost on the way.
     pub datagrams_lost: u64,
     /// Lost datagrams that other blocks made up for.
@@ -185,7 +194,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Bytes of UDP that came, headers and encryption included.
     pub wire_bytes: u64,
-    /// The round trip.
+    /// The round trip to that server.
     pub rtt: Duration,
     /// Share of the datagrams that are lost at present.
     pub loss: f64,
@@ -193,6 +202,23 @@ pub struct Stats {
     pub rate: f64,
     /// Generations under way.
     pub progress: Vec<Progress>,
+    /// Every server, in the order of the configuration.
+    pub sources: Vec<SourceStats>,
+}
+
+/// What has become of the work with one server.
+#[derive(Debug, Clone)]
+pub struct SourceStats {
+    /// Which it is.
+    pub server: Server,
+    /// What it said of itself, while it is connected and takes requests.
+    pub hello: Option<Hello>,
+    /// Where it is, while a connection stands.
+    pub address: Option<SocketAddr>,
+    /// The round trip.
+    pub rtt: Duration,
+    /// Its blocks, and the path.
+    pub counts: SourceCounts,
 }
 
 /// Why an object cannot be had.
@@ -254,10 +280,13 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1", 1),
         ] {
             let server: Server = text.parse().unwrap();
-            assert_eq!((server.host.as_str(), server.port), (host, port));
-            assert_eq!(server.to_string().parse(), Ok(server));
+            assert_eq!((server.host.as_str(), server.port, server.fingerprint), (host, port, None));
+            assert_eq!(server.to_string().parse(), Ok(server.clone()));
+            let pinned: Server = format!("{text}#{}", "ab".repeat(32)).parse().unwrap();
+            assert_eq!((&pinned.host, pinned.port, pinned.fingerprint.is_some()), (&server.host, port, true));
+            assert_eq!(pinned.to_string().parse(), Ok(pinned));
         }
-        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000"] {
+        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000", "a#", "a#00", "#"] {
             assert!(text.parse::<Server>().is_err(), "{text}");
         }
     }

@@ -192,7 +192,7 @@ async fn servers_are_reached_over_ipv6() {
 }
 
 #[tokio::test]
-async fn no_server_is_an_error_and_another_one_is_tried() {
+async fn no_server_is_an_error_and_one_of_several_is_enough() {
     let server = Script::start("127.0.0.1:0").await;
     let dead = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let nobody = dead.local_addr().unwrap().to_string().parse().unwrap();
@@ -202,4 +202,69 @@ async fn no_server_is_an_error_and_another_one_is_tried() {
     let client = Client::connect(Config { servers: both, ..config }).await.unwrap();
     server.publish("/a/b", b"some bytes", 10);
     assert_eq!(read(&client, "/a/b").await.unwrap(), b"some bytes");
+}
+
+/// A client of several servers, each with a certificate of its own.
+async fn connect_to(servers: &[&Script]) -> Client {
+    let config = Config { servers: servers.iter().map(|server| server.server()).collect(), ..servers[0].config() };
+    let client = Client::connect(config).await.unwrap();
+    let mut stats = client.stats();
+    let all = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+    tokio::time::timeout(PATIENCE, all).await.unwrap().unwrap();
+    client
+}
+
+#[tokio::test]
+async fn several_servers_send_parts_of_the_same_segment() {
+    let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+    let all = bytes(1, 500_000);
+    servers.iter().for_each(|server| server.publish("/a/b", &all, 500_000));
+    let client = connect_to(&servers.each_ref()).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let stats = client.stats().borrow().clone();
+    let blocks: Vec<u64> = stats.sources.iter().map(|source| source.counts.blocks).collect();
+    assert!(blocks.iter().all(|blocks| *blocks > 0), "{blocks:?}");
+    assert_eq!(blocks.iter().sum::<u64>(), stats.blocks_received);
+    assert_eq!(servers.iter().map(|server| server.seen().gets).sum::<usize>(), 1, "one is asked what the path is");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_deliver_is_not_waited_for() {
+    let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+    let all = bytes(1, 300_000);
+    servers.iter().for_each(|server| server.publish("/a/b", &all, 300_000));
+    servers[1].spoil(Fault::Silent, u32::MAX);
+    let client = connect_to(&servers.each_ref()).await;
+    let begun = std::time::Instant::now();
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    // Far from the 30 s after which a fetch is given up.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(client.stats().borrow().blocks_reassigned > 0 && servers[1].seen().requests > 0);
+}
+
+#[tokio::test]
+async fn what_one_server_does_not_have_the_others_send() {
+    let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+    let all = bytes(1, 100_000);
+    servers[1].publish("/a/b", &all, 100_000);
+    servers[2].publish("/a/b", &all, 100_000);
+    servers[2].spoil(Fault::RejectUnknown, u32::MAX);
+    let client = connect_to(&servers.each_ref()).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    // Nobody has it: then it is refused.
+    assert!(matches!(read(&client, "/a/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    assert!(servers.iter().all(|server| server.seen().gets >= 1));
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_the_rules_is_left_and_the_others_go_on() {
+    let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+    let all = bytes(1, 300_000);
+    servers.iter().for_each(|server| server.publish("/a/b", &all, 300_000));
+    servers[1].spoil(Fault::Repeat, u32::MAX);
+    let client = connect_to(&servers.each_ref()).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let stats = client.stats().borrow().clone();
+    assert!(stats.reconnects > 0, "{stats:?}");
+    assert!(stats.sources[1].counts.useless > 0 && stats.sources[0].counts.useless < 10, "{stats:?}");
 }

@@ -76,7 +76,7 @@ impl Path {
         let trust = Trust::Fingerprint(identity.fingerprint());
         let server = Server::start(settings, identity, &Registry::new(), Readiness::new()).await.unwrap();
         let at = server.addresses()[0];
-        let at = peer::Server { host: at.ip().to_string(), port: at.port() };
+        let at = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None };
         let client = Client::connect(peer::Config::new(at, trust)).await.unwrap();
         let gateway = Gateway::start(gateway::Config { listen: loopback, ..config }, client).await.unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use link::Conditions;
 use ncserverd::object::{FirstPass, RefusalCode};
-use ncserverd::peer::proto::Failure;
+use ncserverd::peer::proto::{Failure, SourceId};
 use world::{Setup, World};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -188,9 +188,9 @@ fn a_connection_lost_half_way_costs_what_was_on_the_way() {
         let bytes = live(&mut world);
         let fetch = world.fetch("/live/1.m4s", None);
         world.run(5 * SECOND, |world| world.peer.counts().innovative >= 250);
-        world.disconnect();
+        world.disconnect(0);
         world.idle(SECOND);
-        world.connect();
+        world.connect(0);
         world.run(5 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
         assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
         assert!(world.peer.counts().innovative == 512, "what was decoded is not fetched again");
@@ -206,10 +206,10 @@ fn a_server_that_goes_away_finishes_what_is_open() {
     world.server().go_away(SECOND);
     let refused = world.peer.get(world.now, "/live/1.m4s", 0, None);
     world.run(2 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
-    assert!(world.peer.is_leaving());
+    assert!(world.peer.is_leaving(SourceId(0)));
     // What was asked too late waits for another server.
-    world.disconnect();
-    world.connect();
+    world.disconnect(0);
+    world.connect(0);
     world.run(SECOND, |world| world.answers.contains_key(&refused));
 }
 
@@ -318,4 +318,116 @@ fn many_segments_share_the_path() {
     for (fetch, bytes) in &fetches {
         assert_eq!(world.decoded(*fetch, bytes.len()).as_deref(), Some(&bytes[..]));
     }
+}
+
+/// Paths from several servers: 5 % loss, and each as fast as given.
+fn paths(rates: &[u64]) -> Vec<(Conditions, Conditions)> {
+    let path = |&bytes_per_second| {
+        let up = Conditions { loss: 0.05, ..Conditions::default() };
+        (Conditions { bytes_per_second, ..up }, up)
+    };
+    rates.iter().map(path).collect()
+}
+
+#[test]
+fn four_servers_share_the_blocks_without_knowing_of_each_other() {
+    for first_pass in [FirstPass::Systematic, FirstPass::Coded] {
+        for seed in SEEDS {
+            let mut world = World::with_sites(Setup { first_pass, seed, ..Setup::default() }, &paths(&[500_000; 4]));
+            let (length, n) = (8 * 128 * 1088, 8 * 128);
+            let bytes = world.publish("/live/1.m4s", length, 1088, 128);
+            let time = world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+            world.idle(SECOND);
+            let counts = world.peer.counts();
+            // What arrived, whatever it was: n and three in a hundred.
+            let received = counts.blocks + counts.late;
+            assert!(received <= n * 103 / 100, "{received} of {n}: {counts:?}");
+            assert_eq!(world.doubled_sources, 0, "{counts:?}");
+            let is_systematic = first_pass == FirstPass::Systematic;
+            assert_eq!(counts.systematic > n * 85 / 100, is_systematic, "{counts:?}");
+            // 1.1 MB at 2 MB/s together, less what is lost, and some round trips.
+            assert!(time < Duration::from_millis(1000), "{time:?} {counts:?}");
+            for site in 0..4 {
+                let share = world.peer.source_counts(SourceId(site)).blocks;
+                assert!((n / 6..n / 3).contains(&share), "{share} of {n} from {site}");
+            }
+        }
+    }
+}
+
+#[test]
+fn shares_follow_what_paths_carry() {
+    for seed in SEEDS {
+        let mut world = World::with_sites(Setup { seed, ..Setup::default() }, &paths(&[1_600_000, 400_000]));
+        let bytes = world.publish("/live/1.m4s", 16 * 128 * 1088, 1088, 128);
+        let time = world.fetch_and_check("/live/1.m4s", &bytes, 10 * SECOND);
+        let [fast, slow] = [0, 1].map(|site| world.peer.source_counts(SourceId(site)).blocks as f64);
+        assert!((2.5..6.0).contains(&(fast / slow)), "{fast} and {slow}");
+        // 2.2 MB at 2 MB/s.
+        assert!(time < Duration::from_millis(1800), "{time:?}");
+    }
+}
+
+#[test]
+fn a_server_that_falls_silent_stalls_nothing() {
+    for (seed, k) in SEEDS.flat_map(|seed| [(seed, 1088), (seed, 4096)]) {
+        let mut world = World::with_sites(Setup { seed, ..Setup::default() }, &paths(&[500_000; 4]));
+        let bytes = world.publish("/vod/1.ts", 16 * 64 * 1088, k, 64);
+        let fetch = world.fetch("/vod/1.ts", None);
+        world.run(5 * SECOND, |world| world.peer.counts().innovative * u64::from(k) >= 256 * 1088);
+        world.sites[2].is_mute = true;
+        let time = world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+        let counts = world.peer.counts();
+        // 0.84 MB more from three at 1.5 MB/s together, the time until it is noticed, and the last round trips.
+        assert!(time < Duration::from_millis(1600), "{time:?} {counts:?}");
+        assert!(counts.reassigned > 0, "{counts:?}");
+        // It comes back, and is found.
+        world.sites[2].is_mute = false;
+        let before = world.peer.source_counts(SourceId(2)).blocks;
+        world.publish("/vod/2.ts", 16 * 64 * 1088 - 1, k, 64);
+        let again = world.fetch("/vod/2.ts", None);
+        world.run(10 * SECOND, |world| world.decoded(again, 16 * 64 * 1088 - 1).is_some());
+        let since = world.peer.source_counts(SourceId(2)).blocks - before;
+        assert!(since * u64::from(k) > 64 * 1088, "{since} blocks");
+    }
+}
+
+#[test]
+fn a_server_that_becomes_slow_is_not_waited_for() {
+    for seed in SEEDS {
+        let mut world = World::with_sites(Setup { seed, ..Setup::default() }, &paths(&[1_000_000, 1_000_000]));
+        let bytes = world.publish("/vod/1.ts", 32 * 64 * 1088, 4096, 64);
+        let fetch = world.fetch("/vod/1.ts", None);
+        world.run(5 * SECOND, |world| world.peer.counts().innovative >= 100);
+        world.slow_down(1, 20_000);
+        let time = world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+        // 1.8 MB more from one at 1 MB/s.
+        assert!(time < Duration::from_millis(3200), "{time:?} {:?}", world.peer.counts());
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_costs_what_was_on_the_way_from_there() {
+    for seed in SEEDS {
+        let mut world = World::with_sites(Setup { seed, ..Setup::default() }, &paths(&[500_000; 2]));
+        let bytes = live(&mut world);
+        let fetch = world.fetch("/live/1.m4s", None);
+        world.run(5 * SECOND, |world| world.peer.counts().innovative >= 200);
+        world.disconnect(0);
+        let time = world.run(5 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+        assert!(time < Duration::from_millis(1200), "{time:?} {:?}", world.peer.counts());
+    }
+}
+
+#[test]
+fn a_path_is_asked_of_the_next_server_when_one_is_silent_or_does_not_know_it() {
+    let mut world = World::with_sites(Setup::default(), &paths(&[500_000; 2]));
+    world.idle(SECOND);
+    world.sites[0].is_mute = true;
+    let bytes = live(&mut world);
+    let time = world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+    assert!(time < 3 * SECOND, "{time:?}");
+    let unknown = world.peer.get(world.now, "/live/none", 0, None);
+    world.run(15 * SECOND, |world| world.answers.contains_key(&unknown));
+    assert!(world.answers[&unknown].is_err());
 }

@@ -171,7 +171,7 @@ impl Peer {
 
     async fn connect(&self) -> Result<Client, Error> {
         let at = self.link.address();
-        let server = peer::Server { host: at.ip().to_string(), port: at.port() };
+        let server = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None };
         let config = peer::Config::new(server, self.trust);
         Client::connect(config).await.map_err(|error| Error::Peer(self.number, error))
     }

@@ -108,7 +108,10 @@ impl Decoding {
 
 #[derive(Debug, Args)]
 struct Connection {
-    /// Trust the certificate with this SHA-256 and no other; without it the system's authorities decide
+    /// Another server or relay of the same content, used at the same time (repeatable); its certificate's SHA-256 may follow behind a #
+    #[arg(long, global = true, value_name = "URL")]
+    source: Vec<Server>,
+    /// Trust the certificate with this SHA-256 and no other, where the URL names none; without it the system's authorities decide
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
     /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
@@ -151,8 +154,8 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Info { server, path } => {
             unless_interrupted(async {
-                let client = cli.connection.connect(server.clone()).await?;
-                let text = describe(&server, &client, path.as_deref()).await?;
+                let client = cli.connection.connect(server).await?;
+                let text = describe(&client, path.as_deref()).await?;
                 io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
             })
             .await
@@ -168,7 +171,8 @@ impl Connection {
     /// With what decodes, if that is not the client itself.
     async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
-        let config = Config { datagrams: !self.no_datagrams, device, ..Config::new(server, trust) };
+        let mut config = Config { datagrams: !self.no_datagrams, device, ..Config::new(server, trust) };
+        config.servers.extend(self.source.iter().cloned());
         Client::connect(config).await.map_err(|error| match error {
             super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
                 Failure::Untrusted(reason)
@@ -178,21 +182,29 @@ impl Connection {
     }
 }
 
-async fn describe(server: &Server, client: &Client, path: Option<&str>) -> Result<String, Failure> {
+async fn describe(client: &Client, path: Option<&str>) -> Result<String, Failure> {
+    // Where there are several, the first that answered has been waited for; the others have a moment.
+    let mut stats = client.stats();
+    let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+    let _ = tokio::time::timeout(ANSWER_MAX, all_answer).await;
+    let stats = client.stats().borrow().clone();
     let mut text = String::new();
     let mut line = |name: &str, value: &dyn fmt::Display| text += &format!("{name:<14}{value}\n");
-    line("server", server);
-    let stats = client.stats().borrow().clone();
-    if let Some(address) = stats.address {
-        line("address", &address);
-    }
-    if let Some(hello) = stats.server {
+    for source in &stats.sources {
+        line("server", &source.server);
+        let Some(hello) = &source.hello else {
+            line("", &"does not answer");
+            continue;
+        };
+        if let Some(address) = source.address {
+            line("address", &address);
+        }
         line("agent", &hello.agent);
         line("generations", &format_args!("up to {} blocks of up to {} bytes", hello.n_max, hello.block_bytes_max));
         line("segments", &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)));
         line("requests", &format_args!("up to {} open, {} blocks of credit each", hello.requests_max, hello.credit_max));
+        line("round trip", &format_args!("{:.1} ms", source.rtt.as_secs_f64() * 1e3));
     }
-    line("round trip", &format_args!("{:.1} ms", stats.rtt.as_secs_f64() * 1e3));
     if let Some(path) = path {
         let meta = client.stat(path, 0, None).await?;
         line("path", &path);
@@ -293,6 +305,9 @@ pub(super) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
+/// How long `info` waits for servers besides the first that answers.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
 /// How long players may take to finish what they read when the gateway ends.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -301,6 +316,7 @@ Examples:
   ncpeer fetch ncs://media.example /live/bunny/master.m3u8 -o -
   ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
+  ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,
@@ -322,6 +338,9 @@ mod tests {
         let line = ["ncpeer", "fetch", "ncs://a", "/live/x.ts", "--fingerprint", &fingerprint, "--no-datagrams", "-vo", "-"];
         let cli = Cli::try_parse_from(line).unwrap();
         assert!(cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1);
+        let sources = ["ncpeer", "info", "a", "--source", "b", "--source", &format!("ncs://c:7#{fingerprint}")];
+        let cli = Cli::try_parse_from(sources).unwrap();
+        assert_eq!(cli.connection.source.iter().map(|source| source.fingerprint.is_some()).collect::<Vec<_>>(), [false, true]);
         let backend = |words: &[&str]| match Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/b/c"].iter().chain(words)) {
             Ok(Cli { command: Command::Fetch { backend, .. }, .. }) => Some(backend),
             _ => None,

@@ -1,54 +1,37 @@
 //! One task a client, between [`Proto`], QUIC and the blocking pool.
 //!
-//! The loop of a connection waits for any of: bytes of the control stream, of a block stream, a datagram, a command of the program, a
-//! finished multiplication, an answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what
-//! [`Proto`] says. Commands and deadlines are served while there is no connection as well.
+//! The loop waits for any of: something of one of the connections ([`link`]), a command of the program, a finished multiplication, an
+//! answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what [`Proto`] says.
 
-use std::collections::{HashMap, VecDeque};
-use std::future::{Future, pending};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::{Pin, pin};
+mod link;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backon::BackoffBuilder;
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt};
-use socket2::{Domain, Protocol, Socket, Type};
+use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
-use super::proto::{self, Answer, Event, FetchId, Order, Proto, Rebuilder, StreamEnd};
-use super::{Config, Error, Server, Stats};
+use super::proto::{self, Answer, Event, FetchId, Order, Proto, Rebuilder, SourceId, StreamEnd};
+use super::{Config, Error, SourceStats, Stats};
 use crate::codec::rlnc::System;
-use crate::endpoint::INITIAL_RTT;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls;
+use crate::wire::CloseCode;
 use crate::wire::message::{Hello, Meta};
-use crate::wire::{CloseCode, Violation, frame};
+use link::{End, Happening, Link, Read, Wires};
 
-/// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
-const SOCKET_BUFFER: usize = 4 << 20;
-/// Datagrams that QUIC keeps until they are read.
-const DATAGRAM_BUFFER: usize = 4 << 20;
 /// Datagrams taken in one turn before anything else has its turn.
 const DATAGRAMS_A_TURN: usize = 512;
-/// Control bytes taken from QUIC at once.
-const CONTROL_READ_MAX: usize = 64 * 1024;
-/// Chunks of a block stream taken at once.
-const CHUNKS: usize = 32;
 /// How often the statistics are published at most.
 const STATS_EVERY: Duration = Duration::from_millis(50);
-/// A connection that held for so long was a good one.
-const GOOD_CONNECTION: Duration = Duration::from_secs(10);
-/// How long the end of a connection may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The first pause before connecting again.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
 
 /// What the program wants.
 pub(super) enum Command {
@@ -62,80 +45,33 @@ pub(super) enum Command {
     Subscribe { stream: String, news: mpsc::Sender<Meta> },
 }
 
-/// Keeps a connection until all handles of the client are gone. `ready` is told how the first one went.
+/// Keeps connections to all servers until all handles of the client are gone. `ready` is told when the first stands, or that none could be
+/// made.
 pub(super) async fn run(
     config: Config,
     commands: mpsc::Receiver<Command>,
     stats: watch::Sender<Stats>,
     ready: oneshot::Sender<Result<(), Error>>,
 ) {
-    let tls = match tls::client_config(&config.trust) {
-        Ok(tls) => Arc::new(tls),
-        Err(error) => {
-            let _ = ready.send(Err(Error::Setup(error.to_string())));
-            return;
-        }
-    };
-    let mut driver = Driver::new(&config, commands, stats);
-    driver.ready = Some(ready);
-    let mut pauses = pauses(&config);
-    for (attempt, server) in config.servers.iter().cycle().enumerate() {
-        let started = Instant::now();
-        let connecting = tokio::time::timeout(config.connect_timeout, connect(server, tls.clone()));
-        let fault = match driver.meanwhile(connecting).await {
-            None => return,
-            Some(Ok(Ok((endpoint, connection)))) => {
-                let end = driver.converse(&connection).await;
-                let closed = matches!(end, End::Closed);
-                let fault = driver.disconnected(&connection, end);
-                let _ = tokio::time::timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await;
-                if closed {
-                    return;
-                }
-                fault
+    let mut links = Vec::new();
+    for (id, server) in (0..).map(SourceId).zip(&config.servers) {
+        let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
+        match tls::client_config(&trust) {
+            Ok(tls) => links.push(Link::new(id, server.clone(), Arc::new(tls), &config)),
+            Err(error) => {
+                let _ = ready.send(Err(Error::Setup(error.to_string())));
+                return;
             }
-            Some(Ok(Err(error))) => error,
-            Some(Err(_)) => format!("{server} does not answer"),
-        };
-        if started.elapsed() >= GOOD_CONNECTION {
-            pauses = self::pauses(&config);
-        }
-        if let Some(ready) = driver.ready.take_if(|_| attempt + 1 >= config.servers.len()) {
-            let _ = ready.send(Err(Error::Connection(fault)));
-            return;
-        }
-        tracing::debug!(%server, fault, "no connection");
-        let pause = pauses.next().unwrap_or(config.reconnect_max);
-        if driver.meanwhile(tokio::time::sleep(pause)).await.is_none() {
-            return;
         }
     }
-    if let Some(ready) = driver.ready.take() {
+    if links.is_empty() {
         let _ = ready.send(Err(Error::Setup("no server is named".to_owned())));
+        return;
     }
-}
-
-fn pauses(config: &Config) -> backon::ExponentialBackoff {
-    let builder = backon::ExponentialBuilder::new().with_min_delay(RECONNECT_MIN).with_max_delay(config.reconnect_max);
-    builder.with_jitter().without_max_times().build()
-}
-
-/// How a connection ended.
-enum End {
-    /// The program has no handle any more.
-    Closed,
-    /// The server leaves, and everything asked of it has come.
-    Left,
-    /// The server broke the rules.
-    Violation(Violation),
-    /// QUIC says so.
-    Lost(String),
-}
-
-impl From<Violation> for End {
-    fn from(violation: Violation) -> Self {
-        Self::Violation(violation)
-    }
+    let mut driver = Driver::new(&config, commands, stats);
+    driver.ready = Some(Waiting { reply: ready, left: links.iter().map(|link| link.id).collect() });
+    driver.drive(&mut links).await;
+    link::close(links).await;
 }
 
 struct Driver {
@@ -146,12 +82,17 @@ struct Driver {
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
     jobs: Jobs,
     bulk: Bulk,
-    ready: Option<oneshot::Sender<Result<(), Error>>>,
+    ready: Option<Waiting>,
     publish: watch::Sender<Stats>,
     published: Instant,
     stats: Stats,
-    /// UDP bytes of connections that have ended.
-    wire_bytes_before: u64,
+}
+
+/// Who waits for the first connection.
+struct Waiting {
+    reply: oneshot::Sender<Result<(), Error>>,
+    /// Those that have not failed yet.
+    left: BTreeSet<SourceId>,
 }
 
 /// A segment that comes generation by generation.
@@ -168,25 +109,6 @@ enum Done {
     Gathered { fetch: FetchId, index: usize, system: Option<System> },
     Multiplied { fetch: FetchId, index: usize, bytes: Option<Vec<u8>> },
     Verified { fetch: FetchId, bytes: Option<Bytes> },
-}
-
-/// What an open connection consists of.
-struct Wires {
-    control: RecvStream,
-    frames: frame::Reader,
-    out: Option<SendStream>,
-    writing: Option<Writing>,
-    reading: FuturesUnordered<Reading>,
-}
-
-type Writing = Pin<Box<dyn Future<Output = Option<SendStream>> + Send>>;
-type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
-
-/// What a stream brought.
-struct Read {
-    stream: RecvStream,
-    chunks: Vec<Bytes>,
-    end: Option<StreamEnd>,
 }
 
 impl Driver {
@@ -225,57 +147,24 @@ impl Driver {
             publish,
             published: Instant::now(),
             stats: Stats::default(),
-            wire_bytes_before: 0,
         }
     }
 
-    /// Serves the program while something else is awaited. `None` if the program has gone.
-    async fn meanwhile<F: Future>(&mut self, awaited: F) -> Option<F::Output> {
-        let mut awaited = pin!(awaited);
+    /// Serves the program until it has gone.
+    async fn drive(&mut self, links: &mut [Link]) {
+        let mut first = 0;
         loop {
-            let _ = self.proto.handle_timeout(Instant::now());
-            self.take_events();
-            self.bulk.start(Instant::now(), true);
-            self.publish(None);
+            self.turn(links);
             let due = self.due();
             tokio::select! {
-                output = &mut awaited => return Some(output),
-                command = self.commands.recv() => self.command(command?),
-                done = self.jobs.next() => self.done(done),
-                outcomes = self.bulk.next() => self.decoded(outcomes),
-                () = until(due) => {}
-            }
-        }
-    }
-
-    async fn converse(&mut self, connection: &Connection) -> End {
-        match self.carry(connection).await {
-            Ok(never) => match never {},
-            Err(end) => end,
-        }
-    }
-
-    async fn carry(&mut self, connection: &Connection) -> Result<std::convert::Infallible, End> {
-        let (out, control) = connection.open_bi().await.map_err(lost)?;
-        let mut wires =
-            Wires { control, frames: frame::Reader::new(), out: Some(out), writing: None, reading: FuturesUnordered::new() };
-        self.proto.handle_connected(Instant::now());
-        loop {
-            self.turn(connection, &mut wires)?;
-            let due = self.due();
-            tokio::select! {
-                chunk = wires.control.read_chunk(CONTROL_READ_MAX, true) => {
-                    let chunk = chunk.map_err(stream_lost)?.ok_or(Violation::Unexpected("end of the control stream"))?;
-                    self.control(&mut wires.frames, &chunk.bytes)?;
+                (index, happening) = link::next(links, first) => {
+                    first = (index + 1) % links.len();
+                    self.happened(&mut links[index], happening);
                 }
-                datagram = connection.read_datagram() => self.datagrams(connection, datagram.map_err(lost)?)?,
-                stream = connection.accept_uni() => wires.reading.push(read(stream.map_err(lost)?)),
-                Some(read) = wires.reading.next() => self.stream(&mut wires.reading, read)?,
-                out = written(&mut wires.writing) => {
-                    wires.writing = None;
-                    wires.out = Some(out.ok_or_else(|| End::Lost("the control stream was refused".to_owned()))?);
-                }
-                command = self.commands.recv() => self.command(command.ok_or(End::Closed)?),
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => return,
+                },
                 done = self.jobs.next() => self.done(done),
                 outcomes = self.bulk.next() => self.decoded(outcomes),
                 () = until(due) => {}
@@ -284,79 +173,116 @@ impl Driver {
     }
 
     /// Carries out what the protocol has decided.
-    fn turn(&mut self, connection: &Connection, wires: &mut Wires) -> Result<(), End> {
+    fn turn(&mut self, links: &mut [Link]) {
         while let Ok(command) = self.commands.try_recv() {
             self.command(command);
         }
         self.drop_abandoned();
         let now = Instant::now();
-        self.proto.set_rtt(connection.rtt());
+        for link in links.iter() {
+            if let Some(connection) = link.connection() {
+                self.proto.set_rtt(link.id, connection.rtt());
+            }
+        }
         if self.proto.poll_timeout().is_some_and(|due| due <= now) {
-            self.proto.handle_timeout(now)?;
-        }
-        if wires.writing.is_none()
-            && let Some(mut stream) = wires.out.take()
-        {
-            let mut out = Vec::new();
-            while let Some(message) = self.proto.poll_message(now) {
-                message.encode(&mut out);
-            }
-            if out.is_empty() {
-                wires.out = Some(stream);
-            } else {
-                wires.writing = Some(Box::pin(async move { stream.write_chunk(out.into()).await.ok().map(|()| stream) }));
+            while let Err((source, violation)) = self.proto.handle_timeout(now) {
+                match links.iter_mut().find(|link| link.id == source) {
+                    Some(link) => self.end(link, violation.into()),
+                    None => self.proto.handle_disconnected(now, source),
+                }
             }
         }
-        let leaving = self.take_events();
+        for link in links.iter_mut() {
+            let source = link.id;
+            let Some(wires) = link.wires() else { continue };
+            if wires.is_writable() {
+                let mut out = Vec::new();
+                while let Some(message) = self.proto.poll_message(now, source) {
+                    message.encode(&mut out);
+                }
+                if !out.is_empty() {
+                    wires.write(out);
+                } else if self.proto.is_leaving(source) && self.proto.is_quiet_at(source) {
+                    self.end(link, End::Left);
+                }
+            }
+        }
+        self.take_events(links);
         self.bulk.start(now, self.proto.is_quiet() && self.jobs.is_empty());
-        self.publish(Some(connection));
-        if leaving && self.proto.is_quiet() && wires.writing.is_none() { Err(End::Left) } else { Ok(()) }
+        self.publish(links);
     }
 
-    fn control(&mut self, frames: &mut frame::Reader, bytes: &[u8]) -> Result<(), End> {
+    fn happened(&mut self, link: &mut Link, happening: Happening) {
+        let source = link.id;
+        let outcome = match happening {
+            Happening::Connected => {
+                self.proto.handle_connected(Instant::now(), source);
+                Ok(())
+            }
+            Happening::NotConnected(fault) => {
+                tracing::debug!(server = %link.server, fault, "no connection");
+                self.failed(source, fault);
+                Ok(())
+            }
+            Happening::Written => Ok(()),
+            Happening::Ended(end) => Err(end),
+            Happening::Control(bytes) => link.wires().map_or(Ok(()), |wires| self.control(source, wires, &bytes)),
+            Happening::Datagram(first) => match link.connection() {
+                Some(connection) => self.datagrams(source, connection, first),
+                None => Ok(()),
+            },
+            Happening::Stream(read) => link.wires().map_or(Ok(()), |wires| self.stream(source, wires, read)),
+        };
+        if let Err(end) = outcome {
+            self.end(link, end);
+        }
+    }
+
+    fn control(&mut self, source: SourceId, wires: &mut Wires, bytes: &[u8]) -> Result<(), End> {
         let now = Instant::now();
-        frames.push(bytes);
-        while let Some(message) = frames.next()? {
-            self.proto.handle_message(now, message)?;
+        wires.frames.push(bytes);
+        while let Some(message) = wires.frames.next()? {
+            self.proto.handle_message(now, source, message)?;
         }
         Ok(())
     }
 
-    fn datagrams(&mut self, connection: &Connection, first: Bytes) -> Result<(), End> {
+    fn datagrams(&mut self, source: SourceId, connection: &Connection, first: Bytes) -> Result<(), End> {
         let now = Instant::now();
-        self.proto.handle_datagram(now, first)?;
+        self.proto.handle_datagram(now, source, first)?;
         for _ in 1..DATAGRAMS_A_TURN {
             match connection.read_datagram().now_or_never() {
-                Some(datagram) => self.proto.handle_datagram(now, datagram.map_err(lost)?)?,
+                Some(Ok(datagram)) => self.proto.handle_datagram(now, source, datagram)?,
+                Some(Err(error)) => return Err(End::Lost(error.to_string())),
                 None => break,
             }
         }
         Ok(())
     }
 
-    fn stream(&mut self, reading: &mut FuturesUnordered<Reading>, read: Read) -> Result<(), End> {
+    fn stream(&mut self, source: SourceId, wires: &Wires, read: Read) -> Result<(), End> {
         let now = Instant::now();
         let Read { mut stream, chunks, end } = read;
         let id = VarInt::from(stream.id()).into_inner();
         for chunk in chunks {
-            self.proto.handle_stream(now, id, &chunk)?;
+            self.proto.handle_stream(now, source, id, &chunk)?;
         }
         match end {
-            Some(end) => self.proto.handle_stream_end(id, end)?,
-            None if self.refused(id) => {
+            Some(end) => self.proto.handle_stream_end(source, id, end)?,
+            None if self.refused(source, id) => {
                 // The sender may have ended it already; then there is nothing to stop.
                 let _ = stream.stop(VarInt::from_u32(CloseCode::Done.quic()));
-                self.proto.handle_stream_end(id, StreamEnd::Reset(u64::from(CloseCode::Done.quic())))?;
+                self.proto.handle_stream_end(source, id, StreamEnd::Reset(u64::from(CloseCode::Done.quic())))?;
             }
-            None => reading.push(self::read(stream)),
+            None => wires.read_on(stream),
         }
         Ok(())
     }
 
     /// Whether the protocol wants nothing more of a stream. Only what just brought bytes can be refused.
-    fn refused(&mut self, stream: u64) -> bool {
+    fn refused(&mut self, source: SourceId, stream: u64) -> bool {
         let mut refused = false;
-        while let Some(stopped) = self.proto.poll_stop() {
+        while let Some(stopped) = self.proto.poll_stop(source) {
             refused |= stopped == stream;
         }
         refused
@@ -416,16 +342,17 @@ impl Driver {
         });
     }
 
-    /// Passes on what has come. True if the server is leaving.
-    fn take_events(&mut self) -> bool {
+    /// Passes on what has come.
+    fn take_events(&mut self, links: &[Link]) {
         while let Some(event) = self.proto.poll_event() {
             match event {
-                Event::Ready => {
+                Event::Ready(source) => {
                     self.stats.connected = true;
-                    self.stats.server = self.proto.server().cloned();
+                    self.renew(links);
                     self.publish.send_replace(self.stats.clone());
-                    if let Some(ready) = self.ready.take() {
-                        let _ = ready.send(Ok(()));
+                    tracing::debug!(source = source.0, "connected");
+                    if let Some(waiting) = self.ready.take() {
+                        let _ = waiting.reply.send(Ok(()));
                     }
                 }
                 Event::Answered { request, answer } => {
@@ -450,10 +377,9 @@ impl Driver {
                         let _ = rebuild.reply.send(Err(failure.into()));
                     }
                 }
-                Event::GoingAway => tracing::debug!("the server goes away"),
+                Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),
             }
         }
-        self.proto.is_leaving()
     }
 
     fn done(&mut self, done: Done) {
@@ -523,21 +449,35 @@ impl Driver {
         }
     }
 
-    /// Says goodbye and keeps what the next connection needs. Returns what was wrong.
-    fn disconnected(&mut self, connection: &Connection, end: End) -> String {
+    /// Ends a connection, and keeps what the next one needs.
+    fn end(&mut self, link: &mut Link, end: End) {
         let (code, fault) = match end {
-            End::Closed | End::Left => (CloseCode::Done, "closed".to_owned()),
+            End::Left => (CloseCode::Done, "closed".to_owned()),
             End::Violation(violation) => {
-                tracing::warn!(peer = %connection.remote_address(), %violation, "the server breaks the rules");
+                let peer = link.connection().map(Connection::remote_address);
+                tracing::warn!(server = %link.server, ?peer, %violation, "the server breaks the rules");
                 (violation.close_code(), violation.to_string())
             }
             End::Lost(fault) => (CloseCode::Done, fault),
         };
-        connection.close(VarInt::from_u32(code.quic()), fault.as_bytes());
-        self.wire_bytes_before += connection.stats().udp_rx.bytes;
-        self.proto.handle_disconnected(Instant::now());
-        self.stats.reconnects += u64::from(std::mem::take(&mut self.stats.connected));
-        fault
+        tracing::debug!(server = %link.server, fault, "the connection has ended");
+        self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
+        link.end(code, &fault);
+        self.proto.handle_disconnected(Instant::now(), link.id);
+        self.failed(link.id, fault);
+    }
+
+    /// A link has no connection; whoever waits for one hears of it when none is left.
+    fn failed(&mut self, source: SourceId, fault: String) {
+        let is_last = |waiting: &mut Waiting| {
+            waiting.left.remove(&source);
+            waiting.left.is_empty()
+        };
+        if let Some(waiting) = self.ready.take_if(is_last) {
+            let _ = waiting.reply.send(Err(Error::Connection(fault)));
+            // Nobody will hold a handle.
+            self.commands.close();
+        }
     }
 
     fn due(&self) -> Option<Instant> {
@@ -545,35 +485,51 @@ impl Driver {
         [self.proto.poll_timeout(), self.bulk.due(), stats].into_iter().flatten().min()
     }
 
-    fn publish(&mut self, connection: Option<&Connection>) {
+    fn publish(&mut self, links: &[Link]) {
         let now = Instant::now();
         if now < self.published + STATS_EVERY && !self.proto.is_idle() {
             return;
         }
         self.published = now;
+        self.renew(links);
+        self.publish.send_replace(self.stats.clone());
+    }
+
+    /// Brings the statistics up to date.
+    fn renew(&mut self, links: &[Link]) {
         let counts = self.proto.counts();
         let (loss, rate) = self.proto.path();
-        let stats = Stats {
-            address: connection.map(Connection::remote_address).or(self.stats.address),
-            server: self.proto.server().cloned().or_else(|| self.stats.server.take()),
+        let source = |link: &Link| SourceStats {
+            server: link.server.clone(),
+            hello: self.proto.server(link.id).cloned(),
+            address: link.connection().map(Connection::remote_address),
+            rtt: link.connection().map_or(Duration::ZERO, Connection::rtt),
+            counts: self.proto.source_counts(link.id),
+        };
+        let sources: Vec<SourceStats> = links.iter().map(source).collect();
+        let first = sources.iter().find(|source| source.hello.is_some());
+        self.stats = Stats {
+            connected: first.is_some(),
+            address: first.map_or(self.stats.address, |first| first.address),
+            server: first.map_or_else(|| self.stats.server.take(), |first| first.hello.clone()),
+            rtt: first.map_or(self.stats.rtt, |first| first.rtt),
             blocks_received: counts.blocks,
             blocks_innovative: counts.innovative,
             blocks_useless: counts.useless,
             blocks_late: counts.late,
             blocks_systematic: counts.systematic,
+            blocks_reassigned: counts.reassigned,
             datagrams_lost: counts.lost,
             blocks_repaired: counts.repaired,
             generations: counts.generations,
             generations_progressive: counts.generations_progressive,
-            wire_bytes: self.wire_bytes_before + connection.map_or(0, |connection| connection.stats().udp_rx.bytes),
-            rtt: connection.map_or(self.stats.rtt, Connection::rtt),
+            wire_bytes: links.iter().map(Link::wire_bytes).sum(),
             loss,
             rate,
             progress: self.proto.progress(),
-            ..self.stats.clone()
+            sources,
+            ..std::mem::take(&mut self.stats)
         };
-        self.stats = stats.clone();
-        self.publish.send_replace(stats);
     }
 }
 
@@ -645,97 +601,9 @@ fn join(generations: Vec<Option<Vec<u8>>>) -> Option<Bytes> {
     }
 }
 
-/// Waits for what a stream brings next.
-fn read(mut stream: RecvStream) -> Reading {
-    Box::pin(async move {
-        let mut chunks = vec![Bytes::new(); CHUNKS];
-        let (count, end) = match stream.read_chunks(&mut chunks).await {
-            Ok(Some(count)) => (count, None),
-            Ok(None) => (0, Some(StreamEnd::Finished)),
-            Err(ReadError::Reset(code)) => (0, Some(StreamEnd::Reset(code.into_inner()))),
-            // The loop hears of a lost connection elsewhere.
-            Err(_) => (0, Some(StreamEnd::Reset(0))),
-        };
-        chunks.truncate(count);
-        Read { stream, chunks, end }
-    })
-}
-
-async fn written(writing: &mut Option<Writing>) -> Option<SendStream> {
-    match writing {
-        Some(writing) => writing.await,
-        None => pending().await,
-    }
-}
-
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => pending().await,
     }
-}
-
-fn lost(error: quinn::ConnectionError) -> End {
-    End::Lost(error.to_string())
-}
-
-fn stream_lost(error: ReadError) -> End {
-    End::Lost(error.to_string())
-}
-
-/// Connects to the first of a server's addresses that answers.
-async fn connect(server: &Server, tls: Arc<quinn::crypto::rustls::QuicClientConfig>) -> Result<(Endpoint, Connection), String> {
-    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(|error| error.to_string())?;
-    let mut fault = format!("{} has no address", server.host);
-    for address in addresses {
-        match connect_to(address, &server.host, tls.clone()).await {
-            Ok(connected) => return Ok(connected),
-            Err(error) => fault = format!("{address}: {error}"),
-        }
-    }
-    Err(fault)
-}
-
-async fn connect_to(
-    address: SocketAddr,
-    name: &str,
-    tls: Arc<quinn::crypto::rustls::QuicClientConfig>,
-) -> Result<(Endpoint, Connection), String> {
-    let socket = socket(address).map_err(|error| error.to_string())?;
-    let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
-        .map_err(|error| error.to_string())?;
-    let mut config = quinn::ClientConfig::new(tls);
-    config.transport_config(Arc::new(transport()));
-    let connecting = endpoint.connect_with(config, address, name).map_err(|error| error.to_string())?;
-    let connection = connecting.await.map_err(|error| error.to_string())?;
-    Ok((endpoint, connection))
-}
-
-/// A socket of the address's family on any free port.
-fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    // The kernel caps these silently; smaller buffers mean more loss and nothing else.
-    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
-    let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
-    socket.bind(&any.into())?;
-    Ok(socket.into())
-}
-
-/// Windows for a consumer of media: wide for what comes, narrow for what it says.
-fn transport() -> quinn::TransportConfig {
-    let mut transport = quinn::TransportConfig::default();
-    transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));
-    transport.initial_rtt(INITIAL_RTT);
-    transport.keep_alive_interval(Some(Duration::from_secs(4)));
-    transport.datagram_receive_buffer_size(Some(DATAGRAM_BUFFER));
-    transport.stream_receive_window(VarInt::from_u32(4 << 20));
-    transport.receive_window(VarInt::from_u32(32 << 20));
-    transport.send_window(256 * 1024);
-    transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
-    transport.max_concurrent_uni_streams(VarInt::from_u32(512));
-    transport
 }

@@ -1,21 +1,28 @@
 //! The peer's side of a conversation, without I/O: what to ask for, how much of it, and what has come.
 //!
-//! What the network brings goes in with the `handle_` calls, what the program wants with [`Proto::get`], [`Proto::fetch`] and
-//! [`Proto::subscribe`]. Out come messages ([`Proto::poll_message`]), answers and full decoders ([`Proto::poll_event`]) and
-//! streams to refuse ([`Proto::poll_stop`]). After any call that puts something in, poll all three until they are empty, then
-//! read [`Proto::poll_timeout`], which may have changed. Several calls may go in before one round of polling; polling too often
-//! is harmless.
+//! There may be any number of *sources*: servers and relays of the same content, each with a connection of its own. A path is asked of
+//! one of them, and of the next if that one refuses it, is gone or takes long. The blocks of a generation are asked of all, each
+//! for a part; no source knows of another (`docs/protocol.md`, section 7, says how credit is reckoned and split).
 //!
-//! Wishes outlive connections: what is not answered when one ends is asked again on the next, and decoders keep what they hold,
-//! for a segment is the same segment on every server. `docs/protocol.md`, section 7, says how credit is reckoned.
+//! What the network brings goes in with the `handle_` calls, what the program wants with [`Proto::get`], [`Proto::fetch`] and
+//! [`Proto::subscribe`]. Out come messages for each source ([`Proto::poll_message`]), answers and full decoders
+//! ([`Proto::poll_event`]) and streams to refuse ([`Proto::poll_stop`]). After any call that puts something in, poll all three until
+//! they are empty, then read [`Proto::poll_timeout`], which may have changed. Several calls may go in before one round of polling;
+//! polling too often is harmless. A [`Violation`] is one source's: its connection is to be closed, the others know nothing of it.
+//!
+//! Wishes outlive connections: what is not answered when one ends is asked of another source or on the next connection, and decoders
+//! keep what they hold, for a segment is the same segment everywhere.
 
 mod fetches;
 mod flight;
 mod gets;
 mod pace;
+mod path;
 mod rebuilder;
+mod shares;
+mod work;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -29,6 +36,9 @@ use crate::wire::{CODE_BASE, Violation};
 use fetches::Fetches;
 use gets::Gets;
 pub use rebuilder::Rebuilder;
+
+/// Answers that a source may leave unread.
+const UNREAD_MAX: usize = 4096;
 
 /// What a peer takes, and how patient it is.
 #[derive(Debug, Clone)]
@@ -77,6 +87,10 @@ pub enum Urgency {
     Ahead,
 }
 
+/// Names a source: its place among those that the program has named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u32);
+
 /// Names a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(u64);
@@ -84,8 +98,8 @@ pub struct FetchId(u64);
 /// What has come of the wishes.
 #[derive(Debug)]
 pub enum Event {
-    /// The server has said HELLO.
-    Ready,
+    /// A source has said HELLO.
+    Ready(SourceId),
     /// A GET is answered.
     Answered {
         /// The GET.
@@ -122,8 +136,8 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
-    /// The server takes nothing new.
-    GoingAway,
+    /// A source takes nothing new.
+    GoingAway(SourceId),
 }
 
 /// Metadata, and the bytes where they came whole. Nothing is verified yet.
@@ -138,7 +152,7 @@ pub struct Answer {
 /// Why a wish was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The server said so.
+    /// Every source that could be asked said so; what the last of them said.
     Refused(Refusal),
     /// The deadline passed.
     Deadline,
@@ -184,6 +198,29 @@ pub struct Counts {
     pub generations_progressive: u64,
     /// CREDITs sent: top-ups and probes.
     pub credits: u64,
+    /// Blocks asked of another source because the one that had them to send was silent, or far slower than it had been.
+    pub reassigned: u64,
+}
+
+/// What one source has done since the start, and what is known of the path to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SourceCounts {
+    /// Blocks of open requests.
+    pub blocks: u64,
+    /// Those that brought something.
+    pub innovative: u64,
+    /// Those that brought nothing.
+    pub useless: u64,
+    /// Those that are source blocks.
+    pub systematic: u64,
+    /// Datagrams of open requests that never came.
+    pub lost: u64,
+    /// Bytes of payload in blocks of open requests.
+    pub payload_bytes: u64,
+    /// Share of the datagrams that are lost at present.
+    pub loss: f64,
+    /// Bytes of payload a second at present.
+    pub rate: f64,
 }
 
 /// How far a generation is.
@@ -199,31 +236,48 @@ pub struct Progress {
     pub n: u16,
 }
 
-/// The peer's side of conversations with servers, one at a time.
+/// The peer's side of conversations with any number of sources.
 #[derive(Debug)]
 pub struct Proto {
     config: Config,
-    link: Link,
+    sources: BTreeMap<SourceId, Source>,
     gets: Gets,
     fetches: Fetches,
-    /// Streams subscribed to, and whether SUBSCRIBE has gone out on this connection.
-    subscriptions: BTreeMap<u64, String>,
-    streams: HashMap<u64, Incoming>,
-    outbox: VecDeque<Message>,
+    subscriptions: BTreeMap<u64, Subscription>,
+    outbox: Outbox,
     events: VecDeque<Event>,
+}
+
+/// A source that is, or has been, connected.
+#[derive(Debug)]
+struct Source {
+    link: Link,
+    streams: HashMap<u64, Incoming>,
     stops: VecDeque<u64>,
+}
+
+/// A stream subscribed to: at every source, because one may fall silent.
+#[derive(Debug)]
+struct Subscription {
+    stream: String,
+    refused: BTreeSet<SourceId>,
+}
+
+/// Messages to the sources that are connected.
+#[derive(Debug, Default)]
+struct Outbox {
+    queues: BTreeMap<SourceId, VecDeque<Message>>,
 }
 
 /// Where the connection stands.
 #[derive(Debug)]
 enum Link {
-    Down,
     Greeting { due: Instant },
     Open { server: Hello },
     Leaving,
 }
 
-/// A stream that the server has opened.
+/// A stream that a source has opened.
 #[derive(Debug)]
 enum Incoming {
     Head(BytesMut),
@@ -245,12 +299,10 @@ impl Proto {
             gets: Gets::new(config.hello.segment_bytes_max),
             fetches: Fetches::new(config.clone()),
             config,
-            link: Link::Down,
+            sources: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
-            streams: HashMap::new(),
-            outbox: VecDeque::new(),
+            outbox: Outbox::default(),
             events: VecDeque::new(),
-            stops: VecDeque::new(),
         }
     }
 
@@ -279,79 +331,84 @@ impl Proto {
         self.fetches.cancel(fetch, &mut self.outbox);
     }
 
-    /// Asks to be told of new segments of a stream.
+    /// Asks to be told of new segments of a stream, by every source: news may come more than once.
     pub fn subscribe(&mut self, stream: &str) -> u64 {
         let request = self.gets.number();
-        self.subscriptions.insert(request, stream.to_owned());
-        if !matches!(self.link, Link::Down) {
-            self.outbox.push_back(Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
+        for source in self.connected() {
+            self.outbox.push(source, Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
         }
+        self.subscriptions.insert(request, Subscription { stream: stream.to_owned(), refused: BTreeSet::new() });
         request
     }
 
     /// Ends a subscription.
     pub fn unsubscribe(&mut self, request: u64) {
-        if self.subscriptions.remove(&request).is_some() && !matches!(self.link, Link::Down) {
-            self.outbox.push_back(Message::Unsubscribe { request });
+        if self.subscriptions.remove(&request).is_some() {
+            for source in self.connected() {
+                self.outbox.push(source, Message::Unsubscribe { request });
+            }
         }
     }
 
-    /// A connection stands.
-    pub fn handle_connected(&mut self, now: Instant) {
-        self.link = Link::Greeting { due: now + self.config.hello_timeout };
-        self.outbox.push_back(Message::Hello(self.config.hello.clone()));
-        for (request, stream) in &self.subscriptions {
-            self.outbox.push_back(Message::Subscribe(Subscribe { request: *request, stream: stream.clone() }));
+    /// A connection to a source stands.
+    pub fn handle_connected(&mut self, now: Instant, source: SourceId) {
+        let link = Link::Greeting { due: now + self.config.hello_timeout };
+        self.sources.insert(source, Source { link, streams: HashMap::new(), stops: VecDeque::new() });
+        self.outbox.open(source);
+        self.outbox.push(source, Message::Hello(self.config.hello.clone()));
+        for (request, subscription) in &mut self.subscriptions {
+            subscription.refused.remove(&source);
+            self.outbox.push(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
         }
     }
 
-    /// The connection is gone.
-    pub fn handle_disconnected(&mut self, now: Instant) {
-        self.link = Link::Down;
-        self.outbox.clear();
-        self.stops.clear();
-        self.streams.clear();
-        self.gets.disconnected();
-        self.fetches.disconnected(now);
+    /// The connection to a source is gone.
+    pub fn handle_disconnected(&mut self, now: Instant, source: SourceId) {
+        self.sources.remove(&source);
+        self.outbox.close(source);
+        self.gets.disconnected(source);
+        self.fetches.disconnected(now, source);
     }
 
-    /// What QUIC knows of the path. To be called before a round of polling.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.fetches.set_rtt(rtt);
+    /// What QUIC knows of the path to a source. To be called before a round of polling.
+    pub fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
+        self.fetches.set_rtt(source, rtt);
     }
 
-    /// Takes a message of the control stream.
-    pub fn handle_message(&mut self, now: Instant, message: Message) -> Result<(), Violation> {
-        if let Link::Greeting { .. } = self.link {
-            return self.handle_hello(message);
+    /// Takes a message of a source's control stream.
+    pub fn handle_message(&mut self, now: Instant, source: SourceId, message: Message) -> Result<(), Violation> {
+        match self.sources.get(&source).map(|source| &source.link) {
+            None => return Ok(()),
+            Some(Link::Greeting { .. }) => return self.handle_hello(source, message),
+            Some(Link::Open { .. } | Link::Leaving) => {}
         }
         match message {
-            Message::Meta(meta) => self.handle_meta(meta),
+            Message::Meta(meta) => self.handle_meta(source, meta),
             Message::Error(error) if error.code == RefusalCode::GoingAway => {
-                // What was asked too late is asked again on the next connection, subscriptions too.
-                self.leave();
-                self.gets.postpone(error.request);
+                // What was asked too late is asked of others, or again on the next connection, subscriptions too.
+                self.leave(source);
+                self.gets.postpone(error.request, source);
                 Ok(())
             }
             Message::Error(error) => {
                 let refusal = refusal(error.code, error.retry_after_ms, error.reason);
-                if self.subscriptions.remove(&error.request).is_some() {
-                    self.events.push_back(Event::Unsubscribed { request: error.request, refusal });
+                if self.unsubscribed(source, error.request, &refusal) {
                     return Ok(());
                 }
-                self.gets.refused(error.request, refusal, &mut self.events)
+                let others = self.open_sources();
+                self.gets.refused(error.request, source, refusal, &others, &mut self.events)
             }
             Message::Reject { alias, code, retry_after_ms } => {
                 if code == RefusalCode::GoingAway {
-                    self.leave();
+                    self.leave(source);
                 }
                 let refusal = refusal(code, retry_after_ms, String::new());
-                self.fetches.rejected(now, alias, refusal, &mut self.outbox, &mut self.events);
+                self.fetches.rejected(now, source, alias, refusal, &mut self.outbox, &mut self.events);
                 Ok(())
             }
             Message::SubscribeOk { .. } => Ok(()),
             Message::GoAway { .. } => {
-                self.leave();
+                self.leave(source);
                 Ok(())
             }
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
@@ -364,57 +421,61 @@ impl Proto {
                     retry_after_ms: 0,
                     reason,
                 };
-                self.outbox.push_back(Message::Error(error));
-                self.check_outbox()
+                self.outbox.push(source, Message::Error(error));
+                self.outbox.check(source)
             }
             Message::Request(request) => {
                 let (alias, code) = (request.alias, RefusalCode::Unknown);
-                self.outbox.push_back(Message::Reject { alias, code, retry_after_ms: 0 });
-                self.check_outbox()
+                self.outbox.push(source, Message::Reject { alias, code, retry_after_ms: 0 });
+                self.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
             Message::Unsubscribe { .. } | Message::Credit { .. } | Message::Stop { .. } | Message::Rank { .. } => Ok(()),
         }
     }
 
-    /// Takes a datagram.
-    pub fn handle_datagram(&mut self, now: Instant, mut datagram: Bytes) -> Result<(), Violation> {
+    /// Takes a datagram of a source.
+    pub fn handle_datagram(&mut self, now: Instant, source: SourceId, mut datagram: Bytes) -> Result<(), Violation> {
         match block::parse_datagram(&mut datagram) {
-            Some(head) => self.fetches.datagram(now, head, datagram, &mut self.outbox, &mut self.events),
-            None => self.fetches.stray(),
+            Some(head) => self.fetches.datagram(now, source, head, datagram, &mut self.outbox, &mut self.events),
+            None => self.fetches.stray(source),
         }
     }
 
-    /// Takes the next bytes of a stream that the server has opened; `stream` is QUIC's number for it. Streams end with
+    /// Takes the next bytes of a stream that a source has opened; `stream` is QUIC's number for it. Streams end with
     /// [`Proto::handle_stream_end`], refused ones too.
-    pub fn handle_stream(&mut self, now: Instant, stream: u64, bytes: &[u8]) -> Result<(), Violation> {
-        match self.streams.entry(stream).or_insert_with(|| Incoming::Head(BytesMut::new())) {
+    pub fn handle_stream(&mut self, now: Instant, source: SourceId, stream: u64, bytes: &[u8]) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
+        match peer.streams.entry(stream).or_insert_with(|| Incoming::Head(BytesMut::new())) {
             Incoming::Blocks { alias, records } => {
                 records.push(bytes);
                 let alias = *alias;
-                self.take_records(now, stream, alias)
+                self.take_records(now, source, stream, alias)
             }
             Incoming::Object { request } => {
                 let request = *request;
-                self.take_object(stream, request, bytes)
+                self.take_object(source, stream, request, bytes)
             }
             Incoming::Refused => Ok(()),
             Incoming::Head(head) => {
                 head.extend_from_slice(bytes);
                 let Some((kind, length)) = StreamHead::parse(head)? else { return Ok(()) };
                 let rest = head.split_off(length).freeze();
-                self.begin(now, stream, kind, &rest)
+                self.begin(now, source, stream, kind, &rest)
             }
         }
     }
 
-    /// A stream has ended.
-    pub fn handle_stream_end(&mut self, stream: u64, end: StreamEnd) -> Result<(), Violation> {
-        match (self.streams.remove(&stream), end) {
-            (Some(Incoming::Object { request }), StreamEnd::Finished) => self.gets.finished(request, &mut self.events),
+    /// A stream of a source has ended.
+    pub fn handle_stream_end(&mut self, source: SourceId, stream: u64, end: StreamEnd) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
+        match (peer.streams.remove(&stream), end) {
+            (Some(Incoming::Object { request }), StreamEnd::Finished) => self.gets.finished(request, source, &mut self.events),
             (Some(Incoming::Object { request }), StreamEnd::Reset(code)) => {
                 let code = RefusalCode::from_value(code.wrapping_sub(u64::from(CODE_BASE)));
-                self.gets.refused(request, refusal(code, 0, "the object's stream was reset".to_owned()), &mut self.events)
+                let refusal = refusal(code, 0, "the object's stream was reset".to_owned());
+                let others = self.open_sources();
+                self.gets.refused(request, source, refusal, &others, &mut self.events)
             }
             (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished) if !records.is_between_records() => {
                 Err(Violation::Malformed("block record"))
@@ -423,38 +484,43 @@ impl Proto {
         }
     }
 
-    /// Does what is due. Calling it early is harmless.
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Violation> {
-        if let Link::Greeting { due } = self.link
-            && due <= now
-        {
-            return Err(Violation::Timeout("HELLO"));
+    /// Does what is due. Calling it early is harmless. A source that has broken the rules by saying nothing is named; when it is
+    /// disconnected there may be another one.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), (SourceId, Violation)> {
+        for (id, source) in &self.sources {
+            if let Link::Greeting { due } = source.link
+                && due <= now
+            {
+                return Err((*id, Violation::Timeout("HELLO")));
+            }
         }
         self.gets.expire(now, &mut self.events);
-        self.fetches.advance(now, self.link.server(), &mut self.outbox, &mut self.events);
+        self.fetches.advance(now, &mut self.outbox, &mut self.events);
         Ok(())
     }
 
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let hello = match self.link {
+        let hello = self.sources.values().filter_map(|source| match source.link {
             Link::Greeting { due } => Some(due),
             _ => None,
-        };
-        [hello, self.gets.due(), self.fetches.due()].into_iter().flatten().min()
+        });
+        let due = [self.gets.due(), self.fetches.due()];
+        hello.chain(due.into_iter().flatten()).min()
     }
 
-    /// The next message to send.
-    pub fn poll_message(&mut self, now: Instant) -> Option<Message> {
-        if self.outbox.is_empty() {
-            if self.fetches.is_stirred() {
-                self.fetches.advance(now, self.link.server(), &mut self.outbox, &mut self.events);
-            }
-            if let Some(unanswered_max) = self.link.unanswered_max() {
-                self.outbox.extend(self.gets.next_question(unanswered_max).map(Message::Get));
-            }
+    /// The next message to send to a source.
+    pub fn poll_message(&mut self, now: Instant, source: SourceId) -> Option<Message> {
+        if self.fetches.is_stirred() {
+            self.fetches.advance(now, &mut self.outbox, &mut self.events);
         }
-        self.outbox.pop_front()
+        if self.outbox.is_empty_for(source)
+            && let Some(unanswered_max) = self.sources.get(&source).and_then(|source| source.link.unanswered_max())
+            && let Some(get) = self.gets.next_question(now, source, unanswered_max)
+        {
+            return Some(Message::Get(get));
+        }
+        self.outbox.pop(source)
     }
 
     /// The next thing that has come. To be asked after [`Proto::poll_message`], which may bring something about.
@@ -462,9 +528,9 @@ impl Proto {
         self.events.pop_front()
     }
 
-    /// The next stream to refuse with STOP_SENDING and DONE.
-    pub fn poll_stop(&mut self) -> Option<u64> {
-        self.stops.pop_front()
+    /// The next stream of a source to refuse with STOP_SENDING and DONE.
+    pub fn poll_stop(&mut self, source: SourceId) -> Option<u64> {
+        self.sources.get_mut(&source)?.stops.pop_front()
     }
 
     /// What was counted since the start.
@@ -472,29 +538,39 @@ impl Proto {
         self.fetches.counts()
     }
 
+    /// The same for one source.
+    pub fn source_counts(&self, source: SourceId) -> SourceCounts {
+        self.fetches.source_counts(source)
+    }
+
     /// How far the open generations are.
     pub fn progress(&self) -> Vec<Progress> {
         self.fetches.progress()
     }
 
-    /// Share of the datagrams that are lost at present, and bytes of payload a second.
+    /// Share of the datagrams that are lost at present, and bytes of payload a second, from all sources.
     pub fn path(&self) -> (f64, f64) {
         self.fetches.path()
     }
 
-    /// Whether the server takes nothing new.
-    pub fn is_leaving(&self) -> bool {
-        matches!(self.link, Link::Leaving)
+    /// Whether a source takes nothing new.
+    pub fn is_leaving(&self, source: SourceId) -> bool {
+        self.sources.get(&source).is_some_and(|source| matches!(source.link, Link::Leaving))
     }
 
-    /// Whether nothing is asked of the server at present.
+    /// Whether nothing is asked of a source at present.
+    pub fn is_quiet_at(&self, source: SourceId) -> bool {
+        self.fetches.is_quiet_at(source) && self.outbox.is_empty_for(source)
+    }
+
+    /// Whether nothing is asked of anybody at present.
     pub fn is_quiet(&self) -> bool {
         self.fetches.is_quiet() && self.outbox.is_empty()
     }
 
-    /// What the server has said of itself, while a connection stands.
-    pub fn server(&self) -> Option<&Hello> {
-        self.link.server()
+    /// What a source has said of itself, while its connection stands and it takes requests.
+    pub fn server(&self, source: SourceId) -> Option<&Hello> {
+        self.sources.get(&source)?.link.server()
     }
 
     /// Whether everything wished for has been granted or refused.
@@ -502,24 +578,48 @@ impl Proto {
         self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()
     }
 
-    fn handle_hello(&mut self, message: Message) -> Result<(), Violation> {
+    fn connected(&self) -> Vec<SourceId> {
+        self.sources.keys().copied().collect()
+    }
+
+    /// Those that take requests.
+    fn open_sources(&self) -> BTreeSet<SourceId> {
+        self.sources.iter().filter(|(_, source)| source.link.server().is_some()).map(|(id, _)| *id).collect()
+    }
+
+    fn handle_hello(&mut self, source: SourceId, message: Message) -> Result<(), Violation> {
         let Message::Hello(server) = message else { return Err(Violation::Unexpected("message before HELLO")) };
         self.config.hello.agree(&server)?;
-        self.link = Link::Open { server };
-        self.fetches.stir();
-        self.events.push_back(Event::Ready);
+        self.fetches.opened(source, &server);
+        if let Some(source) = self.sources.get_mut(&source) {
+            source.link = Link::Open { server };
+        }
+        self.events.push_back(Event::Ready(source));
         Ok(())
     }
 
-    /// The server takes nothing new.
-    fn leave(&mut self) {
-        if matches!(self.link, Link::Open { .. }) {
-            self.link = Link::Leaving;
-            self.events.push_back(Event::GoingAway);
+    /// The source takes nothing new.
+    fn leave(&mut self, id: SourceId) {
+        let Some(source) = self.sources.get_mut(&id) else { return };
+        if matches!(source.link, Link::Open { .. }) {
+            source.link = Link::Leaving;
+            self.fetches.leaving(id);
+            self.events.push_back(Event::GoingAway(id));
         }
     }
 
-    fn handle_meta(&mut self, meta: Meta) -> Result<(), Violation> {
+    /// Whether that was an answer to a SUBSCRIBE. The subscription ends when no source is left that may have news.
+    fn unsubscribed(&mut self, source: SourceId, request: u64, refusal: &Refusal) -> bool {
+        let Some(subscription) = self.subscriptions.get_mut(&request) else { return false };
+        subscription.refused.insert(source);
+        if self.sources.keys().all(|source| subscription.refused.contains(source)) {
+            self.subscriptions.remove(&request);
+            self.events.push_back(Event::Unsubscribed { request, refusal: refusal.clone() });
+        }
+        true
+    }
+
+    fn handle_meta(&mut self, source: SourceId, meta: Meta) -> Result<(), Violation> {
         let fits = match &meta.delivery {
             crate::wire::message::Delivery::Coded(shape) => self.config.hello.takes(shape),
             _ => meta.length <= self.config.hello.segment_bytes_max,
@@ -531,60 +631,96 @@ impl Proto {
             self.events.push_back(Event::Announced { request: meta.request, meta });
             return Ok(());
         }
-        self.gets.answered(meta, &mut self.events)
+        self.gets.answered(source, meta, &mut self.events)
     }
 
     /// The head of a stream has come, and perhaps more.
-    fn begin(&mut self, now: Instant, stream: u64, head: StreamHead, rest: &[u8]) -> Result<(), Violation> {
+    fn begin(&mut self, now: Instant, source: SourceId, stream: u64, head: StreamHead, rest: &[u8]) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
         match head {
             StreamHead::Blocks { alias } => {
-                let Some(generation) = self.fetches.generation(alias) else {
-                    self.refuse_stream(stream);
+                let Some(generation) = self.fetches.generation(source, alias) else {
+                    peer.refuse(stream);
                     return Ok(());
                 };
                 let mut records = Records::new(generation);
                 records.push(rest);
-                self.streams.insert(stream, Incoming::Blocks { alias, records });
-                self.take_records(now, stream, alias)
+                peer.streams.insert(stream, Incoming::Blocks { alias, records });
+                self.take_records(now, source, stream, alias)
             }
             StreamHead::Object { request } => {
-                self.streams.insert(stream, Incoming::Object { request });
-                self.take_object(stream, request, rest)
+                peer.streams.insert(stream, Incoming::Object { request });
+                self.take_object(source, stream, request, rest)
             }
         }
     }
 
-    fn take_records(&mut self, now: Instant, stream: u64, alias: u16) -> Result<(), Violation> {
-        let Some(Incoming::Blocks { records, .. }) = self.streams.get_mut(&stream) else { return Ok(()) };
+    fn take_records(&mut self, now: Instant, source: SourceId, stream: u64, alias: u16) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
+        let Some(Incoming::Blocks { records, .. }) = peer.streams.get_mut(&stream) else { return Ok(()) };
         while let Some(block) = records.next()? {
-            if !self.fetches.record(now, alias, &block, &mut self.outbox, &mut self.events)? {
-                self.refuse_stream(stream);
+            if !self.fetches.record(now, source, alias, &block, &mut self.outbox, &mut self.events)? {
+                peer.refuse(stream);
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn take_object(&mut self, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
-        if !self.gets.object_bytes(request, bytes)? {
-            self.refuse_stream(stream);
+    fn take_object(&mut self, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
+        if !self.gets.object_bytes(request, source, bytes)?
+            && let Some(peer) = self.sources.get_mut(&source)
+        {
+            peer.refuse(stream);
         }
         Ok(())
     }
+}
 
-    fn refuse_stream(&mut self, stream: u64) {
+impl Source {
+    fn refuse(&mut self, stream: u64) {
         self.streams.insert(stream, Incoming::Refused);
         self.stops.push_back(stream);
     }
+}
 
-    /// A server that asks and does not read what it is told is no server.
-    fn check_outbox(&self) -> Result<(), Violation> {
-        if self.outbox.len() > 4096 { Err(Violation::Flood("questions")) } else { Ok(()) }
+impl Outbox {
+    fn open(&mut self, source: SourceId) {
+        self.queues.insert(source, VecDeque::new());
+    }
+
+    fn close(&mut self, source: SourceId) {
+        self.queues.remove(&source);
+    }
+
+    /// Nothing happens where there is no connection: requests end with it.
+    fn push(&mut self, source: SourceId, message: Message) {
+        if let Some(queue) = self.queues.get_mut(&source) {
+            queue.push_back(message);
+        }
+    }
+
+    fn pop(&mut self, source: SourceId) -> Option<Message> {
+        self.queues.get_mut(&source)?.pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queues.values().all(VecDeque::is_empty)
+    }
+
+    fn is_empty_for(&self, source: SourceId) -> bool {
+        self.queues.get(&source).is_none_or(VecDeque::is_empty)
+    }
+
+    /// A source that asks and does not read what it is told is no source.
+    fn check(&self, source: SourceId) -> Result<(), Violation> {
+        let unread = self.queues.get(&source).map_or(0, VecDeque::len);
+        if unread > UNREAD_MAX { Err(Violation::Flood("questions")) } else { Ok(()) }
     }
 }
 
 impl Link {
-    /// The server, where it takes new requests.
+    /// The source, where it takes new requests.
     fn server(&self) -> Option<&Hello> {
         match self {
             Self::Open { server } => Some(server),
@@ -595,8 +731,7 @@ impl Link {
     /// How many GETs may be unanswered, where any may be sent.
     fn unanswered_max(&self) -> Option<usize> {
         match self {
-            Self::Down => None,
-            // GETs may go out behind our HELLO, before the server's has come.
+            // GETs may go out behind our HELLO, before the source's has come.
             Self::Greeting { .. } => Some(usize::from(Hello::defaults().requests_max)),
             Self::Open { server } => Some(usize::from(server.requests_max)),
             Self::Leaving => None,

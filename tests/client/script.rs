@@ -33,6 +33,8 @@ pub(crate) enum Fault {
     Busy,
     /// A REQUEST is not answered.
     Silent,
+    /// A block is the one before once more.
+    Repeat,
 }
 
 /// What the server has seen.
@@ -98,7 +100,13 @@ impl Script {
 
     pub(crate) fn config(&self) -> Config {
         let address = self.endpoint.local_addr().unwrap();
-        Config::new(Server { host: address.ip().to_string(), port: address.port() }, self.trust)
+        Config::new(Server { host: address.ip().to_string(), port: address.port(), fingerprint: None }, self.trust)
+    }
+
+    /// Where it is and what it shows, for a client that also knows others.
+    pub(crate) fn server(&self) -> Server {
+        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
+        Server { fingerprint: Some(fingerprint), ..self.config().servers.remove(0) }
     }
 
     pub(crate) fn publish(&self, path: &str, bytes: &[u8], part: usize) {
@@ -277,7 +285,8 @@ async fn begin(
 
 async fn send_blocks(open: &mut Open, credit: u32, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     for _ in 0..credit {
-        open.seed = open.seed.wrapping_add(1);
+        let repeats = state.lock().unwrap().take(Fault::Repeat);
+        open.seed = open.seed.wrapping_add(u32::from(!repeats));
         let vector = Vector::Seed(open.seed);
         let mut record = vec![0; block::record_header_len(&vector)];
         block::write_record_header(&mut record, &vector);

@@ -37,6 +37,10 @@ impl Link {
         Self { conditions, rng: StdRng::seed_from_u64(seed), free_at: now, ordered_at: now }
     }
 
+    pub(crate) fn set_rate(&mut self, bytes_per_second: u64) {
+        self.conditions.bytes_per_second = bytes_per_second;
+    }
+
     /// When the sender's congestion control would let the next block go.
     pub(crate) fn has_room_at(&self) -> Instant {
         self.free_at - Duration::from_millis(5).min(self.conditions.delay)

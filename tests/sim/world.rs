@@ -1,10 +1,10 @@
-//! A server's and a peer's side of the protocol, joined by a path in virtual time.
+//! A peer's side of the protocol and those of one or several servers, each joined to it by a path of its own, in virtual time.
 //!
 //! The server's side is `session::proto` with a stand-in for the ring that encodes whatever is wanted at once; the peer's is
 //! `peer::proto`. Nothing here knows a socket or a real clock, so a seed repeats a run exactly.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use ncserverd::gf::Kernels;
 use ncserverd::object::{
     Body, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
 };
-use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, StreamEnd, Urgency};
+use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
 use ncserverd::ring::{Lane, LineKey, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
@@ -67,19 +67,14 @@ pub(crate) struct World {
     started: Instant,
     setup: Setup,
     pub(crate) peer: peer::Proto,
-    server: Option<Server>,
-    down: Link,
-    up: Link,
-    to_peer: Reader,
+    pub(crate) sites: Vec<Site>,
     packets: BinaryHeap<Reverse<(Instant, u64)>>,
-    contents: HashMap<u64, Packet>,
+    contents: HashMap<u64, (usize, Packet)>,
     next_packet: u64,
     library: HashMap<String, Published>,
     encoders: HashMap<GenerationKey, Encoder>,
     /// As a server does, every generation counts its seeds up from a random one, whoever asks.
     seeds: HashMap<GenerationKey, u32>,
-    /// Bytes of streams that the peer has not read yet.
-    unread: usize,
     pub(crate) answers: HashMap<u64, Result<Answer, Failure>>,
     pub(crate) failures: HashMap<FetchId, Failure>,
     generations: HashMap<FetchId, Vec<(u64, Vec<u8>)>>,
@@ -87,12 +82,29 @@ pub(crate) struct World {
     pub(crate) left_to_others: u64,
     pub(crate) announced: Vec<String>,
     pub(crate) sent: Sent,
+    /// Source blocks that were sent before, by anybody.
+    pub(crate) doubled_sources: u64,
+    sent_sources: HashSet<(GenerationKey, u16)>,
     /// Called for each block about to be sent; true drops it on the way.
     pub(crate) doom: Doom,
 }
 
 /// Given what was sent before, and whether this one says that it is the last.
 type Doom = Box<dyn FnMut(&Sent, bool) -> bool>;
+
+/// Where a server is, and the path to it.
+pub(crate) struct Site {
+    server: Option<Server>,
+    conditions: (Conditions, Conditions),
+    down: Link,
+    up: Link,
+    to_peer: Reader,
+    /// Bytes of streams that the peer has not read yet.
+    unread: usize,
+    /// Whether nothing of what it sends arrives, and nobody says so.
+    pub(crate) is_mute: bool,
+    pub(crate) sent: Sent,
+}
 
 struct Server {
     proto: session::Proto,
@@ -127,6 +139,11 @@ enum Packet {
 
 impl World {
     pub(crate) fn new(setup: Setup) -> Self {
+        Self::with_sites(setup, &[(setup.down, setup.up)])
+    }
+
+    /// With a server at the end of each of these paths, towards the peer and back.
+    pub(crate) fn with_sites(setup: Setup, paths: &[(Conditions, Conditions)]) -> Self {
         let now = Instant::now();
         let config = peer::Config {
             hello: Hello { n_max: Shape::N_LIMIT, block_bytes_max: 65_536, segment_bytes_max: 64 << 20, ..Hello::defaults() },
@@ -145,33 +162,44 @@ impl World {
             started: now,
             setup,
             peer: peer::Proto::new(config),
-            server: None,
-            down: Link::new(setup.down, setup.seed, now),
-            up: Link::new(setup.up, setup.seed ^ 0xffff, now),
-            to_peer: Reader::new(),
+            sites: Vec::new(),
             packets: BinaryHeap::new(),
             contents: HashMap::new(),
             next_packet: 0,
             library: HashMap::new(),
             encoders: HashMap::new(),
             seeds: HashMap::new(),
-            unread: 0,
             answers: HashMap::new(),
             failures: HashMap::new(),
             generations: HashMap::new(),
             left_to_others: 0,
             announced: Vec::new(),
             sent: Sent::default(),
+            doubled_sources: 0,
+            sent_sources: HashSet::new(),
             doom: Box::new(|_, _| false),
         };
-        world.connect();
+        for (index, &(down, up)) in paths.iter().enumerate() {
+            let seed = setup.seed + 1000 * index as u64;
+            world.sites.push(Site {
+                server: None,
+                conditions: (down, up),
+                down: Link::new(down, seed, now),
+                up: Link::new(up, seed ^ 0xffff, now),
+                to_peer: Reader::new(),
+                unread: 0,
+                is_mute: false,
+                sent: Sent::default(),
+            });
+            world.connect(index);
+        }
         world
     }
 
     /// A new connection to a server with the same library.
-    pub(crate) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self, site: usize) {
         let proto = session::Proto::new(SessionId(1), ncserverd::session::Config::default(), self.now);
-        self.server = Some(Server {
+        self.sites[site].server = Some(Server {
             proto,
             from_peer: Reader::new(),
             streams: HashMap::new(),
@@ -179,21 +207,26 @@ impl World {
             sources: HashMap::new(),
             resolving: Vec::new(),
         });
-        self.to_peer = Reader::new();
-        self.peer.handle_connected(self.now);
+        self.sites[site].to_peer = Reader::new();
+        self.peer.handle_connected(self.now, source(site));
     }
 
     /// The connection breaks; what was under way is gone.
-    pub(crate) fn disconnect(&mut self) {
-        self.server = None;
-        self.packets.clear();
-        self.contents.clear();
-        self.unread = 0;
-        self.peer.handle_disconnected(self.now);
+    pub(crate) fn disconnect(&mut self, site: usize) {
+        self.sites[site].server = None;
+        self.sites[site].unread = 0;
+        self.contents.retain(|_, (of, _)| *of != site);
+        self.packets.retain(|Reverse((_, number))| self.contents.contains_key(number));
+        self.peer.handle_disconnected(self.now, source(site));
+    }
+
+    /// From now on a server's path carries so many bytes a second.
+    pub(crate) fn slow_down(&mut self, site: usize, bytes_per_second: u64) {
+        self.sites[site].down.set_rate(bytes_per_second);
     }
 
     pub(crate) fn server(&mut self) -> &mut session::Proto {
-        &mut self.server.as_mut().expect("connected").proto
+        &mut self.sites[0].server.as_mut().expect("connected").proto
     }
 
     /// Publishes bytes that no other path has, to be sent coded.
@@ -292,13 +325,14 @@ impl World {
 
     fn next_at(&self) -> Option<Instant> {
         let packet = self.packets.peek().map(|Reverse((at, _))| *at);
-        let server = self.server.as_ref().and_then(|server| {
-            let resolving = server.resolving.iter().map(|(at, ..)| *at).min();
-            [server.proto.poll_timeout(), resolving].into_iter().flatten().min()
+        let sites = self.sites.iter().flat_map(|site| {
+            let resolving = site.server.iter().flat_map(|server| server.resolving.iter().map(|(at, ..)| *at)).min();
+            let server = site.server.as_ref().and_then(|server| server.proto.poll_timeout());
+            // Whatever waits for room on the path goes on when there is some.
+            let room = Some(site.down.has_room_at()).filter(|at| *at > self.now);
+            [server, resolving, room]
         });
-        // Whatever waits for room on the path goes on when there is some.
-        let room = Some(self.down.has_room_at()).filter(|at| *at > self.now);
-        [packet, server, self.peer.poll_timeout(), room].into_iter().flatten().min()
+        sites.chain([packet, self.peer.poll_timeout()]).flatten().min()
     }
 
     /// Takes everything that has arrived by now.
@@ -308,33 +342,33 @@ impl World {
                 break;
             }
             self.packets.pop();
-            let packet = self.contents.remove(&number).unwrap();
-            self.take(packet);
+            let (site, packet) = self.contents.remove(&number).unwrap();
+            self.take(site, packet);
         }
         let now = self.now;
         self.peer.handle_timeout(now).unwrap();
-        if let Some(server) = &mut self.server {
+        for server in self.sites.iter_mut().filter_map(|site| site.server.as_mut()) {
             server.proto.handle_timeout(now).unwrap();
         }
     }
 
-    fn take(&mut self, packet: Packet) {
-        let now = self.now;
+    fn take(&mut self, index: usize, packet: Packet) {
+        let (now, site, from) = (self.now, &mut self.sites[index], source(index));
         match packet {
-            Packet::Datagram(bytes) => self.peer.handle_datagram(now, bytes).unwrap(),
+            Packet::Datagram(bytes) => self.peer.handle_datagram(now, from, bytes).unwrap(),
             Packet::Stream(stream, bytes) => {
-                self.unread -= bytes.len();
-                self.peer.handle_stream(now, stream, &bytes).unwrap();
+                site.unread -= bytes.len();
+                self.peer.handle_stream(now, from, stream, &bytes).unwrap();
             }
-            Packet::StreamEnd(stream) => self.peer.handle_stream_end(stream, StreamEnd::Finished).unwrap(),
+            Packet::StreamEnd(stream) => self.peer.handle_stream_end(from, stream, StreamEnd::Finished).unwrap(),
             Packet::ControlDown(bytes) => {
-                self.to_peer.push(&bytes);
-                while let Some(message) = self.to_peer.next().unwrap() {
-                    self.peer.handle_message(now, message).unwrap();
+                site.to_peer.push(&bytes);
+                while let Some(message) = site.to_peer.next().unwrap() {
+                    self.peer.handle_message(now, from, message).unwrap();
                 }
             }
             Packet::ControlUp(bytes) => {
-                let Some(server) = &mut self.server else { return };
+                let Some(server) = &mut site.server else { return };
                 server.proto.handle_control_bytes(now, bytes.len());
                 server.from_peer.push(&bytes);
                 while let Some(message) = server.from_peer.next().unwrap() {
@@ -344,22 +378,27 @@ impl World {
         }
     }
 
-    /// Lets both sides say and do everything that they want to now.
+    /// Lets all sides say and do everything that they want to now.
     fn settle(&mut self) {
-        self.peer.set_rtt(self.setup.down.delay + self.setup.up.delay + self.setup.down.jitter / 2);
+        for (index, site) in self.sites.iter().enumerate() {
+            let (down, up) = site.conditions;
+            self.peer.set_rtt(source(index), down.delay + up.delay + down.jitter / 2);
+        }
         self.settle_peer();
-        self.settle_server();
+        (0..self.sites.len()).for_each(|site| self.settle_server(site));
         self.settle_peer();
     }
 
     fn settle_peer(&mut self) {
-        let mut out = Vec::new();
-        while let Some(message) = self.peer.poll_message(self.now) {
-            message.encode(&mut out);
-        }
-        if !out.is_empty() {
-            let at = self.up.ordered(self.now, out.len());
-            self.post(at, Packet::ControlUp(out.into()));
+        for site in 0..self.sites.len() {
+            let mut out = Vec::new();
+            while let Some(message) = self.peer.poll_message(self.now, source(site)) {
+                message.encode(&mut out);
+            }
+            if !out.is_empty() {
+                let at = self.sites[site].up.ordered(self.now, out.len());
+                self.post(site, at, Packet::ControlUp(out.into()));
+            }
         }
         while let Some(event) = self.peer.poll_event() {
             match event {
@@ -371,15 +410,15 @@ impl World {
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
-                Event::Ready | Event::GoingAway | Event::Unsubscribed { .. } => {}
+                Event::Ready(_) | Event::GoingAway(_) | Event::Unsubscribed { .. } => {}
             }
         }
-        while self.peer.poll_stop().is_some() {}
+        (0..self.sites.len()).for_each(|site| while self.peer.poll_stop(source(site)).is_some() {});
     }
 
-    fn settle_server(&mut self) {
+    fn settle_server(&mut self, site: usize) {
         let now = self.now;
-        let Some(mut server) = self.server.take() else { return };
+        let Some(mut server) = self.sites[site].server.take() else { return };
         let (ready, waiting) = std::mem::take(&mut server.resolving).into_iter().partition(|(at, ..)| *at <= now);
         server.resolving = waiting;
         for (_, request, path) in Vec::from_iter::<Vec<(Instant, u64, String)>>(ready) {
@@ -388,7 +427,7 @@ impl World {
             server.proto.resolved(now, request, answer);
         }
         while let Some(event) = server.proto.poll_event() {
-            self.act(&mut server, event);
+            self.act(site, &mut server, event);
         }
         server.proto.set_datagram_max(self.setup.datagram_max);
         while let Some(want) = server.proto.poll_want() {
@@ -398,19 +437,19 @@ impl World {
                 server.sources.entry(alias.expect("what is wanted can be claimed")).or_default().extend(range);
             }
         }
-        self.send_blocks(&mut server);
+        self.send_blocks(site, &mut server);
         let mut out = Vec::new();
         while let Some(message) = server.proto.poll_message() {
             message.encode(&mut out);
         }
         if !out.is_empty() {
-            let at = self.down.ordered(now, out.len());
-            self.post(at, Packet::ControlDown(out.into()));
+            let at = self.sites[site].down.ordered(now, out.len());
+            self.post(site, at, Packet::ControlDown(out.into()));
         }
-        self.server = Some(server);
+        self.sites[site].server = Some(server);
     }
 
-    fn act(&mut self, server: &mut Server, event: session::Event) {
+    fn act(&mut self, site: usize, server: &mut Server, event: session::Event) {
         let now = self.now;
         match event {
             session::Event::Resolve(get) => server.resolving.push((now + Duration::from_millis(1), get.request, get.path)),
@@ -428,36 +467,38 @@ impl World {
                 StreamHead::Object { request }.encode(&mut head);
                 let stream = server.open_stream();
                 for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
-                    self.send_stream(stream, chunk);
+                    self.send_stream(site, stream, chunk);
                 }
-                let at = self.down.ordered(now, 0);
-                self.post(at, Packet::StreamEnd(stream));
+                let at = self.sites[site].down.ordered(now, 0);
+                self.post(site, at, Packet::StreamEnd(stream));
             }
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {
-                    let at = self.down.ordered(now, 0);
-                    self.post(at, Packet::StreamEnd(stream));
+                    let at = self.sites[site].down.ordered(now, 0);
+                    self.post(site, at, Packet::StreamEnd(stream));
                 }
             }
         }
     }
 
     /// Sends what requests may claim, one block each in turn, as long as the path has room.
-    fn send_blocks(&mut self, server: &mut Server) {
+    fn send_blocks(&mut self, site: usize, server: &mut Server) {
         loop {
             let mut sent = false;
             for claim in server.proto.claims() {
                 let window = self.setup.reader.map_or(usize::MAX, |(_, window)| window);
-                let blocked = claim.route == session::Route::Stream && self.unread >= window;
-                if self.down.has_room_at() > self.now || blocked {
+                let blocked = claim.route == session::Route::Stream && self.sites[site].unread >= window;
+                if self.sites[site].down.has_room_at() > self.now || blocked {
                     continue;
                 }
                 let generation = self.generation(claim.line.generation);
                 let vector = match claim.line.lane {
                     Lane::Source(_) => {
                         let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
-                        Vector::Source(next.expect("as many as are claimed"))
+                        let index = next.expect("as many as are claimed");
+                        self.doubled_sources += u64::from(!self.sent_sources.insert((claim.line.generation, index)));
+                        Vector::Source(index)
                     }
                     Lane::Coded | Lane::Sparse(_) => {
                         let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
@@ -469,7 +510,7 @@ impl World {
                 let stamp = server.proto.stamp(claim.alias, &vector, claim.route).unwrap();
                 let mut block = stamp.header().to_vec();
                 block.extend_from_slice(&self.payload(claim.line.generation, generation, &vector)[..stamp.payload]);
-                self.send_block(server, claim.alias, claim.route, block.into());
+                self.send_block(site, server, claim.alias, claim.route, block.into());
                 sent = true;
             }
             // What has left makes room in the window of credit.
@@ -480,40 +521,43 @@ impl World {
         }
     }
 
-    fn send_block(&mut self, server: &mut Server, alias: u16, route: session::Route, block: Bytes) {
+    fn send_block(&mut self, site: usize, server: &mut Server, alias: u16, route: session::Route, block: Bytes) {
         match route {
             session::Route::Datagram => {
                 let last = block[1] & 1 == 1;
                 let doomed = (self.doom)(&self.sent, last);
-                self.sent.datagrams += 1;
-                self.sent.dropped += u64::from(doomed);
-                let arrivals = self.down.datagram(self.now, block.len());
+                for sent in [&mut self.sent, &mut self.sites[site].sent] {
+                    sent.datagrams += 1;
+                    sent.dropped += u64::from(doomed);
+                }
+                let arrivals = self.sites[site].down.datagram(self.now, block.len());
                 for at in arrivals.into_iter().filter(|_| !doomed) {
-                    self.post(at, Packet::Datagram(block.clone()));
+                    self.post(site, at, Packet::Datagram(block.clone()));
                 }
             }
             session::Route::Stream => {
                 self.sent.records += 1;
+                self.sites[site].sent.records += 1;
                 if !server.streams.contains_key(&alias) {
                     let stream = server.open_stream();
                     server.streams.insert(alias, stream);
                     let mut head = Vec::new();
                     StreamHead::Blocks { alias }.encode(&mut head);
-                    self.send_stream(stream, head.into());
+                    self.send_stream(site, stream, head.into());
                 }
-                self.send_stream(server.streams[&alias], block);
+                self.send_stream(site, server.streams[&alias], block);
             }
         }
     }
 
-    fn send_stream(&mut self, stream: u64, bytes: Bytes) {
-        let mut at = self.down.ordered(self.now, bytes.len());
-        self.unread += bytes.len();
+    fn send_stream(&mut self, site: usize, stream: u64, bytes: Bytes) {
+        let mut at = self.sites[site].down.ordered(self.now, bytes.len());
+        self.sites[site].unread += bytes.len();
         if let Some((bytes_per_second, _)) = self.setup.reader {
             // The reader takes what has arrived at its own pace.
-            at += Duration::from_secs_f64(self.unread as f64 / bytes_per_second as f64);
+            at += Duration::from_secs_f64(self.sites[site].unread as f64 / bytes_per_second as f64);
         }
-        self.post(at, Packet::Stream(stream, bytes));
+        self.post(site, at, Packet::Stream(stream, bytes));
     }
 
     fn generation(&self, key: GenerationKey) -> Generation {
@@ -563,11 +607,20 @@ impl World {
         }
     }
 
-    fn post(&mut self, at: Instant, packet: Packet) {
+    /// Lets something arrive, unless the server that sent it is mute.
+    fn post(&mut self, site: usize, at: Instant, packet: Packet) {
+        if self.sites[site].is_mute {
+            return;
+        }
         self.packets.push(Reverse((at, self.next_packet)));
-        self.contents.insert(self.next_packet, packet);
+        self.contents.insert(self.next_packet, (site, packet));
         self.next_packet += 1;
     }
+}
+
+/// How the peer calls the server at a site.
+fn source(site: usize) -> SourceId {
+    SourceId(u32::try_from(site).unwrap())
 }
 
 impl Server {

@@ -1,18 +1,26 @@
-//! Segments under way: which generations are asked for, and with how much credit.
+//! Segments under way: which generations are asked for, of whom, and with how much credit.
 //!
 //! Fetches are served in the order of their urgency, deadline and age, generations in theirs. A request is opened while the credit in
-//! flight is below the window that the path needs, and at least two are, so that the last round trip of one is hidden behind the
-//! next. Decoders exist for open requests alone, and for interrupted ones.
+//! flight at a source is below the window that its path needs, and at least two are, so that the last round trip of one is hidden
+//! behind the next. Decoders exist for open requests alone, and for interrupted ones.
+//!
+//! Where there are several sources, each is asked for the part of a generation that it can send while the others send theirs
+//! ([`split`]), and for other source blocks than they. What is lost on the way to one is asked of whoever has it here first. A source that
+//! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
+//! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::flight::{Arrival, Flight};
-use super::pace::Pace;
+use super::flight::Arrival;
+use super::pace::{self, Pace};
+use super::path::{Load, Path, Trust, together};
 use super::rebuilder::Rebuilder;
-use super::{Config, Counts, Event, Failure, FetchId, Order, Progress, Urgency};
+use super::shares::{Candidate, split};
+use super::work::{Asked, Work};
+use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Progress, SourceCounts, SourceId, Urgency};
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::rlnc::{Decoder, Progressive, row_key};
@@ -21,13 +29,11 @@ use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
 use crate::wire::message::{Accept, Hello, Message, Request, StopReason};
 
-/// Requests that are open however little the path holds.
-const REQUESTS_MIN: usize = 2;
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
-/// Useless seeded blocks of a generation that are put up with while more than two are missing: an honest sender's chance is 2^-64.
+/// Useless seeded blocks of a request that are put up with while more than two are missing: an honest sender's chance is 2^-64.
 const USELESS_MAX: u32 = 8;
-/// Datagrams that belong to nothing, put up with whatever their share.
+/// Datagrams of a source that belong to nothing, put up with whatever their share.
 const STRAY_MAX: u64 = 1000;
 /// Aliases back from the newest whose blocks count as late and not as stray.
 const LATE_ALIASES: u16 = 4096;
@@ -35,19 +41,24 @@ const LATE_ALIASES: u16 = 4096;
 const RANK_BLOCKS: u32 = 8;
 /// The pause after GOING_AWAY, in which the connection ends.
 const LEAVING_PAUSE: Duration = Duration::from_secs(1);
+/// What a path carries, in bytes a second, as long as no path has been measured.
+const RATE_ASSUMED: f64 = 1e6;
+/// Blocks of a generation that a source may be asked for before it has sent any, while there are others that have.
+const NEW_MAX: u32 = 8;
+/// As many of the silences after which a datagram counts as lost may pass before a source is suspect; a stream that repeats what was lost
+/// needs one or two.
+const SUSPECT_AFTER: u32 = 3;
+/// A source is not waited for if the others could send its part in a time that is shorter by this.
+const OUTRUN: u32 = 2;
 
 /// All segments under way.
 #[derive(Debug)]
 pub(super) struct Fetches {
     config: Config,
-    pace: Pace,
+    paths: BTreeMap<SourceId, Path>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
-    aliases: HashMap<u16, (FetchId, u32)>,
-    next_alias: u16,
     counts: Counts,
-    /// Credit that one request may have at this server.
-    credit_max: u32,
     /// When anything last brought something.
     progress_at: Option<Instant>,
     stirred: bool,
@@ -61,43 +72,18 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
-}
-
-/// A generation under way.
-#[derive(Debug)]
-struct Work {
-    decoder: Box<Rebuilder>,
-    asked: Option<Asked>,
-    paused_until: Option<Instant>,
-    lost: u64,
-    useless_seeded: u32,
-}
-
-/// An open request.
-#[derive(Debug)]
-struct Asked {
-    alias: u16,
-    deadline: Instant,
-    flight: Flight,
-    /// Whether the deadline leaves no time for a round trip.
-    near: bool,
-    excess: u32,
-    useless: u32,
-    unreported: u32,
-    reported_at: Instant,
+    /// Sources that do not have it.
+    refused: BTreeSet<SourceId>,
 }
 
 impl Fetches {
     pub(super) fn new(config: Config) -> Self {
         Self {
             config,
-            pace: Pace::new(),
+            paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
             next_fetch: 0,
-            aliases: HashMap::new(),
-            next_alias: 0,
             counts: Counts::default(),
-            credit_max: 0,
             progress_at: None,
             stirred: false,
         }
@@ -106,7 +92,8 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        self.fetches.insert(id, Fetch { order, works: BTreeMap::new(), next: 0, touched: now });
+        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, refused: BTreeSet::new() };
+        self.fetches.insert(id, fetch);
         self.stirred = true;
         id
     }
@@ -118,12 +105,29 @@ impl Fetches {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: FetchId, outbox: &mut VecDeque<Message>) {
+    pub(super) fn cancel(&mut self, id: FetchId, outbox: &mut Outbox) {
         self.remove(id, StopReason::Cancelled, outbox);
     }
 
-    pub(super) fn set_rtt(&mut self, rtt: Duration) {
-        self.pace.set_rtt(rtt);
+    pub(super) fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
+        self.paths.entry(source).or_default().pace.set_rtt(rtt);
+    }
+
+    /// A source has said what it takes.
+    pub(super) fn opened(&mut self, source: SourceId, hello: &Hello) {
+        let path = self.paths.entry(source).or_default();
+        path.is_open = true;
+        path.trust = Trust::New;
+        path.requests_max = self.config.requests_max.min(usize::from(hello.requests_max));
+        path.credit_max = hello.credit_max;
+        self.stirred = true;
+    }
+
+    /// A source takes nothing new.
+    pub(super) fn leaving(&mut self, source: SourceId) {
+        if let Some(path) = self.paths.get_mut(&source) {
+            path.is_open = false;
+        }
     }
 
     /// Whether [`Fetches::advance`] has something to do besides what is due.
@@ -131,14 +135,13 @@ impl Fetches {
         self.stirred
     }
 
-    /// Something happened elsewhere that lets requests go out.
-    pub(super) fn stir(&mut self) {
-        self.stirred = true;
-    }
-
     /// Whether no request is open.
     pub(super) fn is_quiet(&self) -> bool {
-        self.aliases.is_empty()
+        self.paths.values().all(|path| path.aliases.is_empty())
+    }
+
+    pub(super) fn is_quiet_at(&self, source: SourceId) -> bool {
+        self.paths.get(&source).is_none_or(|path| path.aliases.is_empty())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -149,8 +152,14 @@ impl Fetches {
         self.counts
     }
 
+    pub(super) fn source_counts(&self, source: SourceId) -> SourceCounts {
+        let counts = |path: &Path| SourceCounts { loss: path.pace.loss(), rate: path.pace.rate(), ..path.counts };
+        self.paths.get(&source).map(counts).unwrap_or_default()
+    }
+
+    /// Loss and rate of all paths together.
     pub(super) fn path(&self) -> (f64, f64) {
-        (self.pace.loss(), self.pace.rate())
+        together(self.paths.values())
     }
 
     pub(super) fn progress(&self) -> Vec<Progress> {
@@ -166,53 +175,69 @@ impl Fetches {
     }
 
     /// The generation that an open request asks for.
-    pub(super) fn generation(&self, alias: u16) -> Option<Generation> {
-        let (fetch, index) = self.aliases.get(&alias)?;
+    pub(super) fn generation(&self, source: SourceId, alias: u16) -> Option<Generation> {
+        let (fetch, index) = self.paths.get(&source)?.aliases.get(&alias)?;
         self.fetches.get(fetch)?.order.shape.generation(*index)
     }
 
-    /// All requests are gone; what was decoded is not.
-    pub(super) fn disconnected(&mut self, now: Instant) {
-        self.aliases.clear();
-        self.pace.idle();
+    /// The requests of a source are gone; what was decoded is not.
+    pub(super) fn disconnected(&mut self, now: Instant, source: SourceId) {
+        if let Some(path) = self.paths.get_mut(&source) {
+            path.is_open = false;
+            path.aliases.clear();
+            path.pace.idle();
+        }
+        let is_last = self.paths.values().all(|path| !path.is_open);
         for fetch in self.fetches.values_mut() {
-            fetch.touched = fetch.touched.max(now);
+            if is_last {
+                fetch.touched = fetch.touched.max(now);
+            }
+            fetch.refused.remove(&source);
             fetch.works.values_mut().for_each(|work| {
-                work.asked = None;
-                work.paused_until = None;
+                work.asked.remove(&source);
+                work.paused.remove(&source);
             });
         }
+        self.stirred = true;
     }
 
     pub(super) fn rejected(
         &mut self,
         now: Instant,
+        source: SourceId,
         alias: u16,
         refusal: Refusal,
-        outbox: &mut VecDeque<Message>,
+        outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) {
         // Stopped here while it was rejected there.
-        let Some((id, index)) = self.aliases.remove(&alias) else { return };
-        let Some(work) = self.fetches.get_mut(&id).and_then(|fetch| fetch.works.get_mut(&index)) else { return };
-        work.asked = None;
+        let Some((id, index)) = self.paths.get_mut(&source).and_then(|path| path.aliases.remove(&alias)) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        let Some(work) = fetch.works.get_mut(&index) else { return };
+        work.asked.remove(&source);
         self.stirred = true;
         match (refusal.code, refusal.retry_after) {
             (RefusalCode::Deadline, _) => {}
-            (RefusalCode::GoingAway, _) => work.paused_until = Some(now + LEAVING_PAUSE),
-            (_, Some(after)) => work.paused_until = Some(now + after),
+            (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
+            (_, Some(after)) => drop(work.paused.insert(source, now + after)),
             (_, None) => {
-                self.remove(id, StopReason::Cancelled, outbox);
-                events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
+                fetch.refused.insert(source);
+                let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
+                if open.all(|(source, _)| fetch.refused.contains(source)) {
+                    self.remove(id, StopReason::Cancelled, outbox);
+                    events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
+                }
             }
         }
     }
 
     /// A datagram that belongs to nothing.
-    pub(super) fn stray(&mut self) -> Result<(), Violation> {
+    pub(super) fn stray(&mut self, source: SourceId) -> Result<(), Violation> {
         self.counts.stray += 1;
-        let all = self.counts.blocks + self.counts.late + self.counts.stray;
-        if self.counts.stray > STRAY_MAX && self.counts.stray * 10 > all {
+        let path = self.paths.entry(source).or_default();
+        path.stray += 1;
+        let all = path.counts.blocks + path.late + path.stray;
+        if path.stray > STRAY_MAX && path.stray * 10 > all {
             return Err(Violation::Flood("blocks that nobody asked for"));
         }
         Ok(())
@@ -221,19 +246,23 @@ impl Fetches {
     pub(super) fn datagram(
         &mut self,
         now: Instant,
+        source: SourceId,
         head: DatagramHead,
         rest: Bytes,
-        outbox: &mut VecDeque<Message>,
+        outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
-        let Some((id, index)) = self.aliases.get(&head.alias).copied() else { return self.late(head.alias) };
+        let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
+        let Some((id, index)) = path.aliases.get(&head.alias).copied() else { return self.late(source, head.alias) };
         let Some((work, _)) = find(&mut self.fetches, id, index) else { return Ok(()) };
-        let Some(asked) = &mut work.asked else { return Ok(()) };
+        let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
-        note_lost(given_up, work, &mut self.pace, &mut self.counts);
+        work.lost += given_up;
+        path.note_lost(given_up, &mut self.counts);
         if arrival == Arrival::Returned {
             work.lost = work.lost.saturating_sub(1);
             self.counts.lost = self.counts.lost.saturating_sub(1);
+            path.counts.lost = path.counts.lost.saturating_sub(1);
         }
         self.stirred = true;
         match arrival {
@@ -241,10 +270,10 @@ impl Fetches {
                 self.counts.duplicate += 1;
                 Ok(())
             }
-            Arrival::Excess => self.excess(id, index),
+            Arrival::Excess => self.excess(source, id, index),
             Arrival::New | Arrival::Returned => match block::parse_block(head.kind, work.decoder.generation(), rest) {
-                Some(block) => self.absorb(now, id, index, &block, outbox, events),
-                None => self.stray(),
+                Some(block) => self.absorb(now, source, id, index, &block, outbox, events),
+                None => self.stray(source),
             },
         }
     }
@@ -253,35 +282,31 @@ impl Fetches {
     pub(super) fn record(
         &mut self,
         now: Instant,
+        source: SourceId,
         alias: u16,
         block: &Block,
-        outbox: &mut VecDeque<Message>,
+        outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<bool, Violation> {
-        let Some((id, index)) = self.aliases.get(&alias).copied() else {
+        let Some(path) = self.paths.get_mut(&source) else { return Ok(false) };
+        let Some((id, index)) = path.aliases.get(&alias).copied() else {
             self.counts.late += 1;
+            path.late += 1;
             return Ok(false);
         };
         let Some((work, _)) = find(&mut self.fetches, id, index) else { return Ok(false) };
-        let Some(asked) = &mut work.asked else { return Ok(false) };
+        let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         self.stirred = true;
         match asked.flight.record(now) {
-            Arrival::New | Arrival::Returned => self.absorb(now, id, index, block, outbox, events)?,
-            Arrival::Duplicate | Arrival::Excess => self.excess(id, index)?,
+            Arrival::New | Arrival::Returned => self.absorb(now, source, id, index, block, outbox, events)?,
+            Arrival::Duplicate | Arrival::Excess => self.excess(source, id, index)?,
         }
         Ok(true)
     }
 
     /// Gives credit, opens requests, and ends what is too late. To be called when something has come and when something is due.
-    pub(super) fn advance(
-        &mut self,
-        now: Instant,
-        server: Option<&Hello>,
-        outbox: &mut VecDeque<Message>,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(super) fn advance(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         self.stirred = false;
-        self.credit_max = server.map_or(self.credit_max, |server| server.credit_max);
         let order = self.order();
         for &id in &order {
             if let Some(failure) = self.failure(id, now) {
@@ -289,39 +314,53 @@ impl Fetches {
                 events.push_back(Event::Failed { fetch: id, failure });
             }
         }
-        let mut heard = None;
-        for &id in &order {
-            let Some(fetch) = self.fetches.get_mut(&id) else { continue };
-            for work in fetch.works.values_mut() {
-                work.paused_until = work.paused_until.filter(|until| *until > now);
-                if let Some(alias) = work.expired(now) {
-                    self.aliases.remove(&alias);
-                    outbox.push_back(Message::Stop { alias, reason: StopReason::Deadline });
-                }
-                let hard = fetch.order.deadline;
-                outbox.extend(work.tend(now, hard, &mut heard, self.credit_max, &mut self.pace, &mut self.counts));
+        self.tidy(now, outbox);
+        self.weigh(now);
+        for id in order {
+            let Some(mut fetch) = self.fetches.remove(&id) else { continue };
+            let mut indices: VecDeque<u32> = fetch.works.keys().copied().collect();
+            while let Some(index) = indices.pop_front().or_else(|| self.begin(now, &mut fetch)) {
+                self.tend(now, id, &mut fetch, index, outbox);
             }
+            self.fetches.insert(id, fetch);
         }
-        if let Some(server) = server {
-            self.open_requests(now, server, &order, outbox);
-        }
-        if self.aliases.is_empty() {
-            self.pace.idle();
+        for path in self.paths.values_mut().filter(|path| path.load.all.1 == 0) {
+            path.pace.idle();
         }
     }
 
     /// When [`Fetches::advance`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        let mut heard = None;
+        let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
         let mut due: Option<Instant> = None;
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
+        let shuns = self.shuns();
         for id in self.order() {
             let Some(fetch) = self.fetches.get(&id) else { continue };
             at(Some(self.stalls_at(fetch)));
             at(fetch.order.deadline);
             for work in fetch.works.values() {
-                at(work.paused_until);
-                at(work.due(fetch.order.deadline, &mut heard, self.credit_max, &self.pace));
+                at(work.paused.values().copied().min());
+                let near_at = |deadline: Instant| deadline.checked_sub(self.rtt() * 5 / 2);
+                at(fetch.order.deadline.filter(|_| !work.near).and_then(near_at));
+                for (source, asked) in &work.asked {
+                    let Some(path) = self.paths.get(source) else { continue };
+                    let heard = heard.entry(*source).or_insert_with(|| asked.flight.heard());
+                    *heard = asked.flight.heard().max(*heard);
+                    at(Some(asked.deadline));
+                    at(asked.flight.give_up_at(path.pace.patience()));
+                    let is_shunned = fetch.refused.contains(source) || (shuns && path.trust == Trust::Suspect);
+                    if asked.room(path.credit_max) > 0 {
+                        at(if work.lacking > 0 && !is_shunned {
+                            Some(asked.flight.credited_at() + path.pace.rtt())
+                        } else {
+                            asked.silent_at(*heard, work.block_bytes(), &path.pace)
+                        });
+                    }
+                    if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.is_several() {
+                        at(path.load.heard.map(|heard| heard + path.load.silence * SUSPECT_AFTER));
+                    }
+                }
             }
         }
         due
@@ -348,104 +387,274 @@ impl Fetches {
         fetch.touched.max(others.unwrap_or(fetch.touched)) + self.config.stall_timeout
     }
 
-    fn open_requests(&mut self, now: Instant, server: &Hello, order: &[FetchId], outbox: &mut VecDeque<Message>) {
-        let requests_max = self.config.requests_max.min(usize::from(server.requests_max));
-        let window = self.pace.window(self.config.window_min, self.config.window_max);
-        for &id in order {
-            while self.aliases.len() < requests_max {
-                let urgency = self.fetches.get(&id).map_or(Urgency::Ahead, |fetch| fetch.order.urgency);
-                let (requests, bytes) = self.in_flight(urgency);
-                if (requests >= REQUESTS_MIN && bytes >= window) || !self.open_next(now, server, id, outbox) {
-                    break;
+    /// Whether more than one source takes requests.
+    fn is_several(&self) -> bool {
+        self.paths.values().filter(|path| path.is_open).nth(1).is_some()
+    }
+
+    /// Whether suspects are left out: somebody else can be asked.
+    fn shuns(&self) -> bool {
+        self.paths.values().any(|path| path.is_open && path.trust != Trust::Suspect)
+    }
+
+    /// The shortest round trip to a source that takes requests.
+    fn rtt(&self) -> Duration {
+        let open = self.paths.values().filter(|path| path.is_open);
+        open.map(|path| path.pace.rtt()).min().unwrap_or_else(|| Pace::new().rtt())
+    }
+
+    /// Ends requests whose deadline has passed and gives up what is lost.
+    fn tidy(&mut self, now: Instant, outbox: &mut Outbox) {
+        for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
+            work.paused.retain(|_, until| *until > now);
+            let Work { asked, lost, .. } = work;
+            asked.retain(|source, asked| {
+                let Some(path) = self.paths.get_mut(source) else { return false };
+                let given_up = asked.flight.give_up(now, path.pace.patience());
+                *lost += given_up;
+                path.note_lost(given_up, &mut self.counts);
+                // It is to be asked again.
+                let has_expired = asked.deadline <= now;
+                if has_expired {
+                    path.aliases.remove(&asked.alias);
+                    outbox.push(*source, Message::Stop { alias: asked.alias, reason: StopReason::Deadline });
+                }
+                !has_expired
+            });
+        }
+    }
+
+    /// Finds what is asked of each source, and who is silent.
+    fn weigh(&mut self, now: Instant) {
+        self.paths.values_mut().for_each(|path| path.load = Load::default());
+        for fetch in self.fetches.values() {
+            for work in fetch.works.values() {
+                for (source, asked) in &work.asked {
+                    let Some(path) = self.paths.get_mut(source) else { continue };
+                    path.load.add(fetch.order.urgency, 1, u64::from(asked.in_flight()) * u64::from(work.block_bytes()));
+                    let silence = path.pace.silence(work.block_bytes(), 0);
+                    path.load.silence = silence.max(path.load.silence);
+                    path.load.heard = path.load.heard.max(Some(asked.flight.heard()));
+                }
+            }
+        }
+        if self.is_several() {
+            for path in self.paths.values_mut().filter(|path| path.load.all.1 > 0) {
+                if path.load.heard.is_some_and(|heard| heard + path.load.silence * SUSPECT_AFTER <= now) {
+                    path.trust = Trust::Suspect;
                 }
             }
         }
     }
 
-    /// Requests and bytes of credit in flight for what is at least this urgent.
-    fn in_flight(&self, urgency: Urgency) -> (usize, u64) {
-        let fetches = self.fetches.values().filter(|fetch| fetch.order.urgency <= urgency);
-        let asked = fetches.flat_map(|fetch| {
-            let block_bytes = u64::from(fetch.order.shape.block_bytes());
-            let asked = fetch.works.values().filter_map(|work| work.asked.as_ref());
-            asked.map(move |asked| asked.flight.in_flight() * block_bytes)
+    /// The next generation of a fetch that was never asked for, if anybody can be asked for it.
+    fn begin(&self, now: Instant, fetch: &mut Fetch) -> Option<u32> {
+        let shuns = self.shuns();
+        let mut sources = self.paths.iter().filter(|(source, _)| !fetch.refused.contains(source));
+        let can_ask = sources.any(|(_, path)| {
+            path.has_room_for_request(fetch.order.urgency, &self.config) && !(shuns && path.trust == Trust::Suspect)
         });
-        asked.fold((0, 0), |(requests, bytes), more| (requests + 1, bytes + more))
-    }
-
-    /// Asks for the next generation of a fetch: an interrupted one, or a new one. False if there is none.
-    fn open_next(&mut self, now: Instant, server: &Hello, id: FetchId, outbox: &mut VecDeque<Message>) -> bool {
-        let alias = self.free_alias();
-        let Some(fetch) = self.fetches.get_mut(&id) else { return false };
-        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let interrupted = fetch.works.iter().find(|(_, work)| work.asked.is_none() && work.paused_until.is_none());
-        let index = match interrupted {
-            Some((index, _)) => *index,
-            None => {
-                let Some(generation) = fetch.order.shape.generation(fetch.next) else { return false };
-                if fetch.works.is_empty() {
-                    fetch.touched = now;
-                }
-                fetch.next += 1;
-                let is_pressed = left.is_some_and(|left| self.pace.is_pressed(left, &generation));
-                let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
-                let decoder = Box::new(match (self.config.gathers, is_pressed) {
-                    (true, _) => Rebuilder::Blocked(Decoder::gathering(generation, key, kernels)),
-                    (false, false) => Rebuilder::Blocked(Decoder::new(generation, key, kernels)),
-                    (false, true) => Rebuilder::Progressive(Progressive::new(generation, key, kernels)),
-                });
-                let work = Work { decoder, asked: None, paused_until: None, lost: 0, useless_seeded: 0 };
-                fetch.works.insert(generation.index, work);
-                generation.index
-            }
-        };
-        let Some(work) = fetch.works.get_mut(&index) else { return false };
-        // Later requests get later deadlines, so that the server serves them in this order too.
-        let patience = self.config.stall_timeout * if fetch.order.urgency == Urgency::Now { 1 } else { 2 };
-        let deadline = fetch.order.deadline.unwrap_or(now + patience);
-        let near = left.is_some_and(|left| self.pace.is_near(left));
-        let credit = self.pace.target(work.decoder.missing(), near).min(server.credit_max);
-        let accept = Accept {
-            coded: true,
-            // The server would begin with the source blocks that are held already.
-            systematic: work.decoder.rank() == 0,
-            datagrams: self.config.datagrams,
-            recoded: true,
-        };
-        outbox.push_back(Message::Request(Request {
-            alias,
-            segment: fetch.order.segment,
-            generation: index,
-            deadline_ms: millis(deadline.saturating_duration_since(now)).max(1),
-            credit,
-            accept,
-            ranges: Vec::new(),
-        }));
-        work.asked = Some(Asked::new(now, alias, deadline, credit, near));
-        self.aliases.insert(alias, (id, index));
-        self.next_alias = alias.wrapping_add(1);
-        true
-    }
-
-    /// The alias whose last use is the longest ago.
-    fn free_alias(&self) -> u16 {
-        let mut alias = self.next_alias;
-        while self.aliases.contains_key(&alias) {
-            alias = alias.wrapping_add(1);
+        let generation = fetch.order.shape.generation(fetch.next).filter(|_| can_ask)?;
+        if fetch.works.is_empty() {
+            fetch.touched = now;
         }
-        alias
+        fetch.next += 1;
+        let (_, rate) = together(self.paths.values().filter(|path| path.is_open));
+        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let is_pressed = left.is_some_and(|left| pace::is_pressed(rate, self.rtt(), left, &generation));
+        let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
+        let decoder = Box::new(match (self.config.gathers, is_pressed) {
+            (true, _) => Rebuilder::Blocked(Decoder::gathering(generation, key, kernels)),
+            (false, false) => Rebuilder::Blocked(Decoder::new(generation, key, kernels)),
+            (false, true) => Rebuilder::Progressive(Progressive::new(generation, key, kernels)),
+        });
+        fetch.works.insert(generation.index, Work::new(decoder));
+        Some(generation.index)
     }
 
-    fn late(&mut self, alias: u16) -> Result<(), Violation> {
-        if (1..=LATE_ALIASES).contains(&self.next_alias.wrapping_sub(alias)) {
+    /// Gives the credit that a generation is due.
+    fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
+        let (shuns, rtt) = (self.shuns(), self.rtt());
+        let (loss, _) = together(self.paths.values().filter(|path| path.is_open));
+        let Fetch { order, works, refused, .. } = fetch;
+        let Some(work) = works.get_mut(&index) else { return };
+        let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        work.near = left.is_some_and(|left| left <= rtt * 5 / 2);
+        for (source, asked) in &work.asked {
+            let Some(path) = self.paths.get_mut(source) else { continue };
+            path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
+            path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.flight.heard()));
+        }
+        let target = pace::target(work.decoder.missing(), work.near, loss);
+        let (mut awaited, mut left_behind) = (0, 0);
+        for (source, asked) in &work.asked {
+            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), refused);
+            *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
+        }
+        let lacking = target.saturating_sub(awaited);
+        let candidates = self.candidates(now, work, order.urgency, refused, shuns);
+        let shares = split(lacking, candidates);
+        let given: u32 = shares.iter().map(|(_, share)| share).sum();
+        work.lacking = lacking - given;
+        self.counts.reassigned += u64::from(given.min(left_behind));
+        for (source, share) in shares {
+            self.give(now, source, share, (id, index), order, work, outbox);
+        }
+        if lacking == 0 || left_behind > 0 {
+            self.probe(now, work, order.deadline.is_some(), outbox);
+        }
+        if shuns {
+            self.sound_out(now, (id, index), order, refused, work, outbox);
+        }
+    }
+
+    /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it.
+    fn is_left_behind(&self, source: SourceId, blocks: u32, block_bytes: u32, refused: &BTreeSet<SourceId>) -> bool {
+        let Some(path) = self.paths.get(&source) else { return false };
+        if path.trust == Trust::Suspect {
+            return true;
+        }
+        if path.pace.rate() == 0.0 || blocks == 0 {
+            return false;
+        }
+        let bytes = u64::from(blocks) * u64::from(block_bytes);
+        let others = self.paths.iter().filter(|(other, path)| {
+            **other != source && path.is_open && path.trust == Trust::Proven && path.pace.rate() > 0.0 && !refused.contains(other)
+        });
+        let time = path.pace.time(path.load.ahead, 0, RATE_ASSUMED);
+        let mut others = others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
+        others.any(|other| time > other * OUTRUN + path.pace.silence(block_bytes, 0) * SUSPECT_AFTER)
+    }
+
+    /// Who could send more of a generation now.
+    fn candidates(
+        &self,
+        now: Instant,
+        work: &Work,
+        urgency: Urgency,
+        refused: &BTreeSet<SourceId>,
+        shuns: bool,
+    ) -> Vec<Candidate> {
+        let has_proven = self.paths.values().any(|path| path.is_open && path.trust == Trust::Proven);
+        let rates = self.paths.values().filter(|path| path.is_open).map(|path| path.pace.rate());
+        let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
+        let assumed = if assumed.is_finite() { assumed } else { RATE_ASSUMED };
+        let candidate = |(source, path): (&SourceId, &Path)| {
+            if refused.contains(source) || work.paused.contains_key(source) || (shuns && path.trust == Trust::Suspect) {
+                return None;
+            }
+            let room = match work.asked.get(source) {
+                // What comes of a credit is not known before a round trip has passed.
+                Some(asked) if asked.flight.credited_at() + path.pace.rtt() > now => 0,
+                Some(asked) => asked.room(path.credit_max),
+                None if !path.has_room_for_request(urgency, &self.config) => 0,
+                None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
+                None => path.credit_max,
+            };
+            let rate = if path.pace.rate() > 0.0 { path.pace.rate() } else { assumed };
+            let bytes = path.load.of(urgency).1;
+            let backlog = path.pace.time(bytes, 0, assumed).as_secs_f64();
+            Some(Candidate { source: *source, backlog, rate: rate / f64::from(work.block_bytes()), room })
+        };
+        self.paths.iter().filter_map(candidate).collect()
+    }
+
+    /// Gives a source credit for a generation: more of it, or a request.
+    #[expect(clippy::too_many_arguments, reason = "a request has as many parts")]
+    fn give(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        blocks: u32,
+        name: (FetchId, u32),
+        order: &Order,
+        work: &mut Work,
+        outbox: &mut Outbox,
+    ) {
+        let is_only = !self.is_several();
+        let Some(path) = self.paths.get_mut(&source) else { return };
+        let bytes = u64::from(blocks) * u64::from(work.block_bytes());
+        path.load.ahead += bytes;
+        if let Some(asked) = work.asked.get_mut(&source) {
+            path.load.add(order.urgency, 0, bytes);
+            asked.flight.credit(now, blocks);
+            self.counts.credits += 1;
+            outbox.push(source, Message::Credit { alias: asked.alias, blocks });
+            return;
+        }
+        path.load.add(order.urgency, 1, bytes);
+        // Later requests get later deadlines, so that the server serves them in this order too.
+        let patience = self.config.stall_timeout * if order.urgency == Urgency::Now { 1 } else { 2 };
+        let deadline = order.deadline.unwrap_or(now + patience);
+        let ranges = work.source_blocks(blocks, is_only);
+        let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams: self.config.datagrams, recoded: true };
+        let alias = path.take_alias(name);
+        outbox.push(
+            source,
+            Message::Request(Request {
+                alias,
+                segment: order.segment,
+                generation: name.1,
+                deadline_ms: millis(deadline.saturating_duration_since(now)).max(1),
+                credit: blocks,
+                accept,
+                ranges: ranges.unwrap_or_default(),
+            }),
+        );
+        work.asked.insert(source, Asked::new(now, alias, deadline, blocks));
+    }
+
+    /// Asks for a few blocks more where nothing has come for so long that the end of the flight may be lost.
+    fn probe(&mut self, now: Instant, work: &mut Work, is_pressing: bool, outbox: &mut Outbox) {
+        let (missing, block_bytes) = (u32::from(work.decoder.missing()), work.block_bytes());
+        for (source, asked) in &mut work.asked {
+            let Some(path) = self.paths.get_mut(source) else { continue };
+            let heard = path.load.heard_ahead.unwrap_or_else(|| asked.flight.heard());
+            if asked.silent_at(heard, block_bytes, &path.pace).is_none_or(|at| at > now) {
+                continue;
+            }
+            // Two at first where time is short: one of them may be lost too.
+            let probe = if work.near { missing } else { (1 + u32::from(is_pressing)) << asked.flight.silences().min(10) };
+            let probe = probe.min(missing).min(asked.room(path.credit_max));
+            if probe > 0 {
+                asked.flight.probe(now, probe);
+                self.counts.credits += 1;
+                outbox.push(*source, Message::Credit { alias: asked.alias, blocks: probe });
+            }
+        }
+    }
+
+    /// Asks suspects of whom nothing is wanted at present for a block, to see whether they are there again.
+    fn sound_out(
+        &mut self,
+        now: Instant,
+        name: (FetchId, u32),
+        order: &Order,
+        refused: &BTreeSet<SourceId>,
+        work: &mut Work,
+        outbox: &mut Outbox,
+    ) {
+        let idle = self.paths.iter().filter(|(source, path)| {
+            path.is_open && path.trust == Trust::Suspect && path.load.all.0 == 0 && !refused.contains(source)
+        });
+        let idle: Vec<SourceId> = idle.map(|(source, _)| *source).filter(|source| !work.paused.contains_key(source)).collect();
+        for source in idle {
+            self.give(now, source, 1, name, order, work, outbox);
+        }
+    }
+
+    fn late(&mut self, source: SourceId, alias: u16) -> Result<(), Violation> {
+        let path = self.paths.entry(source).or_default();
+        if (1..=LATE_ALIASES).contains(&path.next_alias.wrapping_sub(alias)) {
             self.counts.late += 1;
+            path.late += 1;
             return Ok(());
         }
-        self.stray()
+        self.stray(source)
     }
 
-    fn excess(&mut self, id: FetchId, index: u32) -> Result<(), Violation> {
-        let asked = find(&mut self.fetches, id, index).and_then(|(work, _)| work.asked.as_mut());
+    fn excess(&mut self, source: SourceId, id: FetchId, index: u32) -> Result<(), Violation> {
+        let asked = find(&mut self.fetches, id, index).and_then(|(work, _)| work.asked.get_mut(&source));
         let excess = asked.map_or(0, |asked| {
             asked.excess += 1;
             asked.excess
@@ -454,42 +663,65 @@ impl Fetches {
         if excess > EXCESS_MAX { Err(Violation::Flood("blocks without credit")) } else { Ok(()) }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what came, of whom, for what")]
     fn absorb(
         &mut self,
         now: Instant,
+        source: SourceId,
         id: FetchId,
         index: u32,
         block: &Block,
-        outbox: &mut VecDeque<Message>,
+        outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
+        let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
         let Some((work, touched)) = find(&mut self.fetches, id, index) else { return Ok(()) };
-        let Some(asked) = &mut work.asked else { return Ok(()) };
-        let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray() };
-        self.counts.blocks += 1;
-        self.counts.systematic += u64::from(matches!(block.vector, Vector::Source(_)));
-        self.counts.payload_bytes += block.payload.len() as u64;
-        self.pace.arrived(now, block.payload.len());
+        let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
+        let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
+        let systematic = u64::from(matches!(block.vector, Vector::Source(_)));
+        let useless = u64::from(outcome == Outcome::Redundant);
+        for (blocks, innovative, redundant, sources, bytes) in [
+            (
+                &mut self.counts.blocks,
+                &mut self.counts.innovative,
+                &mut self.counts.useless,
+                &mut self.counts.systematic,
+                &mut self.counts.payload_bytes,
+            ),
+            (
+                &mut path.counts.blocks,
+                &mut path.counts.innovative,
+                &mut path.counts.useless,
+                &mut path.counts.systematic,
+                &mut path.counts.payload_bytes,
+            ),
+        ] {
+            *blocks += 1;
+            *innovative += 1 - useless;
+            *redundant += useless;
+            *sources += systematic;
+            *bytes += block.payload.len() as u64;
+        }
+        path.pace.arrived(now, block.payload.len());
+        path.trust = Trust::Proven;
         asked.unreported += 1;
         match outcome {
             Outcome::Redundant => {
-                self.counts.useless += 1;
                 asked.useless += 1;
-                work.useless_seeded += u32::from(matches!(block.vector, Vector::Seed(_)));
-                if work.useless_seeded > USELESS_MAX && work.decoder.missing() > 2 {
+                asked.useless_seeded += u32::from(matches!(block.vector, Vector::Seed(_)));
+                if asked.useless_seeded > USELESS_MAX && work.decoder.missing() > 2 {
                     return Err(Violation::Flood("useless blocks"));
                 }
             }
             Outcome::Innovative | Outcome::Complete => {
-                self.counts.innovative += 1;
                 *touched = now;
                 self.progress_at = Some(now);
             }
         }
         if outcome == Outcome::Complete {
             self.finish(id, index, outbox, events);
-        } else if asked.unreported >= RANK_BLOCKS && asked.reported_at + self.pace.rtt() / 2 <= now {
-            outbox.push_back(asked.rank(work.decoder.rank()));
+        } else if asked.unreported >= RANK_BLOCKS && asked.reported_at + path.pace.rtt() / 2 <= now {
+            outbox.push(source, asked.rank(work.decoder.rank()));
             asked.unreported = 0;
             asked.reported_at = now;
         }
@@ -497,13 +729,15 @@ impl Fetches {
     }
 
     /// A generation is complete.
-    fn finish(&mut self, id: FetchId, index: u32, outbox: &mut VecDeque<Message>, events: &mut VecDeque<Event>) {
+    fn finish(&mut self, id: FetchId, index: u32, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         let Some(work) = fetch.works.remove(&index) else { return };
-        if let Some(asked) = work.asked {
-            self.aliases.remove(&asked.alias);
-            outbox.push_back(asked.rank(work.decoder.rank()));
-            outbox.push_back(Message::Stop { alias: asked.alias, reason: StopReason::Complete });
+        for (source, asked) in work.asked {
+            if let Some(path) = self.paths.get_mut(&source) {
+                path.aliases.remove(&asked.alias);
+            }
+            outbox.push(source, asked.rank(work.decoder.rank()));
+            outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Complete });
         }
         self.counts.repaired += work.lost;
         self.counts.generations += 1;
@@ -514,101 +748,15 @@ impl Fetches {
         events.push_back(Event::Decoded { fetch: id, decoder: work.decoder });
     }
 
-    fn remove(&mut self, id: FetchId, reason: StopReason, outbox: &mut VecDeque<Message>) {
+    fn remove(&mut self, id: FetchId, reason: StopReason, outbox: &mut Outbox) {
         let Some(fetch) = self.fetches.remove(&id) else { return };
-        for asked in fetch.works.into_values().filter_map(|work| work.asked) {
-            self.aliases.remove(&asked.alias);
-            outbox.push_back(Message::Stop { alias: asked.alias, reason });
+        for (source, asked) in fetch.works.into_values().flat_map(|work| work.asked) {
+            if let Some(path) = self.paths.get_mut(&source) {
+                path.aliases.remove(&asked.alias);
+            }
+            outbox.push(source, Message::Stop { alias: asked.alias, reason });
         }
         self.stirred = true;
-    }
-}
-
-impl Work {
-    /// The request, if its own deadline has passed; it is to be asked again.
-    fn expired(&mut self, now: Instant) -> Option<u16> {
-        self.asked.take_if(|asked| asked.deadline <= now).map(|asked| asked.alias)
-    }
-
-    /// Gives the credit that is due. `heard` is when something last came for this request or one before it: while those are
-    /// served, this one's silence means nothing.
-    fn tend(
-        &mut self,
-        now: Instant,
-        hard: Option<Instant>,
-        heard: &mut Option<Instant>,
-        credit_max: u32,
-        pace: &mut Pace,
-        counts: &mut Counts,
-    ) -> Option<Message> {
-        let given_up = self.asked.as_mut().map_or(0, |asked| asked.flight.give_up(now, pace.patience()));
-        note_lost(given_up, self, pace, counts);
-        let missing = self.decoder.missing();
-        let block_bytes = self.decoder.generation().block_bytes;
-        let asked = self.asked.as_mut()?;
-        *heard = Some(heard.map_or(asked.flight.heard(), |before| before.max(asked.flight.heard())));
-        asked.near = hard.is_some_and(|hard| pace.is_near(hard.saturating_duration_since(now)));
-        let target = pace.target(missing, asked.near);
-        let room = asked.room(credit_max);
-        let lacking = target.saturating_sub(asked.in_flight()).min(room);
-        if lacking > 0 && asked.flight.credited_at() + pace.rtt() <= now {
-            asked.flight.credit(now, lacking);
-            counts.credits += 1;
-            return Some(Message::Credit { alias: asked.alias, blocks: lacking });
-        }
-        let silent_at = asked.silent_at(*heard, block_bytes, pace)?;
-        // Two at first where time is short: one of them may be lost too.
-        let probe = if asked.near { target } else { (1 + u32::from(hard.is_some())) << asked.flight.silences().min(10) };
-        let probe = probe.min(u32::from(missing)).min(room);
-        if lacking > 0 || probe == 0 || silent_at > now {
-            return None;
-        }
-        asked.flight.probe(now, probe);
-        counts.credits += 1;
-        Some(Message::Credit { alias: asked.alias, blocks: probe })
-    }
-
-    /// When [`Work::tend`] has something to do.
-    fn due(&self, hard: Option<Instant>, heard: &mut Option<Instant>, credit_max: u32, pace: &Pace) -> Option<Instant> {
-        let asked = self.asked.as_ref()?;
-        *heard = Some(heard.map_or(asked.flight.heard(), |before| before.max(asked.flight.heard())));
-        let target = pace.target(self.decoder.missing(), asked.near);
-        let room = asked.room(credit_max);
-        let next = if room == 0 {
-            None
-        } else if asked.in_flight() < target {
-            Some(asked.flight.credited_at() + pace.rtt())
-        } else {
-            asked.silent_at(*heard, self.decoder.generation().block_bytes, pace)
-        };
-        let near_at = hard.filter(|_| !asked.near).and_then(|hard| hard.checked_sub(pace.rtt() * 5 / 2));
-        [Some(asked.deadline), asked.flight.give_up_at(pace.patience()), next, near_at].into_iter().flatten().min()
-    }
-}
-
-impl Asked {
-    fn new(now: Instant, alias: u16, deadline: Instant, credit: u32, near: bool) -> Self {
-        let flight = Flight::new(now, credit);
-        Self { alias, deadline, flight, near, excess: 0, useless: 0, unreported: 0, reported_at: now }
-    }
-
-    fn in_flight(&self) -> u32 {
-        saturated(self.flight.in_flight())
-    }
-
-    /// Credit that the server allows besides what is in flight.
-    fn room(&self, credit_max: u32) -> u32 {
-        credit_max.saturating_sub(self.in_flight())
-    }
-
-    /// When silence means loss; never on a stream, and not while nothing is in flight.
-    fn silent_at(&self, heard: Option<Instant>, block_bytes: u32, pace: &Pace) -> Option<Instant> {
-        let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
-        heard.filter(|_| waiting).map(|heard| heard + pace.silence(block_bytes, self.flight.silences()))
-    }
-
-    fn rank(&self, rank: u16) -> Message {
-        Message::Rank { alias: self.alias, rank: u32::from(rank), useless: self.useless, lost: saturated(self.flight.lost()) }
     }
 }
 
@@ -616,16 +764,6 @@ impl Asked {
 fn find(fetches: &mut BTreeMap<FetchId, Fetch>, id: FetchId, index: u32) -> Option<(&mut Work, &mut Instant)> {
     let fetch = fetches.get_mut(&id)?;
     Some((fetch.works.get_mut(&index)?, &mut fetch.touched))
-}
-
-fn note_lost(given_up: u64, work: &mut Work, pace: &mut Pace, counts: &mut Counts) {
-    work.lost += given_up;
-    pace.lost(given_up);
-    counts.lost += given_up;
-}
-
-fn saturated(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn millis(duration: Duration) -> u64 {

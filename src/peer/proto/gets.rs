@@ -1,20 +1,25 @@
 //! GETs under way, and the bytes of whole objects that come for them.
+//!
+//! A path is asked of one source. It is asked of another, too, when that one refuses, is gone, or has not answered for a while; the first
+//! answer counts. It is refused when every source that takes requests has refused it.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use super::{Answer, Event, Failure};
+use super::{Answer, Event, Failure, SourceId};
 use crate::object::Refusal;
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
+
+/// How long a source is waited for before another is asked as well: a server that has to ask its origin takes that long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// GETs under way.
 #[derive(Debug)]
 pub(super) struct Gets {
     open: BTreeMap<u64, Question>,
-    unsent: VecDeque<u64>,
     next: u64,
     object_bytes_max: u64,
 }
@@ -25,7 +30,18 @@ struct Question {
     offset: u64,
     length: Option<u64>,
     due: Instant,
-    sent: bool,
+    /// Sources that have been asked and have not answered in full.
+    asked: BTreeMap<SourceId, Reply>,
+    refused: BTreeSet<SourceId>,
+    /// When those that are asked have taken too long.
+    patient_until: Option<Instant>,
+    /// Whether one more may be asked, though nobody has refused.
+    is_pressing: bool,
+}
+
+/// What a source has said so far.
+#[derive(Debug, Default)]
+struct Reply {
     /// Set once META has said that the bytes come on a stream.
     meta: Option<Meta>,
     /// The bytes of the stream, which may come before META.
@@ -36,7 +52,7 @@ struct Question {
 impl Gets {
     /// No GETs; objects of at most this many bytes are taken.
     pub(super) fn new(object_bytes_max: u64) -> Self {
-        Self { open: BTreeMap::new(), unsent: VecDeque::new(), next: 1, object_bytes_max }
+        Self { open: BTreeMap::new(), next: 1, object_bytes_max }
     }
 
     /// A number for a GET or SUBSCRIBE.
@@ -52,13 +68,12 @@ impl Gets {
             offset,
             length,
             due,
-            sent: false,
-            meta: None,
-            object: BytesMut::new(),
-            finished: false,
+            asked: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            patient_until: None,
+            is_pressing: false,
         };
         self.open.insert(request, question);
-        self.unsent.push_back(request);
         request
     }
 
@@ -70,52 +85,46 @@ impl Gets {
         self.open.is_empty()
     }
 
-    /// This one is to be asked again when it can be.
-    pub(super) fn postpone(&mut self, request: u64) {
-        if let Some(question) = self.open.get_mut(&request).filter(|question| question.sent) {
-            question.sent = false;
-            self.unsent.push_back(request);
+    /// This source does not answer it any more.
+    pub(super) fn postpone(&mut self, request: u64, source: SourceId) {
+        if let Some(question) = self.open.get_mut(&request) {
+            question.asked.remove(&source);
         }
     }
 
-    /// What was asked is to be asked again.
-    pub(super) fn disconnected(&mut self) {
+    /// What this source was asked is to be asked again, of it or another.
+    pub(super) fn disconnected(&mut self, source: SourceId) {
         for question in self.open.values_mut() {
-            question.sent = false;
-            question.meta = None;
-            question.object.clear();
-            question.finished = false;
+            question.asked.remove(&source);
+            question.refused.remove(&source);
         }
-        self.unsent = self.open.keys().copied().collect();
     }
 
-    /// The next GET to send, if one more may be unanswered.
-    pub(super) fn next_question(&mut self, unanswered_max: usize) -> Option<Get> {
-        if self.open.values().filter(|question| question.sent).count() >= unanswered_max {
+    /// The next GET to send to a source, if one more may be unanswered by it.
+    pub(super) fn next_question(&mut self, now: Instant, source: SourceId, unanswered_max: usize) -> Option<Get> {
+        if self.open.values().filter(|question| question.asked.contains_key(&source)).count() >= unanswered_max {
             return None;
         }
-        while let Some(request) = self.unsent.pop_front() {
-            let Some(question) = self.open.get_mut(&request) else { continue };
-            question.sent = true;
-            let path = question.path.clone();
-            return Some(Get { request, path, offset: question.offset, length: question.length });
-        }
-        None
+        let (request, question) = self.open.iter_mut().find(|(_, question)| question.may_be_asked(source))?;
+        question.asked.insert(source, Reply::default());
+        question.patient_until = Some(now + PATIENCE);
+        question.is_pressing = false;
+        let path = question.path.clone();
+        Some(Get { request: *request, path, offset: question.offset, length: question.length })
     }
 
-    pub(super) fn answered(&mut self, meta: Meta, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+    pub(super) fn answered(&mut self, source: SourceId, meta: Meta, events: &mut VecDeque<Event>) -> Result<(), Violation> {
         let request = meta.request;
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
         let covers = meta.offset <= question.offset && (meta.length == 0 || question.offset - meta.offset < meta.length);
-        if !question.sent || question.meta.is_some() || !covers {
-            return Err(Violation::Unexpected("META"));
-        }
+        let reply = question.asked.get_mut(&source).filter(|reply| reply.meta.is_none() && covers);
+        let reply = reply.ok_or(Violation::Unexpected("META"))?;
         let bytes = match &meta.delivery {
             Delivery::Coded(_) => None,
             Delivery::Inline(bytes) => Some(bytes.clone()),
             Delivery::Stream => {
-                question.meta = Some(meta);
-                return self.complete(request, events);
+                reply.meta = Some(meta);
+                return self.complete(request, source, events);
             }
         };
         self.open.remove(&request);
@@ -123,31 +132,43 @@ impl Gets {
         Ok(())
     }
 
-    pub(super) fn refused(&mut self, request: u64, refusal: Refusal, events: &mut VecDeque<Event>) -> Result<(), Violation> {
-        if self.open.remove(&request).is_none() {
-            return self.check_known(request);
+    /// A source has refused; `sources` are those that take requests.
+    pub(super) fn refused(
+        &mut self,
+        request: u64,
+        source: SourceId,
+        refusal: Refusal,
+        sources: &BTreeSet<SourceId>,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Violation> {
+        let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
+        question.asked.remove(&source);
+        question.refused.insert(source);
+        if question.asked.is_empty() && sources.is_subset(&question.refused) {
+            self.open.remove(&request);
+            events.push_back(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
         }
-        events.push_back(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
         Ok(())
     }
 
     /// Bytes of an object came. False if nobody waits for them.
-    pub(super) fn object_bytes(&mut self, request: u64, bytes: &[u8]) -> Result<bool, Violation> {
+    pub(super) fn object_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request).map(|()| false) };
-        let most = question.meta.as_ref().map_or(self.object_bytes_max, |meta| meta.length);
-        if (question.object.len() + bytes.len()) as u64 > most {
+        let Some(reply) = question.asked.get_mut(&source) else { return Ok(false) };
+        let most = reply.meta.as_ref().map_or(self.object_bytes_max, |meta| meta.length);
+        if (reply.object.len() + bytes.len()) as u64 > most {
             return Err(Violation::Malformed("object stream"));
         }
-        question.object.extend_from_slice(bytes);
+        reply.object.extend_from_slice(bytes);
         Ok(true)
     }
 
     /// The stream of an object ended.
-    pub(super) fn finished(&mut self, request: u64, events: &mut VecDeque<Event>) -> Result<(), Violation> {
-        if let Some(question) = self.open.get_mut(&request) {
-            question.finished = true;
+    pub(super) fn finished(&mut self, request: u64, source: SourceId, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+        if let Some(reply) = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source)) {
+            reply.finished = true;
         }
-        self.complete(request, events)
+        self.complete(request, source, events)
     }
 
     pub(super) fn expire(&mut self, now: Instant, events: &mut VecDeque<Event>) {
@@ -156,26 +177,28 @@ impl Gets {
             self.open.remove(&request);
             events.push_back(Event::Answered { request, answer: Err(Failure::Stalled) });
         }
+        for question in self.open.values_mut() {
+            question.is_pressing |= question.patient_until.take_if(|until| *until <= now).is_some();
+        }
     }
 
+    /// When [`Gets::expire`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.open.values().map(|question| question.due).min()
+        self.open.values().map(|question| question.patient_until.map_or(question.due, |until| until.min(question.due))).min()
     }
 
     /// Answers a GET whose META and stream have both come.
-    fn complete(&mut self, request: u64, events: &mut VecDeque<Event>) -> Result<(), Violation> {
-        let Some(question) = self.open.get(&request) else { return Ok(()) };
-        let Some(meta) = &question.meta else { return Ok(()) };
-        let came = question.object.len() as u64;
-        if came > meta.length || (question.finished && came < meta.length) {
+    fn complete(&mut self, request: u64, source: SourceId, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+        let reply = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source));
+        let Some(Reply { meta: Some(meta), object, finished }) = reply else { return Ok(()) };
+        let came = object.len() as u64;
+        if came > meta.length || (*finished && came < meta.length) {
             return Err(Violation::Malformed("object stream"));
         }
-        if !question.finished {
-            return Ok(());
-        }
-        if let Some(Question { meta: Some(meta), object, .. }) = self.open.remove(&request) {
-            let bytes = Some(object.freeze());
-            events.push_back(Event::Answered { request, answer: Ok(Answer { meta, bytes }) });
+        if *finished {
+            let answer = Answer { meta: meta.clone(), bytes: Some(object.split().freeze()) };
+            self.open.remove(&request);
+            events.push_back(Event::Answered { request, answer: Ok(answer) });
         }
         Ok(())
     }
@@ -183,5 +206,12 @@ impl Gets {
     /// An answer to a GET that was given up is no fault, one to a GET that never was is.
     fn check_known(&self, request: u64) -> Result<(), Violation> {
         if request < self.next { Ok(()) } else { Err(Violation::Unexpected("answer")) }
+    }
+}
+
+impl Question {
+    fn may_be_asked(&self, source: SourceId) -> bool {
+        let is_new = !self.asked.contains_key(&source) && !self.refused.contains(&source);
+        is_new && (self.asked.is_empty() || self.is_pressing)
     }
 }

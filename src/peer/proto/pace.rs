@@ -20,6 +20,8 @@ const PRODUCTS: f64 = 2e10;
 const SLACK: f64 = 4.0;
 /// What dragging payloads along costs, in times of multiplying them once: up to four were measured.
 const DRAGGING: f64 = 5.0;
+/// No estimate of a time is longer, in seconds.
+const TIME_MAX: f64 = 3600.0;
 /// The rate is measured over at least this long.
 const RATE_SPAN: Duration = Duration::from_millis(20);
 
@@ -103,32 +105,11 @@ impl Pace {
         once.saturating_mul(1 << silences.min(3))
     }
 
-    /// Whether a deadline that is this far away leaves no time for another round trip.
-    pub(super) fn is_near(&self, left: Duration) -> bool {
-        left <= self.rtt * 5 / 2
-    }
-
-    /// Whether a generation that is about to be asked for, with its deadline this far away, is better decoded block by block. That is so
-    /// if what is left when its last block comes may be too little to multiply all payloads then, and the path is slow enough for
-    /// dragging them along on the way. Unknown paths are not pressed.
-    pub(super) fn is_pressed(&self, left: Duration, generation: &Generation) -> bool {
-        if self.rate == 0.0 {
-            return false;
-        }
-        let (n, k) = (f64::from(generation.n), f64::from(generation.block_bytes));
-        let arriving = self.rtt.as_secs_f64() + n * k / self.rate;
-        let multiplying = n * n * k / PRODUCTS;
-        left.as_secs_f64() < arriving + SLACK * multiplying && DRAGGING * multiplying < arriving
-    }
-
-    /// How many blocks to have in flight for `missing` independent ones.
-    pub(super) fn target(&self, missing: u16, near: bool) -> u32 {
-        let missing = u32::from(missing);
-        if !near {
-            return missing;
-        }
-        let expected = f64::from(missing) * self.loss.min(LOSS_MAX);
-        missing + count(expected + expected.sqrt())
+    /// How long `bytes` more take, behind `before` that are under way. A path that nothing is known of is taken to be as fast as
+    /// `assumed`, in bytes a second.
+    pub(super) fn time(&self, before: u64, bytes: u64, assumed: f64) -> Duration {
+        let rate = if self.rate > 0.0 { self.rate } else { assumed };
+        self.rtt + Duration::from_secs_f64(((before + bytes) as f64 / rate.max(1.0)).min(TIME_MAX))
     }
 
     fn close_span(&mut self, now: Instant, span: Duration) {
@@ -137,6 +118,29 @@ impl Pace {
         self.span_from = Some(now);
         self.span_bytes = 0;
     }
+}
+
+/// How many blocks to have in flight for `missing` independent ones, where this share of them will be lost.
+pub(super) fn target(missing: u16, near: bool, loss: f64) -> u32 {
+    let missing = u32::from(missing);
+    if !near {
+        return missing;
+    }
+    let expected = f64::from(missing) * loss.min(LOSS_MAX);
+    missing + count(expected + expected.sqrt())
+}
+
+/// Whether a generation that is about to be asked for, with its deadline this far away, is better decoded block by block. That is so
+/// if what is left when its last block comes may be too little to multiply all payloads then, and the paths are slow enough, at so many
+/// bytes a second together, for dragging them along on the way. Unknown paths are not pressed.
+pub(super) fn is_pressed(rate: f64, rtt: Duration, left: Duration, generation: &Generation) -> bool {
+    if rate == 0.0 {
+        return false;
+    }
+    let (n, k) = (f64::from(generation.n), f64::from(generation.block_bytes));
+    let arriving = rtt.as_secs_f64() + n * k / rate;
+    let multiplying = n * n * k / PRODUCTS;
+    left.as_secs_f64() < arriving + SLACK * multiplying && DRAGGING * multiplying < arriving
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few blocks, never negative")]
@@ -156,18 +160,18 @@ mod tests {
     #[test]
     fn near_the_deadline_losses_are_asked_for_ahead() {
         let mut pace = Pace::new();
-        assert_eq!(pace.target(100, true), 100);
+        let ahead = |pace: &Pace, near| target(100, near, pace.loss());
+        assert_eq!(ahead(&pace, true), 100);
         for _ in 0..1000 {
             pace.lost(1);
             (0..19).for_each(|_| pace.arrived(Instant::now(), 1000));
         }
         assert!((0.03..0.07).contains(&pace.loss()), "{}", pace.loss());
-        assert_eq!(pace.target(100, false), 100);
-        let ahead = pace.target(100, true);
-        assert!((106..=110).contains(&ahead), "{ahead}");
+        assert_eq!(ahead(&pace, false), 100);
+        assert!((106..=110).contains(&ahead(&pace, true)), "{}", ahead(&pace, true));
         pace.lost(10_000);
-        assert_eq!(pace.target(100, true), 130);
-        assert_eq!(pace.target(0, true), 0);
+        assert_eq!(ahead(&pace, true), 130);
+        assert_eq!(target(0, true, pace.loss()), 0);
     }
 
     #[test]
@@ -189,18 +193,19 @@ mod tests {
         let generation = Generation { index: 0, n: 128, block_bytes: 4096, offset: 0, length: 128 * 4096 };
         let ms = Duration::from_millis;
         let mut pace = Pace::new();
-        assert!(!pace.is_pressed(ms(0), &generation), "nothing is known of the path");
+        let pressed = |pace: &Pace, left| is_pressed(pace.rate(), pace.rtt(), left, &generation);
+        assert!(!pressed(&pace, ms(0)), "nothing is known of the path");
         // 10 MB/s: the blocks take 52 ms and a round trip, multiplying them 3 ms.
         let start = Instant::now();
         (0..200).for_each(|at| pace.arrived(start + ms(at), 10_000));
         pace.set_rtt(ms(20));
-        assert!(pace.is_pressed(ms(80), &generation));
-        assert!(!pace.is_pressed(ms(90), &generation));
+        assert!(pressed(&pace, ms(80)));
+        assert!(!pressed(&pace, ms(90)));
         // Over a path that is faster than dragging, the last block would have to wait for those before it.
         let mut fast = Pace::new();
         (0..200).for_each(|at| fast.arrived(start + ms(at), 1_000_000));
         fast.set_rtt(ms(1));
-        assert!(!fast.is_pressed(ms(1), &generation));
+        assert!(!pressed(&fast, ms(1)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::object::Generation;
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};
 
 const SECOND: Duration = Duration::from_secs(1);
+const HERE: SourceId = SourceId(0);
 
 fn config() -> Config {
     Config {
@@ -25,10 +26,10 @@ fn config() -> Config {
 fn open() -> (Proto, Instant) {
     let now = Instant::now();
     let mut proto = Proto::new(config());
-    proto.handle_connected(now);
-    assert!(matches!(proto.poll_message(now), Some(Message::Hello(_))));
-    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
-    assert!(matches!(proto.poll_event(), Some(Event::Ready)));
+    proto.handle_connected(now, HERE);
+    assert!(matches!(proto.poll_message(now, HERE), Some(Message::Hello(_))));
+    proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready(HERE))));
     (proto, now)
 }
 
@@ -59,7 +60,7 @@ fn meta(request: u64, delivery: Delivery, bytes: &[u8]) -> Meta {
 }
 
 fn messages(proto: &mut Proto, now: Instant) -> Vec<Message> {
-    std::iter::from_fn(|| proto.poll_message(now)).collect()
+    std::iter::from_fn(|| proto.poll_message(now, HERE)).collect()
 }
 
 fn requests(messages: &[Message]) -> Vec<Request> {
@@ -101,7 +102,7 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     let mut decoded = Vec::new();
     for request in &requests {
         for seq in 0..8 {
-            proto.handle_datagram(now, datagram(request, seq, 40 + u32::from(seq), seq == 7)).unwrap();
+            proto.handle_datagram(now, HERE, datagram(request, seq, 40 + u32::from(seq), seq == 7)).unwrap();
         }
         let said = messages(&mut proto, now);
         let (alias, reason) = (request.alias, StopReason::Complete);
@@ -112,7 +113,7 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     assert_eq!(decoded, source());
     assert!(proto.is_idle());
     // One that was under way.
-    proto.handle_datagram(now, datagram(&requests[0], 8, 99, true)).unwrap();
+    proto.handle_datagram(now, HERE, datagram(&requests[0], 8, 99, true)).unwrap();
     assert_eq!((proto.counts().late, proto.counts().useless), (1, 0));
 }
 
@@ -120,7 +121,7 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
 #[test]
 fn a_near_deadline_is_decoded_block_by_block() {
     let (mut proto, start) = open();
-    proto.set_rtt(Duration::from_millis(40));
+    proto.set_rtt(HERE, Duration::from_millis(40));
     let mut fetch = |deadline: Option<Duration>, from: Instant| {
         proto.fetch(from, Order { deadline: deadline.map(|left| from + left), ..order() });
         let requests = requests(&messages(&mut proto, from));
@@ -128,7 +129,7 @@ fn a_near_deadline_is_decoded_block_by_block() {
         for (index, request) in (0..).zip(&requests) {
             for seq in 0..8 {
                 let at = from + Duration::from_millis(index + 2 * u64::from(seq));
-                proto.handle_datagram(at, datagram(request, seq, u32::from(seq), seq == 7)).unwrap();
+                proto.handle_datagram(at, HERE, datagram(request, seq, u32::from(seq), seq == 7)).unwrap();
             }
             let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!() };
             let is_progressive = decoder.is_progressive();
@@ -147,19 +148,19 @@ fn a_near_deadline_is_decoded_block_by_block() {
 #[test]
 fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
     let (mut proto, now) = open();
-    proto.set_rtt(Duration::from_millis(40));
+    proto.set_rtt(HERE, Duration::from_millis(40));
     proto.fetch(now, order());
     let request = &requests(&messages(&mut proto, now))[0];
     for seq in [0, 1, 3, 4] {
-        proto.handle_datagram(now, datagram(request, seq, u32::from(seq), false)).unwrap();
+        proto.handle_datagram(now, HERE, datagram(request, seq, u32::from(seq), false)).unwrap();
     }
     let later = now + Duration::from_millis(50);
     assert_eq!(messages(&mut proto, later), []);
-    proto.handle_datagram(later, datagram(request, 5, 5, false)).unwrap();
+    proto.handle_datagram(later, HERE, datagram(request, 5, 5, false)).unwrap();
     assert_eq!(messages(&mut proto, later), [Message::Credit { alias: request.alias, blocks: 1 }]);
     // The next loss is known ten milliseconds later and waits for its round trip.
     for seq in [7, 8] {
-        proto.handle_datagram(later, datagram(request, seq, u32::from(seq), seq == 8)).unwrap();
+        proto.handle_datagram(later, HERE, datagram(request, seq, u32::from(seq), seq == 8)).unwrap();
     }
     let known = later + Duration::from_millis(10);
     proto.handle_timeout(known).unwrap();
@@ -176,7 +177,7 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
     let fetch = proto.fetch(now, order());
     let first = requests(&messages(&mut proto, now));
     let reject = |code, retry_after_ms| Message::Reject { alias: first[0].alias, code, retry_after_ms };
-    proto.handle_message(now, reject(RefusalCode::Overload, 500)).unwrap();
+    proto.handle_message(now, HERE, reject(RefusalCode::Overload, 500)).unwrap();
     assert_eq!(messages(&mut proto, now), []);
     let later = now + SECOND / 2;
     assert!(proto.poll_timeout().unwrap() <= later);
@@ -186,7 +187,7 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
     assert_eq!(again[0].generation, 0);
     assert_ne!(again[0].alias, first[0].alias);
     proto
-        .handle_message(later, Message::Reject { alias: again[0].alias, code: RefusalCode::Unknown, retry_after_ms: 0 })
+        .handle_message(later, HERE, Message::Reject { alias: again[0].alias, code: RefusalCode::Unknown, retry_after_ms: 0 })
         .unwrap();
     let stop = Message::Stop { alias: first[1].alias, reason: StopReason::Cancelled };
     assert_eq!(messages(&mut proto, later), [stop]);
@@ -212,9 +213,9 @@ fn blocks_without_credit_end_the_connection() {
     proto.fetch(now, order());
     let request = &requests(&messages(&mut proto, now))[0];
     for seq in 8..16 {
-        proto.handle_datagram(now, datagram(request, seq, 1, false)).unwrap();
+        proto.handle_datagram(now, HERE, datagram(request, seq, 1, false)).unwrap();
     }
-    assert_eq!(proto.handle_datagram(now, datagram(request, 16, 1, false)), Err(Violation::Flood("blocks without credit")));
+    assert_eq!(proto.handle_datagram(now, HERE, datagram(request, 16, 1, false)), Err(Violation::Flood("blocks without credit")));
     assert_eq!(proto.counts().blocks, 0);
 }
 
@@ -227,7 +228,7 @@ fn a_sender_of_useless_blocks_ends_the_connection() {
     let send = |proto: &mut Proto, seq: u16| {
         let mut out = vec![7; 10 + 64];
         block::write_datagram_header(&mut out[..10], &Vector::Seed(1), request.alias, seq, false);
-        proto.handle_datagram(now, out.into())
+        proto.handle_datagram(now, HERE, out.into())
     };
     for seq in 0..9 {
         send(&mut proto, seq).unwrap();
@@ -239,9 +240,9 @@ fn a_sender_of_useless_blocks_ends_the_connection() {
 fn datagrams_that_belong_to_nothing_are_put_up_with_for_a_while() {
     let (mut proto, now) = open();
     for _ in 0..1000 {
-        proto.handle_datagram(now, Bytes::from_static(&[0x41; 20])).unwrap();
+        proto.handle_datagram(now, HERE, Bytes::from_static(&[0x41; 20])).unwrap();
     }
-    assert!(proto.handle_datagram(now, Bytes::from_static(&[0; 3])).is_err());
+    assert!(proto.handle_datagram(now, HERE, Bytes::from_static(&[0; 3])).is_err());
     assert_eq!(proto.counts().stray, 1001);
 }
 
@@ -252,16 +253,16 @@ fn questions_are_answered_in_any_order() {
     let second = proto.get(now, "/a/c", 0, None);
     assert_eq!(messages(&mut proto, now).len(), 2);
     let inline = meta(second, Delivery::Inline(Bytes::from_static(b"xyz")), b"xyz");
-    proto.handle_message(now, Message::Meta(inline)).unwrap();
+    proto.handle_message(now, HERE, Message::Meta(inline)).unwrap();
     assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"xyz")));
     let (code, reason) = (RefusalCode::Origin, String::new());
-    proto.handle_message(now, Message::Error(RequestError { request: first, code, retry_after_ms: 9, reason })).unwrap();
+    proto.handle_message(now, HERE, Message::Error(RequestError { request: first, code, retry_after_ms: 9, reason })).unwrap();
     let (request, refused) = answer(&mut proto).unwrap();
     assert_eq!(request, first);
     assert!(matches!(refused, Err(Failure::Refused(refusal)) if refusal.retry_after == Some(Duration::from_millis(9))));
     // Answers to what was never asked break the rules.
     let unasked = meta(second + 1, Delivery::Inline(Bytes::new()), b"");
-    assert!(proto.handle_message(now, Message::Meta(unasked)).is_err());
+    assert!(proto.handle_message(now, HERE, Message::Meta(unasked)).is_err());
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn an_answer_that_does_not_cover_the_offset_breaks_the_rules() {
     let request = proto.get(now, "/a/b", 5, None);
     messages(&mut proto, now);
     let short = meta(request, Delivery::Inline(Bytes::from_static(b"12345")), b"12345");
-    assert_eq!(proto.handle_message(now, Message::Meta(short)), Err(Violation::Unexpected("META")));
+    assert_eq!(proto.handle_message(now, HERE, Message::Meta(short)), Err(Violation::Unexpected("META")));
 }
 
 #[test]
@@ -282,11 +283,11 @@ fn an_object_may_come_before_its_metadata() {
     StreamHead::Object { request }.encode(&mut stream);
     stream.extend_from_slice(b"hello");
     for byte in &stream {
-        proto.handle_stream(now, 3, &[*byte]).unwrap();
+        proto.handle_stream(now, HERE, 3, &[*byte]).unwrap();
     }
-    proto.handle_stream_end(3, StreamEnd::Finished).unwrap();
+    proto.handle_stream_end(HERE, 3, StreamEnd::Finished).unwrap();
     assert!(proto.poll_event().is_none());
-    proto.handle_message(now, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
+    proto.handle_message(now, HERE, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
     assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"hello")));
 }
 
@@ -296,12 +297,12 @@ fn an_object_of_another_length_breaks_the_rules() {
         let (mut proto, now) = open();
         let request = proto.get(now, "/a/b", 0, None);
         messages(&mut proto, now);
-        proto.handle_message(now, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
+        proto.handle_message(now, HERE, Message::Meta(meta(request, Delivery::Stream, b"hello"))).unwrap();
         let mut stream = Vec::new();
         StreamHead::Object { request }.encode(&mut stream);
         stream.extend_from_slice(came);
-        let taken = proto.handle_stream(now, 3, &stream);
-        let ended = if end { taken.and_then(|()| proto.handle_stream_end(3, StreamEnd::Finished)) } else { taken };
+        let taken = proto.handle_stream(now, HERE, 3, &stream);
+        let ended = if end { taken.and_then(|()| proto.handle_stream_end(HERE, 3, StreamEnd::Finished)) } else { taken };
         assert_eq!(ended, Err(Violation::Malformed("object stream")));
     }
 }
@@ -313,8 +314,8 @@ fn a_reset_object_fails_with_its_code() {
     messages(&mut proto, now);
     let mut stream = Vec::new();
     StreamHead::Object { request }.encode(&mut stream);
-    proto.handle_stream(now, 3, &stream).unwrap();
-    proto.handle_stream_end(3, StreamEnd::Reset(u64::from(RefusalCode::Origin.quic()))).unwrap();
+    proto.handle_stream(now, HERE, 3, &stream).unwrap();
+    proto.handle_stream_end(HERE, 3, StreamEnd::Reset(u64::from(RefusalCode::Origin.quic()))).unwrap();
     assert!(matches!(answer(&mut proto).unwrap().1, Err(Failure::Refused(refusal)) if refusal.code == RefusalCode::Origin));
 }
 
@@ -336,10 +337,10 @@ fn a_stream_of_a_request_that_is_over_is_refused_once() {
     let (mut proto, now) = open();
     let mut stream = Vec::new();
     StreamHead::Blocks { alias: 700 }.encode(&mut stream);
-    proto.handle_stream(now, 3, &stream).unwrap();
-    proto.handle_stream(now, 3, &[0; 100]).unwrap();
-    assert_eq!((proto.poll_stop(), proto.poll_stop()), (Some(3), None));
-    proto.handle_stream_end(3, StreamEnd::Finished).unwrap();
+    proto.handle_stream(now, HERE, 3, &stream).unwrap();
+    proto.handle_stream(now, HERE, 3, &[0; 100]).unwrap();
+    assert_eq!((proto.poll_stop(HERE), proto.poll_stop(HERE)), (Some(3), None));
+    proto.handle_stream_end(HERE, 3, StreamEnd::Finished).unwrap();
 }
 
 #[test]
@@ -348,17 +349,17 @@ fn questions_and_subscriptions_outlive_a_connection() {
     let request = proto.get(now, "/a/b", 0, None);
     let news = proto.subscribe("a");
     assert_eq!(messages(&mut proto, now).len(), 2);
-    proto.handle_disconnected(now);
+    proto.handle_disconnected(now, HERE);
     assert_eq!(messages(&mut proto, now), []);
-    proto.handle_connected(now);
+    proto.handle_connected(now, HERE);
     let said = messages(&mut proto, now);
     assert!(matches!(&said[0], Message::Hello(_)));
     assert!(said.iter().any(|message| matches!(message, Message::Subscribe(again) if again.request == news)));
     assert!(said.iter().any(|message| matches!(message, Message::Get(again) if again.request == request)));
-    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
     let announced = meta(news, Delivery::Inline(Bytes::from_static(b"x")), b"x");
-    proto.handle_message(now, Message::Meta(announced)).unwrap();
-    assert!(matches!(proto.poll_event(), Some(Event::Ready)));
+    proto.handle_message(now, HERE, Message::Meta(announced)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready(HERE))));
     assert!(matches!(proto.poll_event(), Some(Event::Announced { request, .. }) if request == news));
 }
 
@@ -366,9 +367,9 @@ fn questions_and_subscriptions_outlive_a_connection() {
 fn the_first_message_is_hello_and_comes_in_time() {
     let now = Instant::now();
     let mut proto = Proto::new(config());
-    proto.handle_connected(now);
-    assert!(proto.handle_message(now, Message::GoAway { drain_ms: 1 }).is_err());
-    assert_eq!(proto.handle_timeout(now + config().hello_timeout), Err(Violation::Timeout("HELLO")));
+    proto.handle_connected(now, HERE);
+    assert!(proto.handle_message(now, HERE, Message::GoAway { drain_ms: 1 }).is_err());
+    assert_eq!(proto.handle_timeout(now + config().hello_timeout), Err((HERE, Violation::Timeout("HELLO"))));
 }
 
 #[test]
@@ -381,20 +382,121 @@ fn what_a_leaving_server_refuses_is_asked_of_the_next() {
     let (code, reason) = (RefusalCode::GoingAway, String::new());
     for request in [request, news] {
         let error = RequestError { request, code, retry_after_ms: 0, reason: reason.clone() };
-        proto.handle_message(now, Message::Error(error)).unwrap();
+        proto.handle_message(now, HERE, Message::Error(error)).unwrap();
     }
     for request in &asked {
-        proto.handle_message(now, Message::Reject { alias: request.alias, code, retry_after_ms: 0 }).unwrap();
+        proto.handle_message(now, HERE, Message::Reject { alias: request.alias, code, retry_after_ms: 0 }).unwrap();
     }
-    assert!(matches!(proto.poll_event(), Some(Event::GoingAway)));
-    assert!(proto.poll_event().is_none() && proto.is_leaving() && proto.is_quiet());
+    assert!(matches!(proto.poll_event(), Some(Event::GoingAway(HERE))));
+    assert!(proto.poll_event().is_none() && proto.is_leaving(HERE) && proto.is_quiet());
     assert_eq!(messages(&mut proto, now), []);
-    proto.handle_disconnected(now);
-    proto.handle_connected(now);
+    proto.handle_disconnected(now, HERE);
+    proto.handle_connected(now, HERE);
     let said = messages(&mut proto, now);
-    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
     let said = [said, messages(&mut proto, now)].concat();
     assert!(said.iter().any(|message| matches!(message, Message::Get(again) if again.request == request)));
     assert!(said.iter().any(|message| matches!(message, Message::Subscribe(again) if again.request == news)));
     assert_eq!(requests(&said).len(), asked.len());
+}
+
+const THERE: SourceId = SourceId(7);
+
+/// A peer that has exchanged HELLO with two servers.
+fn open_both() -> (Proto, Instant) {
+    let (mut proto, now) = open();
+    proto.handle_connected(now, THERE);
+    proto.handle_message(now, THERE, Message::Hello(Hello::defaults())).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready(THERE))));
+    assert!(matches!(proto.poll_message(now, THERE), Some(Message::Hello(_))));
+    (proto, now)
+}
+
+fn requests_to(proto: &mut Proto, now: Instant, source: SourceId) -> Vec<Request> {
+    requests(&std::iter::from_fn(|| proto.poll_message(now, source)).collect::<Vec<_>>())
+}
+
+#[test]
+fn two_servers_are_asked_for_other_source_blocks() {
+    let (mut proto, now) = open_both();
+    proto.fetch(now, order());
+    let (here, there) = (requests_to(&mut proto, now, HERE), requests_to(&mut proto, now, THERE));
+    let asked = |requests: &[Request]| {
+        requests.iter().map(|request| (request.generation, request.credit, request.ranges.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&here), [(0, 4, vec![(0, 4)]), (1, 4, vec![(0, 4)])]);
+    assert_eq!(asked(&there), [(0, 4, vec![(4, 4)]), (1, 4, vec![(4, 4)])]);
+    // Both halves make it complete, and both are told.
+    for (source, request, seeds) in [(HERE, &here[0], 0..4), (THERE, &there[0], 100..104)] {
+        for (seq, seed) in (0..).zip(seeds) {
+            proto.handle_datagram(now, source, datagram(request, seq, seed, seq == 3)).unwrap();
+        }
+    }
+    assert!(matches!(proto.poll_event(), Some(Event::Decoded { .. })));
+    for (source, alias) in [(HERE, here[0].alias), (THERE, there[0].alias)] {
+        let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, source)).collect();
+        assert!(said.contains(&Message::Stop { alias, reason: StopReason::Complete }), "{said:?}");
+    }
+}
+
+#[test]
+fn who_leaves_takes_nothing_along() {
+    let (mut proto, now) = open_both();
+    proto.fetch(now, order());
+    let here = requests_to(&mut proto, now, HERE);
+    assert!(!requests_to(&mut proto, now, THERE).is_empty());
+    proto.handle_disconnected(now, THERE);
+    let later = now + SECOND;
+    let more: u32 = std::iter::from_fn(|| proto.poll_message(later, HERE))
+        .map(|message| match message {
+            Message::Credit { blocks, .. } => blocks,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(here.iter().map(|request| request.credit).sum::<u32>() + more, 16);
+    // What it still has to say is nobody's any more.
+    assert_eq!(proto.handle_datagram(later, THERE, datagram(&here[0], 0, 1, false)), Ok(()));
+    assert_eq!(proto.counts().blocks, 0);
+}
+
+#[test]
+fn a_refusal_by_one_is_none_by_all() {
+    let (mut proto, now) = open_both();
+    let request = proto.get(now, "/a/b", 0, None);
+    assert!(matches!(proto.poll_message(now, HERE), Some(Message::Get(_))));
+    assert!(proto.poll_message(now, THERE).is_none());
+    let refused = Message::Error(RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason: String::new() });
+    proto.handle_message(now, HERE, refused.clone()).unwrap();
+    assert!(proto.poll_event().is_none() && proto.poll_message(now, HERE).is_none());
+    assert!(matches!(proto.poll_message(now, THERE), Some(Message::Get(_))));
+    proto.handle_message(now, THERE, refused).unwrap();
+    assert!(matches!(answer(&mut proto), Some((_, Err(Failure::Refused(_))))));
+
+    let fetch = proto.fetch(now, order());
+    for (source, is_last) in [(HERE, false), (THERE, true)] {
+        let alias = requests_to(&mut proto, now, source)[0].alias;
+        proto.handle_message(now, source, Message::Reject { alias, code: RefusalCode::Unknown, retry_after_ms: 0 }).unwrap();
+        let failed = matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, .. }) if failed == fetch);
+        assert_eq!(failed, is_last);
+    }
+}
+
+#[test]
+fn two_answers_to_one_question_are_no_fault() {
+    let (mut proto, now) = open_both();
+    let request = proto.get(now, "/a/b", 0, None);
+    assert!(matches!(proto.poll_message(now, HERE), Some(Message::Get(_))));
+    let late = proto.poll_timeout().unwrap();
+    proto.handle_timeout(late).unwrap();
+    assert!(matches!(proto.poll_message(late, THERE), Some(Message::Get(_))));
+    for source in [THERE, HERE] {
+        proto.handle_message(late, source, Message::Meta(meta(request, Delivery::Inline(Bytes::new()), b""))).unwrap();
+    }
+    assert!(matches!(answer(&mut proto), Some((answered, Ok(_))) if answered == request));
+    assert!(answer(&mut proto).is_none());
+    // An answer that nobody asked for is one.
+    let other = proto.get(late, "/a/c", 0, None);
+    assert!(matches!(proto.poll_message(late, HERE), Some(Message::Get(_))));
+    let unasked = Message::Meta(meta(other, Delivery::Inline(Bytes::new()), b""));
+    assert_eq!(proto.handle_message(late, THERE, unasked), Err(Violation::Unexpected("META")));
 }

@@ -1,0 +1,354 @@
+//! A source, and the connection to it while there is one: made, carried, ended, and made again after a pause.
+
+use std::future::{Future, pending};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backon::BackoffBuilder;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, select_all};
+use futures_util::stream::FuturesUnordered;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::endpoint::INITIAL_RTT;
+use crate::peer::proto::{SourceId, StreamEnd};
+use crate::peer::{Config, Server};
+use crate::wire::{CloseCode, Violation, frame};
+
+/// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
+const SOCKET_BUFFER: usize = 4 << 20;
+/// Datagrams that QUIC keeps until they are read.
+const DATAGRAM_BUFFER: usize = 4 << 20;
+/// Control bytes taken from QUIC at once.
+const CONTROL_READ_MAX: usize = 64 * 1024;
+/// Chunks of a block stream taken at once.
+const CHUNKS: usize = 32;
+/// A connection that held for so long was a good one.
+const GOOD_CONNECTION: Duration = Duration::from_secs(10);
+/// How long the end of a connection may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The first pause before connecting again.
+const RECONNECT_MIN: Duration = Duration::from_millis(100);
+
+/// A source and its connection.
+pub(super) struct Link {
+    pub(super) id: SourceId,
+    pub(super) server: Server,
+    tls: Arc<QuicClientConfig>,
+    connect_timeout: Duration,
+    reconnect_max: Duration,
+    pauses: backon::ExponentialBackoff,
+    state: State,
+    /// When the last attempt began.
+    begun: Instant,
+    /// UDP bytes of connections that have ended.
+    wire_bytes_before: u64,
+}
+
+enum State {
+    Connecting(BoxFuture<'static, Result<Wires, String>>),
+    Up(Box<Wires>),
+    Resting(BoxFuture<'static, ()>),
+}
+
+/// What an open connection consists of.
+pub(super) struct Wires {
+    endpoint: Endpoint,
+    pub(super) connection: Connection,
+    control: RecvStream,
+    pub(super) frames: frame::Reader,
+    out: Option<SendStream>,
+    writing: Option<Writing>,
+    reading: FuturesUnordered<Reading>,
+}
+
+type Writing = Pin<Box<dyn Future<Output = Option<SendStream>> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
+
+/// What a stream brought.
+pub(super) struct Read {
+    pub(super) stream: RecvStream,
+    pub(super) chunks: Vec<Bytes>,
+    pub(super) end: Option<StreamEnd>,
+}
+
+/// What has happened to a link.
+pub(super) enum Happening {
+    /// There is a connection.
+    Connected,
+    /// There is none, and why; another attempt will be made.
+    NotConnected(String),
+    /// Bytes of the control stream.
+    Control(Bytes),
+    /// The first of some datagrams.
+    Datagram(Bytes),
+    /// Bytes, or the end, of a stream.
+    Stream(Read),
+    /// More may be written to the control stream.
+    Written,
+    /// The connection is not to be used any more.
+    Ended(End),
+}
+
+/// How a connection ended.
+pub(super) enum End {
+    /// The source leaves, and everything asked of it has come.
+    Left,
+    /// The source broke the rules.
+    Violation(Violation),
+    /// QUIC says so.
+    Lost(String),
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+/// The next thing that happens to any link, and to which. They have their turn one after the other, beginning with `first`.
+pub(super) async fn next(links: &mut [Link], first: usize) -> (usize, Happening) {
+    let (before, behind) = links.split_at_mut(first);
+    let nexts = behind.iter_mut().enumerate().map(|(index, link)| (first + index, link));
+    let nexts = nexts.chain(before.iter_mut().enumerate());
+    let nexts = nexts.map(|(index, link)| Box::pin(async move { (index, link.next().await) }));
+    select_all(nexts).await.0
+}
+
+/// Ends all connections, and waits a moment until the sources have heard of it.
+pub(super) async fn close(links: Vec<Link>) {
+    let wires = links.into_iter().filter_map(|link| match link.state {
+        State::Up(wires) => Some(wires),
+        _ => None,
+    });
+    let endings: Vec<_> = wires.map(|wires| wires.close(CloseCode::Done, "closed")).collect();
+    futures_util::future::join_all(endings).await;
+}
+
+impl Link {
+    /// A link that is being connected.
+    pub(super) fn new(id: SourceId, server: Server, tls: Arc<QuicClientConfig>, config: &Config) -> Self {
+        let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
+        let state = State::Connecting(connecting(server.clone(), tls.clone(), connect_timeout));
+        let (pauses, begun) = (pauses(reconnect_max), Instant::now());
+        Self { id, server, tls, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
+    }
+
+    /// The connection, while there is one.
+    pub(super) fn wires(&mut self) -> Option<&mut Wires> {
+        match &mut self.state {
+            State::Up(wires) => Some(wires),
+            _ => None,
+        }
+    }
+
+    /// The connection, while there is one.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        match &self.state {
+            State::Up(wires) => Some(&wires.connection),
+            _ => None,
+        }
+    }
+
+    /// UDP bytes that have come over all connections.
+    pub(super) fn wire_bytes(&self) -> u64 {
+        self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
+    }
+
+    /// Says goodbye. Another attempt follows after a pause.
+    pub(super) fn end(&mut self, code: CloseCode, reason: &str) {
+        self.wire_bytes_before = self.wire_bytes();
+        let pause = self.pause();
+        let rest = Box::pin(tokio::time::sleep(pause));
+        if let State::Up(wires) = std::mem::replace(&mut self.state, State::Resting(rest)) {
+            let closing = wires.close(code, reason);
+            self.state = State::Resting(Box::pin(async move {
+                closing.await;
+                tokio::time::sleep(pause).await;
+            }));
+        }
+    }
+
+    async fn next(&mut self) -> Happening {
+        loop {
+            match &mut self.state {
+                State::Up(wires) => return wires.next().await,
+                State::Resting(rest) => {
+                    rest.await;
+                    self.begun = Instant::now();
+                    let connecting = connecting(self.server.clone(), self.tls.clone(), self.connect_timeout);
+                    self.state = State::Connecting(connecting);
+                }
+                State::Connecting(connecting) => match connecting.await {
+                    Ok(wires) => {
+                        self.state = State::Up(Box::new(wires));
+                        return Happening::Connected;
+                    }
+                    Err(fault) => {
+                        self.state = State::Resting(Box::pin(tokio::time::sleep(self.pause())));
+                        return Happening::NotConnected(fault);
+                    }
+                },
+            }
+        }
+    }
+
+    /// How long to wait before the next attempt: longer each time, until a connection has held.
+    fn pause(&mut self) -> Duration {
+        if self.begun.elapsed() >= GOOD_CONNECTION {
+            self.pauses = pauses(self.reconnect_max);
+        }
+        self.pauses.next().unwrap_or(self.reconnect_max)
+    }
+}
+
+impl Wires {
+    /// Whether what is said now can be written at once.
+    pub(super) fn is_writable(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Writes to the control stream; [`Wires::is_writable`].
+    pub(super) fn write(&mut self, bytes: Vec<u8>) {
+        if let Some(mut stream) = self.out.take() {
+            self.writing = Some(Box::pin(async move { stream.write_chunk(bytes.into()).await.ok().map(|()| stream) }));
+        }
+    }
+
+    /// Waits for what a stream brings next.
+    pub(super) fn read_on(&self, stream: RecvStream) {
+        self.reading.push(read(stream));
+    }
+
+    async fn next(&mut self) -> Happening {
+        let lost = |error: quinn::ConnectionError| Happening::Ended(End::Lost(error.to_string()));
+        loop {
+            tokio::select! {
+                chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
+                    Ok(Some(chunk)) => Happening::Control(chunk.bytes),
+                    Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
+                    Err(error) => Happening::Ended(End::Lost(error.to_string())),
+                },
+                datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
+                stream = self.connection.accept_uni() => match stream {
+                    Ok(stream) => self.reading.push(read(stream)),
+                    Err(error) => return lost(error),
+                },
+                Some(read) = self.reading.next() => return Happening::Stream(read),
+                out = written(&mut self.writing) => {
+                    self.writing = None;
+                    self.out = out;
+                    return match self.out {
+                        Some(_) => Happening::Written,
+                        None => Happening::Ended(End::Lost("the control stream was refused".to_owned())),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Ends the connection; what is returned waits until the source has heard of it, but not for long.
+    fn close(self, code: CloseCode, reason: &str) -> impl Future<Output = ()> + use<> {
+        self.connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+        async move {
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
+        }
+    }
+}
+
+fn pauses(reconnect_max: Duration) -> backon::ExponentialBackoff {
+    let builder = backon::ExponentialBuilder::new().with_min_delay(RECONNECT_MIN).with_max_delay(reconnect_max);
+    builder.with_jitter().without_max_times().build()
+}
+
+fn connecting(server: Server, tls: Arc<QuicClientConfig>, timeout: Duration) -> BoxFuture<'static, Result<Wires, String>> {
+    Box::pin(async move {
+        match tokio::time::timeout(timeout, connect(&server, tls)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(format!("{server} does not answer")),
+        }
+    })
+}
+
+/// Waits for what a stream brings next.
+fn read(mut stream: RecvStream) -> Reading {
+    Box::pin(async move {
+        let mut chunks = vec![Bytes::new(); CHUNKS];
+        let (count, end) = match stream.read_chunks(&mut chunks).await {
+            Ok(Some(count)) => (count, None),
+            Ok(None) => (0, Some(StreamEnd::Finished)),
+            Err(ReadError::Reset(code)) => (0, Some(StreamEnd::Reset(code.into_inner()))),
+            // The loop hears of a lost connection elsewhere.
+            Err(_) => (0, Some(StreamEnd::Reset(0))),
+        };
+        chunks.truncate(count);
+        Read { stream, chunks, end }
+    })
+}
+
+async fn written(writing: &mut Option<Writing>) -> Option<SendStream> {
+    match writing {
+        Some(writing) => writing.await,
+        None => pending().await,
+    }
+}
+
+/// Connects to the first of a server's addresses that answers.
+async fn connect(server: &Server, tls: Arc<QuicClientConfig>) -> Result<Wires, String> {
+    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(|error| error.to_string())?;
+    let mut fault = format!("{} has no address", server.host);
+    for address in addresses {
+        match connect_to(address, &server.host, tls.clone()).await {
+            Ok(connected) => return Ok(connected),
+            Err(error) => fault = format!("{address}: {error}"),
+        }
+    }
+    Err(fault)
+}
+
+async fn connect_to(address: SocketAddr, name: &str, tls: Arc<QuicClientConfig>) -> Result<Wires, String> {
+    let socket = socket(address).map_err(|error| error.to_string())?;
+    let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
+        .map_err(|error| error.to_string())?;
+    let mut config = quinn::ClientConfig::new(tls);
+    config.transport_config(Arc::new(transport()));
+    let connecting = endpoint.connect_with(config, address, name).map_err(|error| error.to_string())?;
+    let connection = connecting.await.map_err(|error| error.to_string())?;
+    let (out, control) = connection.open_bi().await.map_err(|error| error.to_string())?;
+    let frames = frame::Reader::new();
+    Ok(Wires { endpoint, connection, control, frames, out: Some(out), writing: None, reading: FuturesUnordered::new() })
+}
+
+/// A socket of the address's family on any free port.
+fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    // The kernel caps these silently; smaller buffers mean more loss and nothing else.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+    socket.bind(&any.into())?;
+    Ok(socket.into())
+}
+
+/// Windows for a consumer of media: wide for what comes, narrow for what it says.
+fn transport() -> quinn::TransportConfig {
+    let mut transport = quinn::TransportConfig::default();
+    transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));
+    transport.initial_rtt(INITIAL_RTT);
+    transport.keep_alive_interval(Some(Duration::from_secs(4)));
+    transport.datagram_receive_buffer_size(Some(DATAGRAM_BUFFER));
+    transport.stream_receive_window(VarInt::from_u32(4 << 20));
+    transport.receive_window(VarInt::from_u32(32 << 20));
+    transport.send_window(256 * 1024);
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
+    transport.max_concurrent_uni_streams(VarInt::from_u32(512));
+    transport
+}

@@ -1,0 +1,128 @@
+//! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::pace::Pace;
+use super::{Config, Counts, FetchId, SourceCounts, Urgency};
+
+/// Requests that are open at a source however little its path holds.
+const REQUESTS_MIN: usize = 2;
+
+/// A source, and the way to it. Outlives connections.
+#[derive(Debug)]
+pub(super) struct Path {
+    pub(super) pace: Pace,
+    /// Whether it takes new requests.
+    pub(super) is_open: bool,
+    pub(super) trust: Trust,
+    pub(super) requests_max: usize,
+    /// Credit that one request may have.
+    pub(super) credit_max: u32,
+    pub(super) aliases: HashMap<u16, (FetchId, u32)>,
+    pub(super) next_alias: u16,
+    pub(super) counts: SourceCounts,
+    pub(super) late: u64,
+    pub(super) stray: u64,
+    pub(super) load: Load,
+}
+
+/// What is to be expected of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// It has sent nothing on this connection yet.
+    New,
+    /// It sends.
+    Proven,
+    /// It was to send something and fell silent.
+    Suspect,
+}
+
+/// What is asked of a source; found anew whenever credit is given.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    /// Requests and bytes of credit in flight: of urgent fetches, and of all.
+    pub(super) urgent: (usize, u64),
+    pub(super) all: (usize, u64),
+    /// When it was last heard.
+    pub(super) heard: Option<Instant>,
+    /// The longest silence that is nothing unusual.
+    pub(super) silence: Duration,
+    /// The same credit in the order in which it is served: of what comes before the generation at hand, and of it.
+    pub(super) ahead: u64,
+    pub(super) heard_ahead: Option<Instant>,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            pace: Pace::new(),
+            is_open: false,
+            trust: Trust::New,
+            requests_max: 0,
+            credit_max: 0,
+            aliases: HashMap::new(),
+            next_alias: 0,
+            counts: SourceCounts::default(),
+            late: 0,
+            stray: 0,
+            load: Load::default(),
+        }
+    }
+}
+
+impl Path {
+    /// Whether a request for something this urgent may be opened.
+    pub(super) fn has_room_for_request(&self, urgency: Urgency, config: &Config) -> bool {
+        let (requests, bytes) = self.load.of(urgency);
+        let window = self.pace.window(config.window_min, config.window_max);
+        self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
+    }
+
+    /// The alias whose last use is the longest ago, from now on for this generation.
+    pub(super) fn take_alias(&mut self, name: (FetchId, u32)) -> u16 {
+        let mut alias = self.next_alias;
+        while self.aliases.contains_key(&alias) {
+            alias = alias.wrapping_add(1);
+        }
+        self.aliases.insert(alias, name);
+        self.next_alias = alias.wrapping_add(1);
+        alias
+    }
+
+    pub(super) fn note_lost(&mut self, given_up: u64, counts: &mut Counts) {
+        self.pace.lost(given_up);
+        self.counts.lost += given_up;
+        counts.lost += given_up;
+    }
+}
+
+impl Load {
+    pub(super) fn add(&mut self, urgency: Urgency, requests: usize, bytes: u64) {
+        let all = [Some(&mut self.all), Some(&mut self.urgent).filter(|_| urgency == Urgency::Now)];
+        for (requests_at, bytes_at) in all.into_iter().flatten() {
+            *requests_at += requests;
+            *bytes_at += bytes;
+        }
+    }
+
+    /// Requests and bytes in flight for what is at least this urgent.
+    pub(super) fn of(&self, urgency: Urgency) -> (usize, u64) {
+        match urgency {
+            Urgency::Now => self.urgent,
+            Urgency::Ahead => self.all,
+        }
+    }
+}
+
+/// Loss and rate of paths together: who carries more weighs more.
+pub(super) fn together<'a>(paths: impl Iterator<Item = &'a Path>) -> (f64, f64) {
+    let (mut lost, mut rate, mut weight) = (0.0, 0.0, 0.0);
+    for path in paths {
+        let carries = path.pace.rate().max(1.0);
+        lost += path.pace.loss() * carries;
+        weight += carries;
+        rate += path.pace.rate();
+    }
+    (if weight > 0.0 { lost / weight } else { 0.0 }, rate)
+}
