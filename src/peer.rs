@@ -23,18 +23,20 @@ pub mod proto;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
 
+use crate::block::Block;
 use crate::device::Device;
-use crate::object::Refusal;
+use crate::object::{Refusal, SegmentId};
 use crate::tls::{Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
 use crate::wire::message::Hello;
-use proto::{Failure, Progress, SourceCounts};
+use proto::{Failure, Progress, SourceCounts, SourceId};
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -128,6 +130,14 @@ pub struct Config {
     pub prefetches_max: usize,
     /// What decodes, several generations at a time; without one each is decoded here as soon as it is complete.
     pub device: Option<Device>,
+    /// Who is told of every block that brings something.
+    pub listener: Option<Arc<dyn Listener>>,
+}
+
+/// Who passes blocks on as they come.
+pub trait Listener: fmt::Debug + Send + Sync {
+    /// A block has come that brought something. Called by the task that carries all blocks: it must not wait.
+    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block);
 }
 
 impl Config {
@@ -147,6 +157,7 @@ impl Config {
             requests_max: 64,
             prefetches_max: 8,
             device: None,
+            listener: None,
         }
     }
 }

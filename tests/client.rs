@@ -229,6 +229,18 @@ async fn several_servers_send_parts_of_the_same_segment() {
 }
 
 #[tokio::test]
+async fn two_servers_that_stop_early_have_enough_together() {
+    let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+    let all = bytes(1, 16 * 1024);
+    servers.iter().for_each(|server| {
+        server.publish("/a/b", &all, all.len());
+        server.ration(10);
+    });
+    let client = connect_to(&servers.each_ref()).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_deliver_is_not_waited_for() {
     let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
     let all = bytes(1, 300_000);

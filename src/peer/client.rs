@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::cache::Cache;
 use super::driver::{self, Command};
-use super::proto::{Answer, Order, Urgency};
+use super::proto::{Answer, Order, Place, Urgency};
 use super::{Config, Error, Stats};
 use crate::object::{Refusal, RefusalCode, SegmentId};
 use crate::wire::message::{self, Delivery, is_path, is_stream_name};
@@ -343,7 +343,8 @@ impl Client {
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let deadline = self.common.deadline.map(|deadline| Instant::now() + deadline);
         let (reply, bytes) = oneshot::channel();
-        self.command(Command::Fetch { order: Order { segment: meta.id, shape, deadline, urgency }, reply }).await?;
+        let place = Place { path: meta.path.clone(), offset: meta.offset, length: Some(meta.length) };
+        self.command(Command::Fetch { order: Order { segment: meta.id, shape, deadline, urgency }, place, reply }).await?;
         bytes.await.unwrap_or(Err(Error::Closed))
     }
 

@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
-use super::proto::{self, Answer, Event, FetchId, Order, Proto, Rebuilder, SourceId, StreamEnd};
-use super::{Config, Error, SourceStats, Stats};
+use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd};
+use super::{Config, Error, Listener, SourceStats, Stats};
 use crate::codec::rlnc::System;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
@@ -38,7 +38,7 @@ pub(super) enum Command {
     /// What is this path?
     Get { path: String, offset: u64, length: Option<u64>, reply: oneshot::Sender<Result<Answer, Error>> },
     /// The bytes of this segment, please.
-    Fetch { order: Order, reply: oneshot::Sender<Result<Bytes, Error>> },
+    Fetch { order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>> },
     /// Somebody waits for this segment now.
     Hurry(SegmentId),
     /// Tell of new segments.
@@ -82,6 +82,7 @@ struct Driver {
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
     jobs: Jobs,
     bulk: Bulk,
+    listener: Option<Arc<dyn Listener>>,
     ready: Option<Waiting>,
     publish: watch::Sender<Stats>,
     published: Instant,
@@ -98,6 +99,7 @@ struct Waiting {
 /// A segment that comes generation by generation.
 struct Rebuild {
     order: Order,
+    place: Place,
     generations: Vec<Option<Vec<u8>>>,
     left: usize,
     retried: bool,
@@ -134,6 +136,7 @@ impl Driver {
             stall_timeout: config.stall_timeout,
             kernels: Kernels::detect(),
             gathers: config.device.is_some(),
+            tells: config.listener.is_some(),
         });
         Self {
             proto,
@@ -143,6 +146,7 @@ impl Driver {
             subscriptions: HashMap::new(),
             jobs: Jobs::new(),
             bulk: Bulk::new(config.device.clone()),
+            listener: config.listener.clone(),
             ready: None,
             publish,
             published: Instant::now(),
@@ -295,7 +299,7 @@ impl Driver {
                 let request = self.proto.get(now, &path, offset, length);
                 self.gets.insert(request, reply);
             }
-            Command::Fetch { order, reply } => self.fetch(order, reply, false),
+            Command::Fetch { order, place, reply } => self.fetch(order, place, reply, false),
             Command::Hurry(segment) => {
                 let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| rebuild.order.segment == segment);
                 wanted.for_each(|(fetch, rebuild)| {
@@ -310,11 +314,11 @@ impl Driver {
         }
     }
 
-    fn fetch(&mut self, order: Order, reply: oneshot::Sender<Result<Bytes, Error>>, retried: bool) {
-        let fetch = self.proto.fetch(Instant::now(), order);
+    fn fetch(&mut self, order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>>, retried: bool) {
+        let fetch = self.proto.fetch(Instant::now(), order, Some(place.clone()));
         let left = order.shape.generations() as usize;
         let generations = (0..left).map(|_| None).collect();
-        self.fetches.insert(fetch, Rebuild { order, generations, left, retried, reply });
+        self.fetches.insert(fetch, Rebuild { order, place, generations, left, retried, reply });
     }
 
     /// Ends what nobody waits for any more.
@@ -369,6 +373,11 @@ impl Driver {
                 Event::Unsubscribed { request, refusal } => {
                     tracing::debug!(reason = refusal.reason, "subscription ended");
                     self.subscriptions.remove(&request);
+                }
+                Event::Brought { segment, generation, source, block } => {
+                    if let Some(listener) = &self.listener {
+                        listener.brought(&segment, generation, source, block);
+                    }
                 }
                 Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
                 Event::Decoded { fetch, decoder } => self.jobs.add(move || multiply(fetch, *decoder)),
@@ -443,7 +452,7 @@ impl Driver {
                 if rebuild.retried {
                     let _ = rebuild.reply.send(Err(Error::Corrupt));
                 } else {
-                    self.fetch(rebuild.order, rebuild.reply, true);
+                    self.fetch(rebuild.order, rebuild.place, rebuild.reply, true);
                 }
             }
         }

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::block::Block;
 use crate::gf::Kernels;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
@@ -63,6 +64,8 @@ pub struct Config {
     pub kernels: Kernels,
     /// Whether generations are decoded elsewhere: then blocks are gathered, and tried for what they bring, and no more.
     pub gathers: bool,
+    /// Whether each block that brings something is told of ([`Event::Brought`]), for who passes it on.
+    pub tells: bool,
 }
 
 /// A segment to fetch.
@@ -76,6 +79,17 @@ pub struct Order {
     pub deadline: Option<Instant>,
     /// Whether somebody waits for it.
     pub urgency: Urgency,
+}
+
+/// Where an object is, and the part of it that is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its path.
+    pub path: String,
+    /// A byte of the part.
+    pub offset: u64,
+    /// How much is wanted from there on, if known.
+    pub length: Option<u64>,
 }
 
 /// Whether somebody waits.
@@ -120,6 +134,17 @@ pub enum Event {
         request: u64,
         /// Why.
         refusal: Refusal,
+    },
+    /// A block has come that brought something.
+    Brought {
+        /// The segment.
+        segment: SegmentId,
+        /// Index of the generation.
+        generation: u32,
+        /// Who sent it.
+        source: SourceId,
+        /// The block.
+        block: Block,
     },
     /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
     /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. A fetch is over when all its generations have come.
@@ -308,7 +333,7 @@ impl Proto {
 
     /// Asks what a path is, from `offset` on. The answer carries the number that is returned.
     pub fn get(&mut self, now: Instant, path: &str, offset: u64, length: Option<u64>) -> u64 {
-        self.gets.ask(path, offset, length, now + self.config.answer_timeout)
+        self.gets.ask(Place { path: path.to_owned(), offset, length }, now + self.config.answer_timeout)
     }
 
     /// Nobody waits for this answer any more.
@@ -316,9 +341,9 @@ impl Proto {
         self.gets.cancel(request);
     }
 
-    /// Fetches a segment.
-    pub fn fetch(&mut self, now: Instant, order: Order) -> FetchId {
-        self.fetches.add(now, order)
+    /// Fetches a segment. Sources that do not know it are asked for the path that led to it, if there is one.
+    pub fn fetch(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
+        self.fetches.add(now, order, place)
     }
 
     /// Somebody waits for this one after all.
@@ -403,7 +428,10 @@ impl Proto {
                     self.leave(source);
                 }
                 let refusal = refusal(code, retry_after_ms, String::new());
-                self.fetches.rejected(now, source, alias, refusal, &mut self.outbox, &mut self.events);
+                let stranger = self.fetches.rejected(now, source, alias, refusal, &mut self.outbox, &mut self.events);
+                if let Some((introduction, place)) = stranger {
+                    self.gets.introduce(introduction, place, now + self.config.answer_timeout);
+                }
                 Ok(())
             }
             Message::SubscribeOk { .. } => Ok(()),
@@ -495,6 +523,7 @@ impl Proto {
             }
         }
         self.gets.expire(now, &mut self.events);
+        self.take_introductions();
         self.fetches.advance(now, &mut self.outbox, &mut self.events);
         Ok(())
     }
@@ -511,6 +540,7 @@ impl Proto {
 
     /// The next message to send to a source.
     pub fn poll_message(&mut self, now: Instant, source: SourceId) -> Option<Message> {
+        self.take_introductions();
         if self.fetches.is_stirred() {
             self.fetches.advance(now, &mut self.outbox, &mut self.events);
         }
@@ -576,6 +606,13 @@ impl Proto {
     /// Whether everything wished for has been granted or refused.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Tells fetches which sources have heard of their segments.
+    fn take_introductions(&mut self) {
+        while let Some((introduction, segment)) = self.gets.next_introduced() {
+            self.fetches.introduced(introduction, segment, &mut self.outbox, &mut self.events);
+        }
     }
 
     fn connected(&self) -> Vec<SourceId> {

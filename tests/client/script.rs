@@ -56,6 +56,8 @@ struct State {
     objects: HashMap<String, Object>,
     faults: HashMap<Fault, u32>,
     seen: Seen,
+    /// Blocks that one connection gets, at most.
+    blocks_max: Option<u32>,
 }
 
 struct Object {
@@ -121,6 +123,11 @@ impl Script {
 
     pub(crate) fn spoil(&self, fault: Fault, times: u32) {
         self.state.lock().unwrap().faults.insert(fault, times);
+    }
+
+    /// Sends each connection so many blocks, and then no more.
+    pub(crate) fn ration(&self, blocks: u32) {
+        self.state.lock().unwrap().blocks_max = Some(blocks);
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -199,7 +206,7 @@ impl State {
 async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (mut send, mut receive) = connection.accept_bi().await?;
     send.write_all(&Message::Hello(Hello { agent: "script".to_owned(), ..Hello::defaults() }).to_frame()).await?;
-    let (mut reader, mut open) = (Reader::new(), HashMap::new());
+    let (mut reader, mut open, mut ration) = (Reader::new(), HashMap::new(), state.lock().unwrap().blocks_max);
     while let Some(chunk) = receive.read_chunk(4096, true).await? {
         reader.push(&chunk.bytes);
         while let Some(message) = reader.next()? {
@@ -226,13 +233,13 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     send.write_all(&message.to_frame()).await?;
                 }
                 Message::Request(request) => {
-                    if let Some(message) = begin(connection, state, &request, &mut open).await? {
+                    if let Some(message) = begin(connection, state, &request, &mut open, &mut ration).await? {
                         send.write_all(&message.to_frame()).await?;
                     }
                 }
                 Message::Credit { alias, blocks } => {
                     if let Some(request) = open.get_mut(&alias) {
-                        send_blocks(request, blocks, state).await?;
+                        send_blocks(request, blocks, state, &mut ration).await?;
                     }
                 }
                 Message::Stop { alias, .. } => {
@@ -251,6 +258,7 @@ async fn begin(
     state: &Mutex<State>,
     request: &Request,
     open: &mut HashMap<u16, Open>,
+    ration: &mut Option<u32>,
 ) -> Result<Option<Message>, Box<dyn std::error::Error + Send + Sync>> {
     let (segment, disconnect, reject, silent) = {
         let mut state = state.lock().unwrap();
@@ -279,12 +287,20 @@ async fn begin(
     stream.write_all(&head).await?;
     let seed = rand::random();
     let open = open.entry(request.alias).or_insert(Open { encoder, seed, stream });
-    send_blocks(open, request.credit, state).await?;
+    send_blocks(open, request.credit, state, ration).await?;
     Ok(None)
 }
 
-async fn send_blocks(open: &mut Open, credit: u32, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    for _ in 0..credit {
+async fn send_blocks(
+    open: &mut Open,
+    credit: u32,
+    state: &Mutex<State>,
+    ration: &mut Option<u32>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    for _ in 0..credit.min(ration.unwrap_or(u32::MAX)) {
+        if let Some(left) = ration {
+            *left -= 1;
+        }
         let repeats = state.lock().unwrap().take(Fault::Repeat);
         open.seed = open.seed.wrapping_add(u32::from(!repeats));
         let vector = Vector::Seed(open.seed);

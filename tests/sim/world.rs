@@ -156,6 +156,7 @@ impl World {
             stall_timeout: Duration::from_secs(10),
             kernels: Kernels::detect(),
             gathers: setup.gathers,
+            tells: false,
         };
         let mut world = Self {
             now,
@@ -237,7 +238,8 @@ impl World {
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
-        let held = Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, birth: None };
+        let held =
+            Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, birth: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -302,7 +304,7 @@ impl World {
         let answer = self.answers[&request].clone().unwrap();
         let Delivery::Coded(shape) = answer.meta.delivery else { panic!("not coded") };
         let deadline = deadline.map(|deadline| self.now + deadline);
-        self.peer.fetch(self.now, Order { segment: answer.meta.id, shape, deadline, urgency: Urgency::Now })
+        self.peer.fetch(self.now, Order { segment: answer.meta.id, shape, deadline, urgency: Urgency::Now }, None)
     }
 
     /// The decoded bytes of a fetch, once all are there.
@@ -410,7 +412,7 @@ impl World {
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
-                Event::Ready(_) | Event::GoingAway(_) | Event::Unsubscribed { .. } => {}
+                Event::Ready(_) | Event::Brought { .. } | Event::GoingAway(_) | Event::Unsubscribed { .. } => {}
             }
         }
         (0..self.sites.len()).for_each(|site| while self.peer.poll_stop(source(site)).is_some() {});

@@ -15,16 +15,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::flight::Arrival;
+use super::gets::Introduction;
 use super::pace::{self, Pace};
 use super::path::{Load, Path, Trust, together};
 use super::rebuilder::Rebuilder;
 use super::shares::{Candidate, split};
 use super::work::{Asked, Work};
-use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Progress, SourceCounts, SourceId, Urgency};
+use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, SourceCounts, SourceId, Urgency};
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::rlnc::{Decoder, Progressive, row_key};
-use crate::object::{Generation, Refusal, RefusalCode};
+use crate::object::{Generation, Refusal, RefusalCode, SegmentId};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
 use crate::wire::message::{Accept, Hello, Message, Request, StopReason};
@@ -72,8 +73,12 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
-    /// Sources that do not have it.
+    /// Sources that do not have it, and those that are being asked for the path that leads to it.
     refused: BTreeSet<SourceId>,
+    asked_for_path: BTreeSet<SourceId>,
+    /// That path, and who has been asked for it.
+    place: Option<Place>,
+    introduced: BTreeSet<SourceId>,
 }
 
 impl Fetches {
@@ -89,10 +94,11 @@ impl Fetches {
         }
     }
 
-    pub(super) fn add(&mut self, now: Instant, order: Order) -> FetchId {
+    pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, refused: BTreeSet::new() };
+        let (refused, asked_for_path, introduced) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, refused, asked_for_path, place, introduced };
         self.fetches.insert(id, fetch);
         self.stirred = true;
         id
@@ -193,6 +199,8 @@ impl Fetches {
                 fetch.touched = fetch.touched.max(now);
             }
             fetch.refused.remove(&source);
+            fetch.asked_for_path.remove(&source);
+            fetch.introduced.remove(&source);
             fetch.works.values_mut().for_each(|work| {
                 work.asked.remove(&source);
                 work.paused.remove(&source);
@@ -209,25 +217,54 @@ impl Fetches {
         refusal: Refusal,
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
-    ) {
+    ) -> Option<(Introduction, Place)> {
         // Stopped here while it was rejected there.
-        let Some((id, index)) = self.paths.get_mut(&source).and_then(|path| path.aliases.remove(&alias)) else { return };
-        let Some(fetch) = self.fetches.get_mut(&id) else { return };
-        let Some(work) = fetch.works.get_mut(&index) else { return };
+        let (id, index) = self.paths.get_mut(&source).and_then(|path| path.aliases.remove(&alias))?;
+        let is_several = self.is_several();
+        let fetch = self.fetches.get_mut(&id)?;
+        let work = fetch.works.get_mut(&index)?;
         work.asked.remove(&source);
         self.stirred = true;
         match (refusal.code, refusal.retry_after) {
             (RefusalCode::Deadline, _) => {}
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
-            (_, None) => {
-                fetch.refused.insert(source);
-                let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
-                if open.all(|(source, _)| fetch.refused.contains(source)) {
-                    self.remove(id, StopReason::Cancelled, outbox);
-                    events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
-                }
+            (RefusalCode::Unknown, None) if is_several && fetch.place.is_some() && fetch.introduced.insert(source) => {
+                fetch.asked_for_path.insert(source);
+                return Some((Introduction { fetch: id, source }, fetch.place.clone()?));
             }
+            (_, None) if !fetch.asked_for_path.contains(&source) => self.refuse(id, source, refusal, outbox, events),
+            (_, None) => {}
+        }
+        None
+    }
+
+    /// A source that did not know a segment has been asked for the path that leads to it, and has named this one.
+    pub(super) fn introduced(
+        &mut self,
+        introduction: Introduction,
+        segment: Option<SegmentId>,
+        outbox: &mut Outbox,
+        events: &mut VecDeque<Event>,
+    ) {
+        let Introduction { fetch: id, source } = introduction;
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        fetch.asked_for_path.remove(&source);
+        self.stirred = true;
+        if segment != Some(fetch.order.segment) {
+            let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
+            self.refuse(id, source, refusal, outbox, events);
+        }
+    }
+
+    /// A source does not have a segment. If nobody does that may be asked, it cannot be had.
+    fn refuse(&mut self, id: FetchId, source: SourceId, refusal: Refusal, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        fetch.refused.insert(source);
+        let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
+        if open.all(|(source, _)| fetch.refused.contains(source)) {
+            self.remove(id, StopReason::Cancelled, outbox);
+            events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
         }
     }
 
@@ -254,7 +291,7 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
         let Some((id, index)) = path.aliases.get(&head.alias).copied() else { return self.late(source, head.alias) };
-        let Some((work, _)) = find(&mut self.fetches, id, index) else { return Ok(()) };
+        let Some(work) = find(&mut self.fetches, id, index) else { return Ok(()) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
         work.lost += given_up;
@@ -294,7 +331,7 @@ impl Fetches {
             path.late += 1;
             return Ok(false);
         };
-        let Some((work, _)) = find(&mut self.fetches, id, index) else { return Ok(false) };
+        let Some(work) = find(&mut self.fetches, id, index) else { return Ok(false) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         self.stirred = true;
         match asked.flight.record(now) {
@@ -349,7 +386,7 @@ impl Fetches {
                     *heard = asked.flight.heard().max(*heard);
                     at(Some(asked.deadline));
                     at(asked.flight.give_up_at(path.pace.patience()));
-                    let is_shunned = fetch.refused.contains(source) || (shuns && path.trust == Trust::Suspect);
+                    let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
                     if asked.room(path.credit_max) > 0 {
                         at(if work.lacking > 0 && !is_shunned {
                             Some(asked.flight.credited_at() + path.pace.rtt())
@@ -450,7 +487,7 @@ impl Fetches {
     /// The next generation of a fetch that was never asked for, if anybody can be asked for it.
     fn begin(&self, now: Instant, fetch: &mut Fetch) -> Option<u32> {
         let shuns = self.shuns();
-        let mut sources = self.paths.iter().filter(|(source, _)| !fetch.refused.contains(source));
+        let mut sources = self.paths.iter().filter(|(source, _)| fetch.may_ask(source));
         let can_ask = sources.any(|(_, path)| {
             path.has_room_for_request(fetch.order.urgency, &self.config) && !(shuns && path.trust == Trust::Suspect)
         });
@@ -476,7 +513,8 @@ impl Fetches {
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open));
-        let Fetch { order, works, refused, .. } = fetch;
+        let Fetch { order, works, refused, asked_for_path, .. } = fetch;
+        let refused = &*refused | &*asked_for_path;
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         work.near = left.is_some_and(|left| left <= rtt * 5 / 2);
@@ -488,11 +526,11 @@ impl Fetches {
         let target = pace::target(work.decoder.missing(), work.near, loss);
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &work.asked {
-            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), refused);
+            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), &refused);
             *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let candidates = self.candidates(now, work, order.urgency, refused, shuns);
+        let candidates = self.candidates(now, work, order.urgency, &refused, shuns);
         let shares = split(lacking, candidates);
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
@@ -504,7 +542,7 @@ impl Fetches {
             self.probe(now, work, order.deadline.is_some(), outbox);
         }
         if shuns {
-            self.sound_out(now, (id, index), order, refused, work, outbox);
+            self.sound_out(now, (id, index), order, &refused, work, outbox);
         }
     }
 
@@ -654,7 +692,7 @@ impl Fetches {
     }
 
     fn excess(&mut self, source: SourceId, id: FetchId, index: u32) -> Result<(), Violation> {
-        let asked = find(&mut self.fetches, id, index).and_then(|(work, _)| work.asked.get_mut(&source));
+        let asked = find(&mut self.fetches, id, index).and_then(|work| work.asked.get_mut(&source));
         let excess = asked.map_or(0, |asked| {
             asked.excess += 1;
             asked.excess
@@ -675,7 +713,8 @@ impl Fetches {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some((work, touched)) = find(&mut self.fetches, id, index) else { return Ok(()) };
+        let Some(Fetch { order: Order { segment, .. }, works, touched, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
+        let Some(work) = works.get_mut(&index) else { return Ok(()) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
         let systematic = u64::from(matches!(block.vector, Vector::Source(_)));
@@ -716,6 +755,10 @@ impl Fetches {
             Outcome::Innovative | Outcome::Complete => {
                 *touched = now;
                 self.progress_at = Some(now);
+                if self.config.tells {
+                    let segment = *segment;
+                    events.push_back(Event::Brought { segment, generation: index, source, block: block.clone() });
+                }
             }
         }
         if outcome == Outcome::Complete {
@@ -760,10 +803,16 @@ impl Fetches {
     }
 }
 
-/// A generation under way, and when its fetch last progressed.
-fn find(fetches: &mut BTreeMap<FetchId, Fetch>, id: FetchId, index: u32) -> Option<(&mut Work, &mut Instant)> {
-    let fetch = fetches.get_mut(&id)?;
-    Some((fetch.works.get_mut(&index)?, &mut fetch.touched))
+impl Fetch {
+    /// Whether a source may have it.
+    fn may_ask(&self, source: &SourceId) -> bool {
+        !self.refused.contains(source) && !self.asked_for_path.contains(source)
+    }
+}
+
+/// A generation under way.
+fn find(fetches: &mut BTreeMap<FetchId, Fetch>, id: FetchId, index: u32) -> Option<&mut Work> {
+    fetches.get_mut(&id)?.works.get_mut(&index)
 }
 
 fn millis(duration: Duration) -> u64 {

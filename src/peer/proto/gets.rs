@@ -2,14 +2,17 @@
 //!
 //! A path is asked of one source. It is asked of another, too, when that one refuses, is gone, or has not answered for a while; the first
 //! answer counts. It is refused when every source that takes requests has refused it.
+//!
+//! A source that does not know a segment may never have been asked for the path that leads to it. Then it is asked for that path alone: an
+//! *introduction*.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use super::{Answer, Event, Failure, SourceId};
-use crate::object::Refusal;
+use super::{Answer, Event, Failure, FetchId, Place, SourceId};
+use crate::object::{Refusal, SegmentId};
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
 
@@ -22,13 +25,20 @@ pub(super) struct Gets {
     open: BTreeMap<u64, Question>,
     next: u64,
     object_bytes_max: u64,
+    /// Introductions that are over, and which segment the source has named, if any.
+    introduced: VecDeque<(Introduction, Option<SegmentId>)>,
+}
+
+/// What a source is asked a path for that leads to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Introduction {
+    pub(super) fetch: FetchId,
+    pub(super) source: SourceId,
 }
 
 #[derive(Debug)]
 struct Question {
-    path: String,
-    offset: u64,
-    length: Option<u64>,
+    place: Place,
     due: Instant,
     /// Sources that have been asked and have not answered in full.
     asked: BTreeMap<SourceId, Reply>,
@@ -37,6 +47,7 @@ struct Question {
     patient_until: Option<Instant>,
     /// Whether one more may be asked, though nobody has refused.
     is_pressing: bool,
+    introduction: Option<Introduction>,
 }
 
 /// What a source has said so far.
@@ -52,7 +63,7 @@ struct Reply {
 impl Gets {
     /// No GETs; objects of at most this many bytes are taken.
     pub(super) fn new(object_bytes_max: u64) -> Self {
-        Self { open: BTreeMap::new(), next: 1, object_bytes_max }
+        Self { open: BTreeMap::new(), next: 1, object_bytes_max, introduced: VecDeque::new() }
     }
 
     /// A number for a GET or SUBSCRIBE.
@@ -61,20 +72,21 @@ impl Gets {
         self.next - 1
     }
 
-    pub(super) fn ask(&mut self, path: &str, offset: u64, length: Option<u64>, due: Instant) -> u64 {
+    pub(super) fn ask(&mut self, place: Place, due: Instant) -> u64 {
         let request = self.number();
-        let question = Question {
-            path: path.to_owned(),
-            offset,
-            length,
-            due,
-            asked: BTreeMap::new(),
-            refused: BTreeSet::new(),
-            patient_until: None,
-            is_pressing: false,
-        };
-        self.open.insert(request, question);
+        self.open.insert(request, Question::new(place, due, None));
         request
+    }
+
+    /// Asks one source alone, for a fetch.
+    pub(super) fn introduce(&mut self, introduction: Introduction, place: Place, due: Instant) {
+        let request = self.number();
+        self.open.insert(request, Question::new(place, due, Some(introduction)));
+    }
+
+    /// The next introduction that is over.
+    pub(super) fn next_introduced(&mut self) -> Option<(Introduction, Option<SegmentId>)> {
+        self.introduced.pop_front()
     }
 
     pub(super) fn cancel(&mut self, request: u64) {
@@ -94,6 +106,7 @@ impl Gets {
 
     /// What this source was asked is to be asked again, of it or another.
     pub(super) fn disconnected(&mut self, source: SourceId) {
+        self.open.retain(|_, question| question.introduction.is_none_or(|introduction| introduction.source != source));
         for question in self.open.values_mut() {
             question.asked.remove(&source);
             question.refused.remove(&source);
@@ -109,16 +122,23 @@ impl Gets {
         question.asked.insert(source, Reply::default());
         question.patient_until = Some(now + PATIENCE);
         question.is_pressing = false;
-        let path = question.path.clone();
-        Some(Get { request: *request, path, offset: question.offset, length: question.length })
+        let Place { path, offset, length } = question.place.clone();
+        Some(Get { request: *request, path, offset, length })
     }
 
     pub(super) fn answered(&mut self, source: SourceId, meta: Meta, events: &mut VecDeque<Event>) -> Result<(), Violation> {
         let request = meta.request;
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
-        let covers = meta.offset <= question.offset && (meta.length == 0 || question.offset - meta.offset < meta.length);
+        let offset = question.place.offset;
+        let covers = meta.offset <= offset && (meta.length == 0 || offset - meta.offset < meta.length);
         let reply = question.asked.get_mut(&source).filter(|reply| reply.meta.is_none() && covers);
         let reply = reply.ok_or(Violation::Unexpected("META"))?;
+        if let Some(introduction) = question.introduction {
+            let is_coded = matches!(meta.delivery, Delivery::Coded(_));
+            self.introduced.push_back((introduction, is_coded.then_some(meta.id)));
+            self.open.remove(&request);
+            return Ok(());
+        }
         let bytes = match &meta.delivery {
             Delivery::Coded(_) => None,
             Delivery::Inline(bytes) => Some(bytes.clone()),
@@ -142,6 +162,11 @@ impl Gets {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
+        if let Some(introduction) = question.introduction {
+            self.introduced.push_back((introduction, None));
+            self.open.remove(&request);
+            return Ok(());
+        }
         question.asked.remove(&source);
         question.refused.insert(source);
         if question.asked.is_empty() && sources.is_subset(&question.refused) {
@@ -174,8 +199,10 @@ impl Gets {
     pub(super) fn expire(&mut self, now: Instant, events: &mut VecDeque<Event>) {
         let late: Vec<u64> = self.open.iter().filter(|(_, question)| question.due <= now).map(|(request, _)| *request).collect();
         for request in late {
-            self.open.remove(&request);
-            events.push_back(Event::Answered { request, answer: Err(Failure::Stalled) });
+            match self.open.remove(&request).and_then(|question| question.introduction) {
+                Some(introduction) => self.introduced.push_back((introduction, None)),
+                None => events.push_back(Event::Answered { request, answer: Err(Failure::Stalled) }),
+            }
         }
         for question in self.open.values_mut() {
             question.is_pressing |= question.patient_until.take_if(|until| *until <= now).is_some();
@@ -210,7 +237,15 @@ impl Gets {
 }
 
 impl Question {
+    fn new(place: Place, due: Instant, introduction: Option<Introduction>) -> Self {
+        let (asked, refused) = (BTreeMap::new(), BTreeSet::new());
+        Self { place, due, asked, refused, patient_until: None, is_pressing: false, introduction }
+    }
+
     fn may_be_asked(&self, source: SourceId) -> bool {
+        if let Some(introduction) = self.introduction {
+            return introduction.source == source && self.asked.is_empty();
+        }
         let is_new = !self.asked.contains_key(&source) && !self.refused.contains(&source);
         is_new && (self.asked.is_empty() || self.is_pressing)
     }

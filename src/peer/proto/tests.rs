@@ -19,6 +19,7 @@ fn config() -> Config {
         stall_timeout: 10 * SECOND,
         kernels: Kernels::detect(),
         gathers: false,
+        tells: false,
     }
 }
 
@@ -96,7 +97,7 @@ fn datagram(request: &Request, seq: u16, seed: u32, last: bool) -> Bytes {
 #[test]
 fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     let (mut proto, now) = open();
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let requests = requests(&messages(&mut proto, now));
     assert_eq!(requests.iter().map(|request| (request.generation, request.credit)).collect::<Vec<_>>(), [(0, 8), (1, 8)]);
     let mut decoded = Vec::new();
@@ -123,7 +124,7 @@ fn a_near_deadline_is_decoded_block_by_block() {
     let (mut proto, start) = open();
     proto.set_rtt(HERE, Duration::from_millis(40));
     let mut fetch = |deadline: Option<Duration>, from: Instant| {
-        proto.fetch(from, Order { deadline: deadline.map(|left| from + left), ..order() });
+        proto.fetch(from, Order { deadline: deadline.map(|left| from + left), ..order() }, None);
         let requests = requests(&messages(&mut proto, from));
         let mut decoded = Vec::new();
         for (index, request) in (0..).zip(&requests) {
@@ -149,7 +150,7 @@ fn a_near_deadline_is_decoded_block_by_block() {
 fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
     let (mut proto, now) = open();
     proto.set_rtt(HERE, Duration::from_millis(40));
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let request = &requests(&messages(&mut proto, now))[0];
     for seq in [0, 1, 3, 4] {
         proto.handle_datagram(now, HERE, datagram(request, seq, u32::from(seq), false)).unwrap();
@@ -174,7 +175,7 @@ fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
 #[test]
 fn a_rejected_request_is_made_again_when_it_makes_sense() {
     let (mut proto, now) = open();
-    let fetch = proto.fetch(now, order());
+    let fetch = proto.fetch(now, order(), None);
     let first = requests(&messages(&mut proto, now));
     let reject = |code, retry_after_ms| Message::Reject { alias: first[0].alias, code, retry_after_ms };
     proto.handle_message(now, HERE, reject(RefusalCode::Overload, 500)).unwrap();
@@ -197,12 +198,12 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
 #[test]
 fn urgent_segments_go_before_others() {
     let (mut proto, now) = open();
-    let ahead = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() });
-    proto.fetch(now, Order { segment: SegmentId::of(b"urgent"), ..order() });
+    let ahead = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() }, None);
+    proto.fetch(now, Order { segment: SegmentId::of(b"urgent"), ..order() }, None);
     proto.hurry(ahead);
     let asked = requests(&messages(&mut proto, now));
     assert_eq!(asked[0].segment, order().segment, "the older of two urgent ones");
-    proto.fetch(now, Order { urgency: Urgency::Ahead, segment: SegmentId::of(b"ahead"), ..order() });
+    proto.fetch(now, Order { urgency: Urgency::Ahead, segment: SegmentId::of(b"ahead"), ..order() }, None);
     let later = requests(&messages(&mut proto, now));
     assert!(later.iter().all(|request| request.deadline_ms > asked[0].deadline_ms));
 }
@@ -210,7 +211,7 @@ fn urgent_segments_go_before_others() {
 #[test]
 fn blocks_without_credit_end_the_connection() {
     let (mut proto, now) = open();
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let request = &requests(&messages(&mut proto, now))[0];
     for seq in 8..16 {
         proto.handle_datagram(now, HERE, datagram(request, seq, 1, false)).unwrap();
@@ -223,7 +224,7 @@ fn blocks_without_credit_end_the_connection() {
 fn a_sender_of_useless_blocks_ends_the_connection() {
     let (mut proto, now) = open();
     let shape = Shape::new(64 * 64, 64, 64).unwrap();
-    proto.fetch(now, Order { shape, ..order() });
+    proto.fetch(now, Order { shape, ..order() }, None);
     let request = &requests(&messages(&mut proto, now))[0];
     let send = |proto: &mut Proto, seq: u16| {
         let mut out = vec![7; 10 + 64];
@@ -323,7 +324,7 @@ fn a_reset_object_fails_with_its_code() {
 fn what_nobody_answers_fails_in_time() {
     let (mut proto, now) = open();
     proto.get(now, "/a/b", 0, None);
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     messages(&mut proto, now);
     proto.handle_timeout(now + 5 * SECOND).unwrap();
     assert_eq!(answer(&mut proto).unwrap().1.unwrap_err(), Failure::Stalled);
@@ -377,7 +378,7 @@ fn what_a_leaving_server_refuses_is_asked_of_the_next() {
     let (mut proto, now) = open();
     let request = proto.get(now, "/a/b", 0, None);
     let news = proto.subscribe("a");
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let asked = requests(&messages(&mut proto, now));
     let (code, reason) = (RefusalCode::GoingAway, String::new());
     for request in [request, news] {
@@ -419,7 +420,7 @@ fn requests_to(proto: &mut Proto, now: Instant, source: SourceId) -> Vec<Request
 #[test]
 fn two_servers_are_asked_for_other_source_blocks() {
     let (mut proto, now) = open_both();
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let (here, there) = (requests_to(&mut proto, now, HERE), requests_to(&mut proto, now, THERE));
     let asked = |requests: &[Request]| {
         requests.iter().map(|request| (request.generation, request.credit, request.ranges.clone())).collect::<Vec<_>>()
@@ -442,7 +443,7 @@ fn two_servers_are_asked_for_other_source_blocks() {
 #[test]
 fn who_leaves_takes_nothing_along() {
     let (mut proto, now) = open_both();
-    proto.fetch(now, order());
+    proto.fetch(now, order(), None);
     let here = requests_to(&mut proto, now, HERE);
     assert!(!requests_to(&mut proto, now, THERE).is_empty());
     proto.handle_disconnected(now, THERE);
@@ -472,7 +473,7 @@ fn a_refusal_by_one_is_none_by_all() {
     proto.handle_message(now, THERE, refused).unwrap();
     assert!(matches!(answer(&mut proto), Some((_, Err(Failure::Refused(_))))));
 
-    let fetch = proto.fetch(now, order());
+    let fetch = proto.fetch(now, order(), None);
     for (source, is_last) in [(HERE, false), (THERE, true)] {
         let alias = requests_to(&mut proto, now, source)[0].alias;
         proto.handle_message(now, source, Message::Reject { alias, code: RefusalCode::Unknown, retry_after_ms: 0 }).unwrap();
@@ -499,4 +500,34 @@ fn two_answers_to_one_question_are_no_fault() {
     assert!(matches!(proto.poll_message(late, HERE), Some(Message::Get(_))));
     let unasked = Message::Meta(meta(other, Delivery::Inline(Bytes::new()), b""));
     assert_eq!(proto.handle_message(late, THERE, unasked), Err(Violation::Unexpected("META")));
+}
+
+#[test]
+fn who_does_not_know_a_segment_is_asked_for_its_path() {
+    let (mut proto, now) = open_both();
+    let place = Place { path: "/a/b".to_owned(), offset: 0, length: Some(1000) };
+    for (shape, known) in [(order().shape, true), (order().shape, false)] {
+        let fetch = proto.fetch(now, order(), Some(place.clone()));
+        assert!(!requests_to(&mut proto, now, HERE).is_empty());
+        for request in requests_to(&mut proto, now, THERE) {
+            let reject = Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 };
+            proto.handle_message(now, THERE, reject).unwrap();
+        }
+        let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, THERE)).collect();
+        let [Message::Get(get)] = &said[..] else { panic!("{said:?}") };
+        assert_eq!((get.path.as_str(), get.offset, get.length), ("/a/b", 0, Some(1000)));
+        let bytes = if known { source() } else { b"something else".to_vec() };
+        let told = Meta { length: 1000, ..meta(get.request, Delivery::Coded(shape), &bytes) };
+        proto.handle_message(now, THERE, Message::Meta(told)).unwrap();
+        assert!(proto.poll_event().is_none(), "the program has not asked");
+        // By now all is asked of the other; a part of it is lost there.
+        proto.handle_disconnected(now, HERE);
+        assert_eq!(!requests_to(&mut proto, now + SECOND, THERE).is_empty(), known);
+        proto.cancel_fetch(fetch);
+        while proto.poll_message(now, THERE).is_some() {}
+        proto.handle_connected(now, HERE);
+        proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
+        while proto.poll_event().is_some() {}
+        while proto.poll_message(now, HERE).is_some() {}
+    }
 }
