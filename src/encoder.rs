@@ -212,7 +212,7 @@ impl Encoder {
         // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
         let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.n_max());
         let mut slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
-        let (order, rest) = split(order, slots.len());
+        let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
             self.metrics.ring_full.inc();
             self.ring.give_up(&rest);
@@ -336,22 +336,6 @@ fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival,
     for Generation { index, n, .. } in shape.iter() {
         let generation = GenerationKey { segment: *segment, index };
         ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, blocks);
-    }
-}
-
-/// The part of an order that `slots` slots can hold, and the rest.
-fn split(order: Order, slots: usize) -> (Option<Order>, Option<Order>) {
-    let Order { line, blocks } = order;
-    let with = |blocks: Blocks| (blocks.count() > 0).then_some(Order { line, blocks });
-    match blocks {
-        Blocks::Coded(count) => {
-            let now = count.min(u32::try_from(slots).unwrap_or(u32::MAX));
-            (with(Blocks::Coded(now)), with(Blocks::Coded(count - now)))
-        }
-        Blocks::Source(mut indices) => {
-            let rest = indices.split_off(slots.min(indices.len()));
-            (with(Blocks::Source(indices)), with(Blocks::Source(rest)))
-        }
     }
 }
 

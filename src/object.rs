@@ -296,6 +296,8 @@ pub struct Held {
     pub first_pass: FirstPass,
     /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
     pub row_weight: Option<NonZeroU16>,
+    /// Whether who holds it may not have all of it yet, and recodes what there is for each peer.
+    pub is_recoded: bool,
     /// When a live segment was complete at its source; `None` for what was fetched because somebody asked.
     pub birth: Option<Arc<Birth>>,
 }

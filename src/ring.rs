@@ -160,7 +160,23 @@ impl Ring {
         self.board().park(order);
     }
 
-    /// Blocks of a parked segment can be made again; of all that are parked, if none is named.
+    /// An order cannot be made before something else is there: its blocks are wanted as before but not ordered again until the segment is
+    /// resumed, or some of what was sent of it is lost.
+    pub fn hold(&self, order: &Order) {
+        self.board().hold(order);
+    }
+
+    /// A session says that blocks of a line have not arrived.
+    pub fn note_lost(&self, line: LineKey, blocks: u32) {
+        self.board().note_lost(line, blocks);
+    }
+
+    /// Blocks of a line that have not arrived, since this was last asked.
+    pub fn take_lost(&self, line: LineKey) -> u32 {
+        self.board().take_lost(line)
+    }
+
+    /// Blocks of a parked segment can be made again; of all that are parked, if none is named. So can those of its held lines.
     pub fn resume(&self, segment: Option<SegmentKey>) {
         match segment {
             Some(segment) => self.board().resume(segment),
@@ -184,7 +200,7 @@ impl Ring {
 
     /// Publishes what was made of an order.
     pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
-        let share = self.shared.max_reuse > 1 && line.lane.is_coded();
+        let share = self.shared.max_reuse > 1 && line.lane.is_shared();
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
             vector,
             payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },

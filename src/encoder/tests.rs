@@ -17,11 +17,11 @@ use crate::store::{self, Placement, Portion};
 fn an_order_is_split_where_the_slots_end() {
     let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
     let order = |blocks| Order { line, blocks };
-    assert_eq!(split(order(Blocks::Coded(5)), 3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
-    assert_eq!(split(order(Blocks::Coded(5)), 9), (Some(order(Blocks::Coded(5))), None));
-    assert_eq!(split(order(Blocks::Coded(5)), 0), (None, Some(order(Blocks::Coded(5)))));
+    assert_eq!(order(Blocks::Coded(5)).split(3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
+    assert_eq!(order(Blocks::Coded(5)).split(9), (Some(order(Blocks::Coded(5))), None));
+    assert_eq!(order(Blocks::Coded(5)).split(0), (None, Some(order(Blocks::Coded(5)))));
     let source = order(Blocks::Source(vec![4, 5, 6]));
-    assert_eq!(split(source, 1), (Some(order(Blocks::Source(vec![4]))), Some(order(Blocks::Source(vec![5, 6])))));
+    assert_eq!(source.split(1), (Some(order(Blocks::Source(vec![4]))), Some(order(Blocks::Source(vec![5, 6])))));
 }
 
 const BLOCK_BYTES: u32 = 64;

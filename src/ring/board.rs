@@ -4,10 +4,12 @@
 //! takes orders, which are the difference, oldest first, and publishes what it made. Demand and supply are counted in blocks, so
 //! that every operation costs the same however many sessions there are, but for `max_reuse` above one.
 //!
-//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed.
+//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed. A
+//! single line can be *held* in the same way.
 //!
 //! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel coefficient by coefficient, and who
-//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a line of that session.
+//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a line of that session; so
+//! do recoded ones, because whoever does not have all of a generation has no more for a session than it has itself.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
@@ -39,6 +41,8 @@ pub enum Lane {
     Sparse(NonZeroU16),
     /// Source blocks that this session ordered.
     Source(SessionId),
+    /// Recoded blocks for this session.
+    Recoded(SessionId),
 }
 
 impl Lane {
@@ -51,14 +55,19 @@ impl Lane {
     /// Room that slots of a segment need in front of the payload if its coded blocks of `n` and fewer lie here.
     pub fn headroom(self, n: u16) -> usize {
         match self {
-            Self::Sparse(_) => headroom(n),
+            Self::Sparse(_) | Self::Recoded(_) => headroom(n),
             Self::Coded | Self::Source(_) => HEADROOM,
         }
     }
 
     /// Whether its blocks are anyone's.
-    pub fn is_coded(self) -> bool {
-        !matches!(self, Self::Source(_))
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::Coded | Self::Sparse(_))
+    }
+
+    /// Whether blocks are ordered by their number and not by how many are wanted.
+    fn is_source(self) -> bool {
+        matches!(self, Self::Source(_))
     }
 }
 
@@ -69,6 +78,24 @@ pub struct Order {
     pub line: LineKey,
     /// Which they are.
     pub blocks: Blocks,
+}
+
+impl Order {
+    /// The part of it that so many slots can hold, and the rest.
+    pub fn split(self, slots: usize) -> (Option<Self>, Option<Self>) {
+        let Self { line, blocks } = self;
+        let with = |blocks: Blocks| (blocks.count() > 0).then_some(Self { line, blocks });
+        match blocks {
+            Blocks::Coded(count) => {
+                let now = count.min(u32::try_from(slots).unwrap_or(u32::MAX));
+                (with(Blocks::Coded(now)), with(Blocks::Coded(count - now)))
+            }
+            Blocks::Source(mut indices) => {
+                let rest = indices.split_off(slots.min(indices.len()));
+                (with(Blocks::Source(indices)), with(Blocks::Source(rest)))
+            }
+        }
+    }
 }
 
 /// The blocks of an order.
@@ -98,6 +125,8 @@ pub(super) struct Board<T> {
     hungry: VecDeque<LineKey>,
     /// Segments that are parked, and which of their lines there is something to make of. May name lines that are gone.
     parked: HashMap<SegmentKey, HashSet<LineKey>>,
+    /// Lines that are held, by their segments. May name lines that are gone.
+    held: HashMap<SegmentKey, HashSet<LineKey>>,
     max_reuse: u32,
     /// How a block is handed out and kept at once, where `max_reuse` is above one.
     share: fn(&T) -> Option<T>,
@@ -122,6 +151,8 @@ struct Line<T> {
     /// What is to be made, as counted in [`Board::needed`].
     need: u32,
     published_at: u64,
+    /// Blocks that sessions have said are lost, since somebody last asked.
+    lost: u32,
 }
 
 #[derive(Debug)]
@@ -146,6 +177,7 @@ impl<T> Board<T> {
             lines,
             hungry: VecDeque::new(),
             parked,
+            held: HashMap::new(),
             max_reuse: max_reuse.max(1),
             share,
             ready: 0,
@@ -180,7 +212,7 @@ impl<T> Board<T> {
         }
         let before = line.ready.len();
         let claimed =
-            if max_reuse == 1 || !key.lane.is_coded() { line.take(wanted) } else { line.take_shared(session, wanted, share) };
+            if max_reuse == 1 || !key.lane.is_shared() { line.take(wanted) } else { line.take_shared(session, wanted, share) };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
         if claimed.is_empty() {
@@ -199,10 +231,13 @@ impl<T> Board<T> {
             line.wanted -= u64::from(want.blocks);
         }
         line.waiters.retain(|(waiting, _)| *waiting != session);
-        if matches!(key.lane, Lane::Source(_)) {
+        if !key.lane.is_shared() {
             line.to_make.clear();
             self.ready -= line.ready.len();
             line.ready.clear();
+            if let Some(held) = self.held.get_mut(&key.generation.segment) {
+                held.remove(&key);
+            }
         }
         line.wake_next();
         self.settle(key);
@@ -267,11 +302,32 @@ impl<T> Board<T> {
         self.give_up(order);
     }
 
+    /// An order cannot be made now: what is wanted of its line is kept until the segment is resumed.
+    pub(super) fn hold(&mut self, order: &Order) {
+        self.held.entry(order.line.generation.segment).or_default().insert(order.line);
+        self.give_up(order);
+    }
+
     /// What is wanted of a segment can be made again.
     pub(super) fn resume(&mut self, segment: SegmentKey) {
-        for key in self.parked.remove(&segment).into_iter().flatten() {
+        let held = self.held.remove(&segment).into_iter().flatten();
+        for key in self.parked.remove(&segment).into_iter().flatten().chain(held) {
             self.settle(key);
         }
+    }
+
+    /// Blocks of a line have not arrived. More of it may be made now, if it was held.
+    pub(super) fn note_lost(&mut self, key: LineKey, blocks: u32) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        line.lost = line.lost.saturating_add(blocks);
+        if self.held.get_mut(&key.generation.segment).is_some_and(|held| held.remove(&key)) {
+            self.settle(key);
+        }
+    }
+
+    /// Blocks of a line that have not arrived, since this was last asked.
+    pub(super) fn take_lost(&mut self, key: LineKey) -> u32 {
+        self.lines.get_mut(&key).map_or(0, |line| std::mem::take(&mut line.lost))
     }
 
     /// The same for all that are parked.
@@ -284,11 +340,11 @@ impl<T> Board<T> {
     /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
     pub(super) fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
-        let (clock, uses_left) = (self.clock, if key.lane.is_coded() { self.max_reuse } else { 1 });
+        let (clock, uses_left) = (self.clock, if key.lane.is_shared() { self.max_reuse } else { 1 });
         let Some(line) = self.lines.get_mut(&key) else { return blocks };
         let count = u32::try_from(blocks.len()).expect("a batch is bounded");
         line.making = line.making.saturating_sub(count);
-        if !key.lane.is_coded() && line.wants.is_empty() {
+        if !key.lane.is_shared() && line.wants.is_empty() {
             self.settle(key);
             return blocks;
         }
@@ -327,6 +383,7 @@ impl<T> Board<T> {
     /// A segment is gone: its ready blocks come back, and nobody gets any more of it.
     pub(super) fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
         self.parked.remove(&segment);
+        self.held.remove(&segment);
         let keys: Vec<_> = self.lines.keys().filter(|key| key.generation.segment == segment).copied().collect();
         let mut dropped = Vec::new();
         for line in keys.iter().filter_map(|key| self.lines.remove(key)).collect::<Vec<_>>() {
@@ -363,6 +420,9 @@ impl<T> Board<T> {
             waiting.insert(key);
             need = 0;
         }
+        if need > 0 && self.held.get(&key.generation.segment).is_some_and(|held| held.contains(&key)) {
+            need = 0;
+        }
         let before = std::mem::replace(&mut line.need, need);
         self.needed = self.needed + u64::from(line.need) - u64::from(before);
         if before == 0 && line.need > 0 {
@@ -390,6 +450,7 @@ impl<T> Line<T> {
             waiters: VecDeque::new(),
             need: 0,
             published_at: 0,
+            lost: 0,
         }
     }
 
@@ -430,11 +491,11 @@ impl<T> Line<T> {
 
     /// How many blocks are to be made beyond those being made.
     fn count_need(&self, lane: Lane, max_reuse: u32) -> u32 {
-        if !lane.is_coded() {
+        if lane.is_source() {
             return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
         }
         let ready = self.ready.len() as u64;
-        let missing = if max_reuse == 1 {
+        let missing = if max_reuse == 1 || !lane.is_shared() {
             (self.wanted + u64::from(self.floor)).saturating_sub(ready)
         } else {
             self.missing_shared(max_reuse)
@@ -454,7 +515,7 @@ impl<T> Line<T> {
 
     fn start(&mut self, key: LineKey, count: u32) -> Blocks {
         self.making += count;
-        if key.lane.is_coded() {
+        if !key.lane.is_source() {
             return Blocks::Coded(count);
         }
         let mut indices = Vec::with_capacity(count as usize);

@@ -244,6 +244,7 @@ impl Session {
                 );
             }
             Event::Deliver { request, bytes } => self.deliver(request, bytes),
+            Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
             Event::Ended(ended) => self.ended(ended),
         }
     }

@@ -29,6 +29,8 @@ const OUTBOX_MAX: usize = 1024;
 
 /// How long a segment stays leased for a peer that knows of it and asks for nothing.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// When to ask a relay again that cannot send a segment in the way that was asked for.
+const RECODED_RETRY: Duration = Duration::from_millis(500);
 
 /// The farthest deadline that is kept; later ones count as this.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
@@ -77,6 +79,13 @@ pub enum Event {
         request: u64,
         /// The object.
         bytes: Bytes,
+    },
+    /// Recoded blocks of a line have not arrived.
+    Lost {
+        /// The line.
+        line: LineKey,
+        /// How many.
+        blocks: u32,
     },
     /// A request is over: leave its lines, and end its stream.
     Ended(Ended),
@@ -527,7 +536,11 @@ impl Proto {
     fn handle_rank(&mut self, alias: u16, useless: u32, lost: u32) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
         self.tally.useless += u64::from(useless.saturating_sub(open.reported.0));
-        self.tally.lost += u64::from(lost.saturating_sub(open.reported.1));
+        let newly_lost = lost.saturating_sub(open.reported.1);
+        self.tally.lost += u64::from(newly_lost);
+        if newly_lost > 0 && matches!(open.lane, Lane::Recoded(_)) {
+            self.events.push_back(Event::Lost { line: open.line(), blocks: newly_lost });
+        }
         open.reported = (useless.max(open.reported.0), lost.max(open.reported.1));
     }
 
@@ -553,8 +566,16 @@ impl Proto {
             source.push_back(0..generation.n);
         }
         let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);
+        if held.is_recoded && request.accept.coded && !request.accept.recoded {
+            // Seeds go with the whole of it, which may come.
+            self.reject(request.alias, RequestCode::Overload, Some(RECODED_RETRY));
+            return Ok(());
+        }
         // Sparse rows have no seed that anybody else could draw them from: who does not take vectors as they are gets dense ones.
-        let lane = Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n);
+        let lane = match held.is_recoded {
+            true => Lane::Recoded(self.session),
+            false => Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
+        };
         let open = Open {
             held,
             generation,
@@ -677,7 +698,8 @@ impl Open {
         if !self.accept.datagrams || self.on_stream {
             return Route::Stream;
         }
-        let vector = if matches!(self.lane, Lane::Sparse(_)) { block::Kind::Explicit } else { block::Kind::Seeded };
+        let vector =
+            if matches!(self.lane, Lane::Sparse(_) | Lane::Recoded(_)) { block::Kind::Explicit } else { block::Kind::Seeded };
         let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {
             return Route::Datagram;

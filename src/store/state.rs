@@ -112,7 +112,13 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        Some(Held { lease, first_pass: slot.first_pass, row_weight: slot.row_weight, birth: slot.birth.clone() })
+        Some(Held {
+            lease,
+            first_pass: slot.first_pass,
+            row_weight: slot.row_weight,
+            is_recoded: false,
+            birth: slot.birth.clone(),
+        })
     }
 
     /// A segment that is wanted again stays at least as long as the new wish says.

@@ -239,7 +239,7 @@ impl World {
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
         let held =
-            Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, birth: None };
+            Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, is_recoded: false, birth: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -474,6 +474,7 @@ impl World {
                 let at = self.sites[site].down.ordered(now, 0);
                 self.post(site, at, Packet::StreamEnd(stream));
             }
+            session::Event::Lost { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {
@@ -502,7 +503,7 @@ impl World {
                         self.doubled_sources += u64::from(!self.sent_sources.insert((claim.line.generation, index)));
                         Vector::Source(index)
                     }
-                    Lane::Coded | Lane::Sparse(_) => {
+                    Lane::Coded | Lane::Sparse(_) | Lane::Recoded(_) => {
                         let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
                         *seed = seed.wrapping_add(1);
                         let seed = *seed;

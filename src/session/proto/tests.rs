@@ -13,6 +13,7 @@ fn held(first_pass: FirstPass) -> Held {
         lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Arc::new(())),
         first_pass,
         row_weight: None,
+        is_recoded: false,
         birth: None,
     }
 }
@@ -154,7 +155,7 @@ fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
 fn sparse(n: u16) -> Held {
     let shape = Shape::new(u64::from(n) * 1088, 1088, n).unwrap();
     let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Arc::new(()));
-    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), birth: None }
+    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), is_recoded: false, birth: None }
 }
 
 /// Opens a request for a generation of `n` blocks with sparse rows.
