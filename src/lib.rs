@@ -22,6 +22,7 @@ mod listener;
 pub mod object;
 pub mod offline;
 pub mod peer;
+pub mod relay;
 pub mod ring;
 pub mod server;
 pub mod session;

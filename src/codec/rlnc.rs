@@ -44,6 +44,19 @@ impl Encoder {
         self.panel.block_bytes()
     }
 
+    /// Writes a source block, with its padding.
+    ///
+    /// # Panics
+    /// If there is no such block, or `out` is not a block long.
+    pub fn source(&self, index: u16, out: &mut [u8]) {
+        self.panel.copy_to(index.into(), out);
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.panel.memory_bytes()
+    }
+
     /// Writes the payload of the block of `seed`.
     ///
     /// # Panics

@@ -18,9 +18,11 @@ use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
 use super::{Client, Config, Server};
 use crate::device::{self, BackendChoice, Device};
+use crate::endpoint;
 use crate::object::RefusalCode;
-use crate::telemetry;
-use crate::tls::{Fingerprint, Trust};
+use crate::relay::{self, Relay};
+use crate::telemetry::{self, Readiness};
+use crate::tls::{self, Fingerprint, ServerIdentity, Trust};
 
 /// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
 #[derive(Debug, Parser)]
@@ -63,6 +65,30 @@ enum Command {
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
         ahead: usize,
+    },
+    /// Serve other peers what is fetched for them, recoded before it is complete, until interrupted
+    Relay {
+        /// The server, such as ncs://media.example:4443
+        #[arg(value_name = "URL")]
+        server: Server,
+        /// Where peers connect, UDP (repeatable)
+        #[arg(long, value_name = "ADDRESS", default_values_t = relay::Config::default().endpoint.listen)]
+        listen: Vec<SocketAddr>,
+        /// Memory for segments, complete or not
+        #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes)]
+        bytes: ByteSize,
+        /// Certificate chain in PEM; without it one is made
+        #[arg(long, value_name = "FILE", requires = "key")]
+        cert: Option<PathBuf>,
+        /// Private key of the certificate, in PEM
+        #[arg(long, value_name = "FILE", requires = "cert")]
+        key: Option<PathBuf>,
+        /// Where a certificate that was made is kept; without this there is another one each time
+        #[arg(long, value_name = "DIR", conflicts_with = "cert")]
+        identity: Option<PathBuf>,
+        /// Where metrics are served
+        #[arg(long, value_name = "ADDRESS")]
+        metrics: Option<SocketAddr>,
     },
     /// Say who answers at a server, and what an object there is
     Info {
@@ -152,6 +178,31 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             gateway.stop(DRAIN).await;
             ended.map(drop)
         }
+        Command::Relay { server, listen, bytes, cert, key, identity, metrics } => {
+            let kept = tls::Config { cert, key, directory: identity, ..tls::Config::default() };
+            let identity = match kept.cert.is_some() || kept.directory.is_some() {
+                true => ServerIdentity::open(&kept)?,
+                false => ServerIdentity::ephemeral()?,
+            };
+            let endpoint = endpoint::Config { listen, ..endpoint::Config::default() };
+            let config = relay::Config { endpoint, bytes, ..relay::Config::default() };
+            let sources = cli.connection.config(server, None);
+            let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
+            let readiness = Readiness::new();
+            let relay =
+                unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry).await?) }).await?;
+            let _listener = match metrics {
+                Some(listen) => Some(serve_metrics(listen, registry, &readiness)?),
+                None => None,
+            };
+            for address in relay.addresses() {
+                eprintln!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint());
+            }
+            readiness.ready("relay");
+            let ended = interrupted().await;
+            relay.drain(DRAIN).await;
+            ended.map(drop)
+        }
         Command::Info { server, path } => {
             unless_interrupted(async {
                 let client = cli.connection.connect(server).await?;
@@ -168,11 +219,17 @@ impl Connection {
         self.connect_with(server, None).await
     }
 
-    /// With what decodes, if that is not the client itself.
-    async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
+    /// What a client is told, with what decodes if that is not the client itself.
+    fn config(&self, server: Server, device: Option<Device>) -> Config {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let mut config = Config { datagrams: !self.no_datagrams, device, ..Config::new(server, trust) };
         config.servers.extend(self.source.iter().cloned());
+        config
+    }
+
+    async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
+        let config = self.config(server, device);
+        let trust = config.trust;
         Client::connect(config).await.map_err(|error| match error {
             super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
                 Failure::Untrusted(reason)
@@ -239,6 +296,17 @@ async fn interrupted() -> Result<u8, Failure> {
     }
 }
 
+fn serve_metrics(
+    listen: SocketAddr,
+    registry: prometheus::Registry,
+    readiness: &Readiness,
+) -> Result<telemetry::Listener, Failure> {
+    let config = telemetry::Config { listen, ..Default::default() };
+    let listener = telemetry::serve(&config, registry, readiness.clone())?;
+    eprintln!("metrics on http://{}/metrics", listener.address());
+    Ok(listener)
+}
+
 fn parse_path(text: &str) -> Result<String, String> {
     let stream = text.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
     if stream.is_empty() { Err("a path starts with / and the name of the stream".into()) } else { Ok(text.to_owned()) }
@@ -262,6 +330,15 @@ pub enum Failure {
     /// The gateway.
     #[error("{0}")]
     Gateway(#[from] gateway::Error),
+    /// The relay.
+    #[error("{0}")]
+    Relay(#[from] relay::Error),
+    /// The relay's certificate.
+    #[error("certificate: {0}")]
+    Certificate(#[from] tls::Error),
+    /// The listener for metrics.
+    #[error("metrics: {0}")]
+    Metrics(#[from] telemetry::Error),
     /// Standard output is gone.
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
@@ -283,8 +360,15 @@ impl Failure {
             Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) => exit_of(error),
             Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
-            Self::Gateway(gateway::Error::Listen(..)) => 6,
-            Self::Fetch(_) | Self::Device(_) | Self::Output(_) | Self::Logs(_) | Self::Signals(_) => 1,
+            Self::Relay(relay::Error::Peer(error)) => exit_of(error),
+            Self::Gateway(gateway::Error::Listen(..)) | Self::Relay(relay::Error::Endpoint(_)) | Self::Metrics(_) => 6,
+            Self::Fetch(_)
+            | Self::Device(_)
+            | Self::Output(_)
+            | Self::Logs(_)
+            | Self::Signals(_)
+            | Self::Relay(_)
+            | Self::Certificate(_) => 1,
         }
     }
 }
@@ -317,6 +401,7 @@ Examples:
   ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
+  ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --identity /var/lib/ncpeer
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,

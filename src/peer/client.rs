@@ -162,6 +162,29 @@ impl Client {
         Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
     }
 
+    /// What the server says of a path, and its bytes if they are no segment: for who answers others with it.
+    pub(crate) async fn look_up(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<(Arc<message::Meta>, Option<Bytes>), Error> {
+        let Known { meta, whole } = self.meta(path, offset, length).await?;
+        Ok((meta, whole))
+    }
+
+    /// The verified bytes of a segment that [`Client::look_up`] has named.
+    pub(crate) async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
+        self.segment(meta, Urgency::Now).await
+    }
+
+    /// What servers say of new segments of a stream, each once.
+    pub(crate) async fn news(&self, stream: &str) -> Result<mpsc::Receiver<message::Meta>, Error> {
+        let (news, incoming) = mpsc::channel(COMMANDS_MAX);
+        self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
+        Ok(incoming)
+    }
+
     /// Fetches the part of an object where `range` begins, without one its beginning, into the cache. Returns at once; does nothing
     /// where too many are under way.
     pub fn prefetch(&self, path: &str, range: Option<Range<u64>>) {

@@ -1,0 +1,273 @@
+//! A peer that serves: what it fetches it passes on, recoded, before it has all of it.
+//!
+//! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`crate::session`], [`crate::ring`]); in the place of
+//! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
+//! blocks of it. A path is asked of the relay's own sources, and answered as they answered. A segment is fetched when the first block of
+//! it is wanted. Until it is complete and verified its blocks are combinations of the rows that have come, sent with explicit vectors,
+//! and no session gets more of them than there are rows; then they are those of a server: source blocks, and coded ones with seeds.
+//!
+//! When full: segments that nobody has asked for longest go first; if what is asked for does not fit beside what is in use, its blocks
+//! wait until it does, or until their deadline.
+
+mod holdings;
+mod metrics;
+mod recoder;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use prometheus::Registry;
+use quinn::{Endpoint, VarInt};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::endpoint;
+use crate::object::{Body, Refusal, RefusalCode, Resolved};
+use crate::peer::{self, Client};
+use crate::ring::{self, Ring, SessionId};
+use crate::session::driver::Context;
+use crate::session::{self, Ask};
+use crate::tls::ServerIdentity;
+use crate::wire::CloseCode;
+use crate::wire::message::{Delivery, Meta};
+use holdings::Holdings;
+use recoder::Recoder;
+
+pub use metrics::Metrics;
+
+/// Questions of sessions that wait to be taken up; each session has a bound of its own.
+const ASKS_QUEUED: usize = 1024;
+/// Announcements that a slow session may fall behind.
+const NEWS_KEPT: usize = 64;
+/// When to ask again for what could not be had now.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often gauges are brought up to date.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
+/// How long connections may take to hear that they are closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// What a relay takes, besides what its sources are.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Sockets, and who may connect.
+    pub endpoint: endpoint::Config,
+    /// What its peers may do.
+    pub session: session::Config,
+    /// Memory for blocks on their way.
+    pub ring: ring::Config,
+    /// Memory for segments, complete or not.
+    pub bytes: ByteSize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4444))];
+        Self {
+            endpoint: endpoint::Config { listen, ..endpoint::Config::default() },
+            session: session::Config::default(),
+            ring: ring::Config::default(),
+            bytes: ByteSize::mib(256),
+        }
+    }
+}
+
+/// Why a relay does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No source answers.
+    #[error(transparent)]
+    Peer(#[from] peer::Error),
+    /// A socket.
+    #[error("endpoint: {0}")]
+    Endpoint(#[from] endpoint::Error),
+    /// A series cannot be registered.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// A running relay.
+#[derive(Debug)]
+pub struct Relay {
+    addresses: Vec<SocketAddr>,
+    endpoints: Vec<Endpoint>,
+    client: Client,
+    drain: watch::Sender<Option<Duration>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Connects to its sources and starts every part; returns when peers can connect. Must be called within a tokio runtime.
+    pub async fn start(
+        config: Config,
+        sources: peer::Config,
+        identity: ServerIdentity,
+        registry: &Registry,
+    ) -> Result<Self, Error> {
+        let metrics = Metrics::new(registry)?;
+        let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), metrics.clone()));
+        // What is verified is kept here and not there.
+        let sources = peer::Config { cache: ByteSize::b(0), device: None, listener: Some(holdings.clone()), ..sources };
+        let client = Client::connect(sources).await?;
+        let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
+        let random = StdRng::from_rng(&mut rand::rng());
+        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), metrics, random);
+        let mut tasks = vec![tokio::spawn(recoder.run())];
+
+        let (asks, questions) = mpsc::channel(ASKS_QUEUED);
+        let answerer = Answerer { client: client.clone(), holdings, news: HashMap::new() };
+        tasks.push(tokio::spawn(answerer.run(questions)));
+        tasks.push(tokio::spawn(keep_gauges(ring.clone())));
+
+        let (drain, drained) = watch::channel(None);
+        let metrics = session::Metrics::new(registry)?;
+        let context = Context { ring, asks, config: config.session, metrics, drain: drained };
+        let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
+        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
+        let metrics = endpoint::Metrics::new(registry)?;
+        let next_session = Arc::new(AtomicU64::new(0));
+        for endpoint in &endpoints {
+            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
+            let serve = move |connection| {
+                let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
+                session::driver::run(connection, session, context.clone())
+            };
+            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config.endpoint.clone(), metrics.clone(), serve)));
+        }
+        Ok(Self { addresses, endpoints, client, drain, tasks })
+    }
+
+    /// The UDP addresses that peers reach it at.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What it fetches with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Takes no newcomers, lets open requests finish for at most `bound`, then stops.
+    pub async fn drain(self, bound: Duration) {
+        for endpoint in &self.endpoints {
+            endpoint.set_server_config(None);
+        }
+        self.drain.send_replace(Some(bound));
+        let idle = async {
+            for endpoint in &self.endpoints {
+                endpoint.wait_idle().await;
+            }
+        };
+        if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
+            tracing::warn!("some peers did not go in time");
+        }
+        for endpoint in &self.endpoints {
+            endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the relay goes away");
+            let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
+        }
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Answers what sessions ask, by what the sources say.
+struct Answerer {
+    client: Client,
+    holdings: Arc<Holdings>,
+    news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
+}
+
+impl Answerer {
+    /// A question about an object may take as long as a source, so each has a task; there are no more of them than sessions allow
+    /// their peers.
+    async fn run(mut self, mut questions: mpsc::Receiver<Ask>) {
+        while let Some(ask) = questions.recv().await {
+            // A session that is gone does not wait for its answer.
+            match ask {
+                Ask::Resolve { get, reply } => {
+                    let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
+                    tokio::spawn(async move {
+                        let found = client.look_up(&get.path, get.offset, get.length).await;
+                        let _ = reply.send(found.map(|(meta, whole)| resolved(&holdings, &meta, whole)).map_err(refusal));
+                    });
+                }
+                Ask::Find { id, reply } => drop(reply.send(self.holdings.find(&id))),
+                Ask::Subscribe { stream, reply } => {
+                    let news = self.subscribe(&stream).await;
+                    let _ = reply.send(news);
+                }
+            }
+        }
+    }
+
+    /// One subscription of this relay serves all of its peers.
+    async fn subscribe(&mut self, stream: &str) -> Result<broadcast::Receiver<Arc<Resolved>>, Refusal> {
+        self.news.retain(|_, news| news.receiver_count() > 0);
+        if let Some(news) = self.news.get(stream) {
+            return Ok(news.subscribe());
+        }
+        let mut incoming = self.client.news(stream).await.map_err(refusal)?;
+        let (sender, receiver) = broadcast::channel(NEWS_KEPT);
+        self.news.insert(stream.to_owned(), sender.clone());
+        let holdings = Arc::clone(&self.holdings);
+        tokio::spawn(async move {
+            while let Some(meta) = incoming.recv().await {
+                let whole = match &meta.delivery {
+                    Delivery::Inline(bytes) => Some(bytes.clone()),
+                    _ => None,
+                };
+                // Nobody listens any more: the subscription ends with its receiver.
+                if sender.send(Arc::new(resolved(&holdings, &Arc::new(meta), whole))).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+/// What a source has said, as a server would say it.
+fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>) -> Resolved {
+    let body = match (&meta.delivery, whole) {
+        (Delivery::Coded(shape), _) => Body::Coded(holdings.name(meta, *shape)),
+        (Delivery::Inline(bytes), _) => Body::Inline(bytes.clone()),
+        (Delivery::Stream, whole) => Body::Whole(whole.unwrap_or_default()),
+    };
+    Resolved {
+        path: meta.path.clone(),
+        id: meta.id,
+        offset: meta.offset,
+        length: meta.length,
+        object_length: meta.object_length,
+        version: meta.version,
+        max_age: Duration::from_millis(meta.max_age_ms),
+        content_type: meta.content_type.clone(),
+        body,
+    }
+}
+
+/// What this relay's peers hear of what its sources answered it.
+fn refusal(error: peer::Error) -> Refusal {
+    let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
+    match error {
+        peer::Error::Refused(refusal) => refusal,
+        peer::Error::Range(_) | peer::Error::Path(_) => {
+            Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() }
+        }
+        peer::Error::Changed => later(RefusalCode::Changed, "the object changes"),
+        peer::Error::Corrupt => later(RefusalCode::Origin, "the bytes that came are not those that were named"),
+        _ => later(RefusalCode::Origin, "no source answers"),
+    }
+}
+
+async fn keep_gauges(ring: Ring) {
+    let mut tick = tokio::time::interval(GAUGES_EVERY);
+    loop {
+        tick.tick().await;
+        ring.publish_metrics();
+    }
+}

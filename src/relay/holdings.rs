@@ -1,0 +1,343 @@
+//! What a relay has of which segment.
+//!
+//! A segment is *named* when a path led to it, *coming* from the first wish for a block of it on, and *whole* once its bytes are verified.
+//! Only what is coming or whole takes memory, and is charged with the segment's length from the beginning. Blocks that come are put
+//! aside by the task that carries them; they are eliminated when somebody wants a combination.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Metrics;
+use crate::block::Block;
+use crate::codec::rlnc::{Decoder, Encoder, row_key};
+use crate::gf::Kernels;
+use crate::object::{FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::peer::Listener;
+use crate::peer::proto::SourceId;
+use crate::wire::message::Meta;
+
+/// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
+const NAMED_MAX: usize = 4096;
+/// After a failure a segment is fetched again when so much time has passed and somebody wants it.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a relay has. Shared by those who answer, fetch and recode.
+#[derive(Debug)]
+pub(super) struct Holdings {
+    state: Mutex<State>,
+    changed: Notify,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct State {
+    budget: u64,
+    used: u64,
+    segments: HashMap<SegmentKey, Segment>,
+    keys: HashMap<SegmentId, SegmentKey>,
+    next: u64,
+    clock: u64,
+    /// Of these more can be made than before.
+    changed: HashSet<SegmentKey>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    meta: Arc<Meta>,
+    lease: Lease,
+    used_at: u64,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Named,
+    Coming { parts: Vec<Part>, fetch: Fetch },
+    Whole(Vec<Arc<Encoder>>),
+}
+
+/// Whether somebody fetches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fetch {
+    UnderWay,
+    FailedAt(Instant),
+}
+
+/// A generation that is coming.
+#[derive(Debug)]
+struct Part {
+    decoder: Arc<Mutex<Decoder>>,
+    /// Blocks that nobody has shown to the decoder.
+    pending: Vec<Block>,
+    /// Blocks that somebody is showing to it.
+    given: u32,
+    /// Its rank, as last told.
+    rank: u32,
+}
+
+/// What blocks of a generation can be made of.
+#[derive(Debug)]
+pub(super) enum Supply {
+    /// Rows: so many, among them those that are still to be absorbed.
+    Rows { decoder: Arc<Mutex<Decoder>>, pending: Vec<Block>, rows: u32 },
+    /// All of it.
+    Whole(Arc<Encoder>),
+    /// Nothing yet.
+    None,
+    /// The segment is not held any more.
+    Gone,
+}
+
+/// What is to be done so that a segment comes.
+#[derive(Debug)]
+pub(super) enum Start {
+    /// Fetch it.
+    Fetch(Arc<Meta>),
+    /// Nothing: it comes, or has come, or its last attempt is too fresh.
+    Wait,
+    /// There is no room for it now.
+    Full,
+}
+
+impl Holdings {
+    pub(super) fn new(budget: u64, metrics: Metrics) -> Self {
+        let state =
+            State { budget, used: 0, segments: HashMap::new(), keys: HashMap::new(), next: 0, clock: 0, changed: HashSet::new() };
+        Self { state: Mutex::new(state), changed: Notify::new(), metrics }
+    }
+
+    /// The segment that a source has named, for a session to keep.
+    pub(super) fn name(&self, meta: &Arc<Meta>, shape: Shape) -> Held {
+        let mut state = self.state();
+        let key = match state.keys.get(&meta.id) {
+            // The same bytes cut in another way are another segment.
+            Some(key) if state.segments.get(key).is_some_and(|segment| segment.lease.shape == shape) => *key,
+            _ => {
+                state.forget_named();
+                let key = SegmentKey(state.next);
+                state.next += 1;
+                let lease = Lease::new(key, meta.id, shape, Arc::new(()));
+                state.keys.insert(meta.id, key);
+                state.segments.insert(key, Segment { meta: Arc::clone(meta), lease, used_at: 0, body: Body::Named });
+                key
+            }
+        };
+        state.held(key).expect("it was found or put there")
+    }
+
+    /// A segment that is known here.
+    pub(super) fn find(&self, id: &SegmentId) -> Option<Held> {
+        let mut state = self.state();
+        let key = *state.keys.get(id)?;
+        state.held(key)
+    }
+
+    /// Somebody wants blocks of a segment that does not come: it begins to come, if there is room.
+    pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Start {
+        let mut state = self.state();
+        let Some(segment) = state.segments.get_mut(&key) else { return Start::Wait };
+        match &mut segment.body {
+            Body::Whole(_) => return Start::Wait,
+            Body::Coming { fetch, .. } => {
+                return match *fetch {
+                    Fetch::FailedAt(at) if at + PAUSE <= now => {
+                        *fetch = Fetch::UnderWay;
+                        Start::Fetch(Arc::clone(&segment.meta))
+                    }
+                    _ => Start::Wait,
+                };
+            }
+            Body::Named => {}
+        }
+        let (shape, id) = (segment.lease.shape, segment.lease.id);
+        if !state.make_room(shape.length()) {
+            return Start::Full;
+        }
+        state.used += shape.length();
+        let part = |generation: Generation| Part {
+            decoder: Arc::new(Mutex::new(Decoder::gathering(generation, row_key(&id, &generation), Kernels::detect()))),
+            pending: Vec::new(),
+            given: 0,
+            rank: 0,
+        };
+        let segment = state.segments.get_mut(&key).expect("it is leased by whoever wants its blocks");
+        segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
+        let meta = Arc::clone(&segment.meta);
+        self.show(&state);
+        Start::Fetch(meta)
+    }
+
+    /// All bytes have come and are right. Costs a copy: not for a task that others wait for.
+    pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
+        let Some(shape) = self.state().segments.get(&key).map(|segment| segment.lease.shape) else { return };
+        let id = SegmentId::of(bytes);
+        let encoder = |generation: Generation| {
+            let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            let own = bytes.get(place(generation.offset)..place(generation.offset + generation.length))?;
+            Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).ok().map(Arc::new)
+        };
+        let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else { return };
+        let mut state = self.state();
+        if let Some(segment) = state.segments.get_mut(&key) {
+            segment.body = Body::Whole(encoders);
+            state.changed.insert(key);
+            self.metrics.completed.inc();
+            self.changed.notify_one();
+        }
+    }
+
+    /// It cannot be had now. What has come of it stays of use.
+    pub(super) fn fail(&self, key: SegmentKey, now: Instant) {
+        self.metrics.failed.inc();
+        if let Some(Segment { body: Body::Coming { fetch, .. }, .. }) = self.state().segments.get_mut(&key) {
+            *fetch = Fetch::FailedAt(now);
+        }
+    }
+
+    /// What blocks of this generation can be made of. Pending blocks are given away: they are to be absorbed.
+    pub(super) fn supply(&self, key: GenerationKey) -> Supply {
+        let mut state = self.state();
+        state.clock += 1;
+        let clock = state.clock;
+        let Some(segment) = state.segments.get_mut(&key.segment) else { return Supply::Gone };
+        segment.used_at = clock;
+        let index = key.index as usize;
+        match &mut segment.body {
+            Body::Named => Supply::None,
+            Body::Whole(encoders) => encoders.get(index).map_or(Supply::Gone, |encoder| Supply::Whole(Arc::clone(encoder))),
+            Body::Coming { parts, .. } => match parts.get_mut(index) {
+                None => Supply::Gone,
+                Some(part) if part.rows() == 0 => Supply::None,
+                Some(part) => {
+                    let rows = part.rows();
+                    let pending = std::mem::take(&mut part.pending);
+                    part.given += count(&pending);
+                    Supply::Rows { decoder: Arc::clone(&part.decoder), pending, rows }
+                }
+            },
+        }
+    }
+
+    /// So many blocks that were pending are absorbed, after which the generation had this rank.
+    pub(super) fn absorbed(&self, key: GenerationKey, blocks: u32, rank: u32) {
+        if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = self.state().segments.get_mut(&key.segment)
+            && let Some(part) = parts.get_mut(key.index as usize)
+        {
+            part.given = part.given.saturating_sub(blocks);
+            part.rank = part.rank.max(rank);
+        }
+    }
+
+    /// Whether a segment is incomplete.
+    pub(super) fn is_coming(&self, key: SegmentKey) -> bool {
+        self.state().segments.get(&key).is_some_and(|segment| matches!(segment.body, Body::Coming { .. }))
+    }
+
+    /// How a segment is cut, while it is known.
+    pub(super) fn shape(&self, key: SegmentKey) -> Option<Shape> {
+        self.state().segments.get(&key).map(|segment| segment.lease.shape)
+    }
+
+    /// Waits until more can be made of some segments than before, and says of which.
+    pub(super) async fn changes(&self) -> HashSet<SegmentKey> {
+        loop {
+            self.changed.notified().await;
+            let changed = std::mem::take(&mut self.state().changed);
+            if !changed.is_empty() {
+                return changed;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, state: &State) {
+        let held = state.segments.values().filter(|segment| !matches!(segment.body, Body::Named)).count();
+        self.metrics.segments.set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.metrics.held_bytes.set(i64::try_from(state.used).unwrap_or(i64::MAX));
+    }
+}
+
+impl Listener for Holdings {
+    fn brought(&self, segment: &SegmentId, generation: u32, _source: SourceId, block: Block) {
+        let mut state = self.state();
+        let Some(key) = state.keys.get(segment).copied() else { return };
+        if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = state.segments.get_mut(&key)
+            && let Some(part) = parts.get_mut(generation as usize)
+        {
+            part.pending.push(block);
+            state.changed.insert(key);
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Part {
+    /// How many rows there are, as far as is known.
+    fn rows(&self) -> u32 {
+        self.rank + self.given + count(&self.pending)
+    }
+}
+
+fn count(blocks: &[Block]) -> u32 {
+    u32::try_from(blocks.len()).unwrap_or(u32::MAX)
+}
+
+impl State {
+    /// A segment with the promise that it stays.
+    fn held(&mut self, key: SegmentKey) -> Option<Held> {
+        self.clock += 1;
+        let segment = self.segments.get_mut(&key)?;
+        segment.used_at = self.clock;
+        let is_recoded = !matches!(segment.body, Body::Whole(_));
+        let first_pass = if is_recoded { FirstPass::Coded } else { FirstPass::Systematic };
+        Some(Held { lease: segment.lease.clone(), first_pass, row_weight: None, is_recoded, birth: None })
+    }
+
+    /// Forgets what was used longest ago and is nobody's, until there is room.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        if bytes > self.budget {
+            return false;
+        }
+        while self.used + bytes > self.budget {
+            let idle = self.segments.values().filter(|segment| segment.is_idle() && !matches!(segment.body, Body::Named));
+            let Some(oldest) = idle.min_by_key(|segment| segment.used_at).map(|segment| segment.lease.key) else { return false };
+            self.remove(oldest);
+        }
+        true
+    }
+
+    /// Keeps the number of segments that are only known by name in bounds.
+    fn forget_named(&mut self) {
+        if self.segments.len() < NAMED_MAX {
+            return;
+        }
+        let idle = |segment: &&Segment| segment.is_idle() && matches!(segment.body, Body::Named);
+        let idle: Vec<SegmentKey> = self.segments.values().filter(idle).map(|segment| segment.lease.key).collect();
+        idle.into_iter().for_each(|key| self.remove(key));
+    }
+
+    fn remove(&mut self, key: SegmentKey) {
+        let Some(segment) = self.segments.remove(&key) else { return };
+        self.changed.remove(&key);
+        if self.keys.get(&segment.lease.id) == Some(&key) {
+            self.keys.remove(&segment.lease.id);
+        }
+        if !matches!(segment.body, Body::Named) {
+            self.used -= segment.lease.shape.length();
+        }
+    }
+}
+
+impl Segment {
+    /// Whether no session keeps it and nobody fetches it.
+    fn is_idle(&self) -> bool {
+        self.lease.holders() == 1 && !matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })
+    }
+}

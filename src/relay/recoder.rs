@@ -1,0 +1,342 @@
+//! Makes the blocks that a relay's sessions want, of what is there.
+//!
+//! One task, the relay's counterpart of the encoder. It takes orders from the ring, reserves slots, and has the blocking pool fill them.
+//! Of an incomplete generation no session gets more blocks than there are rows: what goes beyond is held back until another row
+//! comes, or until the session says that some were lost. Orders for a segment that does not come yet make it come.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use rand::rngs::{SmallRng, StdRng};
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinHandle;
+
+use super::Metrics;
+use super::holdings::{Holdings, Start, Supply};
+use crate::block::{Block, Vector};
+use crate::codec::rlnc::{Decoder, Encoder};
+use crate::encoder::planner::{Planner, Step};
+use crate::object::{GenerationKey, SegmentKey};
+use crate::peer::Client;
+use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
+
+/// The most blocks of one batch.
+const BATCH_BLOCKS_MAX: u32 = 256;
+/// How long the first wanted block waits for others.
+const BATCH_WAIT: Duration = Duration::from_micros(500);
+/// New rows are not looked at more often than this.
+const ROWS_EVERY: Duration = Duration::from_millis(2);
+/// How often what could not begin to come is tried again.
+const RETRY_EVERY: Duration = Duration::from_millis(250);
+
+/// Entries in the books from which on they are looked through.
+const BOOKS_MAX: usize = 1024;
+
+/// The task's state.
+pub(super) struct Recoder {
+    ring: Ring,
+    holdings: Arc<Holdings>,
+    client: Client,
+    metrics: Metrics,
+    planner: Planner,
+    /// Blocks made of incomplete generations, for each session.
+    made: HashMap<LineKey, u32>,
+    seeds: HashMap<GenerationKey, u32>,
+    /// Segments that could not begin to come.
+    waiting: Vec<SegmentKey>,
+    random: StdRng,
+}
+
+/// What a job makes blocks of.
+enum Source {
+    Rows { decoder: Arc<Mutex<Decoder>>, pending: Vec<Block> },
+    Seeds(Arc<Encoder>, u32),
+    Blocks(Arc<Encoder>, Vec<u16>),
+}
+
+type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
+
+/// What became of an order.
+enum Prepared {
+    /// As much of it as can be made now.
+    Ready(Part),
+    /// There are no slots, and one that comes home wakes the task.
+    NoSlots,
+    /// It is held, or its segment is gone.
+    Passed,
+}
+
+/// An order for which there are slots.
+struct Part {
+    line: LineKey,
+    source: Source,
+    slots: Vec<Slot>,
+}
+
+/// A part that is done: its blocks, and where rows were absorbed their number and the generation's rank.
+struct Made {
+    line: LineKey,
+    blocks: Vec<(Vector, Slot)>,
+    absorbed: Option<(u32, u32)>,
+}
+
+impl Recoder {
+    pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, client: Client, metrics: Metrics, random: StdRng) -> Self {
+        let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
+        let (made, seeds) = (HashMap::new(), HashMap::new());
+        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: Vec::new(), random }
+    }
+
+    /// Runs until it is aborted.
+    pub(super) async fn run(mut self) {
+        let mut running = Running::new();
+        let mut retry = tokio::time::interval(RETRY_EVERY);
+        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let holdings = Arc::clone(&self.holdings);
+        let changes = || async {
+            let changed = holdings.changes().await;
+            tokio::time::sleep(ROWS_EVERY).await;
+            changed
+        };
+        let mut changed = Box::pin(changes());
+        loop {
+            let waker = ring::own_waker().await;
+            let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
+            if let Step::Launch(blocks) = step
+                && self.launch(blocks, &waker, &mut running)
+            {
+                continue;
+            }
+            let timer = async {
+                match step {
+                    Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
+                    Step::Launch(_) | Step::Idle => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(made) = running.next() => self.finish(made.expect("no job panics")),
+                segments = &mut changed => {
+                    changed.set(changes());
+                    segments.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
+                }
+                _ = retry.tick() => {
+                    let waiting = std::mem::take(&mut self.waiting);
+                    waiting.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
+                    self.prune();
+                }
+                () = timer => {}
+                () = ring::next_wake() => {}
+            }
+        }
+    }
+
+    /// Begins a batch. False if the ring is full: then its slots wake the task. If true, ask again whether more is needed.
+    fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
+        let (mut parts, mut is_full) = (Vec::new(), false);
+        for order in self.ring.take_orders(blocks) {
+            match self.prepare(order, waker) {
+                Prepared::Ready(part) => parts.push(part),
+                Prepared::NoSlots => is_full = true,
+                Prepared::Passed => {}
+            }
+        }
+        if parts.is_empty() {
+            return !is_full;
+        }
+        self.planner.launched();
+        let seed = self.random.next_u64();
+        running.push(tokio::task::spawn_blocking(move || {
+            let mut random = SmallRng::seed_from_u64(seed);
+            parts.into_iter().map(|part| part.make(&mut random)).collect()
+        }));
+        true
+    }
+
+    /// Finds what an order can be made of, and slots for it. What is too much now is ordered again later.
+    fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
+        let (line, key) = (order.line, order.line.generation);
+        let (source, order) = match self.holdings.supply(key) {
+            Supply::Gone => {
+                self.forget(key.segment);
+                return Prepared::Passed;
+            }
+            Supply::None => {
+                self.start(key.segment);
+                self.ring.hold(&order);
+                return Prepared::Passed;
+            }
+            Supply::Rows { decoder, pending, rows } => {
+                self.start(key.segment);
+                match self.allow(order, rows) {
+                    Some(order) => (Source::Rows { decoder, pending }, order),
+                    None if pending.is_empty() => return Prepared::Passed,
+                    None => return Prepared::Ready(Part { line, source: Source::Rows { decoder, pending }, slots: Vec::new() }),
+                }
+            }
+            Supply::Whole(encoder) => match &order.blocks {
+                Blocks::Source(indices) => (Source::Blocks(encoder, indices.clone()), order),
+                Blocks::Coded(count) => {
+                    self.made.remove(&order.line);
+                    let random = &mut self.random;
+                    let next = self.seeds.entry(key).or_insert_with(|| random.next_u32());
+                    let first = *next;
+                    *next = next.wrapping_add(*count);
+                    (Source::Seeds(encoder, first), order)
+                }
+            },
+        };
+        let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
+        let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.n_max());
+        let slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
+        let (order, rest) = order.split(slots.len());
+        if let Some(rest) = rest {
+            self.take_back(&rest);
+            self.ring.give_up(&rest);
+        }
+        if order.is_none() {
+            return match source {
+                // What was given away is to be absorbed all the same.
+                Source::Rows { ref pending, .. } if !pending.is_empty() => Prepared::Ready(Part { line, source, slots }),
+                _ => Prepared::NoSlots,
+            };
+        }
+        let source = match source {
+            Source::Blocks(encoder, mut indices) => {
+                indices.truncate(slots.len());
+                Source::Blocks(encoder, indices)
+            }
+            source => source,
+        };
+        Prepared::Ready(Part { line, source, slots })
+    }
+
+    /// As much of an order as a session may have of so many rows; the rest is held.
+    fn allow(&mut self, order: Order, rows: u32) -> Option<Order> {
+        let (Blocks::Coded(count), Lane::Recoded(_)) = (&order.blocks, order.line.lane) else {
+            // Source blocks, and blocks with seeds, take all of it.
+            self.ring.hold(&order);
+            return None;
+        };
+        let count = *count;
+        let made = self.made.entry(order.line).or_default();
+        *made = made.saturating_sub(self.ring.take_lost(order.line));
+        let now = count.min(rows.saturating_sub(*made));
+        *made += now;
+        if now < count {
+            self.ring.hold(&Order { line: order.line, blocks: Blocks::Coded(count - now) });
+        }
+        (now > 0).then_some(Order { line: order.line, blocks: Blocks::Coded(now) })
+    }
+
+    /// What was allowed is not made.
+    fn take_back(&mut self, order: &Order) {
+        if let Some(made) = self.made.get_mut(&order.line) {
+            *made = made.saturating_sub(order.blocks.count());
+        }
+    }
+
+    /// Has a segment fetched that is not.
+    fn start(&mut self, segment: SegmentKey) {
+        match self.holdings.start(segment, Instant::now()) {
+            Start::Wait => {}
+            Start::Full => self.waiting.push(segment),
+            Start::Fetch(meta) => {
+                let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
+                tokio::spawn(async move {
+                    match client.fetch_segment(&meta).await {
+                        Ok(bytes) => {
+                            let done = tokio::task::spawn_blocking(move || holdings.complete(segment, &bytes));
+                            done.await.expect("completing does not panic");
+                        }
+                        Err(error) => {
+                            tracing::debug!(path = meta.path, %error, "a segment could not be fetched");
+                            holdings.fail(segment, Instant::now());
+                        }
+                    }
+                });
+            }
+        }
+        // A failure is tried again as long as somebody wants it.
+        if !self.waiting.contains(&segment) {
+            self.waiting.push(segment);
+        }
+    }
+
+    fn finish(&mut self, made: Vec<Made>) {
+        self.planner.done();
+        for Made { line, blocks, absorbed } in made {
+            if let Some((count, rank)) = absorbed {
+                self.holdings.absorbed(line.generation, count, rank);
+            }
+            let count = |is: fn(&Vector) -> bool| blocks.iter().filter(|(vector, _)| is(vector)).count() as u64;
+            self.metrics.recoded_blocks.inc_by(count(|vector| matches!(vector, Vector::Explicit(_))));
+            self.metrics.coded_blocks.inc_by(count(|vector| matches!(vector, Vector::Seed(_))));
+            self.metrics.source_blocks.inc_by(count(|vector| matches!(vector, Vector::Source(_))));
+            if !blocks.is_empty() {
+                self.ring.publish(line, blocks);
+            }
+        }
+    }
+
+    /// Forgets the books of segments that are complete or gone. Sessions do not say that they are.
+    fn prune(&mut self) {
+        if self.made.len() + self.seeds.len() > BOOKS_MAX {
+            self.made.retain(|line, _| self.holdings.is_coming(line.generation.segment));
+            self.seeds.retain(|generation, _| self.holdings.shape(generation.segment).is_some());
+        }
+    }
+
+    fn forget(&mut self, segment: SegmentKey) {
+        self.ring.forget(segment);
+        self.seeds.retain(|generation, _| generation.segment != segment);
+        self.made.retain(|line, _| line.generation.segment != segment);
+    }
+}
+
+impl Part {
+    fn make(mut self, random: &mut SmallRng) -> Made {
+        let (line, mut absorbed) = (self.line, None);
+        let vectors = match self.source {
+            Source::Blocks(encoder, indices) => {
+                indices.iter().zip(&mut self.slots).for_each(|(index, slot)| encoder.source(*index, slot.payload_mut()));
+                indices.into_iter().map(Vector::Source).collect()
+            }
+            Source::Seeds(encoder, first) => {
+                let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
+                encoder.blocks(first, &mut outs);
+                (first..=u32::MAX).chain(0..=u32::MAX).take(self.slots.len()).map(Vector::Seed).collect()
+            }
+            Source::Rows { decoder, pending } => {
+                let mut decoder = decoder.lock().unwrap_or_else(PoisonError::into_inner);
+                let count = u32::try_from(pending.len()).unwrap_or(u32::MAX);
+                for block in pending {
+                    // What the peer took fits; what came again after a new beginning brings nothing.
+                    let _ = decoder.absorb(&block.vector, &block.payload);
+                }
+                absorbed = Some((count, decoder.rank().into()));
+                recode(&decoder, random, &mut self.slots)
+            }
+        };
+        let vectors: Vec<Vector> = vectors;
+        Made { line, blocks: vectors.into_iter().zip(self.slots).collect(), absorbed }
+    }
+}
+
+/// Fills slots with combinations of all rows.
+fn recode(decoder: &Decoder, random: &mut SmallRng, slots: &mut [Slot]) -> Vec<Vector> {
+    if slots.is_empty() || decoder.rank() == 0 {
+        return Vec::new();
+    }
+    let n = usize::from(decoder.n());
+    let mut vectors = BytesMut::zeroed(n * slots.len());
+    let mut rows: Vec<&mut [u8]> = vectors.chunks_exact_mut(n).collect();
+    let mut outs: Vec<&mut [u8]> = slots.iter_mut().map(Slot::payload_mut).collect();
+    decoder.recode_into(random, &mut rows, &mut outs);
+    let vectors = vectors.freeze();
+    (0..slots.len()).map(|index| Vector::Explicit(vectors.slice(index * n..(index + 1) * n))).collect()
+}

@@ -1,0 +1,211 @@
+//! Relays between real sockets: what they pass on, and what of it before they have all of it.
+
+#[path = "client/script.rs"]
+#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
+mod script;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use ncserverd::config;
+use ncserverd::endpoint;
+use ncserverd::lab::lossy::{self, Direction, Link};
+use ncserverd::lab::origin::Origin;
+use ncserverd::object::RefusalCode;
+use ncserverd::peer::{self, Client, Error};
+use ncserverd::relay::{self, Relay};
+use ncserverd::server::Server;
+use ncserverd::stream;
+use ncserverd::telemetry::Readiness;
+use ncserverd::tls::{ServerIdentity, Trust};
+use prometheus::Registry;
+use script::{Fault, Script, bytes};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A relay, how to reach it, and its series.
+struct Station {
+    relay: Relay,
+    server: peer::Server,
+    registry: Registry,
+}
+
+impl Station {
+    async fn start(sources: peer::Config) -> Self {
+        Self::with(sources, relay::Config::default()).await
+    }
+
+    async fn with(sources: peer::Config, config: relay::Config) -> Self {
+        let identity = ServerIdentity::ephemeral().unwrap();
+        let endpoint = endpoint::Config { listen: vec![LOOPBACK], ..endpoint::Config::default() };
+        let registry = Registry::new();
+        let relay = Relay::start(relay::Config { endpoint, ..config }, sources, identity.clone(), &registry).await.unwrap();
+        let server = server(relay.addresses()[0], &identity);
+        Self { relay, server, registry }
+    }
+
+    fn config(&self) -> peer::Config {
+        peer::Config::new(self.server.clone(), Trust::System)
+    }
+
+    fn read(&self, name: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
+        let metric = &family.get_metric()[0];
+        metric.get_counter().get_value() + metric.get_gauge().get_value()
+    }
+}
+
+fn server(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
+    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+}
+
+/// A server with one stream, `live`, and the origin of it.
+async fn publish() -> (Origin, Server, peer::Server) {
+    let origin = Origin::in_memory().await.unwrap();
+    let mut settings = config::Config::default();
+    settings.endpoint.listen = vec![LOOPBACK];
+    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream::Config::default() };
+    settings.stream.insert("live".into(), stream);
+    let identity = ServerIdentity::ephemeral().unwrap();
+    let running = Server::start(settings, identity.clone(), &Registry::new(), Readiness::new()).await.unwrap();
+    let at = server(running.addresses()[0], &identity);
+    (origin, running, at)
+}
+
+async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
+    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+}
+
+async fn client(config: peer::Config) -> Client {
+    Client::connect(config).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_relays_passes_everything_on() {
+    let (origin, running, at) = publish().await;
+    let all = bytes(1, 3_000_001);
+    origin.put("/vod/a.ts", Bytes::from(all.clone()));
+    origin.put("/vod/list.m3u8", Bytes::from_static(b"#EXTM3U\n#EXT-X-ENDLIST\n"));
+    let first = Station::start(peer::Config::new(at, Trust::System)).await;
+    let second = Station::start(first.config()).await;
+    let third = Station::start(second.config()).await;
+    let viewer = client(third.config()).await;
+    assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
+    assert_eq!(read(&viewer, "/live/list.m3u8").await.unwrap(), b"#EXTM3U\n#EXT-X-ENDLIST\n");
+    assert!(matches!(read(&viewer, "/live/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    assert!(matches!(read(&viewer, "/none/a").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    // What is there is not fetched again, and comes with source blocks first.
+    let asked = origin.count("/vod/a.ts");
+    let other = client(first.config()).await;
+    assert!(read(&other, "/live/a.ts").await.unwrap() == all);
+    assert_eq!(origin.count("/vod/a.ts"), asked);
+    let stats = other.stats().borrow().clone();
+    assert!(stats.blocks_systematic > stats.blocks_received / 2, "{stats:?}");
+    for station in [third, second, first] {
+        station.relay.drain(Duration::from_secs(1)).await;
+    }
+    running.drain(Duration::from_secs(1)).await;
+}
+
+/// One server that sends each connection ten blocks of sixteen, then nothing: two relays have enough together, neither alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_recode_what_they_have_before_it_is_complete() {
+    let script = Script::start("127.0.0.1:0").await;
+    let all = bytes(1, 16 * 1024);
+    script.publish("/a/b", &all, all.len());
+    script.ration(10);
+    let (one, other) = (Station::start(script.config()).await, Station::start(script.config()).await);
+
+    // One alone has ten blocks to give, and gives no more.
+    let alone = client(peer::Config { stall_timeout: Duration::from_secs(2), ..one.config() }).await;
+    assert!(matches!(read(&alone, "/a/b").await, Err(Error::Stalled)));
+    let stats = alone.stats().borrow().clone();
+    assert_eq!((stats.blocks_received, stats.blocks_useless), (10, 0), "{stats:?}");
+
+    let both = peer::Config { servers: vec![one.server.clone(), other.server.clone()], ..one.config() };
+    let viewer = client(both).await;
+    assert!(read(&viewer, "/a/b").await.unwrap() == all);
+    let stats = viewer.stats().borrow().clone();
+    assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{stats:?}");
+    assert!(one.read("ncserverd_relay_recoded_blocks_total") >= 10.0);
+    assert_eq!(one.read("ncserverd_relay_segments_completed_total"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_are_lost_on_every_hop() {
+    let (origin, running, at) = publish().await;
+    let all = bytes(1, 600_000);
+    origin.put("/vod/a.ts", Bytes::from(all.clone()));
+    let direction = Direction { loss: 0.05, delay: Duration::from_millis(5), ..Direction::default() };
+    let lossy = |at: &peer::Server, seed| {
+        let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
+        let link = Link::start(lossy::Config { server, seed, to_server: direction, to_client: direction }).unwrap();
+        let place = peer::Server { port: link.address().port(), ..at.clone() };
+        (link, peer::Config::new(place, Trust::System))
+    };
+    let (_first, sources) = lossy(&at, 1);
+    let first = Station::start(sources).await;
+    let (_second, sources) = lossy(&first.server, 2);
+    let second = Station::start(sources).await;
+    let (_third, sources) = lossy(&second.server, 3);
+    let viewer = client(sources).await;
+    assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
+    running.drain(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_keeps_to_its_budget() {
+    let script = Script::start("127.0.0.1:0").await;
+    let station = Station::with(script.config(), relay::Config { bytes: ByteSize::kib(250), ..relay::Config::default() }).await;
+    // Each as a peer of its own, for a peer keeps what it has.
+    for seed in 0..5 {
+        let all = bytes(seed, 100_000);
+        script.publish(&format!("/a/{seed}"), &all, all.len());
+        let viewer = client(station.config()).await;
+        assert!(read(&viewer, &format!("/a/{seed}")).await.unwrap() == all);
+    }
+    assert!(station.read("ncserverd_relay_held_bytes") <= 250.0 * 1024.0);
+    assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
+    // One that is larger than all of it is not begun, and nothing else goes for it.
+    let large = bytes(9, 300_000);
+    script.publish("/a/large", &large, large.len());
+    let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
+    assert!(matches!(read(&viewer, "/a/large").await, Err(Error::Stalled)));
+    assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_source_spoils_is_not_handed_on_as_complete() {
+    let script = Script::start("127.0.0.1:0").await;
+    let all = bytes(1, 50_000);
+    script.publish("/a/b", &all, all.len());
+    script.spoil(Fault::Corrupt, 1);
+    let station = Station::start(script.config()).await;
+    let viewer = client(station.config()).await;
+    // The relay finds out, fetches it again, and so does the viewer if it got the bad block.
+    let got = read(&viewer, "/a/b").await;
+    assert!(got.is_err() || got.unwrap() == all);
+    assert!(read(&client(station.config()).await, "/a/b").await.unwrap() == all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn news_of_a_stream_is_passed_on() {
+    let script = Script::start("127.0.0.1:0").await;
+    script.publish("/live/1", &bytes(1, 20_000), 20_000);
+    let station = Station::start(script.config()).await;
+    let (one, other) = (client(station.config()).await, client(station.config()).await);
+    for viewer in [&one, &other] {
+        let mut news = viewer.subscribe("live").await.unwrap();
+        let told = tokio::time::timeout(Duration::from_secs(10), news.recv());
+        // The script tells once, and so the second one hears nothing: it is subscribed all the same.
+        match told.await {
+            Ok(Some((path, meta))) => assert_eq!((path.as_str(), meta.length), ("/live/1", 20_000)),
+            Ok(None) => panic!("the subscription has ended"),
+            Err(_) => assert!(std::ptr::eq(viewer, &other)),
+        }
+    }
+}
