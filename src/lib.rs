@@ -8,6 +8,7 @@
 //!
 //! `ARCHITECTURE.md` says what each module owns and which others it may know.
 
+pub mod admission;
 pub mod bench;
 pub mod block;
 pub mod codec;

@@ -34,6 +34,27 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSiz
     }
 }
 
+/// The same for a size that may be left out, for `#[serde(with = "crate::config::size::optional")]`.
+pub mod optional {
+    use bytesize::ByteSize;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes a size exactly.
+    pub fn serialize<S: Serializer>(size: &Option<ByteSize>, serializer: S) -> Result<S::Ok, S::Error> {
+        match size {
+            Some(size) => super::serialize(size, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// Reads a size from text; a bare number is bytes.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+        #[derive(Deserialize)]
+        struct Given(#[serde(with = "super")] ByteSize);
+        Ok(Option::<Given>::deserialize(deserializer)?.map(|given| given.0))
+    }
+}
+
 const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
 
 #[cfg(test)]

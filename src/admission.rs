@@ -1,0 +1,563 @@
+//! Who may ask for what: tokens, client certificates, and how much one holder or one address may have.
+//!
+//! The decisions are plain values that know no socket and no clock: [`token`] verifies, [`keys`] holds what it verifies with,
+//! [`scope`] says which paths are meant, `account` counts connections and bytes. [`Admission`] holds what the configuration says of
+//! them at present; a [`Visitor`] is one connection before it. What the session may do with the answer is an [`Access`].
+//!
+//! Keys and authorities are read again every [`Config::refresh`] and on a reload. A set that cannot be read or used leaves the one in use
+//! as it is, is logged and counted. When they change, every session has what it brought judged anew: a key that is gone takes its tokens along.
+//! Until a URL has answered for the first time there are no keys, and nobody is admitted by a token.
+//!
+//! When full: a connection beyond those of its address is refused before its handshake, one beyond those of its token is closed. Whoever
+//! has spent its bytes waits.
+
+mod account;
+mod clients;
+pub mod keys;
+mod metrics;
+pub mod scope;
+mod source;
+pub mod token;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use bytesize::ByteSize;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+
+use crate::telemetry::Readiness;
+use account::{Book, Place, neighbourhood};
+use clients::{Authorities, Door};
+use keys::KeySet;
+pub use metrics::Metrics;
+pub use scope::{Access, Scope};
+use source::{Named, Source};
+use token::{Expectation, Holder};
+
+/// Who is admitted, and how much each may have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// File or URL of a JSON Web Key Set; tokens are verified with its keys.
+    pub keys: Option<String>,
+    /// File of certificates, in PEM, that client certificates are signed with; who shows one may have everything.
+    pub clients_ca: Option<PathBuf>,
+    /// Whether those are refused who bring neither, where one of the two is configured.
+    pub required: bool,
+    /// Takes other addresses than loopback to listen on though everybody is admitted.
+    pub insecure: bool,
+    /// Whom tokens must be meant for (`aud`); if not set, tokens that are meant for somebody are refused.
+    pub audience: Option<String>,
+    /// By how much clocks may differ.
+    #[serde(with = "crate::config::duration")]
+    pub leeway: Duration,
+    /// How long a connection stands that has no token, or none that counts any more.
+    #[serde(with = "crate::config::duration")]
+    pub grace: Duration,
+    /// How often keys and authorities are read again.
+    #[serde(with = "crate::config::duration")]
+    pub refresh: Duration,
+    /// Connections of one token or client certificate, unless the token says otherwise.
+    pub token_connections_max: Option<u32>,
+    /// Bytes a second of them all, unless the token says otherwise.
+    #[serde(with = "crate::config::size::optional")]
+    pub token_bytes_per_second: Option<ByteSize>,
+    /// Connections of one IPv4 address or 64 bits of IPv6, open handshakes included.
+    pub address_connections_max: Option<u32>,
+    /// Bytes a second of them all.
+    #[serde(with = "crate::config::size::optional")]
+    pub address_bytes_per_second: Option<ByteSize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            keys: None,
+            clients_ca: None,
+            required: true,
+            insecure: false,
+            audience: None,
+            leeway: Duration::from_secs(5),
+            grace: Duration::from_secs(10),
+            refresh: Duration::from_secs(30),
+            token_connections_max: None,
+            token_bytes_per_second: None,
+            address_connections_max: None,
+            address_bytes_per_second: None,
+        }
+    }
+}
+
+impl Config {
+    /// Makes paths final: they stay what they are when the working directory changes.
+    pub fn resolve(&mut self) {
+        if let Some(path) = &mut self.clients_ca {
+            *path = crate::config::absolute(path);
+        }
+        if let Some(keys) = &mut self.keys
+            && let Ok(Named::File(path)) = Named::parse(keys)
+            && let Some(text) = crate::config::absolute(&path).to_str()
+        {
+            text.clone_into(keys);
+        }
+    }
+
+    /// Whether whoever brings nothing is refused.
+    pub fn is_closed(&self) -> bool {
+        self.required && (self.keys.is_some() || self.clients_ca.is_some())
+    }
+
+    /// Refuses to serve everybody on an address that others reach, unless that is what somebody has said to want.
+    pub fn check_listen(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
+        let reachable = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        match reachable {
+            Some(address) if !self.is_closed() && !self.insecure => Err(Error::Open(*address)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `keys` names a place, and one that nobody on the way can change: a complaint if not.
+    pub fn check_keys(&self) -> Result<(), KeysComplaint> {
+        match self.keys.as_deref().map(Named::parse) {
+            Some(Err(reason)) => Err(KeysComplaint::NoPlace(reason)),
+            Some(Ok(named)) if named.is_open_to_the_network() => Err(KeysComplaint::Unprotected),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What may be wrong with `keys` before anything is read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeysComplaint {
+    /// It cannot be used.
+    #[error("{0}")]
+    NoPlace(String),
+    /// It can.
+    #[error("over plain HTTP whoever is on the way can put in keys of their own: use https, or a file")]
+    Unprotected,
+}
+
+/// Why nobody can be admitted as configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Everybody would be served, on an address that is not loopback.
+    #[error(
+        "everybody who reaches {0} would be served: set `admission.keys` (tokens) or `admission.clients_ca` (client certificates), with \
+         `admission.required` left on, or say `admission.insecure = true` if that is meant"
+    )]
+    Open(SocketAddr),
+    /// The keys cannot be read or used.
+    #[error("admission.keys = \"{0}\": {1}")]
+    Keys(String, String),
+    /// The authorities cannot be read or used.
+    #[error("admission.clients_ca = \"{0}\": {1}")]
+    Authorities(String, String),
+}
+
+/// The present instant on both clocks: the one that sessions count by, and the one that tokens are dated by.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// For what is waited for.
+    pub instant: Instant,
+    /// Since 1970, for what is dated.
+    pub date: Duration,
+}
+
+impl Now {
+    /// This moment.
+    pub fn read() -> Self {
+        let date = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { instant: Instant::now(), date }
+    }
+}
+
+/// What the configuration says at present of who is admitted. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    rules: ArcSwap<Rules>,
+    /// Held while the rules are exchanged, so that a reload and a refresh do not undo each other.
+    exchange: Mutex<()>,
+    /// Told when sessions are to be judged anew.
+    reviews: watch::Sender<()>,
+    /// Wakes whoever keeps keys fresh.
+    stir: Notify,
+    holders: Book<Holder>,
+    addresses: Book<IpAddr>,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct Rules {
+    config: Config,
+    source: Option<Source>,
+    keys: Arc<KeySet>,
+    /// What the keys were read from.
+    keys_text: Vec<u8>,
+    authorities: Option<Arc<Authorities>>,
+}
+
+/// Rules that have been read and checked, and are not in use yet.
+#[derive(Debug)]
+pub struct Replacement(Rules);
+
+/// A connection's place among those of its address.
+#[derive(Debug)]
+pub struct AddressPlace(Place<IpAddr>);
+
+/// Why a newcomer has no place among those of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowded {
+    /// It must prove first that the address is its own: others may have borrowed it to fill its places.
+    Prove,
+    /// There is none.
+    Full,
+}
+
+/// There are as many connections of this token or certificate as there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limited;
+
+impl Admission {
+    /// Reads keys and authorities that are files; a URL is asked by [`Admission::keep_fresh`].
+    pub fn open(config: &Config, metrics: Metrics) -> Result<Self, Error> {
+        let rules = Rules::read(config, None)?;
+        metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
+        let inner = Inner {
+            rules: ArcSwap::from_pointee(rules),
+            exchange: Mutex::new(()),
+            reviews: watch::channel(()).0,
+            stir: Notify::new(),
+            holders: Book::new(),
+            addresses: Book::new(),
+            metrics,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Reads what another configuration names, for [`Admission::replace`]. What cannot be used is refused whole.
+    pub fn read(&self, config: &Config) -> Result<Replacement, Error> {
+        Rules::read(config, Some(&self.inner.rules.load())).map(Replacement)
+    }
+
+    /// Goes by other rules from now on, for sessions that stand, too.
+    pub fn replace(&self, replacement: Replacement) {
+        let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        self.exchange(replacement.0);
+        self.inner.stir.notify_one();
+    }
+
+    /// Reads keys and authorities again once, and says of it at `/readyz` what matters there.
+    pub async fn refresh(&self, readiness: &Readiness) {
+        let outcome = self.read_again().await;
+        let results = &self.inner.metrics.reloads;
+        match &outcome {
+            Ok(false) => {}
+            Ok(true) => {
+                results.with_label_values(&["taken"]).inc();
+                tracing::info!("keys or authorities for admission have changed: {} keys", self.inner.rules.load().keys.len());
+            }
+            Err(error) => {
+                results.with_label_values(&["failed"]).inc();
+                tracing::error!("admission goes on as it was: {error}");
+            }
+        }
+        let rules = self.inner.rules.load();
+        match outcome {
+            Err(error) if rules.source.is_some() && rules.keys.is_empty() => readiness.not_ready("admission", error.to_string()),
+            _ => readiness.ready("admission"),
+        }
+    }
+
+    /// Keeps keys and authorities fresh for as long as it is polled.
+    pub async fn keep_fresh(self, readiness: Readiness) {
+        let mut reviewed = Instant::now();
+        loop {
+            let wait = self.inner.rules.load().config.refresh;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.inner.stir.notified() => {}
+            }
+            self.refresh(&readiness).await;
+            // The dates of certificates are looked at by whoever verifies them, so it is done now and then.
+            if self.inner.rules.load().authorities.is_some() && reviewed.elapsed() >= REVIEW_EVERY {
+                reviewed = Instant::now();
+                self.inner.reviews.send_replace(());
+            }
+        }
+    }
+
+    /// What TLS is to ask of clients.
+    pub fn door(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::new(Door(Arc::clone(&self.inner)))
+    }
+
+    /// A place for a newcomer from this address, which it has `proven` to be its own or not.
+    pub fn address(&self, now: Instant, address: IpAddr, proven: bool) -> Result<AddressPlace, Crowded> {
+        let rules = self.inner.rules.load();
+        let (key, most) = (neighbourhood(address), rules.config.address_connections_max);
+        // Half of the places are for those who are what they say they are.
+        if !proven && most.is_some_and(|most| self.inner.addresses.places(&key) >= most / 2) {
+            return Err(Crowded::Prove);
+        }
+        let place = self.inner.addresses.enter(now, key, most).map_err(|_| {
+            self.inner.metrics.limited.with_label_values(&["address"]).inc();
+            Crowded::Full
+        })?;
+        place.set_rate(rules.config.address_rate());
+        Ok(AddressPlace(place))
+    }
+
+    /// A connection that stands, with the certificates its client has shown, its own first.
+    pub fn visitor(&self, address: AddressPlace, certificates: Vec<CertificateDer<'static>>) -> Visitor {
+        let credential = if certificates.is_empty() { Credential::None } else { Credential::Certificates(certificates) };
+        Visitor {
+            admission: self.clone(),
+            address,
+            credential,
+            holder: None,
+            pays: (false, false),
+            reviews: self.inner.reviews.subscribe(),
+        }
+    }
+
+    async fn read_again(&self) -> Result<bool, Error> {
+        let before = self.inner.rules.load_full();
+        let keys = match &before.source {
+            Some(source) => Some(source.fetch().await.map_err(|reason| before.config.keys_error(reason))?),
+            None => None,
+        };
+        let authorities = before.config.authorities()?;
+        let same_keys = keys.as_ref().is_none_or(|text| *text == before.keys_text && !before.keys.is_empty());
+        if same_keys && authorities.as_ref().map(|new| &new.text) == before.authorities.as_ref().map(|old| &old.text) {
+            return Ok(false);
+        }
+        let (keys, keys_text) = match keys {
+            Some(text) => (Arc::new(before.config.parse_keys(&text)?), text),
+            None => (Arc::clone(&before.keys), Vec::new()),
+        };
+        let after = Rules {
+            config: before.config.clone(),
+            source: before.source.clone(),
+            keys,
+            keys_text,
+            authorities: authorities.map(Arc::new),
+        };
+        let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        // A reload that came in between has read everything itself.
+        let is_current = Arc::ptr_eq(&before, &self.inner.rules.load());
+        if is_current {
+            self.exchange(after);
+        }
+        Ok(is_current)
+    }
+
+    fn exchange(&self, rules: Rules) {
+        self.inner.metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
+        self.inner.rules.store(Arc::new(rules));
+        self.inner.reviews.send_replace(());
+    }
+}
+
+impl Rules {
+    /// Reads what is a file; of a URL the keys of before stay until it is asked again.
+    fn read(config: &Config, before: Option<&Self>) -> Result<Self, Error> {
+        let named = config.keys.as_deref().map(Named::parse).transpose().map_err(|reason| config.keys_error(reason))?;
+        let source = named.map(Source::new).transpose().map_err(|reason| config.keys_error(reason))?;
+        let (keys, keys_text) = match source.as_ref().map(Source::read) {
+            Some(Some(text)) => {
+                let text = text.map_err(|reason| config.keys_error(reason))?;
+                (Arc::new(config.parse_keys(&text)?), text)
+            }
+            Some(None) => match before.filter(|before| before.source.is_some()) {
+                Some(before) => (Arc::clone(&before.keys), before.keys_text.clone()),
+                None => (Arc::new(KeySet::none()), Vec::new()),
+            },
+            None => (Arc::new(KeySet::none()), Vec::new()),
+        };
+        let authorities = config.authorities()?.map(Arc::new);
+        Ok(Self { config: config.clone(), source, keys, keys_text, authorities })
+    }
+}
+
+impl Config {
+    fn keys_error(&self, reason: String) -> Error {
+        Error::Keys(self.keys.clone().unwrap_or_default(), reason)
+    }
+
+    fn parse_keys(&self, text: &[u8]) -> Result<KeySet, Error> {
+        KeySet::parse(text).map_err(|error| self.keys_error(error.to_string()))
+    }
+
+    fn authorities(&self) -> Result<Option<Authorities>, Error> {
+        let Some(path) = &self.clients_ca else { return Ok(None) };
+        let read = clients::read(path, AUTHORITIES_BYTES_MAX).and_then(Authorities::parse);
+        read.map(Some).map_err(|reason| Error::Authorities(path.display().to_string(), reason))
+    }
+
+    fn token_rate(&self) -> Option<u64> {
+        self.token_bytes_per_second.map(|size| size.as_u64())
+    }
+
+    fn address_rate(&self) -> Option<u64> {
+        self.address_bytes_per_second.map(|size| size.as_u64())
+    }
+
+    fn expectation(&self) -> Expectation {
+        Expectation { audience: self.audience.clone(), leeway: self.leeway }
+    }
+}
+
+/// One connection before admission: what it has brought, and the places it takes.
+#[derive(Debug)]
+pub struct Visitor {
+    admission: Admission,
+    address: AddressPlace,
+    credential: Credential,
+    holder: Option<Place<Holder>>,
+    /// Whether bytes are counted, for the address and for the holder: where they are not, nobody waits for a lock.
+    pays: (bool, bool),
+    reviews: watch::Receiver<()>,
+}
+
+#[derive(Debug)]
+enum Credential {
+    None,
+    Token(String),
+    Certificates(Vec<CertificateDer<'static>>),
+}
+
+/// What a credential is worth: paths, an end, and the account that it counts for.
+struct Worth {
+    scope: Scope,
+    until: Option<Duration>,
+    holder: Holder,
+    connections: Option<u32>,
+    rate: Option<u64>,
+}
+
+impl Visitor {
+    /// What it may have as it comes.
+    pub fn enter(&mut self, now: Now) -> Result<Access, Limited> {
+        let access = self.review(now)?;
+        if let (Access::Granted { .. }, Credential::Certificates(_)) = (&access, &self.credential) {
+            self.admission.inner.metrics.certificates.inc();
+        }
+        Ok(access)
+    }
+
+    /// Takes a token, and says whether it counts and what the visitor may have. One that is refused leaves what an earlier one has brought.
+    pub fn present(&mut self, now: Now, token: String) -> Result<(bool, Access), Limited> {
+        let rules = self.admission.inner.rules.load_full();
+        // A certificate is enough, and where nobody reads tokens none is refused.
+        if rules.source.is_none()
+            || self.worth(&rules, now).is_some_and(|_| matches!(self.credential, Credential::Certificates(_)))
+        {
+            return Ok((true, self.review(now)?));
+        }
+        let verdict = token::verify(&token, &rules.keys, &rules.config.expectation(), now.date);
+        self.admission.inner.metrics.judged(verdict.as_ref().map(drop).map_err(|error| *error));
+        if let Err(error) = &verdict {
+            tracing::debug!(%error, "token refused");
+        } else {
+            self.credential = Credential::Token(token);
+        }
+        Ok((verdict.is_ok(), self.review(now)?))
+    }
+
+    /// What it may have now, by the rules of now.
+    pub fn review(&mut self, now: Now) -> Result<Access, Limited> {
+        let rules = self.admission.inner.rules.load_full();
+        let config = &rules.config;
+        self.address.0.set_rate(config.address_rate());
+        self.pays = (config.address_rate().is_some(), false);
+        let Some(worth) = self.worth(&rules, now) else {
+            self.holder = None;
+            return Ok(if config.is_closed() { Access::Refused { until: now.instant + config.grace } } else { Access::Free });
+        };
+        if !self.holder.as_ref().is_some_and(|place| place.is_of(&worth.holder)) {
+            let most = worth.connections.or(config.token_connections_max);
+            // The old place is given back first: whoever changes tokens at the limit keeps one of the two.
+            self.holder = None;
+            self.holder = Some(self.admission.inner.holders.enter(now.instant, worth.holder, most).map_err(|_| {
+                self.admission.inner.metrics.limited.with_label_values(&["token"]).inc();
+                Limited
+            })?);
+        }
+        if let Some(place) = &self.holder {
+            let rate = worth.rate.or_else(|| config.token_rate());
+            place.set_rate(rate);
+            self.pays.1 = rate.is_some();
+        }
+        // An end that no clock can tell is none.
+        let until = worth.until.and_then(|until| now.instant.checked_add(until.saturating_sub(now.date)));
+        Ok(Access::Granted { scope: worth.scope, until, grace: config.is_closed().then_some(config.grace) })
+    }
+
+    /// Waits until it is to be reviewed.
+    pub async fn due(&mut self) {
+        // The sender lives as long as the admission that this visitor holds.
+        let _ = self.reviews.changed().await;
+    }
+
+    /// Bytes that may be sent to it now, or when that will be more than none.
+    pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
+        let address = if self.pays.0 { self.address.0.allowance(now) } else { Ok(u64::MAX) };
+        let holder = self.paying_holder().map_or(Ok(u64::MAX), |place| place.allowance(now));
+        match (address, holder) {
+            (Ok(one), Ok(other)) => Ok(one.min(other)),
+            (Err(one), Err(other)) => Err(one.max(other)),
+            (Err(only), Ok(_)) | (Ok(_), Err(only)) => Err(only),
+        }
+    }
+
+    /// Counts bytes that are sent to it.
+    pub fn spend(&self, now: Instant, bytes: usize) {
+        if self.pays.0 {
+            self.address.0.spend(now, bytes as u64);
+        }
+        if let Some(place) = self.paying_holder() {
+            place.spend(now, bytes as u64);
+        }
+    }
+
+    fn paying_holder(&self) -> Option<&Place<Holder>> {
+        self.holder.as_ref().filter(|_| self.pays.1)
+    }
+
+    /// What its credential is worth by these rules, if anything.
+    fn worth(&self, rules: &Rules, now: Now) -> Option<Worth> {
+        match &self.credential {
+            Credential::None => None,
+            Credential::Token(token) => {
+                let claims = token::verify(token, &rules.keys, &rules.config.expectation(), now.date).ok()?;
+                let token::Claims { scope, until, rate, connections, holder } = claims;
+                Some(Worth { scope, until: Some(until), holder, connections, rate })
+            }
+            Credential::Certificates(chain) => {
+                rules.authorities.as_ref()?.vouch_for(chain, now.date).ok()?;
+                let own = chain.first().map_or(&[][..], |own| own.as_ref());
+                let holder = Holder::of("certificate", &[own]);
+                Some(Worth { scope: Scope::everything(), until: None, holder, connections: None, rate: None })
+            }
+        }
+    }
+}
+
+/// How often certificates of open sessions are looked at again.
+const REVIEW_EVERY: Duration = Duration::from_secs(300);
+/// Far above any bundle of authorities.
+const AUTHORITIES_BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Client certificates: signed by an authority of the operator's, read from a file, and exchangeable while the server runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+
+use super::Inner;
+
+/// Who signs client certificates.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    /// The file's bytes: a change of it is a change of these.
+    pub(super) text: Vec<u8>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Authorities {
+    /// Reads certificates in PEM.
+    pub(super) fn parse(text: Vec<u8>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&text) {
+            let certificate = certificate.map_err(|error| format!("not PEM: {error}"))?;
+            roots.add(certificate).map_err(|error| error.to_string())?;
+        }
+        if roots.is_empty() {
+            return Err("there is no certificate in it".to_owned());
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+        Ok(Self { text, verifier: verifier.build().map_err(|error| error.to_string())? })
+    }
+
+    /// Whether this chain, the peer's own certificate first, is good at `now`, since 1970.
+    pub(super) fn vouch_for(&self, chain: &[CertificateDer<'_>], now: Duration) -> Result<(), rustls::Error> {
+        let (own, others) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        self.verifier.verify_client_cert(own, others, UnixTime::since_unix_epoch(now)).map(drop)
+    }
+}
+
+/// What TLS asks in each handshake: the authorities of that moment.
+#[derive(Debug)]
+pub(super) struct Door(pub(super) Arc<Inner>);
+
+impl ClientCertVerifier for Door {
+    fn offer_client_auth(&self) -> bool {
+        self.0.rules.load().authorities.is_some()
+    }
+
+    /// Who may come with a token instead, or with nothing, is let through.
+    fn client_auth_mandatory(&self) -> bool {
+        let rules = self.0.rules.load();
+        rules.authorities.is_some() && rules.config.required && rules.config.keys.is_none()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        match &self.0.rules.load().authorities {
+            Some(authorities) => authorities.verifier.verify_client_cert(end_entity, intermediates, now),
+            None => Err(rustls::Error::General("no authority vouches for clients any more".to_owned())),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("QUIC has no TLS 1.2".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A file of at most this size.
+pub(super) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() > bytes_max { Err(format!("more than {bytes_max} bytes")) } else { Ok(bytes) }
+}

@@ -1,0 +1,82 @@
+//! What admission counts. No label names a peer.
+
+use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::token::TokenError;
+use crate::telemetry::register;
+
+/// Counters of tokens, keys and limits.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    tokens: IntCounterVec,
+    pub(super) certificates: IntCounter,
+    pub(super) limited: IntCounterVec,
+    pub(super) keys: IntGauge,
+    pub(super) reloads: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers them, with every label there will be.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        let tokens = register::counters(
+            registry,
+            "ncserverd_admission_tokens_total",
+            "Tokens that peers brought, by what became of them.",
+            &["result"],
+        )?;
+        ALL.iter().for_each(|result| drop(tokens.with_label_values(&[result_of(*result)])));
+        let limited = register::counters(
+            registry,
+            "ncserverd_admission_limited_total",
+            "Connections refused or closed because there were as many of their address or token as there may be.",
+            &["by"],
+        )?;
+        ["address", "token"].iter().for_each(|by| drop(limited.with_label_values(&[by])));
+        let reloads = register::counters(
+            registry,
+            "ncserverd_admission_reloads_total",
+            "Changed sets of keys or authorities, and attempts to read them that failed.",
+            &["result"],
+        )?;
+        ["taken", "failed"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
+        Ok(Self {
+            tokens,
+            certificates: register::counter(
+                registry,
+                "ncserverd_admission_certificates_total",
+                "Connections that a client certificate admitted.",
+            )?,
+            limited,
+            keys: register::gauge(registry, "ncserverd_admission_keys", "Keys that tokens are verified with.")?,
+            reloads,
+        })
+    }
+
+    pub(super) fn judged(&self, result: Result<(), TokenError>) {
+        self.tokens.with_label_values(&[result_of(result)]).inc();
+    }
+}
+
+const ALL: [Result<(), TokenError>; 8] = [
+    Ok(()),
+    Err(TokenError::Malformed),
+    Err(TokenError::UnknownKey),
+    Err(TokenError::Forged),
+    Err(TokenError::Expired),
+    Err(TokenError::Early),
+    Err(TokenError::Audience),
+    Err(TokenError::Claims),
+];
+
+const fn result_of(result: Result<(), TokenError>) -> &'static str {
+    match result {
+        Ok(()) => "accepted",
+        Err(TokenError::Malformed) => "malformed",
+        Err(TokenError::UnknownKey) => "unknown_key",
+        Err(TokenError::Forged) => "forged",
+        Err(TokenError::Expired) => "expired",
+        Err(TokenError::Early) => "early",
+        Err(TokenError::Audience) => "audience",
+        Err(TokenError::Claims) => "claims",
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a set of keys comes from: a file, or a URL.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Client;
+use url::{Host, Url};
+
+use super::clients::read;
+use super::keys::SET_BYTES_MAX;
+
+/// How long a server of keys may take.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A place that keys are read from again and again.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    File(PathBuf),
+    Url(Url, Client),
+}
+
+/// What `admission.keys` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Named {
+    File(PathBuf),
+    Url(Url),
+}
+
+impl Named {
+    /// A URL if it looks like one, otherwise a file.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if !text.contains("://") {
+            return Ok(Self::File(text.into()));
+        }
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        if matches!(url.scheme(), "https" | "http") { Ok(Self::Url(url)) } else { Err("not an http or https URL".to_owned()) }
+    }
+
+    /// Whether whoever is on the way could put keys of their own in.
+    pub(super) fn is_open_to_the_network(&self) -> bool {
+        let Self::Url(url) = self else { return false };
+        let is_here = match url.host() {
+            Some(Host::Domain(name)) => name == "localhost",
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        url.scheme() == "http" && !is_here
+    }
+}
+
+impl Source {
+    pub(super) fn new(named: Named) -> Result<Self, String> {
+        match named {
+            Named::File(path) => Ok(Self::File(path)),
+            Named::Url(url) => {
+                // The first provider installed in a process stays; one that is there already is as good.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+                let client = Client::builder()
+                    .redirect(reqwest::redirect::Policy::none())
+                    .no_proxy()
+                    .timeout(FETCH_TIMEOUT)
+                    .user_agent(concat!("ncserverd/", env!("CARGO_PKG_VERSION")))
+                    .build();
+                Ok(Self::Url(url, client.map_err(|error| error.to_string())?))
+            }
+        }
+    }
+
+    /// The file's bytes; `None` where they have to be fetched.
+    pub(super) fn read(&self) -> Option<Result<Vec<u8>, String>> {
+        match self {
+            Self::File(path) => Some(read(path, SET_BYTES_MAX)),
+            Self::Url(..) => None,
+        }
+    }
+
+    /// The bytes, wherever they are.
+    pub(super) async fn fetch(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Self::File(path) => read(path, SET_BYTES_MAX),
+            Self::Url(url, client) => {
+                let fail = |error: reqwest::Error| error.without_url().to_string();
+                let mut response = client.get(url.clone()).send().await.map_err(fail)?;
+                if !response.status().is_success() {
+                    return Err(format!("status {}", response.status().as_u16()));
+                }
+                let mut bytes = Vec::new();
+                while let Some(chunk) = response.chunk().await.map_err(fail)? {
+                    bytes.extend_from_slice(&chunk);
+                    if bytes.len() > SET_BYTES_MAX {
+                        return Err(format!("more than {SET_BYTES_MAX} bytes"));
+                    }
+                }
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_urls_are_told_apart() {
+        assert_eq!(Named::parse("/etc/keys.json"), Ok(Named::File("/etc/keys.json".into())));
+        assert_eq!(Named::parse("http.json"), Ok(Named::File("http.json".into())));
+        for (text, open) in [
+            ("https://issuer.example/jwks.json", false),
+            ("http://issuer.example/jwks.json", true),
+            ("http://127.0.0.1:8080/", false),
+            ("http://[::1]/", false),
+            ("http://localhost/", false),
+            ("http://10.0.0.1/", true),
+        ] {
+            let named = Named::parse(text).unwrap();
+            assert!(matches!(named, Named::Url(_)) && named.is_open_to_the_network() == open, "{text}");
+        }
+        assert!(Named::parse("ftp://issuer.example/").is_err() && Named::parse("https://").is_err());
+    }
+}
