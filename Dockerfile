@@ -17,7 +17,8 @@ RUN useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/l
  && install -d -o ncserverd -g ncserverd -m 0700 /var/lib/ncserverd
 COPY --from=build /src/target/dist/ncserverd /src/target/dist/ncpeer /usr/bin/
 COPY config/ncserverd.toml /etc/ncserverd/ncserverd.toml
-# Loopback would be of no use in a container, and state belongs on a volume.
+# Loopback would be of no use in a container, and state belongs on a volume. Whom to serve is for whoever starts it to say:
+# NCSERVERD_ADMISSION__KEYS or NCSERVERD_ADMISSION__INSECURE=true (docs/operating.md, "Admission").
 ENV NCSERVERD_ENDPOINT__LISTEN=[::]:4443
 ENV NCSERVERD_TELEMETRY__LISTEN=[::]:9443
 ENV STATE_DIRECTORY=/var/lib/ncserverd

@@ -59,7 +59,7 @@ pub(crate) enum Command {
 /// Shortcuts for the keys that are set most often.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Serve {
-    /// UDP address for peers; short for --set endpoint.listen=… (repeatable)
+    /// UDP address for peers; short for --set endpoint.listen=… (repeatable). Other than loopback needs [admission]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
     /// TCP address for /metrics, /healthz and /readyz; short for --set telemetry.listen=…

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{device, encoder, endpoint, ingest, ring, server, session, store, stream, telemetry, tls};
+use crate::{admission, device, encoder, endpoint, ingest, ring, server, session, store, stream, telemetry, tls};
 
 mod changes;
 mod check;
@@ -38,6 +38,8 @@ pub struct Config {
     pub endpoint: endpoint::Config,
     /// The certificate.
     pub tls: tls::Config,
+    /// Who may ask for what.
+    pub admission: admission::Config,
     /// What one peer may have.
     pub session: session::Config,
     /// Fetching from origins.
@@ -101,6 +103,7 @@ impl Sources {
         let merged = builder.build().map_err(|error| Error::of_value(error, &places))?;
         let mut config: Config = merged.try_deserialize().map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
+        config.admission.resolve();
         let findings = check::check(&config)?;
         Ok(Loaded { config, places, findings })
     }

@@ -5,13 +5,14 @@
 //! wait a second for their repetition, so larger ones are asked for, and what was given is logged.
 //!
 //! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
-//! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused.
+//! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
+//! address that has as many as [`Admission`] allows it, from its first packet on.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
@@ -19,6 +20,7 @@ use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioR
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::admission::{AddressPlace, Admission, Crowded};
 use crate::telemetry::register;
 use crate::tls::{self, ServerIdentity};
 
@@ -86,7 +88,7 @@ impl Metrics {
             failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that did not lead to a connection.")?,
             refused: counter(
                 "ncserverd_endpoint_handshakes_refused_total",
-                "Handshakes refused because there were too many connections, or because the server drains.",
+                "Handshakes refused because there were too many connections, in all or of one address.",
             )?,
             retried: counter("ncserverd_endpoint_handshakes_retried_total", "Newcomers asked to prove their address first.")?,
         })
@@ -115,16 +117,17 @@ pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) 
     config.listen.iter().map(|address| bind(config, *address, server.clone())).collect()
 }
 
-/// Takes connections from an endpoint until it is closed, and runs `serve` on each.
-pub async fn accept<S, F>(endpoint: Endpoint, config: Config, metrics: Metrics, serve: S)
+/// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
+pub async fn accept<S, F>(endpoint: Endpoint, config: Config, admission: Admission, metrics: Metrics, serve: S)
 where
-    S: Fn(Connection) -> F + Clone + Send + 'static,
+    S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let half_open = Arc::new(AtomicUsize::new(0));
     while let Some(incoming) = endpoint.accept().await {
         metrics.handshakes.inc();
-        let Some(incoming) = admit(incoming, &config, &metrics, half_open.load(Ordering::Relaxed)) else { continue };
+        let half_opened = half_open.load(Ordering::Relaxed);
+        let Some((incoming, place)) = admit(incoming, &config, &admission, &metrics, half_opened) else { continue };
         let (half_open, metrics, serve) = (Arc::clone(&half_open), metrics.clone(), serve.clone());
         half_open.fetch_add(1, Ordering::Relaxed);
         metrics.connections.inc();
@@ -135,7 +138,7 @@ where
             };
             half_open.fetch_sub(1, Ordering::Relaxed);
             match connection {
-                Ok(connection) => serve(connection).await,
+                Ok(connection) => serve(connection, place).await,
                 Err(error) => {
                     metrics.failed.inc();
                     tracing::debug!(%error, "handshake failed");
@@ -147,18 +150,33 @@ where
 }
 
 /// Lets a newcomer in, or deals with it.
-fn admit(incoming: Incoming, config: &Config, metrics: &Metrics, half_open: usize) -> Option<Incoming> {
-    if metrics.connections.get() >= i64::from(config.connections_max) {
-        metrics.refused.inc();
-        incoming.refuse();
-        return None;
+fn admit(
+    incoming: Incoming,
+    config: &Config,
+    admission: &Admission,
+    metrics: &Metrics,
+    half_open: usize,
+) -> Option<(Incoming, AddressPlace)> {
+    let is_proven = incoming.remote_address_validated();
+    let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
+    let is_crowded = metrics.connections.get() >= i64::from(config.connections_max);
+    match place {
+        Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => Some((incoming, place)),
+        Err(Crowded::Full) => refuse(incoming, metrics),
+        _ if is_crowded => refuse(incoming, metrics),
+        Ok(_) | Err(Crowded::Prove) => {
+            metrics.retried.inc();
+            // What cannot be asked again has proved its address, and is not asked.
+            let _ = incoming.retry();
+            None
+        }
     }
-    if half_open >= config.retry_above as usize && !incoming.remote_address_validated() {
-        metrics.retried.inc();
-        // An error gives back a newcomer that cannot be asked again: it has proved its address meanwhile.
-        return incoming.retry().err().map(quinn::RetryError::into_incoming);
-    }
-    Some(incoming)
+}
+
+fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
+    metrics.refused.inc();
+    incoming.refuse();
+    None
 }
 
 fn bind(config: &Config, address: SocketAddr, server: ServerConfig) -> Result<Endpoint, Error> {

@@ -300,6 +300,8 @@ pub struct Held {
     pub is_recoded: bool,
     /// When a live segment was complete at its source; `None` for what was fetched because somebody asked.
     pub birth: Option<Arc<Birth>>,
+    /// Where it lies, with the stream's name in front; where its bytes lie at several paths, the last that was fetched.
+    pub path: Option<Arc<str>>,
 }
 
 /// When a live segment came to be, and whether any of it has been sent.

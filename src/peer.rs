@@ -19,6 +19,7 @@ pub mod gateway;
 pub mod http;
 pub mod playlist;
 pub mod proto;
+mod token;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,11 +30,12 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
+pub use token::TokenSource;
 
 use crate::block::Block;
 use crate::device::Device;
 use crate::object::{Refusal, SegmentId};
-use crate::tls::{Fingerprint, Trust};
+use crate::tls::{ClientPair, Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
 use crate::wire::message::Hello;
 use proto::{Failure, Progress, SourceCounts, SourceId};
@@ -108,6 +110,10 @@ pub struct Config {
     pub servers: Vec<Server>,
     /// Which certificates servers may show that name none themselves.
     pub trust: Trust,
+    /// The certificate to show where a server asks for one.
+    pub certificate: Option<ClientPair>,
+    /// The token to bring.
+    pub token: Option<TokenSource>,
     /// Whether blocks may come in datagrams.
     pub datagrams: bool,
     /// How long a connection attempt may take, name look-up included; HELLO may take as long again.
@@ -146,6 +152,8 @@ impl Config {
         Self {
             servers: vec![server],
             trust,
+            certificate: None,
+            token: None,
             datagrams: true,
             connect_timeout: Duration::from_secs(10),
             reconnect_max: Duration::from_secs(8),

@@ -27,12 +27,14 @@ use rand::rngs::StdRng;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::admission::{self, Admission};
 use crate::endpoint;
 use crate::object::{Body, Refusal, RefusalCode, Resolved};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
+use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
 use crate::wire::CloseCode;
 use crate::wire::message::{Delivery, Meta};
@@ -55,8 +57,10 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// What a relay takes, besides what its sources are.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Sockets, and who may connect.
+    /// Sockets.
     pub endpoint: endpoint::Config,
+    /// Who is served.
+    pub admission: admission::Config,
     /// What its peers may do.
     pub session: session::Config,
     /// Memory for blocks on their way.
@@ -70,6 +74,7 @@ impl Default for Config {
         let listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4444))];
         Self {
             endpoint: endpoint::Config { listen, ..endpoint::Config::default() },
+            admission: admission::Config::default(),
             session: session::Config::default(),
             ring: ring::Config::default(),
             bytes: ByteSize::mib(256),
@@ -83,6 +88,9 @@ pub enum Error {
     /// No source answers.
     #[error(transparent)]
     Peer(#[from] peer::Error),
+    /// Keys and authorities, or that there are none.
+    #[error("admission: {0}")]
+    Admission(#[from] admission::Error),
     /// A socket.
     #[error("endpoint: {0}")]
     Endpoint(#[from] endpoint::Error),
@@ -108,7 +116,10 @@ impl Relay {
         sources: peer::Config,
         identity: ServerIdentity,
         registry: &Registry,
+        readiness: &Readiness,
     ) -> Result<Self, Error> {
+        config.admission.check_listen(&config.endpoint.listen)?;
+        let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let metrics = Metrics::new(registry)?;
         let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), metrics.clone()));
         // What is verified is kept here and not there.
@@ -126,18 +137,22 @@ impl Relay {
 
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
-        let context = Context { ring, asks, config: config.session, metrics, drain: drained };
+        let context = Context { ring, asks, admission: admission.clone(), config: config.session, metrics, drain: drained };
+        admission.refresh(readiness).await;
+        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
+        let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
         let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
         let metrics = endpoint::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
             let (context, next_session) = (context.clone(), Arc::clone(&next_session));
-            let serve = move |connection| {
+            let serve = move |connection, place| {
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                session::driver::run(connection, session, context.clone())
+                session::driver::run(connection, session, place, context.clone())
             };
-            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config.endpoint.clone(), metrics.clone(), serve)));
+            let (settings, admission, metrics) = (config.endpoint.clone(), admission.clone(), metrics.clone());
+            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), settings, admission, metrics, serve)));
         }
         Ok(Self { addresses, endpoints, client, drain, tasks })
     }

@@ -1,6 +1,6 @@
 //! Assembly: starts the parts in order, and stops them in order.
 //!
-//! The order of the start: device, store, publishing points, ring, encoder, then the sockets, so that nobody connects to a server
+//! The order of the start: admission, device, store, publishing points, ring, encoder, then the sockets, so that nobody connects to a server
 //! that cannot answer. It ends the other way round: newcomers are refused, sessions finish what is open within a bound, then sockets,
 //! encoder and device go.
 //!
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::admission::{self, Admission};
 use crate::config;
 use crate::device::{self, Device, Health};
 use crate::encoder::{self, Encoder};
@@ -65,6 +66,9 @@ pub enum Error {
     /// The certificate.
     #[error("certificate: {0}")]
     Tls(#[from] tls::Error),
+    /// Who is admitted.
+    #[error("admission: {0}")]
+    Admission(#[from] admission::Error),
     /// The back end that codes.
     #[error("device: {0}")]
     Device(#[from] device::Error),
@@ -85,6 +89,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     endpoints: Vec<Endpoint>,
     library: Library,
+    admission: Admission,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
     drain: watch::Sender<Option<Duration>>,
@@ -116,6 +121,8 @@ impl Server {
         registry: &Registry,
         readiness: Readiness,
     ) -> Result<Self, Error> {
+        config.admission.check_listen(&config.endpoint.listen)?;
+        let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
@@ -144,23 +151,28 @@ impl Server {
         let context = Context {
             ring: ring.clone(),
             asks,
+            admission: admission.clone(),
             config: config.session,
             metrics: session::Metrics::new(registry)?,
             drain: drained,
         };
+        admission.refresh(&readiness).await;
+        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
+        let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
         let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
         let metrics = endpoint::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
             let (context, next_session) = (context.clone(), Arc::clone(&next_session));
-            let serve = move |connection| {
+            let serve = move |connection, place| {
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                session::driver::run(connection, session, context.clone())
+                session::driver::run(connection, session, place, context.clone())
             };
-            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config.endpoint.clone(), metrics.clone(), serve)));
+            let (settings, admission, metrics) = (config.endpoint.clone(), admission.clone(), metrics.clone());
+            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), settings, admission, metrics, serve)));
         }
-        let server = Self { addresses, endpoints, library, readiness, encoder_settings, drain, tasks, device: thread };
+        let server = Self { addresses, endpoints, library, admission, readiness, encoder_settings, drain, tasks, device: thread };
         server.judge_streams(&config);
         Ok(server)
     }
@@ -170,10 +182,12 @@ impl Server {
         &self.addresses
     }
 
-    /// Takes what a running server can take of a configuration: streams, for segments from now on, and batch settings. If a stream
-    /// cannot be opened nothing changes.
+    /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
+    /// admitted. If a stream cannot be opened, or keys cannot be read, nothing changes.
     pub fn apply(&self, config: &config::Config) -> Result<(), Error> {
+        let admission = self.admission.read(&config.admission)?;
         self.library.apply(&config.stream)?;
+        self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
         self.judge_streams(config);
         Ok(())

@@ -77,6 +77,8 @@ pub struct Placement {
     pub birth: Option<Arc<Birth>>,
     /// Whether it is copied to the device before anybody asks.
     pub eager: bool,
+    /// Where it lies, with the stream's name in front.
+    pub path: Option<Arc<str>>,
 }
 
 /// Why a segment was not taken in.

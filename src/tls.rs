@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use quinn::crypto::rustls::QuicServerConfig;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,7 @@ mod pair;
 mod pin;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub use pair::ClientPair;
 pub use pin::{Trust, client_config};
 
 /// Where the certificate comes from.
@@ -63,6 +65,8 @@ impl Config {
 #[derive(Debug, Clone)]
 pub struct ServerIdentity {
     current: Arc<Current>,
+    /// Who judges the certificates of clients; without it none is asked for.
+    door: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// A pair that has been read and checked, and is not in use yet.
@@ -88,12 +92,17 @@ struct Current(ArcSwap<pair::Pair>);
 impl ServerIdentity {
     /// Loads the pair, or makes one and keeps it.
     pub fn open(config: &Config) -> Result<Self, Error> {
-        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?))) })
+        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?))), door: None })
     }
 
     /// Makes a pair that ends with this process: for a demonstration or a test.
     pub fn ephemeral() -> Result<Self, Error> {
-        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?))) })
+        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?))), door: None })
+    }
+
+    /// The same certificate, shown at a door where clients may be asked for theirs.
+    pub fn with_door(self, door: Arc<dyn ClientCertVerifier>) -> Self {
+        Self { door: Some(door), ..self }
     }
 
     /// Reads the pair again and checks it, for [`ServerIdentity::replace`]. A pair that cannot be used is refused whole.
@@ -120,10 +129,11 @@ impl ServerIdentity {
     /// The TLS half of the configuration of a QUIC endpoint. Later reloads need no new one.
     pub fn quic(&self) -> Result<QuicServerConfig, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let door = self.door.clone().unwrap_or_else(WebPkiClientVerifier::no_client_auth);
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| Error::Setup(error.to_string()))?
-            .with_no_client_auth()
+            .with_client_cert_verifier(door)
             .with_cert_resolver(self.current.clone());
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.max_early_data_size = 0;

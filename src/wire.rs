@@ -154,6 +154,9 @@ pub enum Violation {
     /// The other side lacks our codec, field or coefficient generator.
     #[error("no common {0}")]
     Unsupported(&'static str),
+    /// The other side has shown nothing that entitles it to anything.
+    #[error("not authorised")]
+    Unauthorised,
     /// The other side did not do something in time.
     #[error("no {0} in time")]
     Timeout(&'static str),
@@ -168,6 +171,7 @@ impl Violation {
             Self::Flood(_) => CloseCode::Flood,
             Self::Version => CloseCode::Version,
             Self::Unsupported(_) => CloseCode::Unsupported,
+            Self::Unauthorised => CloseCode::Auth,
             Self::Timeout(_) => CloseCode::Timeout,
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ncserverd::admission::{self, Admission};
 use ncserverd::lab::lossy::{self, Link};
 use ncserverd::object::{Arrival, Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
 use ncserverd::ring::{Ring, SessionId};
@@ -103,9 +104,11 @@ async fn serve_placed(
     });
     let (drain, drained) = watch::channel(None);
     let session = session::Config::default();
+    let admission = Admission::open(&admission::Config::default(), admission::Metrics::new(&registry).unwrap()).unwrap();
     let context = driver::Context {
         ring: ring.clone(),
         asks,
+        admission: admission.clone(),
         config: session,
         metrics: session::Metrics::new(&registry).unwrap(),
         drain: drained,
@@ -119,8 +122,9 @@ async fn serve_placed(
     let address = endpoint.local_addr().unwrap();
     let metrics = endpoint::Metrics::new(&registry).unwrap();
     let next = Arc::new(AtomicU64::new(0));
-    let serve = move |connection| driver::run(connection, SessionId(next.fetch_add(1, Ordering::Relaxed)), context.clone());
-    tokio::spawn(endpoint::accept(endpoint, config, metrics, serve));
+    let serve =
+        move |connection, place| driver::run(connection, SessionId(next.fetch_add(1, Ordering::Relaxed)), place, context.clone());
+    tokio::spawn(endpoint::accept(endpoint, config, admission, metrics, serve));
     let fingerprint = identity.fingerprint();
     Server {
         address,

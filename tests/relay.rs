@@ -42,7 +42,9 @@ impl Station {
         let identity = ServerIdentity::ephemeral().unwrap();
         let endpoint = endpoint::Config { listen: vec![LOOPBACK], ..endpoint::Config::default() };
         let registry = Registry::new();
-        let relay = Relay::start(relay::Config { endpoint, ..config }, sources, identity.clone(), &registry).await.unwrap();
+        let relay = Relay::start(relay::Config { endpoint, ..config }, sources, identity.clone(), &registry, &Readiness::new())
+            .await
+            .unwrap();
         let server = server(relay.addresses()[0], &identity);
         Self { relay, server, registry }
     }

@@ -6,10 +6,17 @@ use ncserverd::object::{Generation, SegmentId, Shape};
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
+    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Token,
 };
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
+
+/// `{"alg":"HS256","kid":"1"}`, `{"exp":1800000000,"ncs":{"paths":["/live/*"]}}`, and the HMAC of both with 32 bytes 0x07.
+const TOKEN: &str = concat!(
+    "eyJhbGciOiJIUzI1NiIsImtpZCI6IjEifQ.",
+    "eyJleHAiOjE4MDAwMDAwMDAsIm5jcyI6eyJwYXRocyI6WyIvbGl2ZS8qIl19fQ.",
+    "6ka8QRcwEI1QYX_FQbvEFchNMqzUDdFTbM2Gi-MHOHg"
+);
 
 /// The object of all examples: the bytes 0, 1, … 149 in blocks of 64.
 fn object() -> Vec<u8> {
@@ -92,6 +99,9 @@ fn messages() -> Vec<(&'static str, Message)> {
         RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
     vec![
         ("HELLO", Message::Hello(hello)),
+        ("AUTH", Message::Auth(Token(TOKEN.to_string()))),
+        ("GRANT", Message::Grant { lasts_ms: 300_000 }),
+        ("GRANT refused", Message::Grant { lasts_ms: 0 }),
         ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
         ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
         ("META coded", Message::Meta(meta)),

@@ -77,7 +77,7 @@ fn effect(key: &str) -> Effect {
 const SHAPE: [&str; 3] = ["n_max", "block_bytes", "row_weight"];
 
 /// Sections that a running server takes as a whole.
-const LIVE_SECTIONS: [&str; 2] = ["encoder.", "stream."];
+const LIVE_SECTIONS: [&str; 3] = ["admission.", "encoder.", "stream."];
 
 /// What else it takes.
 const LIVE: [&str; 4] = ["server.drain_timeout", "telemetry.log_filter", "tls.cert", "tls.key"];

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroU16;
 
+use bytesize::ByteSize;
+
 use super::{Config, Error};
+use crate::admission::KeysComplaint;
 use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
 use crate::ring::Lane;
@@ -33,6 +36,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<Finding>, Error> {
     numbers(config, &mut report);
     tls(config, &mut report);
     listeners(config, &mut report);
+    admission(config, &mut report);
     if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
         report.fault("telemetry.log_filter", error.to_string());
     }
@@ -75,6 +79,7 @@ fn numbers(config: &Config, report: &mut Report) {
         ("telemetry.rate_interval", config.telemetry.rate_interval),
         ("session.idle_timeout", config.session.idle_timeout),
         ("session.hello_timeout", config.session.hello_timeout),
+        ("admission.refresh", config.admission.refresh),
         ("ingest.connect_timeout", config.ingest.connect_timeout),
         ("ingest.read_timeout", config.ingest.read_timeout),
         ("ingest.rescan", config.ingest.rescan),
@@ -124,6 +129,38 @@ fn listeners(config: &Config, report: &mut Report) {
     if !config.telemetry.listen.ip().is_loopback() {
         let text = "metrics are readable by everybody who reaches this address; there is no authentication";
         report.warning("telemetry.listen", text);
+    }
+}
+
+fn admission(config: &Config, report: &mut Report) {
+    let admission = &config.admission;
+    if let Err(error) = admission.check_listen(&config.endpoint.listen) {
+        report.fault("endpoint.listen", error.to_string());
+    }
+    match admission.check_keys() {
+        Err(complaint @ KeysComplaint::NoPlace(_)) => report.fault("admission.keys", complaint.to_string()),
+        Err(complaint @ KeysComplaint::Unprotected) => report.warning("admission.keys", complaint.to_string()),
+        Ok(()) => {}
+    }
+    for (key, is_zero) in [
+        ("admission.token_connections_max", admission.token_connections_max == Some(0)),
+        ("admission.address_connections_max", admission.address_connections_max == Some(0)),
+        ("admission.token_bytes_per_second", admission.token_bytes_per_second == Some(ByteSize(0))),
+        ("admission.address_bytes_per_second", admission.address_bytes_per_second == Some(ByteSize(0))),
+    ] {
+        if is_zero {
+            report.fault(key, "zero does not mean unlimited: leave the key out for that");
+        }
+    }
+    let has_means = admission.keys.is_some() || admission.clients_ca.is_some();
+    if has_means && !admission.required {
+        report.warning("admission.required", "off: whoever brings no token and no certificate is served everything");
+    }
+    if admission.insecure && admission.is_closed() {
+        report.warning("admission.insecure", "changes nothing where keys or authorities are required");
+    }
+    if admission.audience.is_some() && admission.keys.is_none() {
+        report.warning("admission.audience", "without `admission.keys` nobody reads tokens");
     }
 }
 

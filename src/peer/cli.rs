@@ -16,13 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
-use super::{Client, Config, Server};
+use super::{Client, Config, Server, TokenSource};
+use crate::admission;
 use crate::device::{self, BackendChoice, Device};
 use crate::endpoint;
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
 use crate::telemetry::{self, Readiness};
-use crate::tls::{self, Fingerprint, ServerIdentity, Trust};
+use crate::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
 
 /// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
 #[derive(Debug, Parser)]
@@ -77,15 +78,24 @@ enum Command {
         /// Memory for segments, complete or not
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes)]
         bytes: ByteSize,
-        /// Certificate chain in PEM; without it one is made
-        #[arg(long, value_name = "FILE", requires = "key")]
-        cert: Option<PathBuf>,
-        /// Private key of the certificate, in PEM
-        #[arg(long, value_name = "FILE", requires = "cert")]
-        key: Option<PathBuf>,
+        /// Certificate chain that peers are shown, in PEM; without it one is made
+        #[arg(long, value_name = "FILE", requires = "listen_key")]
+        listen_cert: Option<PathBuf>,
+        /// Private key of that certificate, in PEM
+        #[arg(long, value_name = "FILE", requires = "listen_cert")]
+        listen_key: Option<PathBuf>,
         /// Where a certificate that was made is kept; without this there is another one each time
-        #[arg(long, value_name = "DIR", conflicts_with = "cert")]
+        #[arg(long, value_name = "DIR", conflicts_with = "listen_cert")]
         identity: Option<PathBuf>,
+        /// File or URL of the key set (JWKS) that peers' tokens are verified with
+        #[arg(long, value_name = "FILE|URL")]
+        keys: Option<String>,
+        /// Authorities, in PEM, that peers' certificates are signed with
+        #[arg(long, value_name = "FILE")]
+        clients_ca: Option<PathBuf>,
+        /// Listen on other addresses than loopback though everybody is served
+        #[arg(long)]
+        insecure: bool,
         /// Where metrics are served
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
@@ -140,6 +150,18 @@ struct Connection {
     /// Trust the certificate with this SHA-256 and no other, where the URL names none; without it the system's authorities decide
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
+    /// Bring this token, for servers that ask for one
+    #[arg(long, global = true, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Bring the token in this file, which is read again when it changes
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Show this certificate chain, in PEM, to servers that ask for one
+    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
     #[arg(long, global = true)]
     no_datagrams: bool,
@@ -178,19 +200,21 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             gateway.stop(DRAIN).await;
             ended.map(drop)
         }
-        Command::Relay { server, listen, bytes, cert, key, identity, metrics } => {
-            let kept = tls::Config { cert, key, directory: identity, ..tls::Config::default() };
+        Command::Relay { server, listen, bytes, listen_cert, listen_key, identity, keys, clients_ca, insecure, metrics } => {
+            let kept = tls::Config { cert: listen_cert, key: listen_key, directory: identity, ..tls::Config::default() };
             let identity = match kept.cert.is_some() || kept.directory.is_some() {
                 true => ServerIdentity::open(&kept)?,
                 false => ServerIdentity::ephemeral()?,
             };
             let endpoint = endpoint::Config { listen, ..endpoint::Config::default() };
-            let config = relay::Config { endpoint, bytes, ..relay::Config::default() };
-            let sources = cli.connection.config(server, None);
+            let admission = admission::Config { keys, clients_ca, insecure, ..admission::Config::default() };
+            let config = relay::Config { endpoint, admission, bytes, ..relay::Config::default() };
+            let sources = cli.connection.config(server, None)?;
             let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
             let readiness = Readiness::new();
             let relay =
-                unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry).await?) }).await?;
+                unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry, &readiness).await?) })
+                    .await?;
             let _listener = match metrics {
                 Some(listen) => Some(serve_metrics(listen, registry, &readiness)?),
                 None => None,
@@ -220,15 +244,16 @@ impl Connection {
     }
 
     /// What a client is told, with what decodes if that is not the client itself.
-    fn config(&self, server: Server, device: Option<Device>) -> Config {
+    fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
-        let mut config = Config { datagrams: !self.no_datagrams, device, ..Config::new(server, trust) };
+        let (token, certificate) = (self.token()?, self.certificate()?);
+        let mut config = Config { datagrams: !self.no_datagrams, device, token, certificate, ..Config::new(server, trust) };
         config.servers.extend(self.source.iter().cloned());
-        config
+        Ok(config)
     }
 
     async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
-        let config = self.config(server, device);
+        let config = self.config(server, device)?;
         let trust = config.trust;
         Client::connect(config).await.map_err(|error| match error {
             super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
@@ -236,6 +261,24 @@ impl Connection {
             }
             error => error.into(),
         })
+    }
+}
+
+impl Connection {
+    /// Where the token comes from; a file that has none now is an error now.
+    fn token(&self) -> Result<Option<TokenSource>, Failure> {
+        let source = match (&self.token, &self.token_file) {
+            (Some(token), _) => TokenSource::fixed(token).map_err(|error| Failure::Credential(format!("--token: {error}")))?,
+            (None, Some(file)) => TokenSource::File(file.clone()),
+            (None, None) => return Ok(None),
+        };
+        source.read().map_err(|error| Failure::Credential(format!("--token-file {error}")))?;
+        Ok(Some(source))
+    }
+
+    fn certificate(&self) -> Result<Option<ClientPair>, Failure> {
+        let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
+        ClientPair::read(cert, key).map(Some).map_err(|error| Failure::Credential(error.to_string()))
     }
 }
 
@@ -321,6 +364,9 @@ pub enum Failure {
     /// No authority of the system vouches for the server.
     #[error("no connection: {0}\na server without a public certificate prints its --fingerprint when it starts")]
     Untrusted(String),
+    /// Token or certificate.
+    #[error("{0}")]
+    Credential(String),
     /// Fetching to a file.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
@@ -362,6 +408,8 @@ impl Failure {
             Self::Interrupted(signal) => 128 + signal,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
             Self::Gateway(gateway::Error::Listen(..)) | Self::Relay(relay::Error::Endpoint(_)) | Self::Metrics(_) => 6,
+            Self::Relay(relay::Error::Admission(_)) => 2,
+            Self::Credential(_) => 2,
             Self::Fetch(_)
             | Self::Device(_)
             | Self::Output(_)
@@ -401,7 +449,7 @@ Examples:
   ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
-  ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --identity /var/lib/ncpeer
+  ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity /var/lib/ncpeer
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,

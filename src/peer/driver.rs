@@ -56,7 +56,7 @@ pub(super) async fn run(
     let mut links = Vec::new();
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
         let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
-        match tls::client_config(&trust) {
+        match tls::client_config(&trust, config.certificate.as_ref()) {
             Ok(tls) => links.push(Link::new(id, server.clone(), Arc::new(tls), &config)),
             Err(error) => {
                 let _ = ready.send(Err(Error::Setup(error.to_string())));
@@ -159,7 +159,8 @@ impl Driver {
         let mut first = 0;
         loop {
             self.turn(links);
-            let due = self.due();
+            let tokens = links.iter().filter(|link| link.connection().is_some()).filter_map(|link| link.token.due());
+            let due = tokens.chain(self.due()).min();
             tokio::select! {
                 (index, happening) = link::next(links, first) => {
                     first = (index + 1) % links.len();
@@ -183,9 +184,11 @@ impl Driver {
         }
         self.drop_abandoned();
         let now = Instant::now();
-        for link in links.iter() {
-            if let Some(connection) = link.connection() {
-                self.proto.set_rtt(link.id, connection.rtt());
+        for link in links.iter_mut() {
+            let Some(rtt) = link.connection().map(Connection::rtt) else { continue };
+            self.proto.set_rtt(link.id, rtt);
+            if let Some(token) = link.token.newer(now) {
+                self.proto.authorise(link.id, token);
             }
         }
         if self.proto.poll_timeout().is_some_and(|due| due <= now) {
@@ -220,7 +223,8 @@ impl Driver {
         let source = link.id;
         let outcome = match happening {
             Happening::Connected => {
-                self.proto.handle_connected(Instant::now(), source);
+                let now = Instant::now();
+                self.proto.handle_connected(now, source, link.token.first(now));
                 Ok(())
             }
             Happening::NotConnected(fault) => {
@@ -347,7 +351,7 @@ impl Driver {
     }
 
     /// Passes on what has come.
-    fn take_events(&mut self, links: &[Link]) {
+    fn take_events(&mut self, links: &mut [Link]) {
         while let Some(event) = self.proto.poll_event() {
             match event {
                 Event::Ready(source) => {
@@ -384,6 +388,11 @@ impl Driver {
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
                         let _ = rebuild.reply.send(Err(failure.into()));
+                    }
+                }
+                Event::TokenRefused(source) => {
+                    if let Some(link) = links.iter_mut().find(|link| link.id == source) {
+                        link.token.refused(Instant::now());
                     }
                 }
                 Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),

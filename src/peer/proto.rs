@@ -31,7 +31,7 @@ use crate::block::Block;
 use crate::gf::Kernels;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
-use crate::wire::message::{Hello, Message, Meta, Subscribe};
+use crate::wire::message::{Hello, Message, Meta, Subscribe, Token};
 use crate::wire::{CODE_BASE, Violation};
 
 use fetches::Fetches;
@@ -161,6 +161,8 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
+    /// A source does not take the token, or not any more.
+    TokenRefused(SourceId),
     /// A source takes nothing new.
     GoingAway(SourceId),
 }
@@ -375,12 +377,20 @@ impl Proto {
         }
     }
 
-    /// A connection to a source stands.
-    pub fn handle_connected(&mut self, now: Instant, source: SourceId) {
+    /// Shows a newer token to a source.
+    pub fn authorise(&mut self, source: SourceId, token: Token) {
+        self.outbox.push(source, Message::Auth(token));
+    }
+
+    /// A connection to a source stands; this token is shown before anything is asked.
+    pub fn handle_connected(&mut self, now: Instant, source: SourceId, token: Option<Token>) {
         let link = Link::Greeting { due: now + self.config.hello_timeout };
         self.sources.insert(source, Source { link, streams: HashMap::new(), stops: VecDeque::new() });
         self.outbox.open(source);
         self.outbox.push(source, Message::Hello(self.config.hello.clone()));
+        if let Some(token) = token {
+            self.outbox.push(source, Message::Auth(token));
+        }
         for (request, subscription) in &mut self.subscriptions {
             subscription.refused.remove(&source);
             self.outbox.push(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
@@ -434,7 +444,11 @@ impl Proto {
                 }
                 Ok(())
             }
-            Message::SubscribeOk { .. } => Ok(()),
+            Message::Grant { lasts_ms: 0 } => {
+                self.events.push_back(Event::TokenRefused(source));
+                Ok(())
+            }
+            Message::Grant { .. } | Message::SubscribeOk { .. } => Ok(()),
             Message::GoAway { .. } => {
                 self.leave(source);
                 Ok(())
@@ -458,7 +472,11 @@ impl Proto {
                 self.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
-            Message::Unsubscribe { .. } | Message::Credit { .. } | Message::Stop { .. } | Message::Rank { .. } => Ok(()),
+            Message::Auth(_)
+            | Message::Unsubscribe { .. }
+            | Message::Credit { .. }
+            | Message::Stop { .. }
+            | Message::Rank { .. } => Ok(()),
         }
     }
 

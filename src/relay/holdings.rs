@@ -297,7 +297,14 @@ impl State {
         segment.used_at = self.clock;
         let is_recoded = !matches!(segment.body, Body::Whole(_));
         let first_pass = if is_recoded { FirstPass::Coded } else { FirstPass::Systematic };
-        Some(Held { lease: segment.lease.clone(), first_pass, row_weight: None, is_recoded, birth: None })
+        Some(Held {
+            lease: segment.lease.clone(),
+            first_pass,
+            row_weight: None,
+            is_recoded,
+            birth: None,
+            path: Some(segment.meta.path.as_str().into()),
+        })
     }
 
     /// Forgets what was used longest ago and is nobody's, until there is room.

@@ -16,10 +16,12 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Config, Metrics};
+use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
 use crate::object::{Held, Refusal, RefusalCode, Resolved};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
@@ -38,6 +40,8 @@ pub struct Context {
     pub ring: Ring,
     /// Where questions go.
     pub asks: mpsc::Sender<Ask>,
+    /// Who may ask for what.
+    pub admission: Admission,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
@@ -46,15 +50,17 @@ pub struct Context {
     pub drain: watch::Receiver<Option<Duration>>,
 }
 
-/// Runs a session until its connection ends or the server has drained.
-pub async fn run(connection: Connection, session: SessionId, context: Context) {
+/// Runs a session until its connection ends or the server has drained. It holds its `place` among those of its address until then.
+pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
     metrics.sessions.inc();
-    let end = Session::serve(connection.clone(), session, context).await;
+    let visitor = context.admission.visitor(place, certificates(&connection));
+    let end = Session::serve(connection.clone(), session, visitor, context).await;
     metrics.sessions.dec();
     if let End::Violation(violation) = end {
-        metrics.violations.inc();
+        let counter = if violation == Violation::Unauthorised { &metrics.unadmitted } else { &metrics.violations };
+        counter.inc();
         tracing::debug!(peer = %connection.remote_address(), %violation, "session closed");
     }
     let (code, reason) = end.close();
@@ -87,6 +93,12 @@ impl From<Violation> for End {
     }
 }
 
+impl From<Limited> for End {
+    fn from(Limited: Limited) -> Self {
+        Self::Violation(Violation::Limit("connections of this token"))
+    }
+}
+
 impl From<ConnectionError> for End {
     fn from(_: ConnectionError) -> Self {
         Self::Connection
@@ -110,6 +122,9 @@ struct Session {
     connection: Connection,
     context: Context,
     proto: Proto,
+    visitor: Visitor,
+    /// When blocks may leave again, if the visitor has spent its bytes.
+    resumes: Option<Instant>,
     quota: Arc<Quota>,
     frames: frame::Reader,
     control: Option<SendStream>,
@@ -137,7 +152,7 @@ enum Written {
 }
 
 impl Session {
-    async fn serve(connection: Connection, id: SessionId, context: Context) -> End {
+    async fn serve(connection: Connection, id: SessionId, visitor: Visitor, context: Context) -> End {
         let hello_timeout = context.config.hello_timeout;
         let (send, mut receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
             Ok(Ok(streams)) => streams,
@@ -153,6 +168,8 @@ impl Session {
             connection,
             context,
             proto,
+            visitor,
+            resumes: None,
             quota,
             frames: frame::Reader::new(),
             control: Some(send),
@@ -174,6 +191,8 @@ impl Session {
 
     async fn converse(&mut self, receive: &mut RecvStream) -> Result<std::convert::Infallible, End> {
         let mut drain = self.context.drain.clone();
+        let access = self.visitor.enter(Now::read())?;
+        self.proto.set_access(access);
         loop {
             self.proto.handle_timeout(Instant::now())?;
             let waker = ring::own_waker().await;
@@ -183,8 +202,8 @@ impl Session {
             {
                 return Err(End::Drained);
             }
-            let resumes = self.proto.control_resumes(Instant::now());
-            let timeout = [self.proto.poll_timeout(), self.draining, resumes].into_iter().flatten().min();
+            let resumes = self.control_resumes(Instant::now());
+            let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes].into_iter().flatten().min();
             tokio::select! {
                 chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
                 Some(answer) = self.answers.next() => self.answered(answer)?,
@@ -201,6 +220,10 @@ impl Session {
                     Err(_) => return Err(End::Internal),
                 },
                 () = until(timeout) => {}
+                () = self.visitor.due() => {
+                    let access = self.visitor.review(Now::read())?;
+                    self.proto.set_access(access);
+                }
                 error = self.connection.closed() => return Err(error.into()),
                 () = ring::next_wake() => {}
             }
@@ -309,8 +332,20 @@ impl Session {
         self.frames.push(&bytes);
         while let Some(message) = self.frames.next()? {
             self.proto.handle_message(now, message)?;
+            if let Some(token) = self.proto.poll_token() {
+                let now = Now::read();
+                let (counts, access) = self.visitor.present(now, token.0)?;
+                self.proto.judged(now.instant, counts, access);
+            }
         }
         Ok(())
+    }
+
+    /// When the control stream may be read again: its peer has sent more than its share, or owes a second's worth of what was sent
+    /// to it, which short objects within answers may be.
+    fn control_resumes(&self, now: Instant) -> Option<Instant> {
+        let owed = self.visitor.allowance(now).err().filter(|paid| *paid > now + Duration::from_secs(1));
+        self.proto.control_resumes(now).max(owed)
     }
 
     fn flush_control(&mut self) {
@@ -323,6 +358,7 @@ impl Session {
             self.control = Some(stream);
             return;
         }
+        self.visitor.spend(Instant::now(), out.len());
         self.writes.push(Box::pin(async move { Written::Control(stream.write_chunk(out.into()).await.ok().map(|()| stream)) }));
     }
 
@@ -344,12 +380,21 @@ impl Session {
 
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, waker: &Waker) {
+        self.resumes = None;
         for claim in self.proto.claims() {
+            let allowance = match self.visitor.allowance(Instant::now()) {
+                Ok(bytes) => bytes,
+                Err(paid) => {
+                    self.resumes = Some(paid);
+                    return;
+                }
+            };
             let busy = match claim.route {
                 Route::Datagram => self.datagrams.is_some(),
                 Route::Stream => matches!(self.streams.get(&claim.alias), Some(RequestStream::Busy(_))),
             };
             let room = u32::try_from(self.quota.room(waker)).unwrap_or(u32::MAX).min(WRITE_BLOCKS_MAX).min(claim.blocks);
+            let room = room.min(self.affordable(claim.alias, allowance));
             if busy || room == 0 {
                 continue;
             }
@@ -364,6 +409,12 @@ impl Session {
         }
     }
 
+    /// How many blocks of a request these bytes are, and one if they are fewer.
+    fn affordable(&self, alias: u16, bytes: u64) -> u32 {
+        let block = self.proto.held(alias).map_or(1, |held| u64::from(held.lease.shape.block_bytes()));
+        u32::try_from(bytes / block).unwrap_or(u32::MAX).max(1)
+    }
+
     fn observe_birth(&self, alias: u16) {
         let birth = self.proto.held(alias).and_then(|held| held.birth.as_ref());
         if let Some(age) = birth.and_then(|birth| birth.first_sent(Instant::now())) {
@@ -373,6 +424,7 @@ impl Session {
 
     fn send_datagrams(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
         let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block)).collect();
+        self.visitor.spend(Instant::now(), datagrams.iter().map(Bytes::len).sum());
         let connection = self.connection.clone();
         self.datagrams = Some(Box::pin(async move {
             for datagram in datagrams {
@@ -424,6 +476,7 @@ impl Session {
             chunks.push(first);
             chunks.extend(rest);
         }
+        self.visitor.spend(Instant::now(), chunks.iter().map(Bytes::len).sum());
         let (cancel, cancelled) = oneshot::channel();
         self.streams.insert(claim.alias, RequestStream::Busy(cancel));
         let (connection, alias) = (self.connection.clone(), claim.alias);
@@ -456,7 +509,14 @@ impl Session {
     fn deliver(&self, request: u64, bytes: Bytes) {
         self.context.metrics.objects.inc();
         let connection = self.connection.clone();
+        // Objects of one visitor follow each other at its rate.
+        let now = Instant::now();
+        let paid = self.visitor.allowance(now).err();
+        self.visitor.spend(now, bytes.len());
         self.deliveries.push(Box::pin(async move {
+            if let Some(paid) = paid {
+                until(Some(paid)).await;
+            }
             let mut head = Vec::with_capacity(9);
             StreamHead::Object { request }.encode(&mut head);
             let Ok(mut stream) = connection.open_uni().await else { return };
@@ -491,6 +551,12 @@ impl Session {
             self.leave(Ended { alias: 0, line, abandon: true });
         }
     }
+}
+
+/// What the client has shown in the handshake, its own certificate first.
+fn certificates(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity().and_then(|identity| identity.downcast().ok());
+    identity.map_or_else(Vec::new, |chain| *chain)
 }
 
 /// Later deadlines give way; what is due within the hour is told apart by the millisecond.

@@ -27,6 +27,9 @@ pub struct Metrics {
     lost: IntCounter,
     late: IntCounter,
     moved: IntCounter,
+    lapsed: IntCounter,
+    /// Sessions closed because the peer had no token that counts, or certificate.
+    pub unadmitted: IntCounter,
     /// From a live segment's last byte at its source to its first block handed to QUIC.
     pub first_block_seconds: Histogram,
 }
@@ -71,6 +74,14 @@ impl Metrics {
                 "ncserverd_session_moved_requests_total",
                 "Requests that went on as a stream because their blocks no longer fitted a datagram.",
             )?,
+            lapsed: counter(
+                "ncserverd_session_lapsed_total",
+                "Times that a session's token or certificate stopped counting while it stood.",
+            )?,
+            unadmitted: counter(
+                "ncserverd_session_unadmitted_total",
+                "Sessions closed because the peer had no token that counts, or none any more.",
+            )?,
             first_block_seconds: register::histogram(
                 registry,
                 "ncserverd_session_first_block_seconds",
@@ -88,13 +99,14 @@ impl Metrics {
 
     /// Adds what a session's state machine counted.
     pub fn add(&self, tally: Tally) {
-        let Tally { requests, useless, lost, late, moved, refused } = tally;
+        let Tally { requests, useless, lost, late, moved, refused, lapsed } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
         self.lost.inc_by(lost);
         self.late.inc_by(late);
         self.moved.inc_by(moved);
         self.refused.inc_by(refused);
+        self.lapsed.inc_by(lapsed);
     }
 }
 

@@ -5,6 +5,10 @@
 //! ring ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]). After any call that puts
 //! something in, poll all of them until they are empty; polling too often is harmless. [`Proto::poll_timeout`] may have changed after any call.
 //!
+//! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`] and, when [`Proto::poll_token`] gives it a
+//! token to judge, with [`Proto::judged`]. Questions that it does not allow are put all the same, as questions for what is nowhere: they
+//! take the way, and the time, of a question for a stream that does not exist.
+//!
 //! A request is credit that runs down. A window of it is registered at the ring, so that nothing is encoded for a peer that does
 //! not read; the rest waits until blocks have left. Requests are served by earliest deadline.
 
@@ -18,11 +22,12 @@ use crate::block::Vector;
 use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
-    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
+    Accept, Delivery, GRANT_FOREVER, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Token,
 };
 use crate::wire::{Violation, block};
 
 use super::Config;
+use crate::admission::Access;
 
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
@@ -38,11 +43,27 @@ const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 /// How much of a peer's rate of control bytes it may send at once.
 const BUDGET_DEPTH: Duration = Duration::from_secs(1);
 
+/// Stands for every path that may not be asked for: no stream can have its name.
+const NOWHERE: &str = "/?/";
+const NO_STREAM: &str = "?";
+
+/// What is said of whatever is not there, to those who may not have everything.
+const NOT_THERE: &str = "no such object";
+
+/// How many tokens may come at once, and one more in which time.
+const TOKENS_MAX: u32 = 8;
+const TOKEN_EVERY: Duration = Duration::from_secs(5);
+
 /// The server's side of one conversation.
 #[derive(Debug)]
 pub struct Proto {
     session: SessionId,
     config: Config,
+    access: Access,
+    /// A token that waits to be judged.
+    token: Option<Token>,
+    /// When so many tokens would have come in good order as have come.
+    tokens_at: Instant,
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
@@ -188,6 +209,8 @@ pub struct Tally {
     pub moved: u64,
     /// GETs, SUBSCRIBEs and REQUESTs refused.
     pub refused: u64,
+    /// Grants that have ended.
+    pub lapsed: u64,
 }
 
 #[derive(Debug)]
@@ -222,6 +245,9 @@ impl Proto {
         let mut proto = Self {
             session,
             config,
+            access: Access::Free,
+            token: None,
+            tokens_at: now,
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
@@ -258,6 +284,7 @@ impl Proto {
             return self.handle_hello(message);
         }
         match message {
+            Message::Auth(token) => self.handle_auth(now, token),
             Message::Get(get) => self.handle_get(get),
             Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
             Message::Unsubscribe { request } => {
@@ -277,6 +304,7 @@ impl Proto {
             // A peer that leaves says so; what it still wants it goes on asking for.
             Message::GoAway { .. } => Ok(()),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
+            Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),
             Message::Meta(_) => Err(Violation::Unexpected("META")),
             Message::Error(_) => Err(Violation::Unexpected("ERROR")),
             Message::SubscribeOk { .. } => Err(Violation::Unexpected("SUBSCRIBE_OK")),
@@ -284,11 +312,56 @@ impl Proto {
         }
     }
 
+    /// The token that the last message has brought, to be judged before the next message is taken. Answer with [`Proto::judged`].
+    pub fn poll_token(&mut self) -> Option<Token> {
+        self.token.take()
+    }
+
+    /// The answer to [`Proto::poll_token`]: whether the token counts, and what the peer may have.
+    pub fn judged(&mut self, now: Instant, counts: bool, access: Access) {
+        self.set_access(access);
+        let lasts_ms = match &self.access {
+            _ if !counts => 0,
+            Access::Free | Access::Granted { until: None, .. } => GRANT_FOREVER,
+            Access::Granted { until: Some(until), .. } => millis(until.saturating_duration_since(now)).max(1),
+            Access::Refused { .. } => 0,
+        };
+        self.send(Message::Grant { lasts_ms });
+    }
+
+    /// What the peer may have from now on. What it has open and may not have any more ends.
+    pub fn set_access(&mut self, access: Access) {
+        if let (Access::Refused { .. }, Access::Refused { .. }) = (&self.access, &access) {
+            // The time of those who may have nothing runs from when that began.
+            return;
+        }
+        let before = std::mem::replace(&mut self.access, access);
+        if let (Access::Granted { .. }, Access::Refused { .. }) = (&before, &self.access) {
+            self.tally.lapsed += 1;
+            self.send(Message::Grant { lasts_ms: 0 });
+        }
+        if let (Access::Granted { scope: before, .. }, Access::Granted { scope, .. }) = (&before, &self.access)
+            && before == scope
+        {
+            return;
+        }
+        let access = &self.access;
+        self.known.retain(|_, known| access.allows_segment(known.held.path.as_deref()));
+        let is_over = |open: &Open| !access.allows_segment(open.held.path.as_deref());
+        let over: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
+        for alias in over {
+            self.end(alias, true);
+            self.reject(alias, RequestCode::Unknown, None);
+        }
+    }
+
     /// The answer to [`Event::Resolve`].
     pub fn resolved(&mut self, now: Instant, request: u64, answer: Result<Resolved, Refusal>) {
         self.unanswered = self.unanswered.saturating_sub(1);
         match answer {
-            Ok(resolved) => self.answer(now, request, resolved),
+            Ok(resolved) if self.access.allows(&resolved.path) => self.answer(now, request, resolved),
+            // The peer's right to it has ended meanwhile.
+            Ok(_) => self.refuse(request, &not_there()),
             Err(refusal) => self.refuse(request, &refusal),
         }
     }
@@ -297,7 +370,7 @@ impl Proto {
     pub fn found(&mut self, now: Instant, ticket: u64, held: Option<Held>) -> Result<(), Violation> {
         // Stopped meanwhile: nobody waits.
         let Some(request) = self.finding.remove(&ticket) else { return Ok(()) };
-        match held {
+        match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
             Some(held) => self.open(now, request, held),
             None => {
                 self.reject(request.alias, RequestCode::Unknown, None);
@@ -320,7 +393,7 @@ impl Proto {
     /// A new segment of a stream that the peer subscribed to. False if it no longer is.
     pub fn announced(&mut self, now: Instant, request: u64, resolved: Resolved) -> bool {
         let open = self.subscriptions.contains(&request);
-        if open {
+        if open && self.access.allows(&resolved.path) {
             self.answer(now, request, resolved);
         }
         open
@@ -362,13 +435,19 @@ impl Proto {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
         let known = self.known.values().map(|known| known.until);
-        deadlines.chain(known).chain(self.hello_due).min()
+        deadlines.chain(known).chain(self.hello_due).chain(self.access.due()).min()
     }
 
     /// Does what is due. Calling it early is harmless.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Violation> {
         if self.hello_due.is_some_and(|due| due <= now) {
             return Err(Violation::Timeout("HELLO"));
+        }
+        if let Some(lapsed) = self.access.lapsed(now) {
+            self.set_access(lapsed);
+        }
+        if matches!(self.access, Access::Refused { until } if until <= now) {
+            return Err(Violation::Unauthorised);
         }
         self.known.retain(|_, known| known.until > now);
         let late: Vec<u16> = self.requests.iter().filter(|(_, open)| open.deadline <= now).map(|(alias, _)| *alias).collect();
@@ -464,7 +543,7 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_get(&mut self, get: Get) -> Result<(), Violation> {
+    fn handle_get(&mut self, mut get: Get) -> Result<(), Violation> {
         if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
@@ -472,12 +551,15 @@ impl Proto {
             self.refuse(get.request, &going_away());
             return Ok(());
         }
+        if !self.access.allows(&get.path) {
+            NOWHERE.clone_into(&mut get.path);
+        }
         self.unanswered += 1;
         self.events.push_back(Event::Resolve(get));
         Ok(())
     }
 
-    fn handle_subscribe(&mut self, subscribe: Subscribe) -> Result<(), Violation> {
+    fn handle_subscribe(&mut self, mut subscribe: Subscribe) -> Result<(), Violation> {
         if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
             return Err(Violation::Limit("subscriptions"));
         }
@@ -488,8 +570,20 @@ impl Proto {
             self.refuse(subscribe.request, &going_away());
             return Ok(());
         }
+        if !self.access.touches(&subscribe.stream) {
+            NO_STREAM.clone_into(&mut subscribe.stream);
+        }
         self.subscriptions.push(subscribe.request);
         self.events.push_back(Event::Subscribe(subscribe));
+        Ok(())
+    }
+
+    fn handle_auth(&mut self, now: Instant, token: Token) -> Result<(), Violation> {
+        self.tokens_at = self.tokens_at.max(now) + TOKEN_EVERY;
+        if self.tokens_at > now + TOKENS_MAX * TOKEN_EVERY {
+            return Err(Violation::Limit("tokens"));
+        }
+        self.token = Some(token);
         Ok(())
     }
 
@@ -645,6 +739,10 @@ impl Proto {
 
     fn refuse(&mut self, request: u64, refusal: &Refusal) {
         self.tally.refused += 1;
+        // Whoever may not have everything is not told what is there that it may not have.
+        let uniform = not_there();
+        let is_unknown = refusal.code == RequestCode::Unknown && self.access != Access::Free;
+        let refusal = if is_unknown { &uniform } else { refusal };
         let mut reason = refusal.reason.clone();
         reason.truncate(reason.floor_char_boundary(crate::wire::message::REASON_MAX));
         let retry_after_ms = refusal.retry_after.map_or(0, |after| millis(after).max(1));
@@ -736,6 +834,10 @@ impl Budget {
 
 fn going_away() -> Refusal {
     Refusal { code: RequestCode::GoingAway, retry_after: None, reason: "the server is going away".to_owned() }
+}
+
+fn not_there() -> Refusal {
+    Refusal { code: RequestCode::Unknown, retry_after: None, reason: NOT_THERE.to_owned() }
 }
 
 fn millis(duration: Duration) -> u64 {

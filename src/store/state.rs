@@ -38,6 +38,7 @@ struct Slot {
     first_pass: FirstPass,
     row_weight: Option<NonZeroU16>,
     birth: Option<Arc<Birth>>,
+    path: Option<Arc<str>>,
     /// Its other owners are leases.
     guard: Arc<Guard>,
 }
@@ -112,13 +113,9 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        Some(Held {
-            lease,
-            first_pass: slot.first_pass,
-            row_weight: slot.row_weight,
-            is_recoded: false,
-            birth: slot.birth.clone(),
-        })
+        let Slot { first_pass, row_weight, birth, path, .. } = slot;
+        let (first_pass, row_weight) = (*first_pass, *row_weight);
+        Some(Held { lease, first_pass, row_weight, is_recoded: false, birth: birth.clone(), path: path.clone() })
     }
 
     /// A segment that is wanted again stays at least as long as the new wish says.
@@ -126,6 +123,9 @@ impl State {
         let before = self.index.expires(key);
         self.index.set_expiry(key, before.zip(placement.expires).map(|(before, now)| before.max(now)));
         self.index.touch(Tier::Host, key);
+        if let (Some(slot), Some(path)) = (self.slots.get_mut(&key), &placement.path) {
+            slot.path = Some(Arc::clone(path));
+        }
     }
 
     /// Takes a segment in that is not held, and whose `reserved` bytes of the host's budget turn out to be `cost`.
@@ -139,8 +139,8 @@ impl State {
     ) -> SegmentKey {
         let key = self.index.insert(id, cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
-        let Placement { first_pass, row_weight, birth, .. } = placement.clone();
-        let slot = Slot { id, shape, form, first_pass, row_weight, birth, guard: Arc::new(Guard) };
+        let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
+        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, guard: Arc::new(Guard) };
         self.slots.insert(key, slot);
         key
     }

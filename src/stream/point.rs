@@ -377,7 +377,7 @@ impl Point {
             let range = matches!(want, Want::Listed(_)).then(|| object.offset..object.offset + length);
             let cut = Cut { path: path.clone(), range };
             let birth = (live || self.planner().is_edge(&cut)).then(|| Birth::new(object.complete));
-            Body::Coded(self.store(object.bytes.clone(), birth).await?)
+            Body::Coded(self.store(path, object.bytes.clone(), birth).await?)
         };
         let id = if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&object.bytes) };
         let part = Part { id, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
@@ -397,7 +397,7 @@ impl Point {
         Ok(self.resolved(path, &description, &part, self.settings().segment_age, body))
     }
 
-    async fn store(&self, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
+    async fn store(&self, path: &ObjectPath, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
         let settings = self.settings();
         let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max).map_err(|error| Refusal {
             code: RefusalCode::Limit,
@@ -406,7 +406,8 @@ impl Point {
         })?;
         let eager = birth.is_some();
         let Settings { first_pass, row_weight, .. } = *settings;
-        let placement = Placement { expires: None, first_pass, row_weight, birth, eager };
+        let path = Some(format!("/{}/{path}", self.name).into());
+        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             tracing::warn!(stream = self.name, "{error}");
             let (code, retry_after) = match error {

@@ -33,6 +33,17 @@ pub(super) fn open(config: &Config) -> Result<Pair, Error> {
     }
 }
 
+/// The certificate that a client shows, and its key.
+#[derive(Debug, Clone)]
+pub struct ClientPair(pub(super) Arc<CertifiedKey>);
+
+impl ClientPair {
+    /// Reads a chain, the client's own certificate first, and the key of that one, both in PEM.
+    pub fn read(cert: &Path, key: &Path) -> Result<Self, Error> {
+        load(cert, key, Origin::Files).map(|pair| Self(pair.certified))
+    }
+}
+
 /// Makes a pair for this process alone.
 pub(super) fn ephemeral() -> Result<Pair, Error> {
     let pem = generate(&[])?;

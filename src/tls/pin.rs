@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use quinn::crypto::rustls::QuicClientConfig;
+use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-use super::{Error, Fingerprint};
+use super::{ClientPair, Error, Fingerprint};
 use crate::wire::ALPN;
 
 /// Which server certificates are accepted.
@@ -20,8 +22,8 @@ pub enum Trust {
     System,
 }
 
-/// The client's side of the handshake: TLS 1.3, no 0-RTT, no certificate of its own.
-pub fn client_config(trust: &Trust) -> Result<QuicClientConfig, Error> {
+/// The client's side of the handshake: TLS 1.3, no 0-RTT, and its own certificate, if it has one, where the server asks for it.
+pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClientConfig, Error> {
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
@@ -30,9 +32,27 @@ pub fn client_config(trust: &Trust) -> Result<QuicClientConfig, Error> {
     };
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).map_err(setup)?;
-    let mut tls = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut tls = match own {
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(Shown(pair.0.clone()))),
+        None => builder.with_no_client_auth(),
+    };
     tls.alpn_protocols = vec![ALPN.to_vec()];
     QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
+}
+
+/// Shows one certificate to whoever asks.
+#[derive(Debug)]
+struct Shown(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _root_hint_subjects: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 /// Accepts one certificate.

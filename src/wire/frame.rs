@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::message::{
     AGENT_MAX, Accept, CONTENT_TYPE_MAX, Delivery, Get, Hello, INLINE_MAX, Message, Meta, PARAMETERS_MAX, PATH_MAX, RANGES_MAX,
-    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, StopReason, Subscribe, is_path,
-    is_stream_name,
+    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, StopReason, Subscribe, TOKEN_MAX, Token,
+    is_path, is_stream_name, is_token,
 };
 use super::{Violation, varint};
 use crate::object::{SegmentId, Shape};
@@ -19,6 +19,8 @@ pub const BODY_MAX: usize = 65_535;
 /// Frame types. Even ones that a side does not know end the connection, odd ones are skipped.
 mod kind {
     pub(super) const HELLO: u64 = 0x00;
+    pub(super) const AUTH: u64 = 0x02;
+    pub(super) const GRANT: u64 = 0x04;
     pub(super) const SUBSCRIBE: u64 = 0x06;
     pub(super) const SUBSCRIBE_OK: u64 = 0x08;
     pub(super) const ERROR: u64 = 0x0a;
@@ -36,6 +38,8 @@ mod kind {
         matches!(
             kind,
             HELLO
+                | AUTH
+                | GRANT
                 | SUBSCRIBE
                 | SUBSCRIBE_OK
                 | ERROR
@@ -177,6 +181,8 @@ impl Message {
     fn write_body(&self, out: &mut Vec<u8>) -> u64 {
         match self {
             Self::Hello(hello) => write_hello(hello, out),
+            Self::Auth(token) => write_auth(token, out),
+            Self::Grant { lasts_ms } => write_only(kind::GRANT, *lasts_ms, out),
             Self::Get(get) => write_get(get, out),
             Self::Meta(meta) => write_meta(meta, out),
             Self::Error(error) => write_error(error, out),
@@ -213,6 +219,8 @@ impl Message {
     fn parse(kind: u64, body: Bytes) -> Result<Self, Violation> {
         let (name, parser): (&'static str, Parser) = match kind {
             kind::HELLO => ("HELLO", parse_hello),
+            kind::AUTH => ("AUTH", parse_auth),
+            kind::GRANT => ("GRANT", |body| Ok(Self::Grant { lasts_ms: body.varint()? })),
             kind::GET => ("GET", |body| Ok(Self::Get(parse_get(body)?))),
             kind::META => ("META", |body| Ok(Self::Meta(parse_meta(body)?))),
             kind::ERROR => ("ERROR", |body| Ok(Self::Error(parse_error(body)?))),
@@ -310,6 +318,22 @@ fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
         return Err(Fault::Malformed);
     }
     Ok(Message::Hello(hello))
+}
+
+/// The only way to be entitled that AUTH knows.
+const SCHEME_TOKEN: u64 = 1;
+
+fn write_auth(token: &Token, out: &mut Vec<u8>) -> u64 {
+    debug_assert!(is_token(&token.0), "not a token");
+    varint::write(SCHEME_TOKEN, out);
+    write_text(&token.0, TOKEN_MAX, out);
+    kind::AUTH
+}
+
+fn parse_auth(body: &mut Body) -> Result<Message, Fault> {
+    let scheme = body.varint()?;
+    let token = body.text(TOKEN_MAX)?;
+    if scheme == SCHEME_TOKEN && is_token(&token) { Ok(Message::Auth(Token(token))) } else { Err(Fault::Malformed) }
 }
 
 fn write_get(get: &Get, out: &mut Vec<u8>) -> u64 {

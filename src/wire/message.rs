@@ -25,6 +25,10 @@ pub const REASON_MAX: usize = 256;
 pub const AGENT_MAX: usize = 64;
 /// Most ranges of a REQUEST.
 pub const RANGES_MAX: usize = 64;
+/// Most bytes of a token.
+pub const TOKEN_MAX: usize = 4096;
+/// How long a grant counts that has no end, in milliseconds.
+pub const GRANT_FOREVER: u64 = (1 << 62) - 1;
 /// Most parameters of a HELLO.
 pub const PARAMETERS_MAX: u64 = 64;
 
@@ -40,11 +44,23 @@ pub fn is_stream_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
 }
 
+/// Whether `token` may stand in AUTH: 1 to [`TOKEN_MAX`] visible ASCII characters.
+pub fn is_token(token: &str) -> bool {
+    (1..=TOKEN_MAX).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// A frame of the control stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// First frame of each side.
     Hello(Hello),
+    /// Shows what entitles the sender to ask.
+    Auth(Token),
+    /// Says what an AUTH has brought.
+    Grant {
+        /// For how long it counts from now on, in milliseconds; 0 if it does not, [`GRANT_FOREVER`] for no end of its own.
+        lasts_ms: u64,
+    },
     /// Asks for the metadata of an object, or of the part of it that covers `offset`.
     Get(Get),
     /// Answers GET with metadata, or announces a new segment to a subscriber.
@@ -104,6 +120,16 @@ pub enum Message {
         /// How long open requests may take, in milliseconds.
         drain_ms: u64,
     },
+}
+
+/// A bearer token: whoever has it is entitled, so it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(pub String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Token({} bytes)", self.0.len())
+    }
 }
 
 /// What one side can take; the other side keeps to it.

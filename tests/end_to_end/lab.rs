@@ -178,7 +178,7 @@ impl Lab {
     pub(crate) fn start_server_with(&mut self, stream: &str) {
         let Addresses { server, metrics, .. } = self.at;
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{server}\"]\n[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
+            "[endpoint]\nlisten = [\"{server}\"]\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
              [tls]\ndirectory = \"{}\"\n[stream.live]\n{stream}",
             self.path("tls").display(),
         );

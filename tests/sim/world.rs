@@ -209,7 +209,7 @@ impl World {
             resolving: Vec::new(),
         });
         self.sites[site].to_peer = Reader::new();
-        self.peer.handle_connected(self.now, source(site));
+        self.peer.handle_connected(self.now, source(site), None);
     }
 
     /// The connection breaks; what was under way is gone.
@@ -238,8 +238,8 @@ impl World {
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
-        let held =
-            Held { lease, first_pass: self.setup.first_pass, row_weight: self.setup.row_weight, is_recoded: false, birth: None };
+        let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
+        let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -412,7 +412,11 @@ impl World {
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
-                Event::Ready(_) | Event::Brought { .. } | Event::GoingAway(_) | Event::Unsubscribed { .. } => {}
+                Event::Ready(_)
+                | Event::Brought { .. }
+                | Event::TokenRefused(_)
+                | Event::GoingAway(_)
+                | Event::Unsubscribed { .. } => {}
             }
         }
         (0..self.sites.len()).for_each(|site| while self.peer.poll_stop(source(site)).is_some() {});

@@ -17,6 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::endpoint::INITIAL_RTT;
 use crate::peer::proto::{SourceId, StreamEnd};
+use crate::peer::token::Current;
 use crate::peer::{Config, Server};
 use crate::wire::{CloseCode, Violation, frame};
 
@@ -39,6 +40,8 @@ const RECONNECT_MIN: Duration = Duration::from_millis(100);
 pub(super) struct Link {
     pub(super) id: SourceId,
     pub(super) server: Server,
+    /// What it is shown.
+    pub(super) token: Current,
     tls: Arc<QuicClientConfig>,
     connect_timeout: Duration,
     reconnect_max: Duration,
@@ -136,7 +139,8 @@ impl Link {
         let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
         let state = State::Connecting(connecting(server.clone(), tls.clone(), connect_timeout));
         let (pauses, begun) = (pauses(reconnect_max), Instant::now());
-        Self { id, server, tls, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
+        let token = Current::new(config.token.clone());
+        Self { id, server, token, tls, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.

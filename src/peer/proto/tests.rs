@@ -27,7 +27,7 @@ fn config() -> Config {
 fn open() -> (Proto, Instant) {
     let now = Instant::now();
     let mut proto = Proto::new(config());
-    proto.handle_connected(now, HERE);
+    proto.handle_connected(now, HERE, None);
     assert!(matches!(proto.poll_message(now, HERE), Some(Message::Hello(_))));
     proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Ready(HERE))));
@@ -352,7 +352,7 @@ fn questions_and_subscriptions_outlive_a_connection() {
     assert_eq!(messages(&mut proto, now).len(), 2);
     proto.handle_disconnected(now, HERE);
     assert_eq!(messages(&mut proto, now), []);
-    proto.handle_connected(now, HERE);
+    proto.handle_connected(now, HERE, None);
     let said = messages(&mut proto, now);
     assert!(matches!(&said[0], Message::Hello(_)));
     assert!(said.iter().any(|message| matches!(message, Message::Subscribe(again) if again.request == news)));
@@ -368,7 +368,7 @@ fn questions_and_subscriptions_outlive_a_connection() {
 fn the_first_message_is_hello_and_comes_in_time() {
     let now = Instant::now();
     let mut proto = Proto::new(config());
-    proto.handle_connected(now, HERE);
+    proto.handle_connected(now, HERE, None);
     assert!(proto.handle_message(now, HERE, Message::GoAway { drain_ms: 1 }).is_err());
     assert_eq!(proto.handle_timeout(now + config().hello_timeout), Err((HERE, Violation::Timeout("HELLO"))));
 }
@@ -392,7 +392,7 @@ fn what_a_leaving_server_refuses_is_asked_of_the_next() {
     assert!(proto.poll_event().is_none() && proto.is_leaving(HERE) && proto.is_quiet());
     assert_eq!(messages(&mut proto, now), []);
     proto.handle_disconnected(now, HERE);
-    proto.handle_connected(now, HERE);
+    proto.handle_connected(now, HERE, None);
     let said = messages(&mut proto, now);
     proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
     let said = [said, messages(&mut proto, now)].concat();
@@ -406,7 +406,7 @@ const THERE: SourceId = SourceId(7);
 /// A peer that has exchanged HELLO with two servers.
 fn open_both() -> (Proto, Instant) {
     let (mut proto, now) = open();
-    proto.handle_connected(now, THERE);
+    proto.handle_connected(now, THERE, None);
     proto.handle_message(now, THERE, Message::Hello(Hello::defaults())).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Ready(THERE))));
     assert!(matches!(proto.poll_message(now, THERE), Some(Message::Hello(_))));
@@ -525,7 +525,7 @@ fn who_does_not_know_a_segment_is_asked_for_its_path() {
         assert_eq!(!requests_to(&mut proto, now + SECOND, THERE).is_empty(), known);
         proto.cancel_fetch(fetch);
         while proto.poll_message(now, THERE).is_some() {}
-        proto.handle_connected(now, HERE);
+        proto.handle_connected(now, HERE, None);
         proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
         while proto.poll_event().is_some() {}
         while proto.poll_message(now, HERE).is_some() {}

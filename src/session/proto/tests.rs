@@ -2,6 +2,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use super::*;
+use crate::admission::Scope;
 use crate::object::{Lease, SegmentKey, Shape};
 
 const SESSION: SessionId = SessionId(7);
@@ -15,6 +16,7 @@ fn held(first_pass: FirstPass) -> Held {
         row_weight: None,
         is_recoded: false,
         birth: None,
+        path: Some("/live/1.m4s".into()),
     }
 }
 
@@ -155,7 +157,7 @@ fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
 fn sparse(n: u16) -> Held {
     let shape = Shape::new(u64::from(n) * 1088, 1088, n).unwrap();
     let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Arc::new(()));
-    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), is_recoded: false, birth: None }
+    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), is_recoded: false, birth: None, path: None }
 }
 
 /// Opens a request for a generation of `n` blocks with sparse rows.
@@ -314,4 +316,132 @@ fn useless_blocks_are_counted_once() {
     }
     let tally = proto.take_tally();
     assert_eq!((tally.useless, tally.lost), (3, 2));
+}
+
+fn granted(pattern: &str, until: Option<Instant>) -> Access {
+    Access::Granted { scope: Scope::parse(&[pattern]).unwrap(), until, grace: Some(SECOND) }
+}
+
+fn get(request: u64, path: &str) -> Message {
+    Message::Get(Get { request, path: path.into(), offset: 0, length: None })
+}
+
+/// What the peer is told of a GET that the rest of the server knows nothing of, and the path that was asked for inside.
+fn asked(proto: &mut Proto, now: Instant, path: &str, reason: &str) -> (String, Message) {
+    proto.handle_message(now, get(9, path)).unwrap();
+    let Some(Event::Resolve(inside)) = proto.poll_event() else { panic!("a question for {path}") };
+    let refusal = Refusal { code: RequestCode::Unknown, retry_after: Some(SECOND), reason: reason.into() };
+    proto.resolved(now, 9, Err(refusal));
+    (inside.path, proto.poll_message().unwrap())
+}
+
+#[test]
+fn what_may_not_be_asked_for_and_what_is_not_there_look_alike() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let (path, told) = asked(&mut proto, now, "/live/none", "the origin has no such object");
+    assert_eq!(path, "/live/none");
+    assert!(matches!(told, Message::Error(RequestError { retry_after_ms: 1000, .. })), "{told:?}");
+    proto.set_access(granted("/live/*", None));
+    let (there, missing) = asked(&mut proto, now, "/live/none", "the origin has no such object");
+    let (nowhere, forbidden) = asked(&mut proto, now, "/files/secret", "no such stream");
+    assert_eq!((there.as_str(), nowhere.as_str()), ("/live/none", NOWHERE));
+    assert_eq!(missing, forbidden);
+    let subscribe = |stream: &str| Message::Subscribe(Subscribe { request: 20, stream: stream.into() });
+    for (stream, inside) in [("live", "live"), ("files", NO_STREAM)] {
+        proto.handle_message(now, subscribe(stream)).unwrap();
+        assert!(matches!(proto.poll_event(), Some(Event::Subscribe(asked)) if asked.stream == inside), "{stream}");
+        proto.subscribed(20, Err(not_there()));
+    }
+}
+
+#[test]
+fn a_segment_is_for_those_who_may_have_its_path() {
+    for (pattern, may) in [("/live/*", true), ("/files/*", false)] {
+        let now = Instant::now();
+        let mut proto = Proto::new(SESSION, Config::default(), now);
+        proto.set_access(granted(pattern, None));
+        proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+        proto.poll_message();
+        proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+        let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a question for the segment") };
+        proto.found(now, ticket, Some(held(FirstPass::Coded))).unwrap();
+        assert_eq!(!wants(&mut proto).is_empty(), may, "{pattern}");
+        let rejected = Message::Reject { alias: 3, code: RequestCode::Unknown, retry_after_ms: 0 };
+        assert_eq!(proto.poll_message(), (!may).then_some(rejected), "as if it was not there");
+    }
+}
+
+#[test]
+fn a_grant_that_ends_takes_open_requests_along_and_later_the_connection() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", Some(now + SECOND)));
+    let mut long = request(3, 10);
+    long.deadline_ms = 60_000;
+    proto.handle_message(now, Message::Request(long)).unwrap();
+    proto.handle_message(now, get(4, "/live/2.m4s")).unwrap();
+    proto.poll_event();
+    assert!(!wants(&mut proto).is_empty() && proto.poll_timeout() == Some(now + SECOND));
+    proto.handle_timeout(now + SECOND).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ended(Ended { alias: 3, abandon: true, .. }))));
+    proto.resolved(now, 4, Ok(resolved(held(FirstPass::Coded))));
+    let told: Vec<_> = std::iter::from_fn(|| proto.poll_message()).collect();
+    assert_eq!(told[0], Message::Grant { lasts_ms: 0 });
+    assert!(matches!(told[1], Message::Reject { alias: 3, code: RequestCode::Unknown, .. }), "{told:?}");
+    assert!(matches!(&told[2], Message::Error(error) if error.request == 4 && error.code == RequestCode::Unknown), "{told:?}");
+    assert!(proto.claims().is_empty() && proto.stamp(3, &Vector::Seed(1), Route::Stream).is_none(), "no block leaves");
+    assert_eq!(proto.take_tally().lapsed, 1);
+    // Keys that change meanwhile do not prolong it.
+    proto.set_access(Access::Refused { until: now + 100 * SECOND });
+    assert_eq!(proto.poll_timeout(), Some(now + 2 * SECOND));
+    assert_eq!(proto.handle_timeout(now + 2 * SECOND), Err(Violation::Unauthorised));
+    assert_eq!(Violation::Unauthorised.close_code(), crate::wire::CloseCode::Auth);
+}
+
+#[test]
+fn a_renewal_in_time_changes_nothing_and_a_narrower_token_ends_what_it_does_not_cover() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", Some(now + SECOND)));
+    let mut long = request(3, 10);
+    long.deadline_ms = 60_000;
+    proto.handle_message(now, Message::Request(long)).unwrap();
+    proto.handle_message(now, Message::Auth(Token("newer".into()))).unwrap();
+    assert_eq!(proto.poll_token(), Some(Token("newer".into())));
+    assert_eq!(proto.poll_token(), None);
+    proto.judged(now, true, granted("/live/*", Some(now + 5 * SECOND)));
+    assert_eq!(proto.poll_message(), Some(Message::Grant { lasts_ms: 5000 }));
+    proto.handle_timeout(now + 2 * SECOND).unwrap();
+    assert!(proto.poll_message().is_none() && !wants(&mut proto).is_empty());
+    proto.judged(now, false, granted("/live/*", Some(now + 5 * SECOND)));
+    assert_eq!(proto.poll_message(), Some(Message::Grant { lasts_ms: 0 }));
+    assert!(!proto.claims().is_empty(), "a refused token leaves the one before");
+    proto.judged(now, true, granted("/files/*", None));
+    assert!(matches!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Unknown, .. })));
+    assert_eq!(proto.poll_message(), Some(Message::Grant { lasts_ms: GRANT_FOREVER }));
+    assert!(proto.claims().is_empty());
+}
+
+#[test]
+fn tokens_come_at_a_modest_rate() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let auth = || Message::Auth(Token("t".into()));
+    for _ in 0..TOKENS_MAX {
+        proto.handle_message(now, auth()).unwrap();
+    }
+    assert_eq!(proto.handle_message(now + TOKEN_EVERY / 2, auth()), Err(Violation::Limit("tokens")));
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    for count in 0..5 * TOKENS_MAX {
+        proto.handle_message(now + count * TOKEN_EVERY, auth()).unwrap();
+    }
+}
+
+#[test]
+fn announcements_are_for_those_who_may_have_them() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Subscribe(Subscribe { request: 20, stream: "live".into() })).unwrap();
+    proto.subscribed(20, Ok(()));
+    proto.poll_message();
+    proto.set_access(granted("/live/1.m4s", None));
+    assert!(proto.announced(now, 20, resolved(held(FirstPass::Coded))) && proto.poll_message().is_some());
+    let other = Resolved { path: "/live/2.m4s".into(), ..resolved(held(FirstPass::Coded)) };
+    assert!(proto.announced(now, 20, other) && proto.poll_message().is_none());
 }

@@ -98,6 +98,8 @@ fn message() -> impl Strategy<Value = Message> {
         any_varint().prop_map(|request| Message::SubscribeOk { request }),
         any_varint().prop_map(|request| Message::Unsubscribe { request }),
         any_varint().prop_map(|drain_ms| Message::GoAway { drain_ms }),
+        "[!-~]{1,400}".prop_map(|token| Message::Auth(Token(token))),
+        any_varint().prop_map(|lasts_ms| Message::Grant { lasts_ms }),
         (any::<u16>(), 1..=u32::MAX).prop_map(|(alias, blocks)| Message::Credit { alias, blocks }),
         (any::<u16>(), stop()).prop_map(|(alias, reason)| Message::Stop { alias, reason }),
         (any::<u16>(), request_code(), any_varint()).prop_map(|(alias, code, retry_after_ms)| Message::Reject {
@@ -180,7 +182,7 @@ proptest! {
 
     #[test]
     fn no_body_makes_it_panic_and_what_is_taken_has_one_encoding(
-        kind in prop::sample::select(vec![0u64, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23, 34, 36]),
+        kind in prop::sample::select(vec![0u64, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 23, 34, 36]),
         body in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
     ) {
         if let Ok(Some(message)) = read_one(&raw(kind, &body)) {
@@ -209,7 +211,7 @@ fn ignorable_frames_are_skipped_even_in_pieces() {
 
 #[test]
 fn unknown_even_types_and_long_frames_are_seen_from_their_head() {
-    assert_eq!(read_one(&[0x02]), Err(Violation::UnknownFrame(2)));
+    assert_eq!(read_one(&[0x26]), Err(Violation::UnknownFrame(0x26)));
     assert_eq!(read_one(&[0x1a]), Err(Violation::UnknownFrame(0x1a)));
     assert_eq!(read_one(&[0x21, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
     assert_eq!(read_one(&[0x24, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
@@ -237,6 +239,24 @@ fn versions_agree_on_the_highest_common_minor() {
     assert_eq!(with(0, 3).agree(&with(1, 2)), Ok(2));
     assert_eq!(with(0, 0).agree(&with(0, 7)), Ok(0));
     assert_eq!(with(0, 0).agree(&with(1, 7)), Err(Violation::Version));
+}
+
+#[test]
+fn tokens_are_bounded_and_never_shown() {
+    let auth = |scheme: u8, token: &[u8]| {
+        let mut body = vec![scheme];
+        varint::write(token.len() as u64, &mut body);
+        body.extend_from_slice(token);
+        read_one(&raw(kind::AUTH, &body))
+    };
+    let longest = "t".repeat(TOKEN_MAX);
+    assert_eq!(auth(1, longest.as_bytes()), Ok(Some(Message::Auth(Token(longest.clone())))));
+    assert!(!format!("{:?}", auth(1, longest.as_bytes())).contains("tt"));
+    for (scheme, token) in
+        [(1, &b""[..]), (1, "t".repeat(TOKEN_MAX + 1).as_bytes()), (1, b"a b"), (1, b"a\n"), (1, b"\xff"), (2, b"t"), (0, b"t")]
+    {
+        assert_eq!(auth(scheme, token), Err(Violation::Malformed("AUTH")), "{scheme} {token:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! The token that a peer brings to its servers, and where a newer one comes from.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::wire::message::{Token, is_token};
+
+/// How often a file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where a token comes from.
+#[derive(Debug, Clone)]
+pub enum TokenSource {
+    /// It stays the same.
+    Fixed(Token),
+    /// The content of a file, without white space around it. Whoever renews it writes the file anew.
+    File(PathBuf),
+}
+
+impl TokenSource {
+    /// A token that stays the same.
+    pub fn fixed(text: &str) -> Result<Self, String> {
+        if is_token(text) { Ok(Self::Fixed(Token(text.to_owned()))) } else { Err(NO_TOKEN.to_owned()) }
+    }
+
+    /// The token as it is now.
+    pub fn read(&self) -> Result<Token, String> {
+        match self {
+            Self::Fixed(token) => Ok(token.clone()),
+            Self::File(path) => {
+                let fail = |reason: &str| format!("{}: {reason}", path.display());
+                let text = std::fs::read_to_string(path).map_err(|error| fail(&error.to_string()))?;
+                let text = text.trim();
+                if is_token(text) { Ok(Token(text.to_owned())) } else { Err(fail(NO_TOKEN)) }
+            }
+        }
+    }
+}
+
+const NO_TOKEN: &str = "no token: 1 to 4096 visible characters";
+
+/// The token in use, and a look at its file now and then.
+#[derive(Debug)]
+pub(super) struct Current {
+    source: Option<TokenSource>,
+    sent: Option<Token>,
+    look_at: Instant,
+}
+
+impl Current {
+    pub(super) fn new(source: Option<TokenSource>) -> Self {
+        Self { source, sent: None, look_at: Instant::now() }
+    }
+
+    /// The token for a connection that begins.
+    pub(super) fn first(&mut self, now: Instant) -> Option<Token> {
+        self.sent = None;
+        self.look_at = now;
+        self.newer(now)
+    }
+
+    /// A token that has not been sent on this connection yet, if it is time to look and there is one.
+    pub(super) fn newer(&mut self, now: Instant) -> Option<Token> {
+        let source = self.source.as_ref().filter(|_| self.look_at <= now)?;
+        self.look_at = now + LOOK_EVERY;
+        match source.read() {
+            Ok(token) if self.sent.as_ref() != Some(&token) => {
+                self.sent = Some(token.clone());
+                Some(token)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        }
+    }
+
+    /// The server does not take what was sent: a newer token is looked for at once.
+    pub(super) fn refused(&mut self, now: Instant) {
+        self.look_at = now;
+        if self.source.is_some() {
+            tracing::warn!("the server does not take the token: it has run out, is not one of its own, or is not for it");
+        }
+    }
+
+    /// When to look again; a token that stays the same needs no second look.
+    pub(super) fn due(&self) -> Option<Instant> {
+        matches!(self.source, Some(TokenSource::File(_))).then_some(self.look_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_again_and_sent_when_it_has_changed() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, "one\n").unwrap();
+        let token = |text: &str| Some(Token(text.to_owned()));
+        let (mut current, now) = (Current::new(Some(TokenSource::File(file.clone()))), Instant::now());
+        assert_eq!(current.first(now), token("one"));
+        std::fs::write(&file, "two").unwrap();
+        assert_eq!(current.newer(now), None, "not yet");
+        assert_eq!(current.due(), Some(now + LOOK_EVERY));
+        assert_eq!(current.newer(now + LOOK_EVERY), token("two"));
+        assert_eq!(current.newer(now + 2 * LOOK_EVERY), None, "nothing new");
+        std::fs::write(&file, "three").unwrap();
+        current.refused(now + 2 * LOOK_EVERY);
+        assert_eq!(current.newer(now + 2 * LOOK_EVERY), token("three"), "at once");
+        std::fs::write(&file, "no token").unwrap();
+        assert_eq!(current.newer(now + 4 * LOOK_EVERY), None);
+        assert_eq!(current.first(now), None);
+        std::fs::write(&file, "three").unwrap();
+        assert_eq!(current.first(now), token("three"), "another connection gets it, too");
+    }
+
+    #[test]
+    fn a_token_that_stays_is_sent_once_a_connection() {
+        let (mut current, now) = (Current::new(Some(TokenSource::fixed("one").unwrap())), Instant::now());
+        assert!(current.first(now).is_some() && current.newer(now + LOOK_EVERY).is_none() && current.due().is_none());
+        assert!(current.first(now).is_some());
+        assert!(Current::new(None).first(now).is_none());
+        assert!(TokenSource::fixed("a b").is_err() && TokenSource::fixed("").is_err());
+    }
+}
