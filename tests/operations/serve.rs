@@ -66,12 +66,22 @@ fn every_way_to_fail_has_its_exit_code() {
         (&["--config", "/nonexistent.toml"], 3, "/nonexistent.toml"),
         (&["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", &cert, "--set", &key], 4, "not.pem"),
         (&["serve", "--listen", "127.0.0.1:0", "--metrics", &taken], 6, &taken),
+        (&["serve", "--listen", "0.0.0.0:0", "--metrics", "127.0.0.1:0"], 3, "`admission.insecure = true` if that is meant"),
+        (&["serve", "--listen", "127.0.0.1:0", "--set", "admission.keys=/nonexistent.json"], 3, "/nonexistent.json"),
     ] {
         let output = command(&place, arguments).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
     }
+}
+
+#[test]
+fn other_addresses_than_loopback_are_served_when_somebody_says_so() {
+    let mut server = Server::start(&["--set", "endpoint.listen=0.0.0.0:0", "--set", "admission.insecure=true"]);
+    assert_eq!(server.get("/healthz").0, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

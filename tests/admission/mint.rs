@@ -1,0 +1,95 @@
+//! Keys, tokens and certificates as an operator would make them, and as a forger would.
+
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ncserverd::tls::ClientPair;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use ring::{hmac, signature};
+use serde_json::{Value, json};
+
+pub(crate) const SECRET: [u8; 32] = [7; 32];
+
+pub(crate) fn base64url(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn pair() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[9; 32]).unwrap()
+}
+
+/// What everybody may know of the key `e`.
+pub(crate) fn public_key() -> Vec<u8> {
+    pair().public_key().as_ref().to_vec()
+}
+
+pub(crate) fn secret_key(id: &str, secret: &[u8]) -> Value {
+    json!({ "kty": "oct", "kid": id, "alg": "HS256", "k": base64url(secret) })
+}
+
+/// The set that servers here begin with: a secret `h`, and a public key `e`.
+pub(crate) fn keys() -> Value {
+    let e = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "e", "alg": "EdDSA", "x": base64url(&public_key()) });
+    json!({ "keys": [secret_key("h", &SECRET), e] })
+}
+
+/// Claims for these paths that end so many seconds from now, or ended so many before.
+pub(crate) fn claims(paths: &[&str], seconds: i64) -> Value {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
+    json!({ "exp": now + seconds as f64, "ncs": { "paths": paths } })
+}
+
+fn message(header: &Value, claims: &Value) -> String {
+    format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()))
+}
+
+pub(crate) fn hs256(kid: &str, secret: &[u8], claims: &Value) -> String {
+    let message = message(&json!({ "alg": "HS256", "kid": kid, "typ": "JWT" }), claims);
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
+    format!("{message}.{}", base64url(tag.as_ref()))
+}
+
+pub(crate) fn eddsa(claims: &Value) -> String {
+    let message = message(&json!({ "alg": "EdDSA", "kid": "e" }), claims);
+    let signed: signature::Signature = pair().sign(message.as_bytes());
+    format!("{message}.{}", base64url(signed.as_ref()))
+}
+
+pub(crate) fn unsigned(claims: &Value) -> String {
+    format!("{}.", message(&json!({ "alg": "none", "kid": "h" }), claims))
+}
+
+/// A token with the key that servers here begin with.
+pub(crate) fn token(paths: &[&str], seconds: i64) -> String {
+    hs256("h", &SECRET, &claims(paths, seconds))
+}
+
+/// An authority for client certificates.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A client's certificate and key, also as files in `directory`.
+    pub(crate) fn client(&self, directory: &std::path::Path) -> ClientPair {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["viewer.example".to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let (cert_file, key_file) = (directory.join("client.crt"), directory.join("client.key"));
+        std::fs::write(&cert_file, certificate.pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        ClientPair::read(&cert_file, &key_file).unwrap()
+    }
+}
