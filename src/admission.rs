@@ -260,17 +260,9 @@ impl Admission {
     /// Reads keys and authorities again once, and says of it at `/readyz` what matters there.
     pub async fn refresh(&self, readiness: &Readiness) {
         let outcome = self.read_again().await;
-        let results = &self.inner.metrics.reloads;
-        match &outcome {
-            Ok(false) => {}
-            Ok(true) => {
-                results.with_label_values(&["taken"]).inc();
-                tracing::info!("keys or authorities for admission have changed: {} keys", self.inner.rules.load().keys.len());
-            }
-            Err(error) => {
-                results.with_label_values(&["failed"]).inc();
-                tracing::error!("admission goes on as it was: {error}");
-            }
+        if let Err(error) = &outcome {
+            self.inner.metrics.reloads.with_label_values(&["failed"]).inc();
+            tracing::error!("admission goes on as it was: {error}");
         }
         let rules = self.inner.rules.load();
         match outcome {
@@ -331,16 +323,16 @@ impl Admission {
         }
     }
 
-    async fn read_again(&self) -> Result<bool, Error> {
+    async fn read_again(&self) -> Result<(), Error> {
         let before = self.inner.rules.load_full();
         let keys = match &before.source {
             Some(source) => Some(source.fetch().await.map_err(|reason| before.config.keys_error(reason))?),
             None => None,
         };
         let authorities = before.config.authorities()?;
-        let same_keys = keys.as_ref().is_none_or(|text| *text == before.keys_text && !before.keys.is_empty());
-        if same_keys && authorities.as_ref().map(|new| &new.text) == before.authorities.as_ref().map(|old| &old.text) {
-            return Ok(false);
+        let is_same = keys.as_ref().is_none_or(|text| *text == before.keys_text && !before.keys.is_empty());
+        if is_same && authorities.as_ref().map(|new| &new.text) == before.authorities.as_ref().map(|old| &old.text) {
+            return Ok(());
         }
         let (keys, keys_text) = match keys {
             Some(text) => (Arc::new(before.config.parse_keys(&text)?), text),
@@ -355,21 +347,33 @@ impl Admission {
         };
         let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         // A reload that came in between has read everything itself.
-        let is_current = Arc::ptr_eq(&before, &self.inner.rules.load());
-        if is_current {
+        if Arc::ptr_eq(&before, &self.inner.rules.load()) {
             self.exchange(after);
         }
-        Ok(is_current)
+        Ok(())
     }
 
     fn exchange(&self, rules: Rules) {
-        self.inner.metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
-        self.inner.rules.store(Arc::new(rules));
+        let keys = rules.keys.len();
+        self.inner.metrics.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        let before = self.inner.rules.swap(Arc::new(rules));
+        if !before.has_the_means_of(&self.inner.rules.load()) {
+            self.inner.metrics.reloads.with_label_values(&["taken"]).inc();
+            tracing::info!("keys or authorities for admission have changed: {keys} keys");
+        }
         self.inner.reviews.send_replace(());
     }
 }
 
 impl Rules {
+    /// Whether keys and authorities are those of other rules.
+    fn has_the_means_of(&self, other: &Self) -> bool {
+        fn authorities(rules: &Rules) -> Option<&[u8]> {
+            rules.authorities.as_ref().map(|authorities| authorities.text.as_slice())
+        }
+        self.keys_text == other.keys_text && authorities(self) == authorities(other)
+    }
+
     /// Reads what is a file; of a URL the keys of before stay until it is asked again.
     fn read(config: &Config, before: Option<&Self>) -> Result<Self, Error> {
         let named = config.keys.as_deref().map(Named::parse).transpose().map_err(|reason| config.keys_error(reason))?;

@@ -266,6 +266,18 @@ async fn a_token_has_so_many_connections_and_no_more() {
     assert!(read(&client, "/live/b.ts").await.unwrap() == bytes(2, 200_000), "a place that is free again");
 }
 
+/// Each costs the server a signature to verify.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_visitor_who_tries_token_after_token_is_closed() {
+    let place = Place::with(|rules, _| rules.grace = PATIENCE).await;
+    let mut visitor = place.visitor().await;
+    for number in 0..9 {
+        visitor.send(Message::Auth(Token(mint::hs256("h", &[100 + number; 32], &mint::claims(&["/live/*"], 60))))).await;
+    }
+    assert_eq!(visitor.close_code().await, CloseCode::Limit);
+    assert_eq!(place.value("ncserverd_admission_tokens_total", Some("forged")), 8.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_has_so_many_connections_and_others_still_get_in() {
     let place = Place::with(|rules, _| {

@@ -192,6 +192,43 @@ fn coefficients_count_where_blocks_must_fit() {
 }
 
 #[test]
+fn who_is_admitted_is_said_before_others_reach_the_server() {
+    let reachable = [("endpoint.listen", "[::]:4443")];
+    let with = |more: &[(&str, &str)]| load("", &[], &[&reachable[..], more].concat());
+    let refused = with(&[]).unwrap_err().to_string();
+    assert!(refused.contains("`endpoint.listen`") && refused.contains("`admission.insecure = true`"), "{refused}");
+    let warnings = |more: &[(&str, &str)]| {
+        with(more).map(|loaded| loaded.findings.into_iter().map(|finding| finding.key).collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(warnings(&[("admission.keys", "keys.json")]).unwrap(), "");
+    assert_eq!(warnings(&[("admission.clients_ca", "ca.pem")]).unwrap(), "");
+    assert_eq!(warnings(&[("admission.insecure", "true")]).unwrap(), "");
+    assert_eq!(
+        warnings(&[("admission.keys", "http://a.example/"), ("admission.insecure", "true")]).unwrap(),
+        "admission.keys admission.insecure"
+    );
+    assert!(warnings(&[("admission.keys", "keys.json"), ("admission.required", "false")]).is_err());
+    let overrides = [("admission.keys", "keys.json"), ("admission.required", "false"), ("admission.audience", "us")];
+    let findings = load("", &[], &overrides).unwrap().findings;
+    assert!(findings.len() == 1 && findings[0].key == "admission.required", "{findings:?}");
+    for (key, value) in [
+        ("admission.keys", "ftp://a.example/"),
+        ("admission.refresh", "0s"),
+        ("admission.token_connections_max", "0"),
+        ("admission.address_connections_max", "0"),
+        ("admission.token_bytes_per_second", "0B"),
+        ("admission.address_bytes_per_second", "0B"),
+    ] {
+        let refused = refusal("", &[], &[(key, value)]);
+        assert!(refused.contains(&format!("`{key}`")), "{refused}");
+    }
+    let config = load("", &[], &[("admission.keys", "keys.json"), ("admission.token_bytes_per_second", "2MiB")]).unwrap().config;
+    assert!(Path::new(&config.admission.keys.clone().unwrap()).is_absolute());
+    assert_eq!(config.admission.token_bytes_per_second, Some(ByteSize::mib(2)));
+    assert_eq!(load(&config.to_toml(), &[], &[]).unwrap().config, config);
+}
+
+#[test]
 fn a_printed_configuration_loads_to_itself() {
     let overrides = [
         ("ring.bytes", "67109888"),

@@ -70,6 +70,8 @@ pub async fn run(connection: Connection, session: SessionId, place: AddressPlace
 /// How a session ended.
 enum End {
     Violation(Violation),
+    /// Its token has as many connections as it may have.
+    Limited,
     Connection,
     Drained,
     Internal,
@@ -80,6 +82,7 @@ impl End {
     fn close(&self) -> (CloseCode, String) {
         match self {
             Self::Violation(violation) => (violation.close_code(), violation.to_string()),
+            Self::Limited => (CloseCode::Limit, "too many connections of this token".to_owned()),
             Self::Connection => (CloseCode::Done, String::new()),
             Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
             Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
@@ -95,7 +98,7 @@ impl From<Violation> for End {
 
 impl From<Limited> for End {
     fn from(Limited: Limited) -> Self {
-        Self::Violation(Violation::Limit("connections of this token"))
+        Self::Limited
     }
 }
 
