@@ -449,7 +449,7 @@ Examples:
   ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
-  ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity /var/lib/ncpeer
+  ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity ncpeer-tls
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,

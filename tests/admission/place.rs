@@ -85,7 +85,8 @@ impl Place {
 
     pub(crate) fn client_config(&self) -> peer::Config {
         let at = self.address();
-        let config = peer::Config::new(peer::Server { host: at.ip().to_string(), port: at.port() }, self.trust);
+        let config =
+            peer::Config::new(peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None }, self.trust);
         peer::Config { answer_timeout: PATIENCE, ..config }
     }
 
