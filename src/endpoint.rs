@@ -19,16 +19,21 @@ use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::watch;
 
 use crate::admission::{AddressPlace, Admission, Crowded};
 use crate::telemetry::register;
 use crate::tls::{self, ServerIdentity};
+use crate::wire::CloseCode;
 
 /// The round trip that QUIC assumes until it has measured one, on both sides. It times out after three of them, so that every flight
 /// of a handshake that is lost costs that, and twice that if lost again: 333 ms, which RFC 9002 (section 6.2.2) recommends, makes a
 /// handshake over a path that loses a fifth of its packets take many seconds. A path that is slower than 300 ms gets a few packets
 /// twice. Chromium assumes as much.
 pub const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+/// How long connections may take to hear that they are closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// Where peers connect, and how many may.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +151,29 @@ where
             }
             metrics.connections.dec();
         });
+    }
+}
+
+/// Takes no newcomers, has sessions finish what is open for at most `bound` (they hear of it by `drain`), then closes what is left.
+pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration>>, bound: Duration) {
+    for endpoint in endpoints {
+        endpoint.set_server_config(None);
+    }
+    drain.send_replace(Some(bound));
+    let idle = async {
+        for endpoint in endpoints {
+            endpoint.wait_idle().await;
+        }
+    };
+    if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
+        tracing::warn!("some peers did not go in time");
+    }
+    for endpoint in endpoints {
+        endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
+    }
+    for endpoint in endpoints {
+        // What is left after this has not acknowledged the close; it learns by its idle timeout.
+        let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
     }
 }
 

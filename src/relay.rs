@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use prometheus::Registry;
-use quinn::{Endpoint, VarInt};
+use quinn::Endpoint;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -36,7 +36,6 @@ use crate::session::driver::Context;
 use crate::session::{self, Ask};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
-use crate::wire::CloseCode;
 use crate::wire::message::{Delivery, Meta};
 use holdings::Holdings;
 use recoder::Recoder;
@@ -51,8 +50,6 @@ const NEWS_KEPT: usize = 64;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often gauges are brought up to date.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
-/// How long connections may take to hear that they are closed.
-const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// What a relay takes, besides what its sources are.
 #[derive(Debug, Clone)]
@@ -169,22 +166,7 @@ impl Relay {
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
-        for endpoint in &self.endpoints {
-            endpoint.set_server_config(None);
-        }
-        self.drain.send_replace(Some(bound));
-        let idle = async {
-            for endpoint in &self.endpoints {
-                endpoint.wait_idle().await;
-            }
-        };
-        if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
-            tracing::warn!("some peers did not go in time");
-        }
-        for endpoint in &self.endpoints {
-            endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the relay goes away");
-            let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
-        }
+        endpoint::drain(&self.endpoints, &self.drain, bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

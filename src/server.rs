@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::Registry;
-use quinn::{Endpoint, VarInt};
+use quinn::Endpoint;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,6 @@ use crate::store::{self, Store};
 use crate::stream::{self, Library};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
-use crate::wire::CloseCode;
 
 pub use service::run;
 
@@ -109,9 +108,6 @@ const ASKS_QUEUED: usize = 1024;
 
 /// How often gauges that nobody counts as they change are brought up to date.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
-
-/// How long connections may take to hear that they are closed.
-const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Starts every part; returns when peers can connect. Must be called within a tokio runtime.
@@ -195,25 +191,7 @@ impl Server {
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops every part.
     pub async fn drain(self, bound: Duration) {
-        for endpoint in &self.endpoints {
-            endpoint.set_server_config(None);
-        }
-        self.drain.send_replace(Some(bound));
-        let idle = async {
-            for endpoint in &self.endpoints {
-                endpoint.wait_idle().await;
-            }
-        };
-        if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
-            tracing::warn!("some peers did not go in time");
-        }
-        for endpoint in &self.endpoints {
-            endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
-        }
-        for endpoint in &self.endpoints {
-            // What is left after this has not acknowledged the close; it learns by its idle timeout.
-            let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
-        }
+        endpoint::drain(&self.endpoints, &self.drain, bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.device.close();
     }
