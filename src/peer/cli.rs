@@ -206,6 +206,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 true => ServerIdentity::open(&kept)?,
                 false => ServerIdentity::ephemeral()?,
             };
+            let is_open = keys.is_none() && clients_ca.is_none() && !insecure;
+            if let Some(address) = listen.iter().find(|address| is_open && !address.ip().is_loopback()) {
+                return Err(Failure::Open(*address));
+            }
             let endpoint = endpoint::Config { listen, ..endpoint::Config::default() };
             let admission = admission::Config { keys, clients_ca, insecure, ..admission::Config::default() };
             let config = relay::Config { endpoint, admission, bytes, ..relay::Config::default() };
@@ -379,6 +383,9 @@ pub enum Failure {
     /// The relay.
     #[error("{0}")]
     Relay(#[from] relay::Error),
+    /// A relay that would serve everybody.
+    #[error("everybody who reaches {0} would be served: give --keys or --clients-ca, or --insecure if that is meant")]
+    Open(SocketAddr),
     /// The relay's certificate.
     #[error("certificate: {0}")]
     Certificate(#[from] tls::Error),
@@ -408,7 +415,7 @@ impl Failure {
             Self::Interrupted(signal) => 128 + signal,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
             Self::Gateway(gateway::Error::Listen(..)) | Self::Relay(relay::Error::Endpoint(_)) | Self::Metrics(_) => 6,
-            Self::Relay(relay::Error::Admission(_)) => 2,
+            Self::Open(_) | Self::Relay(relay::Error::Admission(_)) => 2,
             Self::Credential(_) => 2,
             Self::Fetch(_)
             | Self::Device(_)
