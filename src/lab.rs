@@ -8,3 +8,4 @@ pub mod clip;
 pub mod demo;
 pub mod lossy;
 pub mod origin;
+pub mod path;
