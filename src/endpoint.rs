@@ -7,6 +7,10 @@
 //! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
 //! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
 //! address that has as many as [`Admission`] allows it, from its first packet on.
+//!
+//! How fast a connection sends is [`congestion`]'s to say.
+
+mod congestion;
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,6 +24,8 @@ use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioR
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
+
+pub use congestion::Congestion;
 
 use crate::admission::{AddressPlace, Admission, Crowded};
 use crate::telemetry::register;
@@ -54,6 +60,8 @@ pub struct Config {
     pub send_buffer: ByteSize,
     /// Generic segmentation offload.
     pub gso: bool,
+    /// What decides how fast a connection sends.
+    pub congestion: Congestion,
 }
 
 impl Default for Config {
@@ -65,6 +73,7 @@ impl Default for Config {
             receive_buffer: ByteSize::mib(4),
             send_buffer: ByteSize::mib(4),
             gso: true,
+            congestion: Congestion::default(),
         }
     }
 }
@@ -254,5 +263,6 @@ fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
     transport.datagram_receive_buffer_size(Some(64 << 10));
     transport.datagram_send_buffer_size(64 << 10);
     transport.enable_segmentation_offload(config.gso);
+    transport.congestion_controller_factory(config.congestion.factory());
     transport
 }

@@ -1,0 +1,48 @@
+//! Which congestion controller a connection has.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+use serde::{Deserialize, Serialize};
+
+mod delay;
+mod filter;
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
+/// How a sender finds out how much a path carries. The default is what the figures in `docs/benchmarks.md`, "Lossy paths", speak for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    /// By loss (RFC 9438): fills the queue, and takes every loss for a full one
+    Cubic,
+    /// By delivery rate and round trip (BBR, first version, experimental in quinn)
+    Bbr,
+    /// By the queue that it finds, and by loss beside flows that fill it
+    #[default]
+    Delay,
+}
+
+impl Congestion {
+    /// What makes the controllers of a connection.
+    pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Self::Cubic => Arc::new(CubicConfig::default()),
+            Self::Bbr => Arc::new(BbrConfig::default()),
+            Self::Delay => Arc::new(delay::DelayConfig::new()),
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+            Self::Delay => "delay",
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Dips, and what they are evidence of: what the path loses, who else fills the queue, and that the path has become longer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quinn::congestion::{Controller, Cubic, CubicConfig};
+
+use super::{CUBIC_BETA, Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, Mode, NO_RESIDUE, Tally, bytes};
+
+/// A low window, and what it has shown so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dip {
+    start: Instant,
+    pub(super) window: f64,
+    /// Since when no more than the window is on its way.
+    drained: Option<Instant>,
+    shortest: Duration,
+    /// The queue that this flow alone would leave, where the smallest window is more than the path holds.
+    own_queue: Duration,
+    /// Others of this controller have dipped at the same time.
+    on_beat: bool,
+}
+
+impl Delay {
+    /// Lowers the window for two round trips, the first of which empties the queue if that is this flow's.
+    pub(super) fn begin_dip(&mut self, now: Instant, standing: Duration, on_beat: bool) {
+        let Some(floor) = self.floor.get() else { return };
+        if matches!(self.mode, Mode::Steady) {
+            self.heed_losses();
+        }
+        self.losses = Tally::default();
+        self.quiet_losses.fade();
+        let fill = (self.full_window() / standing.max(MIN_RTT).as_secs_f64()).min(self.rates.max()) * floor.as_secs_f64();
+        let gain = if matches!(self.mode, Mode::Contended(_)) { CONTENDED_DIP_GAIN } else { DIP_GAIN };
+        let window = (gain * fill).max(self.window_min());
+        let own = Duration::try_from_secs_f64(window / self.rates.max().max(1.0)).unwrap_or(Duration::MAX);
+        // A window that hardly fell shows nothing of the kind.
+        let fell = self.full_window() >= DIP_FALL_MIN * window;
+        let own_queue = if fell { own.saturating_sub(floor) } else { Duration::ZERO };
+        self.dip = Some(Dip { start: now, window, drained: None, shortest: Duration::MAX, own_queue, on_beat });
+    }
+
+    /// Goes back by what was lost since the last dip beyond what the path loses.
+    fn heed_losses(&mut self) {
+        let (share, path) = (self.losses.share(), self.quiet_losses.share().min(LOSS_MAX));
+        let excess = share - path;
+        let doubt = DOUBT * (self.losses.variance() + self.quiet_losses.variance()).sqrt();
+        if excess > EXCESS + doubt {
+            self.window = (self.window * (1.0 - excess.min(0.3))).max(self.window_min());
+            self.ceiling = Some((self.window, 0));
+            self.growth = Growth::NONE;
+        } else if let Some((ceiling, cycles)) = &mut self.ceiling {
+            *ceiling *= CEILING_GROWTH;
+            *cycles += 1;
+            if *cycles == CEILING_CYCLES {
+                self.ceiling = None;
+            }
+        }
+    }
+
+    /// Ends a dip that has shown what there is to see.
+    pub(super) fn watch_dip(&mut self, now: Instant, in_flight: u64, sent: Instant, sample: Duration) {
+        let (Some(dip), Some(floor)) = (&mut self.dip, self.floor.get()) else { return };
+        dip.shortest = dip.shortest.min(sample);
+        if dip.drained.is_none() && in_flight as f64 <= dip.window {
+            dip.drained = Some(now);
+        }
+        let Dip { start, drained, shortest, own_queue, on_beat, .. } = *dip;
+        let overdue = now.saturating_duration_since(start) > DIP_ROUND_TRIPS_MAX * (floor + self.queue_max);
+        let seen = drained.is_some_and(|drained| sent >= drained);
+        if !seen && !overdue {
+            return;
+        }
+        self.dip = None;
+        self.dips += 1;
+        self.rounds_since_dip = 0;
+        self.queue_max = Duration::ZERO;
+        self.growth.hold = true;
+        let left = shortest.saturating_sub(floor);
+        let most = match self.mode {
+            Mode::Contended(_) => CONTENDED_QUEUE,
+            _ if on_beat => FOREIGN_QUEUE,
+            _ => self.foreign_queue(floor),
+        };
+        let foreign = left > own_queue + most;
+        if foreign {
+            (self.foreign, self.clean) = (self.foreign + 1, 0);
+        } else {
+            (self.foreign, self.clean) = (0, self.clean + 1);
+            // What the end of startup left in the queue has overflown into the first dip.
+            self.quiet = drained.filter(|_| self.dips > 1).map(|drained| (drained, now));
+        }
+        match &self.mode {
+            Mode::Steady if self.foreign >= FOREIGN_DIPS => self.enter_contention(now),
+            Mode::Steady if self.foreign > 0 && self.contended.is_some_and(|(_, left)| now < left + RELAPSE) => {
+                self.enter_contention(now);
+            }
+            Mode::Contended(_) if self.clean >= CLEAN_DIPS => self.leave_contention(now),
+            Mode::Contended(_) if foreign => self.doubt_floor(now, left),
+            _ => {}
+        }
+    }
+
+    /// A queue that others fill breathes; if dip after dip leaves the same one, it is the path that has become longer.
+    fn doubt_floor(&mut self, now: Instant, left: Duration) {
+        let (shortest, longest, dips) = self.residue;
+        self.residue = (shortest.min(left), longest.max(left), dips + 1);
+        if dips + 1 == RESIDUE_DIPS {
+            if self.residue.1 - self.residue.0 < RESIDUE_RANGE {
+                self.floor.raise(now, self.residue.0);
+                self.leave_contention(now);
+                self.contended = None;
+            }
+            self.residue = NO_RESIDUE;
+        }
+    }
+
+    /// Gives the window to CUBIC.
+    fn enter_contention(&mut self, now: Instant) {
+        let before = self.contended.filter(|(_, left)| now < *left + RELAPSE).map_or(self.calm_window, |(window, _)| window);
+        let claim = self.window.max(before);
+        // A cubic that has just come down to this window.
+        let mut config = CubicConfig::default();
+        config.initial_window(bytes(claim / CUBIC_BETA));
+        let mut cubic = Cubic::new(Arc::new(config), now, self.mtu.try_into().unwrap_or(u16::MAX));
+        cubic.on_congestion_event(now, now, false, self.mtu);
+        self.mode = Mode::Contended(cubic);
+        self.floor.keep(true);
+        self.residue = NO_RESIDUE;
+        self.ceiling = None;
+        (self.crowded, self.clean) = (0, 0);
+    }
+
+    /// Takes it back, as far as it fills the path.
+    fn leave_contention(&mut self, now: Instant) {
+        self.contended = Some((self.full_window(), now));
+        let fill = self.rates.max() * self.floor.get().unwrap_or_default().as_secs_f64();
+        self.window = fill.min(self.full_window()).max(self.window_min());
+        self.mode = Mode::Steady;
+        self.floor.keep(false);
+        self.growth = Growth::NONE;
+        (self.crowded, self.foreign, self.clean) = (0, 0, 0);
+    }
+}
+
+/// How much more may be lost outside of dips, besides so many standard deviations.
+const EXCESS: f64 = 0.01;
+const DOUBT: f64 = 2.0;
+/// How a window that lost too much grows: by so much a cycle, for so many.
+const CEILING_GROWTH: f64 = 1.02;
+const CEILING_CYCLES: u32 = 8;
+/// The part of the filled path that stays in a dip.
+const DIP_GAIN: f64 = 0.75;
+const CONTENDED_DIP_GAIN: f64 = 0.95;
+/// A dip that takes less away shows nothing of what this flow adds to the queue.
+const DIP_FALL_MIN: f64 = 1.5;
+/// A dip that lasts longer than this has no more packets to watch.
+const DIP_ROUND_TRIPS_MAX: u32 = 4;
+/// A queue that a dip of a contention leaves, and that is longer than this, is somebody else's.
+const CONTENDED_QUEUE: Duration = Duration::from_millis(4);
+/// So many dips in a row must say that there is one, or that there is none any more.
+const FOREIGN_DIPS: u32 = 3;
+const CLEAN_DIPS: u32 = 2;
+/// One is enough so soon after a contention, which then goes on from where it was.
+const RELAPSE: Duration = Duration::from_secs(15);
+/// How many dips of a contention are compared, and how far apart the queues that they leave must be at least.
+const RESIDUE_DIPS: u32 = 5;
+const RESIDUE_RANGE: Duration = Duration::from_millis(5);
