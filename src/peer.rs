@@ -34,6 +34,7 @@ pub use token::TokenSource;
 
 use crate::block::Block;
 use crate::device::Device;
+use crate::endpoint::Congestion;
 use crate::object::{Refusal, SegmentId};
 use crate::tls::{ClientPair, Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
@@ -116,6 +117,8 @@ pub struct Config {
     pub token: Option<TokenSource>,
     /// Whether blocks may come in datagrams.
     pub datagrams: bool,
+    /// What decides how fast it sends; a client sends little.
+    pub congestion: Congestion,
     /// How long a connection attempt may take, name look-up included; HELLO may take as long again.
     pub connect_timeout: Duration,
     /// The longest pause between attempts to connect again.
@@ -155,6 +158,7 @@ impl Config {
             certificate: None,
             token: None,
             datagrams: true,
+            congestion: Congestion::default(),
             connect_timeout: Duration::from_secs(10),
             reconnect_max: Duration::from_secs(8),
             answer_timeout: Duration::from_secs(30),

@@ -19,7 +19,7 @@ use super::gateway::{self, Gateway};
 use super::{Client, Config, Server, TokenSource};
 use crate::admission;
 use crate::device::{self, BackendChoice, Device};
-use crate::endpoint;
+use crate::endpoint::{self, Congestion};
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
 use crate::telemetry::{self, Readiness};
@@ -165,6 +165,9 @@ struct Connection {
     /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
     #[arg(long, global = true)]
     no_datagrams: bool,
+    /// What decides how fast this side sends; what the server sends is for its own configuration to say
+    #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
+    congestion: Congestion,
 }
 
 /// Does what the command line says. What it returns is to be told to the user.
@@ -251,7 +254,8 @@ impl Connection {
     fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
-        let mut config = Config { datagrams: !self.no_datagrams, device, token, certificate, ..Config::new(server, trust) };
+        let (datagrams, congestion) = (!self.no_datagrams, self.congestion);
+        let mut config = Config { datagrams, congestion, device, token, certificate, ..Config::new(server, trust) };
         config.servers.extend(self.source.iter().cloned());
         Ok(config)
     }
@@ -488,6 +492,9 @@ mod tests {
         assert_eq!((backend(&[]), backend(&["--backend", "auto"])), (Some(Decoding::Cpu), Some(Decoding::Auto)));
         assert_eq!((backend(&["--backend", "cuda"]), backend(&["--backend", "gpu"])), (Some(Decoding::Cuda), None));
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "live/x.ts"]).is_err());
+        let congestion =
+            |name| Cli::try_parse_from(["ncpeer", "info", "ncs://a", "--congestion", name]).map(|cli| cli.connection.congestion);
+        assert!(congestion("cubic").is_ok_and(|chosen| chosen == Congestion::Cubic) && congestion("reno").is_err());
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/"]).is_err());
     }
 }

@@ -57,7 +57,11 @@ pub(super) async fn run(
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
         let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
         match tls::client_config(&trust, config.certificate.as_ref()) {
-            Ok(tls) => links.push(Link::new(id, server.clone(), Arc::new(tls), &config)),
+            Ok(tls) => {
+                let mut client = quinn::ClientConfig::new(Arc::new(tls));
+                client.transport_config(Arc::new(link::transport(config.congestion)));
+                links.push(Link::new(id, server.clone(), client, &config));
+            }
             Err(error) => {
                 let _ = ready.send(Err(Error::Setup(error.to_string())));
                 return;

@@ -11,11 +11,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
-use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::endpoint::INITIAL_RTT;
+use crate::endpoint::{Congestion, INITIAL_RTT};
 use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
@@ -42,7 +41,7 @@ pub(super) struct Link {
     pub(super) server: Server,
     /// What it is shown.
     pub(super) token: Current,
-    tls: Arc<QuicClientConfig>,
+    quic: quinn::ClientConfig,
     connect_timeout: Duration,
     reconnect_max: Duration,
     pauses: backon::ExponentialBackoff,
@@ -135,12 +134,12 @@ pub(super) async fn close(links: Vec<Link>) {
 
 impl Link {
     /// A link that is being connected.
-    pub(super) fn new(id: SourceId, server: Server, tls: Arc<QuicClientConfig>, config: &Config) -> Self {
+    pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, config: &Config) -> Self {
         let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
-        let state = State::Connecting(connecting(server.clone(), tls.clone(), connect_timeout));
+        let state = State::Connecting(connecting(server.clone(), quic.clone(), connect_timeout));
         let (pauses, begun) = (pauses(reconnect_max), Instant::now());
         let token = Current::new(config.token.clone());
-        Self { id, server, token, tls, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
+        Self { id, server, token, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.
@@ -185,7 +184,7 @@ impl Link {
                 State::Resting(rest) => {
                     rest.await;
                     self.begun = Instant::now();
-                    let connecting = connecting(self.server.clone(), self.tls.clone(), self.connect_timeout);
+                    let connecting = connecting(self.server.clone(), self.quic.clone(), self.connect_timeout);
                     self.state = State::Connecting(connecting);
                 }
                 State::Connecting(connecting) => match connecting.await {
@@ -270,9 +269,9 @@ fn pauses(reconnect_max: Duration) -> backon::ExponentialBackoff {
     builder.with_jitter().without_max_times().build()
 }
 
-fn connecting(server: Server, tls: Arc<QuicClientConfig>, timeout: Duration) -> BoxFuture<'static, Result<Wires, String>> {
+fn connecting(server: Server, quic: quinn::ClientConfig, timeout: Duration) -> BoxFuture<'static, Result<Wires, String>> {
     Box::pin(async move {
-        match tokio::time::timeout(timeout, connect(&server, tls)).await {
+        match tokio::time::timeout(timeout, connect(&server, &quic)).await {
             Ok(connected) => connected,
             Err(_) => Err(format!("{server} does not answer")),
         }
@@ -303,11 +302,11 @@ async fn written(writing: &mut Option<Writing>) -> Option<SendStream> {
 }
 
 /// Connects to the first of a server's addresses that answers.
-async fn connect(server: &Server, tls: Arc<QuicClientConfig>) -> Result<Wires, String> {
+async fn connect(server: &Server, quic: &quinn::ClientConfig) -> Result<Wires, String> {
     let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(|error| error.to_string())?;
     let mut fault = format!("{} has no address", server.host);
     for address in addresses {
-        match connect_to(address, &server.host, tls.clone()).await {
+        match connect_to(address, &server.host, quic.clone()).await {
             Ok(connected) => return Ok(connected),
             Err(error) => fault = format!("{address}: {error}"),
         }
@@ -315,13 +314,11 @@ async fn connect(server: &Server, tls: Arc<QuicClientConfig>) -> Result<Wires, S
     Err(fault)
 }
 
-async fn connect_to(address: SocketAddr, name: &str, tls: Arc<QuicClientConfig>) -> Result<Wires, String> {
+async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) -> Result<Wires, String> {
     let socket = socket(address).map_err(|error| error.to_string())?;
     let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
         .map_err(|error| error.to_string())?;
-    let mut config = quinn::ClientConfig::new(tls);
-    config.transport_config(Arc::new(transport()));
-    let connecting = endpoint.connect_with(config, address, name).map_err(|error| error.to_string())?;
+    let connecting = endpoint.connect_with(quic, address, name).map_err(|error| error.to_string())?;
     let connection = connecting.await.map_err(|error| error.to_string())?;
     let (out, control) = connection.open_bi().await.map_err(|error| error.to_string())?;
     let frames = frame::Reader::new();
@@ -343,7 +340,7 @@ fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
 }
 
 /// Windows for a consumer of media: wide for what comes, narrow for what it says.
-fn transport() -> quinn::TransportConfig {
+pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));
     transport.initial_rtt(INITIAL_RTT);
@@ -354,5 +351,6 @@ fn transport() -> quinn::TransportConfig {
     transport.send_window(256 * 1024);
     transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
     transport.max_concurrent_uni_streams(VarInt::from_u32(512));
+    transport.congestion_controller_factory(congestion.factory());
     transport
 }
