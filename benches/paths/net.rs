@@ -1,0 +1,185 @@
+//! The namespaces, and the box between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ncserverd::lab::path::{Counts, Lane, Shape};
+
+/// The sender's and the receiver's address to each other.
+pub(crate) const SENDER: &str = "10.77.0.1";
+const RECEIVER: &str = "10.77.0.2";
+
+/// VXLAN's ends: outside of the box, and its own.
+const OUTER: [(&str, &str); 2] = [("10.88.1.1", "10.88.1.2"), ("10.88.2.1", "10.88.2.2")];
+const VXLAN_PORT: u16 = 4789;
+const VXLAN_HEADER: usize = 8;
+const ETHERNET_HEADER: usize = 14;
+
+/// Three network namespaces, removed when dropped.
+pub(crate) struct Namespaces {
+    pub(crate) sender: String,
+    pub(crate) middle: String,
+    pub(crate) receiver: String,
+}
+
+impl Namespaces {
+    pub(crate) fn new() -> Result<Self, String> {
+        let name = |end: &str| format!("ncp{}{end}", std::process::id());
+        let made = Self { sender: name("s"), middle: name("m"), receiver: name("v") };
+        for namespace in [&made.sender, &made.middle, &made.receiver] {
+            ip(&format!("netns add {namespace}"))?;
+            ip(&format!("-n {namespace} link set lo up"))?;
+        }
+        for ((namespace, inner), (outer, middle)) in [(&made.sender, SENDER), (&made.receiver, RECEIVER)].into_iter().zip(OUTER) {
+            let veth = format!("v{namespace}");
+            ip(&format!("link add veth0 netns {namespace} type veth peer name {veth} netns {}", made.middle))?;
+            for (namespace, device, address) in [(namespace, "veth0", outer), (&made.middle, veth.as_str(), middle)] {
+                ip(&format!("-n {namespace} addr add {address}/24 dev {device}"))?;
+                ip(&format!("-n {namespace} link set {device} mtu 1600 up gso_max_segs 1"))?;
+            }
+            ip(&format!(
+                "-n {namespace} link add path type vxlan id 7 local {outer} remote {middle} dstport {VXLAN_PORT} nolearning"
+            ))?;
+            ip(&format!("-n {namespace} addr add {inner}/24 dev path"))?;
+            // One packet of the path is to be one packet of the box.
+            ip(&format!("-n {namespace} link set path mtu 1500 up gso_max_segs 1"))?;
+            // Or the second run of TCP begins with what the first has learned.
+            ip(&format!("netns exec {namespace} sysctl -q net.ipv4.tcp_no_metrics_save=1"))?;
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in [&self.sender, &self.middle, &self.receiver] {
+            let _ = ip(&format!("netns del {namespace}"));
+        }
+    }
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(words.split(' ')).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())) }
+}
+
+/// A packet of VXLAN on its way.
+type Late = Reverse<(Instant, u64, Vec<u8>)>;
+
+/// What stands for the path while it is not dropped.
+pub(crate) struct Box {
+    there: Arc<Mutex<Lane>>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Box {
+    /// From the sender to the receiver, and back.
+    pub(crate) fn start(path: [Shape; 2], seed: u64) -> Self {
+        let sockets = OUTER.map(|(_, own)| UdpSocket::bind((own, VXLAN_PORT)).expect("the box has its addresses"));
+        let ends = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        let lanes: Vec<Arc<Mutex<Lane>>> = path
+            .into_iter()
+            .zip(0..)
+            .map(|(shape, number)| {
+                let lane = Lane::new(shape, 2 * seed + number, Instant::now()).expect("a shape that can be");
+                Arc::new(Mutex::new(lane))
+            })
+            .collect();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (late, due) = channel();
+            let incoming = sockets[from].try_clone().expect("a socket is cloned");
+            let outgoing = sockets[to].try_clone().expect("a socket is cloned");
+            let (lane, ends) = (Arc::clone(&lanes[from]), Arc::clone(&ends));
+            threads.push(std::thread::spawn(move || take(&incoming, &lane, &late, &ends)));
+            threads.push(std::thread::spawn(move || deliver(&outgoing, OUTER[to].0, &due)));
+        }
+        Self { there: Arc::clone(&lanes[0]), ends, threads }
+    }
+
+    /// What happened from the sender to the receiver since this was last asked.
+    pub(crate) fn counts(&self) -> Counts {
+        self.there.lock().expect("nobody panics with it").counts(Instant::now())
+    }
+}
+
+impl Drop for Box {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn take(socket: &UdpSocket, lane: &Mutex<Lane>, late: &Sender<Late>, ends: &AtomicBool) {
+    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout above zero");
+    let mut buffer = vec![0; 1 << 16];
+    let mut number = 0;
+    while !ends.load(Ordering::Relaxed) {
+        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let now = Instant::now();
+        let Some(frame) = buffer[..length].get_mut(VXLAN_HEADER..) else { continue };
+        mend(frame);
+        let packet = frame.len().saturating_sub(ETHERNET_HEADER);
+        for due in lane.lock().expect("nobody panics with it").take(now, packet) {
+            number += 1;
+            // The other thread lives as long as this one.
+            let _ = late.send(Reverse((due, number, buffer[..length].to_vec())));
+        }
+    }
+}
+
+fn deliver(socket: &UdpSocket, to: &str, late: &Receiver<Late>) {
+    let mut heap: BinaryHeap<Late> = BinaryHeap::new();
+    loop {
+        let now = Instant::now();
+        while heap.peek().is_some_and(|Reverse((due, ..))| *due <= now) {
+            let Some(Reverse((_, _, packet))) = heap.pop() else { break };
+            // A full socket drops, which a measurement in single megabits does not reach.
+            let _ = socket.send_to(&packet, (to, VXLAN_PORT));
+        }
+        let wait = heap.peek().map_or(Duration::from_secs(1), |Reverse((due, ..))| due.saturating_duration_since(now));
+        match late.recv_timeout(wait) {
+            Ok(packet) => heap.push(packet),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Puts the right checksum into a frame with TCP or UDP over IPv4: the kernel leaves that to the network card, and there is none.
+fn mend(frame: &mut [u8]) {
+    let Some(packet) = frame.get_mut(ETHERNET_HEADER..) else { return };
+    let &mut [first, _, high, low, ..] = packet else { return };
+    let (header, total) = (usize::from(first & 15) * 4, usize::from(u16::from_be_bytes([high, low])));
+    if first >> 4 != 4 || header < 20 || total > packet.len() || total < header + 8 {
+        return;
+    }
+    let (ip, body) = packet[..total].split_at_mut(header);
+    let at = match ip[9] {
+        6 if body.len() >= 20 => 16,
+        17 => 6,
+        _ => return,
+    };
+    body[at..at + 2].fill(0);
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0))).sum()
+    };
+    let length = u32::try_from(body.len()).expect("at most a packet");
+    let mut sum = words(&ip[12..20]) + u32::from(ip[9]) + length + words(body);
+    while sum >> 16 != 0 {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    let sum = !u16::try_from(sum).expect("folded");
+    // UDP says with zero that there is none.
+    body[at..at + 2].copy_from_slice(&if sum == 0 { 0xFFFF } else { sum }.to_be_bytes());
+}
