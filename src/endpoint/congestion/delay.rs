@@ -4,19 +4,20 @@
 //! of it is decided from what quinn hands in, time included.
 //!
 //! **Steady.** Once a round trip the shortest sample of the round (Copa's standing round trip; Arun and Balakrishnan, NSDI 2018,
-//! section 2) is compared with the shortest of the last seconds, the *floor*; the difference is what stands in the queue. Below a
-//! target the window grows, by a step that doubles while the direction stays (Copa's velocity, section 2.2); above it the window
-//! shrinks to what would have met it (FAST TCP; Wei, Jin, Low and Hegde, section III). The target is [`TARGET`] and the time of two
-//! packets at the flow's own rate, so that of two flows the smaller one wants the longer queue and both end at the same rate (as in
-//! Copa, and in Swift, SIGCOMM 2020, section 3.1.2). The first part, which those have not, is what timers and drivers make of a round
-//! trip on any host: without it a fast flow takes every hiccup for a queue.
+//! section 2.1) is compared with the shortest of the last seconds, the *floor*; the difference is what stands in the queue. Below a
+//! target the window grows, by a step that doubles while the direction stays (Copa's velocity, same section); above it the window
+//! shrinks to what would have met it (the window equation of FAST TCP; Wei, Jin, Low and Hegde, 2006). The target is [`TARGET`] and
+//! the time of two packets at the flow's own rate, so that of two flows the smaller one wants the longer queue and both end at the
+//! same rate (as in Copa, and in the scaling of Swift's target, SIGCOMM 2020). The first part, which those have not, is what timers
+//! and drivers make of a round trip on any host: without it a fast flow takes every hiccup for a queue.
 //!
 //! **Dip.** On a beat of the wall clock, every [`BEAT`], the window falls for about two round trips below what fills the path. A queue
-//! that is this flow's empties: the floor stays honest (BBR's ProbeRTT, draft-ietf-ccwg-bbr, section 5.3.4; LEDBAT++, section 4.4),
-//! and what is lost then is lost by the path and not by a full queue. A window whose losses exceed those of its dips goes back by the
-//! excess and grows slowly afterwards, whatever the delay: so a policer and a buffer shorter than the target are heard, which a bound
-//! on the rate of loss alone (2 % in BBR, section 5.5.10.2) cannot tell from a path that loses a tenth by nature. Flows of this
-//! controller, whatever host they come from, dip together and so find the queue empty that they share.
+//! that is this flow's empties: the floor stays honest (BBR's ProbeRTT, draft-ietf-ccwg-bbr, section 5.3.4; LEDBAT++'s periodic
+//! slowdown, draft-irtf-iccrg-ledbat-plus-plus, section 4.4), and what is lost then is lost by the path and not by a full queue. A
+//! window whose losses exceed those of its dips goes back by the excess and grows slowly afterwards, whatever the delay: so a policer
+//! and a buffer shorter than the target are heard, which a bound on the rate of loss alone (2 % in BBR) cannot tell from a path that
+//! loses a tenth by nature. Flows of this controller on hosts whose clocks agree dip together, and so find the queue empty that they
+//! share.
 //!
 //! **Contended.** If dips leave a queue that this flow cannot have made, somebody fills it, and giving way would be giving up (Copa's
 //! mode switching, section 2.2). Then CUBIC (quinn's, RFC 9438) keeps the window until dips find the queue empty; losses count while
@@ -249,7 +250,7 @@ impl Delay {
                     *flat_rounds += 1;
                 }
                 if *flat_rounds >= STARTUP_FLAT_ROUNDS {
-                    self.end_startup(now, standing);
+                    self.end_startup(now);
                 }
             }
             Mode::Steady => {
@@ -323,9 +324,9 @@ impl Delay {
         self.ceiling.map_or(model, |(ceiling, _)| ceiling.min(model))
     }
 
-    fn end_startup(&mut self, now: Instant, standing: Duration) {
-        let floor = self.floor.get().unwrap_or(standing);
-        self.window = (self.rates.max() * (floor + TARGET).as_secs_f64()).clamp(self.window_min(), self.window);
+    fn end_startup(&mut self, now: Instant) {
+        let Some(floor) = self.floor.get() else { return };
+        self.window = (self.rates.max() * (floor + TARGET).as_secs_f64()).min(self.window).max(self.window_min());
         self.mode = Mode::Steady;
         self.growth = Growth::NONE;
         self.calm_window = self.window;
@@ -379,7 +380,7 @@ impl Controller for Delay {
             && standing > floor + rise
             && self.rates.max() > 0.0
         {
-            self.end_startup(now, standing);
+            self.end_startup(now);
         }
         if self.round.over {
             self.end_round(now);
@@ -399,7 +400,7 @@ impl Controller for Delay {
         let long = marked || self.queue_is_long() || self.losses.share() > LOSS_MAX;
         match &mut self.mode {
             Mode::Contended(cubic) if long => cubic.on_congestion_event(now, sent, false, lost_bytes),
-            Mode::Startup { .. } if marked => self.end_startup(now, self.round.standing()),
+            Mode::Startup { .. } if marked => self.end_startup(now),
             Mode::Steady if marked && !self.growth.hold => {
                 self.window = (self.window * CUBIC_BETA).max(self.window_min());
                 self.growth = Growth { hold: true, ..Growth::NONE };
@@ -463,8 +464,8 @@ const REACH: f64 = 0.1;
 const MODEL_GAIN: f64 = 1.1;
 /// What a path may lose by nature; more is taken for congestion.
 const LOSS_MAX: f64 = 0.25;
-/// Dips fall on the beats of the wall clock, so that flows of this controller which share a queue dip at the same time, from whatever
-/// hosts, and find it empty.
+/// Dips fall on the beats of the wall clock, so that flows of this controller which share a queue dip at the same time and find it
+/// empty. Their hosts' clocks have to agree to a part of a round trip; where they do not, the dips of each prove less.
 const BEAT: Duration = Duration::from_secs(2);
 /// Fewer rounds than this between them, and a path with a long round trip would do nothing else.
 const DIP_ROUNDS_MIN: u32 = 10;
@@ -483,3 +484,46 @@ const STARTUP_FLAT_ROUNDS: u32 = 3;
 const STARTUP_SAMPLES: u32 = 8;
 const STARTUP_RISE_MIN: Duration = Duration::from_millis(4);
 const STARTUP_RISE_MAX: Duration = Duration::from_millis(16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u16 = 1250;
+
+    fn steady(now: Instant) -> Delay {
+        let mut delay = Delay::new(now, MTU, now + BEAT);
+        (delay.mode, delay.window) = (Mode::Steady, 100_000.0);
+        delay
+    }
+
+    #[test]
+    fn beats_fall_at_the_same_time_for_all() {
+        let now = Instant::now();
+        let config = DelayConfig::anchored(now, Duration::from_millis(500));
+        assert_eq!(config.next_beat(now), now + Duration::from_millis(1500));
+        assert_eq!(config.next_beat(now + Duration::from_millis(1400)), now + Duration::from_millis(1500));
+        assert_eq!(config.next_beat(now + Duration::from_secs(7)), now + Duration::from_millis(7500));
+    }
+
+    #[test]
+    fn a_mark_is_heeded_once_a_round_and_a_lost_packet_alone_is_not() {
+        let now = Instant::now();
+        let mut delay = steady(now);
+        delay.on_congestion_event(now, now, false, 1250);
+        assert_eq!(delay.window(), 100_000);
+        delay.on_congestion_event(now, now, false, 0);
+        delay.on_congestion_event(now, now, false, 0);
+        assert_eq!(delay.window(), 70_000);
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_any_more_is_found_out_anew() {
+        let now = Instant::now();
+        let mut delay = steady(now);
+        delay.on_congestion_event(now, now, true, 100_000);
+        delay.on_congestion_event(now, now, false, 0);
+        assert_eq!(delay.window(), 4 * u64::from(MTU));
+        assert!(matches!(delay.mode, Mode::Startup { .. }));
+    }
+}
