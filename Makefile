@@ -3,7 +3,7 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers \
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
 	fuzz gpu-bundle
 
 all: check test
@@ -60,6 +60,10 @@ bench:
 # Encoding beside other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names libmoepgf if that is to take part.
 bench-peers:
 	$(CARGO) bench --locked --bench peers --features bench-peers
+
+# TCP, plain quinn and the server with each congestion controller on paths with loss and a queue. Needs root and iproute2.
+bench-paths:
+	$(CARGO) bench --locked --profile release --bench paths
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
