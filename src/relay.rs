@@ -16,23 +16,21 @@ mod recoder;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use prometheus::Registry;
-use quinn::Endpoint;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::admission::{self, Admission};
 use crate::endpoint;
 use crate::object::{Body, Refusal, RefusalCode, Resolved};
 use crate::peer::{self, Client};
-use crate::ring::{self, Ring, SessionId};
-use crate::session::driver::Context;
+use crate::ring::{self, Ring};
+use crate::server::{Front, Parts};
 use crate::session::{self, Ask};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
@@ -42,14 +40,10 @@ use recoder::Recoder;
 
 pub use metrics::Metrics;
 
-/// Questions of sessions that wait to be taken up; each session has a bound of its own.
-const ASKS_QUEUED: usize = 1024;
 /// Announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;
 /// When to ask again for what could not be had now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often gauges are brought up to date.
-const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 /// What a relay takes, besides what its sources are.
 #[derive(Debug, Clone)]
@@ -99,10 +93,8 @@ pub enum Error {
 /// A running relay.
 #[derive(Debug)]
 pub struct Relay {
-    addresses: Vec<SocketAddr>,
-    endpoints: Vec<Endpoint>,
+    front: Front,
     client: Client,
-    drain: watch::Sender<Option<Duration>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -127,36 +119,18 @@ impl Relay {
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), metrics, random);
         let mut tasks = vec![tokio::spawn(recoder.run())];
 
-        let (asks, questions) = mpsc::channel(ASKS_QUEUED);
+        let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let answerer = Answerer { client: client.clone(), holdings, news: HashMap::new() };
         tasks.push(tokio::spawn(answerer.run(questions)));
-        tasks.push(tokio::spawn(keep_gauges(ring.clone())));
-
-        let (drain, drained) = watch::channel(None);
-        let metrics = session::Metrics::new(registry)?;
-        let context = Context { ring, asks, admission: admission.clone(), config: config.session, metrics, drain: drained };
-        admission.refresh(readiness).await;
-        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
-        let identity = identity.with_door(admission.door());
-        let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
-        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
-        let metrics = endpoint::Metrics::new(registry)?;
-        let next_session = Arc::new(AtomicU64::new(0));
-        for endpoint in &endpoints {
-            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
-            let serve = move |connection, place| {
-                let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                session::driver::run(connection, session, place, context.clone())
-            };
-            let (settings, admission, metrics) = (config.endpoint.clone(), admission.clone(), metrics.clone());
-            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), settings, admission, metrics, serve)));
-        }
-        Ok(Self { addresses, endpoints, client, drain, tasks })
+        let (endpoint, session) = (&config.endpoint, config.session);
+        let parts = Parts { endpoint, session, identity, admission, ring, asks };
+        let front = Front::open::<Error>(parts, registry, readiness).await?;
+        Ok(Self { front, client, tasks })
     }
 
     /// The UDP addresses that peers reach it at.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        self.front.addresses()
     }
 
     /// What it fetches with.
@@ -166,7 +140,7 @@ impl Relay {
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
-        endpoint::drain(&self.endpoints, &self.drain, bound).await;
+        self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
@@ -258,13 +232,5 @@ fn refusal(error: peer::Error) -> Refusal {
         peer::Error::Changed => later(RefusalCode::Changed, "the object changes"),
         peer::Error::Corrupt => later(RefusalCode::Origin, "the bytes that came are not those that were named"),
         _ => later(RefusalCode::Origin, "no source answers"),
-    }
-}
-
-async fn keep_gauges(ring: Ring) {
-    let mut tick = tokio::time::interval(GAUGES_EVERY);
-    loop {
-        tick.tick().await;
-        ring.publish_metrics();
     }
 }

@@ -6,15 +6,13 @@
 //!
 //! Context for errors ("encoder: …") is added here and nowhere below.
 
+mod front;
 mod service;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::Registry;
-use quinn::Endpoint;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
@@ -28,14 +26,14 @@ use crate::encoder::{self, Encoder};
 use crate::endpoint;
 use crate::ingest;
 use crate::object::{Refusal, RefusalCode};
-use crate::ring::{self, Ring, SessionId};
-use crate::session::driver::Context;
+use crate::ring::{self, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
 use crate::stream::{self, Library};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
 
+pub(crate) use front::{Front, Parts};
 pub use service::run;
 
 /// What concerns the process as a whole.
@@ -85,13 +83,11 @@ pub enum Error {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    addresses: Vec<SocketAddr>,
-    endpoints: Vec<Endpoint>,
+    front: Front,
     library: Library,
     admission: Admission,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
-    drain: watch::Sender<Option<Duration>>,
     tasks: Vec<JoinHandle<()>>,
     device: device::Thread,
 }
@@ -102,12 +98,6 @@ fn workload(config: &config::Config) -> device::Workload {
     let stream = config.stream.values().next();
     stream.map_or(default, |stream| device::Workload { n: stream.n_max, block_bytes: stream.block_bytes, ..default })
 }
-
-/// Questions of sessions that wait to be taken up; each session has a bound of its own.
-const ASKS_QUEUED: usize = 1024;
-
-/// How often gauges that nobody counts as they change are brought up to date.
-const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Starts every part; returns when peers can connect. Must be called within a tokio runtime.
@@ -139,43 +129,19 @@ impl Server {
         let encoder = Encoder::new(config.encoder, ring.clone(), store, device, metrics, random);
         tasks.push(tokio::spawn(encoder.run(library.arrivals(), settings)));
 
-        let (asks, questions) = mpsc::channel(ASKS_QUEUED);
+        let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         tasks.push(tokio::spawn(answer(questions, library.clone())));
-        tasks.push(tokio::spawn(keep_gauges(ring.clone())));
-
-        let (drain, drained) = watch::channel(None);
-        let context = Context {
-            ring: ring.clone(),
-            asks,
-            admission: admission.clone(),
-            config: config.session,
-            metrics: session::Metrics::new(registry)?,
-            drain: drained,
-        };
-        admission.refresh(&readiness).await;
-        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
-        let identity = identity.with_door(admission.door());
-        let endpoints = endpoint::open(&config.endpoint, config.session.idle_timeout, &identity)?;
-        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
-        let metrics = endpoint::Metrics::new(registry)?;
-        let next_session = Arc::new(AtomicU64::new(0));
-        for endpoint in &endpoints {
-            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
-            let serve = move |connection, place| {
-                let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                session::driver::run(connection, session, place, context.clone())
-            };
-            let (settings, admission, metrics) = (config.endpoint.clone(), admission.clone(), metrics.clone());
-            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), settings, admission, metrics, serve)));
-        }
-        let server = Self { addresses, endpoints, library, admission, readiness, encoder_settings, drain, tasks, device: thread };
+        let (endpoint, session) = (&config.endpoint, config.session);
+        let parts = Parts { endpoint, session, identity, admission: admission.clone(), ring, asks };
+        let front = Front::open::<Error>(parts, registry, &readiness).await?;
+        let server = Self { front, library, admission, readiness, encoder_settings, tasks, device: thread };
         server.judge_streams(&config);
         Ok(server)
     }
 
     /// The UDP addresses that peers reach it at.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        self.front.addresses()
     }
 
     /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
@@ -191,7 +157,7 @@ impl Server {
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops every part.
     pub async fn drain(self, bound: Duration) {
-        endpoint::drain(&self.endpoints, &self.drain, bound).await;
+        self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.device.close();
     }
@@ -247,14 +213,6 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness) 
         if health.changed().await.is_err() {
             return;
         }
-    }
-}
-
-async fn keep_gauges(ring: Ring) {
-    let mut tick = tokio::time::interval(GAUGES_EVERY);
-    loop {
-        tick.tick().await;
-        ring.publish_metrics();
     }
 }
 

@@ -87,6 +87,9 @@ impl Config {
     }
 }
 
+/// Questions of sessions that wait to be taken up; each session has a bound of its own.
+pub(crate) const ASKS_QUEUED: usize = 1024;
+
 /// What a session asks the rest of the server. The answer may take as long as an origin takes.
 #[derive(Debug)]
 pub enum Ask {

@@ -1,0 +1,93 @@
+//! What peers meet: sockets, admission and sessions. A server and a relay have the same; what stands behind the sessions differs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus::Registry;
+use quinn::Endpoint;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::admission::Admission;
+use crate::endpoint;
+use crate::ring::{Ring, SessionId};
+use crate::session::driver::Context;
+use crate::session::{self, Ask};
+use crate::telemetry::Readiness;
+use crate::tls::ServerIdentity;
+
+/// How often gauges that nobody counts as they change are brought up to date.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
+
+/// Open sockets, and the sessions of those who come.
+#[derive(Debug)]
+pub(crate) struct Front {
+    addresses: Vec<SocketAddr>,
+    endpoints: Vec<Endpoint>,
+    drain: watch::Sender<Option<Duration>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What it is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) endpoint: &'a endpoint::Config,
+    pub(crate) session: session::Config,
+    pub(crate) identity: ServerIdentity,
+    pub(crate) admission: Admission,
+    /// Where blocks come from.
+    pub(crate) ring: Ring,
+    /// Where questions go.
+    pub(crate) asks: mpsc::Sender<Ask>,
+}
+
+impl Front {
+    /// Opens the sockets: whoever answers and encodes has to be at work already. Must be called within a tokio runtime.
+    pub(crate) async fn open<E>(parts: Parts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
+    where
+        E: From<endpoint::Error> + From<prometheus::Error>,
+    {
+        let Parts { endpoint: config, session, identity, admission, ring, asks } = parts;
+        let mut tasks = vec![tokio::spawn(keep_gauges(ring.clone()))];
+        let (drain, drained) = watch::channel(None);
+        let metrics = session::Metrics::new(registry)?;
+        let context = Context { ring, asks, admission: admission.clone(), config: session, metrics, drain: drained };
+        admission.refresh(readiness).await;
+        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
+        let identity = identity.with_door(admission.door());
+        let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
+        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
+        let metrics = endpoint::Metrics::new(registry)?;
+        let next_session = Arc::new(AtomicU64::new(0));
+        for endpoint in &endpoints {
+            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
+            let serve = move |connection, place| {
+                let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
+                session::driver::run(connection, session, place, context.clone())
+            };
+            let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
+            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config, admission, metrics, serve)));
+        }
+        Ok(Self { addresses, endpoints, drain, tasks })
+    }
+
+    /// The UDP addresses that peers reach it at.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Takes no newcomers, lets open requests finish for at most `bound`, then closes.
+    pub(crate) async fn drain(self, bound: Duration) {
+        endpoint::drain(&self.endpoints, &self.drain, bound).await;
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn keep_gauges(ring: Ring) {
+    let mut tick = tokio::time::interval(GAUGES_EVERY);
+    loop {
+        tick.tick().await;
+        ring.publish_metrics();
+    }
+}
