@@ -291,7 +291,7 @@ impl Admission {
 
     /// What TLS is to ask of clients.
     pub fn door(&self) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(Door(Arc::clone(&self.inner)))
+        Arc::new(Door::new(Arc::clone(&self.inner)))
     }
 
     /// A place for a newcomer from this address, which it has `proven` to be its own or not.

@@ -22,10 +22,12 @@ use crate::wire::ALPN;
 mod fingerprint;
 mod pair;
 mod pin;
+mod signatures;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use pair::ClientPair;
 pub use pin::{Trust, client_config};
+pub(crate) use signatures::Signatures;
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
@@ -13,6 +12,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
 use super::Inner;
+use crate::tls::Signatures;
 
 /// Who signs client certificates.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl Authorities {
         if roots.is_empty() {
             return Err("there is no certificate in it".to_owned());
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
         Ok(Self { text, verifier: verifier.build().map_err(|error| error.to_string())? })
     }
 
@@ -46,16 +47,25 @@ impl Authorities {
 
 /// What TLS asks in each handshake: the authorities of that moment.
 #[derive(Debug)]
-pub(super) struct Door(pub(super) Arc<Inner>);
+pub(super) struct Door {
+    inner: Arc<Inner>,
+    signatures: Signatures,
+}
+
+impl Door {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner, signatures: Signatures::new() }
+    }
+}
 
 impl ClientCertVerifier for Door {
     fn offer_client_auth(&self) -> bool {
-        self.0.rules.load().authorities.is_some()
+        self.inner.rules.load().authorities.is_some()
     }
 
     /// Who may come with a token instead, or with nothing, is let through.
     fn client_auth_mandatory(&self) -> bool {
-        let rules = self.0.rules.load();
+        let rules = self.inner.rules.load();
         rules.authorities.is_some() && rules.config.required && rules.config.keys.is_none()
     }
 
@@ -69,7 +79,7 @@ impl ClientCertVerifier for Door {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        match &self.0.rules.load().authorities {
+        match &self.inner.rules.load().authorities {
             Some(authorities) => authorities.verifier.verify_client_cert(end_entity, intermediates, now),
             None => Err(rustls::Error::General("no authority vouches for clients any more".to_owned())),
         }
@@ -81,7 +91,7 @@ impl ClientCertVerifier for Door {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("QUIC has no TLS 1.2".to_owned()))
+        Signatures::verify_tls12()
     }
 
     fn verify_tls13_signature(
@@ -90,16 +100,12 @@ impl ClientCertVerifier for Door {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
+        self.signatures.verify_tls13(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
+        self.signatures.schemes()
     }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// A file of at most this size.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
+use super::signatures::Signatures;
 use super::{ClientPair, Error, Fingerprint};
 use crate::wire::ALPN;
 
@@ -27,7 +27,7 @@ pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClie
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, provider: provider.clone() }),
+        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::new() }),
         Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
     };
     let builder = ClientConfig::builder_with_provider(provider);
@@ -59,7 +59,7 @@ impl ResolvesClientCert for Shown {
 #[derive(Debug)]
 struct Pinned {
     pin: Fingerprint,
-    provider: Arc<CryptoProvider>,
+    signatures: Signatures,
 }
 
 impl ServerCertVerifier for Pinned {
@@ -84,7 +84,7 @@ impl ServerCertVerifier for Pinned {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("QUIC has no TLS 1.2".to_owned()))
+        Signatures::verify_tls12()
     }
 
     fn verify_tls13_signature(
@@ -93,10 +93,10 @@ impl ServerCertVerifier for Pinned {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        self.signatures.verify_tls13(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.signatures.schemes()
     }
 }

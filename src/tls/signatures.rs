@@ -1,0 +1,34 @@
+//! Signatures of handshakes, which both sides verify in the same way.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::CertificateDer;
+use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+
+/// The algorithms in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signatures(WebPkiSupportedAlgorithms);
+
+impl Signatures {
+    pub(crate) fn new() -> Self {
+        Self(rustls::crypto::ring::default_provider().signature_verification_algorithms)
+    }
+
+    /// QUIC has no TLS 1.2.
+    pub(crate) fn verify_tls12() -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("QUIC has no TLS 1.2".to_owned()))
+    }
+
+    pub(crate) fn verify_tls13(
+        self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    pub(crate) fn schemes(self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
