@@ -121,12 +121,6 @@ impl Encoder {
             {
                 continue;
             }
-            let timer = async {
-                match step {
-                    Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
-                    Step::Launch(_) | Step::Idle => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(ended) = running.next() => self.finish(ended),
                 arrival = arrivals.recv() => match arrival {
@@ -149,7 +143,7 @@ impl Encoder {
                     Ok(()) => self.apply(*settings.borrow_and_update()),
                     Err(_) => return,
                 },
-                () = timer => {}
+                () = planned(step) => {}
                 _ = second.tick() => self.rates.tick(Instant::now(), |backend, kernel, rate| {
                     self.metrics.coded_bytes_per_second.with_label_values(&[backend, kernel]).set(rate);
                 }),
@@ -336,6 +330,14 @@ fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival,
     for Generation { index, n, .. } in shape.iter() {
         let generation = GenerationKey { segment: *segment, index };
         ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, blocks);
+    }
+}
+
+/// Waits for the moment that a step names, if it names one.
+pub(crate) async fn planned(step: Step) {
+    match step {
+        Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
+        Step::Launch(_) | Step::Idle => std::future::pending().await,
     }
 }
 

@@ -20,6 +20,7 @@ use super::Metrics;
 use super::holdings::{Holdings, Start, Supply};
 use crate::block::{Block, Vector};
 use crate::codec::rlnc::{Decoder, Encoder};
+use crate::encoder::planned;
 use crate::encoder::planner::{Planner, Step};
 use crate::object::{GenerationKey, SegmentKey};
 use crate::peer::Client;
@@ -112,12 +113,6 @@ impl Recoder {
             {
                 continue;
             }
-            let timer = async {
-                match step {
-                    Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
-                    Step::Launch(_) | Step::Idle => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(made) = running.next() => self.finish(made.expect("no job panics")),
                 segments = &mut changed => {
@@ -129,7 +124,7 @@ impl Recoder {
                     waiting.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
                     self.prune();
                 }
-                () = timer => {}
+                () = planned(step) => {}
                 () = ring::next_wake() => {}
             }
         }
