@@ -92,17 +92,6 @@ pub(super) enum Supply {
     Gone,
 }
 
-/// What is to be done so that a segment comes.
-#[derive(Debug)]
-pub(super) enum Start {
-    /// Fetch it.
-    Fetch(Arc<Meta>),
-    /// Nothing: it comes, or has come, or its last attempt is too fresh.
-    Wait,
-    /// There is no room for it now.
-    Full,
-}
-
 impl Holdings {
     pub(super) fn new(budget: u64, metrics: Metrics) -> Self {
         let state =
@@ -136,26 +125,27 @@ impl Holdings {
         state.held(key)
     }
 
-    /// Somebody wants blocks of a segment that does not come: it begins to come, if there is room.
-    pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Start {
+    /// Somebody wants blocks of a segment. What is to be fetched for that: nothing while it comes or has come, right after a failure, or as
+    /// long as there is no room for it.
+    pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Option<Arc<Meta>> {
         let mut state = self.state();
-        let Some(segment) = state.segments.get_mut(&key) else { return Start::Wait };
+        let segment = state.segments.get_mut(&key)?;
         match &mut segment.body {
-            Body::Whole(_) => return Start::Wait,
+            Body::Whole(_) => return None,
             Body::Coming { fetch, .. } => {
                 return match *fetch {
                     Fetch::FailedAt(at) if at + PAUSE <= now => {
                         *fetch = Fetch::UnderWay;
-                        Start::Fetch(Arc::clone(&segment.meta))
+                        Some(Arc::clone(&segment.meta))
                     }
-                    _ => Start::Wait,
+                    _ => None,
                 };
             }
             Body::Named => {}
         }
         let (shape, id) = (segment.lease.shape, segment.lease.id);
         if !state.make_room(shape.length()) {
-            return Start::Full;
+            return None;
         }
         state.used += shape.length();
         let part = |generation: Generation| Part {
@@ -168,7 +158,7 @@ impl Holdings {
         segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
         let meta = Arc::clone(&segment.meta);
         self.show(&state);
-        Start::Fetch(meta)
+        Some(meta)
     }
 
     /// All bytes have come and are right. Costs a copy: not for a task that others wait for.

@@ -4,7 +4,7 @@
 //! Of an incomplete generation no session gets more blocks than there are rows: what goes beyond is held back until another row
 //! comes, or until the session says that some were lost. Orders for a segment that does not come yet make it come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
 use super::Metrics;
-use super::holdings::{Holdings, Start, Supply};
+use super::holdings::{Holdings, Supply};
 use crate::block::{Block, Vector};
 use crate::codec::rlnc::{Decoder, Encoder};
 use crate::encoder::planned;
@@ -32,7 +32,7 @@ const BATCH_BLOCKS_MAX: u32 = 256;
 const BATCH_WAIT: Duration = Duration::from_micros(500);
 /// New rows are not looked at more often than this.
 const ROWS_EVERY: Duration = Duration::from_millis(2);
-/// How often what could not begin to come is tried again.
+/// How often what is held is tried again.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
 /// Entries in the books from which on they are looked through.
@@ -48,8 +48,8 @@ pub(super) struct Recoder {
     /// Blocks made of incomplete generations, for each session.
     made: HashMap<LineKey, u32>,
     seeds: HashMap<GenerationKey, u32>,
-    /// Segments that could not begin to come.
-    waiting: Vec<SegmentKey>,
+    /// Segments that are wanted and not complete: what is held of them is tried again now and then.
+    waiting: HashSet<SegmentKey>,
     random: StdRng,
 }
 
@@ -90,7 +90,7 @@ impl Recoder {
     pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, client: Client, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: Vec::new(), random }
+        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: HashSet::new(), random }
     }
 
     /// Runs until it is aborted.
@@ -235,31 +235,23 @@ impl Recoder {
         }
     }
 
-    /// Has a segment fetched that is not.
+    /// Has a segment fetched that is not. A failure is tried again as long as somebody wants it, and so is one that has no room.
     fn start(&mut self, segment: SegmentKey) {
-        match self.holdings.start(segment, Instant::now()) {
-            Start::Wait => {}
-            Start::Full => self.waiting.push(segment),
-            Start::Fetch(meta) => {
-                let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
-                tokio::spawn(async move {
-                    match client.fetch_segment(&meta).await {
-                        Ok(bytes) => {
-                            let done = tokio::task::spawn_blocking(move || holdings.complete(segment, &bytes));
-                            done.await.expect("completing does not panic");
-                        }
-                        Err(error) => {
-                            tracing::debug!(path = meta.path, %error, "a segment could not be fetched");
-                            holdings.fail(segment, Instant::now());
-                        }
-                    }
-                });
+        self.waiting.insert(segment);
+        let Some(meta) = self.holdings.start(segment, Instant::now()) else { return };
+        let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
+        tokio::spawn(async move {
+            match client.fetch_segment(&meta).await {
+                Ok(bytes) => {
+                    let done = tokio::task::spawn_blocking(move || holdings.complete(segment, &bytes));
+                    done.await.expect("completing does not panic");
+                }
+                Err(error) => {
+                    tracing::debug!(path = meta.path, %error, "a segment could not be fetched");
+                    holdings.fail(segment, Instant::now());
+                }
             }
-        }
-        // A failure is tried again as long as somebody wants it.
-        if !self.waiting.contains(&segment) {
-            self.waiting.push(segment);
-        }
+        });
     }
 
     fn finish(&mut self, made: Vec<Made>) {
