@@ -9,7 +9,7 @@
 //! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
 //! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -73,12 +73,21 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
-    /// Sources that do not have it, and those that are being asked for the path that leads to it.
-    refused: BTreeSet<SourceId>,
-    asked_for_path: BTreeSet<SourceId>,
-    /// That path, and who has been asked for it.
+    /// The path that leads to it.
     place: Option<Place>,
-    introduced: BTreeSet<SourceId>,
+    /// Sources that did not know it.
+    strangers: BTreeMap<SourceId, Stranger>,
+}
+
+/// How a source stands to a segment that it did not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stranger {
+    /// It is being asked for the path that leads there.
+    AskedForPath,
+    /// It has named the segment, and knows it from now on.
+    Introduced,
+    /// It does not have it.
+    Refused,
 }
 
 impl Fetches {
@@ -97,8 +106,7 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        let (refused, asked_for_path, introduced) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, refused, asked_for_path, place, introduced };
+        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, place, strangers: BTreeMap::new() };
         self.fetches.insert(id, fetch);
         self.stirred = true;
         id
@@ -198,9 +206,7 @@ impl Fetches {
             if is_last {
                 fetch.touched = fetch.touched.max(now);
             }
-            fetch.refused.remove(&source);
-            fetch.asked_for_path.remove(&source);
-            fetch.introduced.remove(&source);
+            fetch.strangers.remove(&source);
             fetch.works.values_mut().for_each(|work| {
                 work.asked.remove(&source);
                 work.paused.remove(&source);
@@ -229,12 +235,15 @@ impl Fetches {
             (RefusalCode::Deadline, _) => {}
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
-            (RefusalCode::Unknown, None) if is_several && fetch.place.is_some() && fetch.introduced.insert(source) => {
-                fetch.asked_for_path.insert(source);
-                return Some((Introduction { fetch: id, source }, fetch.place.clone()?));
-            }
-            (_, None) if !fetch.asked_for_path.contains(&source) => self.refuse(id, source, refusal, outbox, events),
-            (_, None) => {}
+            (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
+                (Some(Stranger::AskedForPath), _) => {}
+                (None, Some(place)) if is_several && code == RefusalCode::Unknown => {
+                    let introduction = (Introduction { fetch: id, source }, place.clone());
+                    fetch.strangers.insert(source, Stranger::AskedForPath);
+                    return Some(introduction);
+                }
+                _ => self.refuse(id, source, refusal, outbox, events),
+            },
         }
         None
     }
@@ -249,7 +258,7 @@ impl Fetches {
     ) {
         let Introduction { fetch: id, source } = introduction;
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
-        fetch.asked_for_path.remove(&source);
+        fetch.strangers.insert(source, Stranger::Introduced);
         self.stirred = true;
         if segment != Some(fetch.order.segment) {
             let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
@@ -260,9 +269,9 @@ impl Fetches {
     /// A source does not have a segment. If nobody does that may be asked, it cannot be had.
     fn refuse(&mut self, id: FetchId, source: SourceId, refusal: Refusal, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
-        fetch.refused.insert(source);
+        fetch.strangers.insert(source, Stranger::Refused);
         let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
-        if open.all(|(source, _)| fetch.refused.contains(source)) {
+        if open.all(|(source, _)| fetch.strangers.get(source) == Some(&Stranger::Refused)) {
             self.remove(id, StopReason::Cancelled, outbox);
             events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
         }
@@ -513,8 +522,7 @@ impl Fetches {
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open));
-        let Fetch { order, works, refused, asked_for_path, .. } = fetch;
-        let refused = &*refused | &*asked_for_path;
+        let Fetch { order, works, strangers, .. } = fetch;
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         work.near = left.is_some_and(|left| left <= rtt * 5 / 2);
@@ -526,11 +534,11 @@ impl Fetches {
         let target = pace::target(work.decoder.missing(), work.near, loss);
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &work.asked {
-            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), &refused);
+            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), strangers);
             *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let candidates = self.candidates(now, work, order.urgency, &refused, shuns);
+        let candidates = self.candidates(now, work, order.urgency, strangers, shuns);
         let shares = split(lacking, candidates);
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
@@ -542,12 +550,12 @@ impl Fetches {
             self.probe(now, work, order.deadline.is_some(), outbox);
         }
         if shuns {
-            self.sound_out(now, (id, index), order, &refused, work, outbox);
+            self.sound_out(now, (id, index), order, strangers, work, outbox);
         }
     }
 
     /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it.
-    fn is_left_behind(&self, source: SourceId, blocks: u32, block_bytes: u32, refused: &BTreeSet<SourceId>) -> bool {
+    fn is_left_behind(&self, source: SourceId, blocks: u32, block_bytes: u32, strangers: &BTreeMap<SourceId, Stranger>) -> bool {
         let Some(path) = self.paths.get(&source) else { return false };
         if path.trust == Trust::Suspect {
             return true;
@@ -557,7 +565,11 @@ impl Fetches {
         }
         let bytes = u64::from(blocks) * u64::from(block_bytes);
         let others = self.paths.iter().filter(|(other, path)| {
-            **other != source && path.is_open && path.trust == Trust::Proven && path.pace.rate() > 0.0 && !refused.contains(other)
+            **other != source
+                && path.is_open
+                && path.trust == Trust::Proven
+                && path.pace.rate() > 0.0
+                && may_ask(strangers, other)
         });
         let time = path.pace.time(path.load.ahead, 0, RATE_ASSUMED);
         let mut others = others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
@@ -570,7 +582,7 @@ impl Fetches {
         now: Instant,
         work: &Work,
         urgency: Urgency,
-        refused: &BTreeSet<SourceId>,
+        strangers: &BTreeMap<SourceId, Stranger>,
         shuns: bool,
     ) -> Vec<Candidate> {
         let has_proven = self.paths.values().any(|path| path.is_open && path.trust == Trust::Proven);
@@ -578,7 +590,7 @@ impl Fetches {
         let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
         let assumed = if assumed.is_finite() { assumed } else { RATE_ASSUMED };
         let candidate = |(source, path): (&SourceId, &Path)| {
-            if refused.contains(source) || work.paused.contains_key(source) || (shuns && path.trust == Trust::Suspect) {
+            if !may_ask(strangers, source) || work.paused.contains_key(source) || (shuns && path.trust == Trust::Suspect) {
                 return None;
             }
             let room = match work.asked.get(source) {
@@ -668,12 +680,12 @@ impl Fetches {
         now: Instant,
         name: (FetchId, u32),
         order: &Order,
-        refused: &BTreeSet<SourceId>,
+        strangers: &BTreeMap<SourceId, Stranger>,
         work: &mut Work,
         outbox: &mut Outbox,
     ) {
         let idle = self.paths.iter().filter(|(source, path)| {
-            path.is_open && path.trust == Trust::Suspect && path.load.all.0 == 0 && !refused.contains(source)
+            path.is_open && path.trust == Trust::Suspect && path.load.all.0 == 0 && may_ask(strangers, source)
         });
         let idle: Vec<SourceId> = idle.map(|(source, _)| *source).filter(|source| !work.paused.contains_key(source)).collect();
         for source in idle {
@@ -806,8 +818,12 @@ impl Fetches {
 impl Fetch {
     /// Whether a source may have it.
     fn may_ask(&self, source: &SourceId) -> bool {
-        !self.refused.contains(source) && !self.asked_for_path.contains(source)
+        may_ask(&self.strangers, source)
     }
+}
+
+fn may_ask(strangers: &BTreeMap<SourceId, Stranger>, source: &SourceId) -> bool {
+    matches!(strangers.get(source), None | Some(Stranger::Introduced))
 }
 
 /// A generation under way.
