@@ -359,7 +359,6 @@ impl Driver {
         while let Some(event) = self.proto.poll_event() {
             match event {
                 Event::Ready(source) => {
-                    self.stats.connected = true;
                     self.renew(links);
                     self.publish.send_replace(self.stats.clone());
                     tracing::debug!(source = source.0, "connected");

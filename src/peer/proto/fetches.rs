@@ -59,6 +59,7 @@ pub(super) struct Fetches {
     paths: BTreeMap<SourceId, Path>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
+    /// But for what is counted by source.
     counts: Counts,
     /// When anything last brought something.
     progress_at: Option<Instant>,
@@ -162,8 +163,18 @@ impl Fetches {
         self.fetches.is_empty()
     }
 
+    /// What every source has done, and what none has alone.
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        self.paths.values().fold(self.counts, |counts, path| Counts {
+            blocks: counts.blocks + path.counts.blocks,
+            innovative: counts.innovative + path.counts.innovative,
+            useless: counts.useless + path.counts.useless,
+            systematic: counts.systematic + path.counts.systematic,
+            lost: counts.lost + path.counts.lost,
+            payload_bytes: counts.payload_bytes + path.counts.payload_bytes,
+            late: counts.late + path.late,
+            ..counts
+        })
     }
 
     pub(super) fn source_counts(&self, source: SourceId) -> SourceCounts {
@@ -304,10 +315,9 @@ impl Fetches {
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
         work.lost += given_up;
-        path.note_lost(given_up, &mut self.counts);
+        path.note_lost(given_up);
         if arrival == Arrival::Returned {
             work.lost = work.lost.saturating_sub(1);
-            self.counts.lost = self.counts.lost.saturating_sub(1);
             path.counts.lost = path.counts.lost.saturating_sub(1);
         }
         self.stirred = true;
@@ -336,7 +346,6 @@ impl Fetches {
     ) -> Result<bool, Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(false) };
         let Some((id, index)) = path.aliases.get(&alias).copied() else {
-            self.counts.late += 1;
             path.late += 1;
             return Ok(false);
         };
@@ -458,7 +467,7 @@ impl Fetches {
                 let Some(path) = self.paths.get_mut(source) else { return false };
                 let given_up = asked.flight.give_up(now, path.pace.patience());
                 *lost += given_up;
-                path.note_lost(given_up, &mut self.counts);
+                path.note_lost(given_up);
                 // It is to be asked again.
                 let has_expired = asked.deadline <= now;
                 if has_expired {
@@ -696,7 +705,6 @@ impl Fetches {
     fn late(&mut self, source: SourceId, alias: u16) -> Result<(), Violation> {
         let path = self.paths.entry(source).or_default();
         if (1..=LATE_ALIASES).contains(&path.next_alias.wrapping_sub(alias)) {
-            self.counts.late += 1;
             path.late += 1;
             return Ok(());
         }
@@ -729,30 +737,12 @@ impl Fetches {
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
-        let systematic = u64::from(matches!(block.vector, Vector::Source(_)));
         let useless = u64::from(outcome == Outcome::Redundant);
-        for (blocks, innovative, redundant, sources, bytes) in [
-            (
-                &mut self.counts.blocks,
-                &mut self.counts.innovative,
-                &mut self.counts.useless,
-                &mut self.counts.systematic,
-                &mut self.counts.payload_bytes,
-            ),
-            (
-                &mut path.counts.blocks,
-                &mut path.counts.innovative,
-                &mut path.counts.useless,
-                &mut path.counts.systematic,
-                &mut path.counts.payload_bytes,
-            ),
-        ] {
-            *blocks += 1;
-            *innovative += 1 - useless;
-            *redundant += useless;
-            *sources += systematic;
-            *bytes += block.payload.len() as u64;
-        }
+        path.counts.blocks += 1;
+        path.counts.innovative += 1 - useless;
+        path.counts.useless += useless;
+        path.counts.systematic += u64::from(matches!(block.vector, Vector::Source(_)));
+        path.counts.payload_bytes += block.payload.len() as u64;
         path.pace.arrived(now, block.payload.len());
         path.trust = Trust::Proven;
         asked.unreported += 1;

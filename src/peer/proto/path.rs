@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
-use super::{Config, Counts, FetchId, SourceCounts, Urgency};
+use super::{Config, FetchId, SourceCounts, Urgency};
 
 /// Requests that are open at a source however little its path holds.
 const REQUESTS_MIN: usize = 2;
@@ -90,10 +90,9 @@ impl Path {
         alias
     }
 
-    pub(super) fn note_lost(&mut self, given_up: u64, counts: &mut Counts) {
+    pub(super) fn note_lost(&mut self, given_up: u64) {
         self.pace.lost(given_up);
         self.counts.lost += given_up;
-        counts.lost += given_up;
     }
 }
 
