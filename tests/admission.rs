@@ -229,13 +229,7 @@ async fn client_certificates_admit_and_nothing_else_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_or_a_token_is_enough_where_both_are_read() {
     let authority = mint::Authority::new("ours");
-    let pem = authority.pem();
-    let place = Place::with(|rules, directory| {
-        let file = directory.join("ca.pem");
-        std::fs::write(&file, pem).unwrap();
-        rules.clients_ca = Some(file);
-    })
-    .await;
+    let place = Place::with_clients_of(&authority).await;
     let own = authority.client(place.directory.path());
     let mut shown = Visitor::connect(place.address(), &place.trust, HERE, Some(&own)).await.unwrap();
     assert!(shown.get("/secret/a.ts").await.unwrap().is_ok());
@@ -348,13 +342,7 @@ async fn the_rate_of_a_token_is_kept_by_all_its_connections() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ncpeer_brings_its_token_and_its_certificate() {
     let authority = mint::Authority::new("ours");
-    let pem = authority.pem();
-    let place = Place::with(|rules, directory| {
-        let file = directory.join("ca.pem");
-        std::fs::write(&file, pem).unwrap();
-        rules.clients_ca = Some(file);
-    })
-    .await;
+    let place = Place::with_clients_of(&authority).await;
     let here = place.directory.path().to_owned();
     drop(authority.client(&here));
     std::fs::write(here.join("token"), format!("{}\n", mint::token(&["/live/*"], 60))).unwrap();

@@ -48,6 +48,17 @@ impl Place {
         Self::with(|_, _| {}).await
     }
 
+    /// One that admits with certificates of this authority as well.
+    pub(crate) async fn with_clients_of(authority: &mint::Authority) -> Self {
+        let pem = authority.pem();
+        Self::with(|rules, directory| {
+            let file = directory.join("ca.pem");
+            std::fs::write(&file, pem).unwrap();
+            rules.clients_ca = Some(file);
+        })
+        .await
+    }
+
     /// The same with other rules; the second argument is the directory of the keys.
     pub(crate) async fn with(rules: impl FnOnce(&mut admission::Config, &std::path::Path)) -> Self {
         let origin = Origin::in_memory().await.unwrap();
