@@ -209,12 +209,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 true => ServerIdentity::open(&kept)?,
                 false => ServerIdentity::ephemeral()?,
             };
-            let is_open = keys.is_none() && clients_ca.is_none() && !insecure;
-            if let Some(address) = listen.iter().find(|address| is_open && !address.ip().is_loopback()) {
-                return Err(Failure::Open(*address));
+            let admission = admission::Config { keys, clients_ca, insecure, ..admission::Config::default() };
+            // In terms of the options here.
+            if let Err(admission::Error::Open(address)) = admission.check_listen(&listen) {
+                return Err(Failure::Open(address));
             }
             let endpoint = endpoint::Config { listen, ..endpoint::Config::default() };
-            let admission = admission::Config { keys, clients_ca, insecure, ..admission::Config::default() };
             let config = relay::Config { endpoint, admission, bytes, ..relay::Config::default() };
             let sources = cli.connection.config(server, None)?;
             let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
