@@ -225,7 +225,7 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     let block = u64::from(stream.block_bytes);
     let [seeded, explicit] = [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
-    let header = if matches!(lane(stream), Lane::Sparse(_)) { explicit } else { seeded };
+    let header = if lane(stream).is_explicit() { explicit } else { seeded };
     if block + seeded > DATAGRAM_AFTER_DISCOVERY {
         return;
     }

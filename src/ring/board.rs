@@ -54,10 +54,12 @@ impl Lane {
 
     /// Room that slots of a segment need in front of the payload if its coded blocks of `n` and fewer lie here.
     pub fn headroom(self, n: u16) -> usize {
-        match self {
-            Self::Sparse(_) | Self::Recoded(_) => headroom(n),
-            Self::Coded | Self::Source(_) => HEADROOM,
-        }
+        if self.is_explicit() { headroom(n) } else { HEADROOM }
+    }
+
+    /// Whether its blocks travel with their coefficients.
+    pub fn is_explicit(self) -> bool {
+        matches!(self, Self::Sparse(_) | Self::Recoded(_))
     }
 
     /// Whether its blocks are anyone's.

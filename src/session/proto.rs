@@ -796,8 +796,7 @@ impl Open {
         if !self.accept.datagrams || self.on_stream {
             return Route::Stream;
         }
-        let vector =
-            if matches!(self.lane, Lane::Sparse(_) | Lane::Recoded(_)) { block::Kind::Explicit } else { block::Kind::Seeded };
+        let vector = if self.lane.is_explicit() { block::Kind::Explicit } else { block::Kind::Seeded };
         let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {
             return Route::Datagram;
