@@ -6,6 +6,7 @@ mod script;
 use std::time::Duration;
 
 use ncserverd::object::RefusalCode;
+use ncserverd::peer::fetch::{self, Target};
 use ncserverd::peer::{Client, Config, Error};
 use script::{Fault, Script, bytes};
 
@@ -36,6 +37,27 @@ async fn a_large_object_comes_part_after_part() {
     assert_eq!(client.open("/a/large", Some(200_001..200_002)).await.unwrap_err(), Error::Range(200_001));
     // Everything was there from the first time on.
     assert_eq!(server.seen().requests, 7 * 2);
+}
+
+#[tokio::test]
+async fn a_pipe_is_written_as_it_comes_and_stays_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(1, 200_001);
+    server.publish("/a/large", &all, 30_000);
+    let client = connect(&server).await;
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = tokio::task::spawn_blocking({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    fetch::fetch(&client, "/a/large", Target::File(pipe.clone())).await.unwrap();
+    assert!(tokio::time::timeout(PATIENCE, reader).await.unwrap().unwrap() == all);
+    assert!(pipe.metadata().unwrap().file_type().is_fifo());
+    assert_eq!(directory.path().read_dir().unwrap().count(), 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Fetches one object to a file or to standard output, and shows how it goes.
 //!
 //! A file appears under its name only when it is complete and verified; until then it is a hidden file beside it, removed
-//! if the fetch ends early. Standard output gets every part as soon as it is verified.
+//! if the fetch ends early. Standard output, devices and pipes get every part as soon as it is verified.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use super::{Client, Object, Stats, cli};
 /// Where an object goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// To this file, once it is complete.
+    /// To this file, once it is complete; to a device or pipe as it comes.
     File(PathBuf),
     /// To standard output as it comes.
     Stdout,
@@ -64,6 +64,11 @@ pub async fn fetch(client: &Client, path: &str, target: Target) -> Result<(), Er
         }
         Target::File(file) => {
             let failed = |error| Error::Write(file.display().to_string(), error);
+            if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                // A rename would put a file in the place of the device.
+                let mut writer = File::options().write(true).open(&file).await.map_err(failed)?;
+                return copy(client, path, object, &mut writer, failed).await;
+            }
             let (part, mut writer) = Part::create(&file).await.map_err(failed)?;
             copy(client, path, object, &mut writer, failed).await?;
             writer.sync_all().await.map_err(failed)?;
@@ -109,7 +114,9 @@ struct Part {
 }
 
 impl Part {
+    /// What a link points to is replaced in the end, not the link.
     async fn create(file: &Path) -> io::Result<(Self, File)> {
+        let file = &file.canonicalize().unwrap_or_else(|_| file.into());
         let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
         let part = file.with_file_name(format!(".{name}.{:08x}.part", rand::random::<u32>()));
         let writer = File::create_new(&part).await?;
