@@ -11,6 +11,8 @@ pub enum Vector {
     Seed(u32),
     /// The n coefficients, one byte each: the only form a recoder can emit before it has decoded.
     Explicit(Bytes),
+    /// The same, from a recoder that has not checked what it combined: a receiver that finds it wrong cannot blame the sender.
+    Unverified(Bytes),
 }
 
 /// A coded or source block: its vector and its payload.

@@ -102,10 +102,10 @@ fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(),
     let expected = match vector {
         Vector::Source(index) if *index >= n => return Err(Error::Index { index: *index, n }),
         Vector::Source(index) => generation.block_length(*index),
-        Vector::Explicit(coefficients) if coefficients.len() != usize::from(n) => {
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) if coefficients.len() != usize::from(n) => {
             return Err(Error::Vector { length: coefficients.len(), n });
         }
-        Vector::Seed(_) | Vector::Explicit(_) => block_bytes(generation),
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => block_bytes(generation),
     };
     if payload.len() != expected {
         return Err(Error::Payload { length: payload.len(), expected });

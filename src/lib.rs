@@ -18,6 +18,7 @@ pub mod encoder;
 pub mod endpoint;
 pub mod gf;
 pub mod ingest;
+pub mod integrity;
 pub mod lab;
 mod listener;
 pub mod object;

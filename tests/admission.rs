@@ -12,7 +12,7 @@ use ncserverd::lab::lossy::{self, Direction, Link};
 use ncserverd::object::RefusalCode;
 use ncserverd::peer::{self, Client};
 use ncserverd::wire::CloseCode;
-use ncserverd::wire::message::{GRANT_FOREVER, Message, Subscribe, Token};
+use ncserverd::wire::message::{Credential, GRANT_FOREVER, Message, Subscribe, Token};
 use place::{HERE, PATIENCE, Place, Visitor, bytes, dial, drain, is_ours, is_refused, read, segment};
 use serde_json::json;
 
@@ -74,7 +74,7 @@ async fn whatever_is_wrong_gets_the_answer_of_what_is_not_there() {
     for (name, token, code) in cases {
         let mut visitor = place.visitor().await;
         if let Some(token) = token {
-            visitor.send(Message::Auth(Token(token))).await;
+            visitor.send(Message::Auth(Credential::Token(Token(token)))).await;
             let Ok(Message::Grant { lasts_ms }) = visitor.hear().await else { panic!("{name}: no grant") };
             assert_eq!(lasts_ms > 0, code != CloseCode::Auth, "{name}");
         }
@@ -233,7 +233,7 @@ async fn a_certificate_or_a_token_is_enough_where_both_are_read() {
     let own = authority.client(place.directory.path());
     let mut shown = Visitor::connect(place.address(), &place.trust, HERE, Some(&own)).await.unwrap();
     assert!(shown.get("/secret/a.ts").await.unwrap().is_ok());
-    shown.send(Message::Auth(Token("whatever".into()))).await;
+    shown.send(Message::Auth(Credential::Token(Token("whatever".into())))).await;
     assert_eq!(shown.hear().await.unwrap(), Message::Grant { lasts_ms: GRANT_FOREVER }, "it needs none");
     let mut bearer = place.bearer(&mint::token(&["/live/*"], 60)).await;
     assert!(bearer.get("/live/a.ts").await.unwrap().is_ok() && bearer.get("/secret/a.ts").await.unwrap().is_err());
@@ -266,7 +266,8 @@ async fn a_visitor_who_tries_token_after_token_is_closed() {
     let place = Place::with(|rules, _| rules.grace = PATIENCE).await;
     let mut visitor = place.visitor().await;
     for number in 0..9 {
-        visitor.send(Message::Auth(Token(mint::hs256("h", &[100 + number; 32], &mint::claims(&["/live/*"], 60))))).await;
+        let token = Token(mint::hs256("h", &[100 + number; 32], &mint::claims(&["/live/*"], 60)));
+        visitor.send(Message::Auth(Credential::Token(token))).await;
     }
     assert_eq!(visitor.close_code().await, CloseCode::Limit);
     assert_eq!(place.value("ncserverd_admission_tokens_total", Some("forged")), 8.0);

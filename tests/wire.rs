@@ -2,11 +2,16 @@
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
+use ncserverd::gf::Kernels;
+use ncserverd::integrity::checks::project;
+use ncserverd::integrity::hashes::BlockHashes;
+use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{Generation, SegmentId, Shape};
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Delivery, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Token,
+    Accept, Checks, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Message, Meta, Request,
+    RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
 };
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
@@ -62,6 +67,24 @@ fn assert_example(name: &str, written: &[u8]) {
     assert_eq!(bytes_of(&hex), written, "example {name}; the crate writes\n{}", hex_of(written));
 }
 
+/// The key of RFC 8032, section 7.1, test 1.
+fn signing_key() -> SigningKey {
+    SigningKey::from_pem(
+        b"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n",
+    )
+    .unwrap()
+}
+
+fn block_hashes() -> BlockHashes {
+    BlockHashes::of(&object(), &Shape::new(150, 64, 4).unwrap())
+}
+
+const IDENTITY: [u8; 32] = [0x0d; 32];
+
+fn ticket() -> Ticket {
+    signing_key().ticket("live", 1_800_000_300_000, IDENTITY, [0x0e; 8])
+}
+
 fn messages() -> Vec<(&'static str, Message)> {
     let id = SegmentId::of(&object());
     let path = "/live/v0/seg_00001.m4s".to_string();
@@ -76,7 +99,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         max_age_ms: 3_600_000,
         content_type: "video/iso.segment".to_string(),
         delivery: Delivery::Coded(Shape::new(150, 64, 4).unwrap()),
-        signature: Bytes::new(),
+        signature: None,
     };
     let playlist = b"#EXTM3U\n";
     let inline = Meta {
@@ -97,9 +120,17 @@ fn messages() -> Vec<(&'static str, Message)> {
     let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
     let error =
         RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
+    let mut signed = meta.clone();
+    signing_key().sign_meta(&mut signed, 1_800_000_000_000, Some(block_hashes().digest()));
+    let asked = GetChecks { request: 7, segment: id, generation: 0, nonce: [0x0b; 32] };
+    let projections = project(Kernels::detect(), &[0x0c; 32], &id, &generation(), 2, &object()).into();
+    let mut checks = Checks { request: 7, seed: [0x0c; 32], columns: 2, projections, signature: None };
+    signing_key().sign_checks(&asked, &mut checks);
+    let introduction =
+        Introduction { address: "192.0.2.1:4443".parse().unwrap(), identity: IDENTITY, lasts_ms: 300_000, ticket: ticket() };
     vec![
         ("HELLO", Message::Hello(hello)),
-        ("AUTH", Message::Auth(Token(TOKEN.to_string()))),
+        ("AUTH", Message::Auth(Credential::Token(Token(TOKEN.to_string())))),
         ("GRANT", Message::Grant { lasts_ms: 300_000 }),
         ("GRANT refused", Message::Grant { lasts_ms: 0 }),
         ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
@@ -118,6 +149,15 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
         ("RANK", Message::Rank { alias: 7, rank: 2, useless: 0, lost: 1 }),
         ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
+        ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
+        ("META signed", Message::Meta(signed)),
+        ("GET_HASHES", Message::GetHashes { request: 6, segment: id }),
+        ("GET_CHECKS", Message::GetChecks(asked)),
+        ("CHECKS", Message::Checks(checks)),
+        ("BLAME", Message::Blame { segment: id, generation: 0, blocks: 2, identity: IDENTITY }),
+        ("OFFER", Message::Offer { port: 4443, identity: IDENTITY }),
+        ("HAVE", Message::Have(vec![Holding { segment: id, state: HoldingState::Partial }])),
+        ("PEERS", Message::Peers { segment: id, peers: vec![introduction] }),
     ]
 }
 
@@ -175,18 +215,19 @@ fn every_kind_of_block_is_written_and_read_as_documented() {
         ("systematic last", Vector::Source(2), object()[128..].to_vec()),
         ("seeded", Vector::Seed(9), combined(&seeded)),
         ("explicit", Vector::Explicit(Bytes::copy_from_slice(&explicit)), combined(&explicit)),
+        ("unverified", Vector::Unverified(Bytes::copy_from_slice(&explicit)), combined(&explicit)),
     ];
     let mut stream = Vec::new();
     StreamHead::Blocks { alias: 7 }.encode(&mut stream);
     for (seq, (name, vector, payload)) in (0u16..).zip(blocks) {
         let mut datagram = vec![0; block::datagram_header_len(&vector)];
-        block::write_datagram_header(&mut datagram, &vector, 7, seq, seq == 3);
+        block::write_datagram_header(&mut datagram, &vector, 7, seq, seq == 4);
         datagram.extend_from_slice(&payload);
         assert_example(&format!("datagram {name}"), &datagram);
 
         let mut rest = Bytes::from(datagram);
         let head = block::parse_datagram(&mut rest).unwrap();
-        assert_eq!((head.alias, head.seq, head.last), (7, seq, seq == 3));
+        assert_eq!((head.alias, head.seq, head.last), (7, seq, seq == 4));
         let parsed = block::parse_block(head.kind, &generation(), rest);
         assert_eq!(parsed, Some(Block { vector: vector.clone(), payload: payload.clone().into() }));
 
@@ -206,6 +247,14 @@ fn an_object_stream_is_written_as_documented() {
     StreamHead::Object { request: 3 }.encode(&mut stream);
     stream.extend(object());
     assert_example("stream of an object", &stream);
+}
+
+#[test]
+fn a_hashes_stream_is_written_as_documented() {
+    let mut stream = Vec::new();
+    StreamHead::Hashes { request: 6 }.encode(&mut stream);
+    stream.extend_from_slice(block_hashes().as_bytes());
+    assert_example("stream of hashes", &stream);
 }
 
 #[test]
@@ -242,8 +291,8 @@ fn the_documents_generations_follow_from_the_shape() {
 #[test]
 fn no_example_is_left_unchecked() {
     let mut names: Vec<_> = messages().iter().map(|(name, _)| (*name).to_string()).collect();
-    names.extend(["systematic", "systematic last", "seeded", "explicit"].map(|name| format!("datagram {name}")));
-    names.extend(["stream of blocks", "stream of an object"].map(str::to_string));
+    names.extend(["systematic", "systematic last", "seeded", "explicit", "unverified"].map(|name| format!("datagram {name}")));
+    names.extend(["stream of blocks", "stream of an object", "stream of hashes"].map(str::to_string));
     for (name, _) in fenced("example ") {
         assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");
     }

@@ -156,7 +156,7 @@ impl Decoder {
                 self.vacate(*index);
                 *index
             }
-            Vector::Seed(_) | Vector::Explicit(_) => self.free_place(),
+            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => self.free_place(),
         };
         self.settle(Tenant { row, is_source: matches!(vector, Vector::Source(_)) }, place);
         self.put(place, payload);
@@ -470,11 +470,11 @@ fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
 }
 
 /// Writes the coefficients of a checked vector over zeros.
-fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
+pub(crate) fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     match vector {
         Vector::Source(index) => row[usize::from(*index)] = 1,
         Vector::Seed(seed) => key.fill(*seed, row),
-        Vector::Explicit(coefficients) => row.copy_from_slice(coefficients),
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => row.copy_from_slice(coefficients),
     }
 }
 

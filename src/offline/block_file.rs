@@ -76,7 +76,7 @@ impl Head {
         let (kind, vector) = match &self.vector {
             Vector::Source(index) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
             Vector::Seed(seed) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
-            Vector::Explicit(coefficients) => (EXPLICIT, coefficients.clone()),
+            Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => (EXPLICIT, coefficients.clone()),
         };
         out.extend(MAGIC);
         out.extend([VERSION, codec(self.set.scheme), kind, 0]);
@@ -106,7 +106,9 @@ impl Head {
     fn payload_bytes(&self) -> usize {
         match self.vector {
             Vector::Source(index) => self.generation.block_length(index),
-            Vector::Seed(_) | Vector::Explicit(_) => usize::try_from(self.set.block_bytes).expect("a block fits in memory"),
+            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => {
+                usize::try_from(self.set.block_bytes).expect("a block fits in memory")
+            }
         }
     }
 }

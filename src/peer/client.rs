@@ -572,7 +572,7 @@ mod tests {
             max_age_ms: 0,
             content_type: String::new(),
             delivery: Delivery::Coded(Shape::new(length, 64, 4).unwrap()),
-            signature: Bytes::new(),
+            signature: None,
         }
     }
 

@@ -31,7 +31,7 @@ use crate::block::Block;
 use crate::gf::Kernels;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
-use crate::wire::message::{Hello, Message, Meta, Subscribe, Token};
+use crate::wire::message::{Credential, Get, GetChecks, Hello, Message, Meta, Subscribe, Token};
 use crate::wire::{CODE_BASE, Violation};
 
 use fetches::Fetches;
@@ -379,7 +379,7 @@ impl Proto {
 
     /// Shows a newer token to a source.
     pub fn authorise(&mut self, source: SourceId, token: Token) {
-        self.outbox.push(source, Message::Auth(token));
+        self.outbox.push(source, Message::Auth(Credential::Token(token)));
     }
 
     /// A connection to a source stands; this token is shown before anything is asked.
@@ -389,7 +389,7 @@ impl Proto {
         self.outbox.open(source);
         self.outbox.push(source, Message::Hello(self.config.hello.clone()));
         if let Some(token) = token {
-            self.outbox.push(source, Message::Auth(token));
+            self.outbox.push(source, Message::Auth(Credential::Token(token)));
         }
         for (request, subscription) in &mut self.subscriptions {
             subscription.refused.remove(&source);
@@ -455,14 +455,11 @@ impl Proto {
             }
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             // A peer that serves nobody has nothing of what these ask for.
-            Message::Get(get) => {
+            Message::Get(Get { request, .. })
+            | Message::GetHashes { request, .. }
+            | Message::GetChecks(GetChecks { request, .. }) => {
                 let reason = "this side serves nothing".to_owned();
-                let error = crate::wire::message::RequestError {
-                    request: get.request,
-                    code: RefusalCode::Unknown,
-                    retry_after_ms: 0,
-                    reason,
-                };
+                let error = crate::wire::message::RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason };
                 self.outbox.push(source, Message::Error(error));
                 self.outbox.check(source)
             }
@@ -472,7 +469,13 @@ impl Proto {
                 self.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
-            Message::Auth(_)
+            // Nothing of this was asked for, or it is for those who serve.
+            Message::Checks(_)
+            | Message::Peers { .. }
+            | Message::Have(_)
+            | Message::Offer { .. }
+            | Message::Blame { .. }
+            | Message::Auth(_)
             | Message::Unsubscribe { .. }
             | Message::Credit { .. }
             | Message::Stop { .. }
@@ -706,6 +709,11 @@ impl Proto {
             StreamHead::Object { request } => {
                 peer.streams.insert(stream, Incoming::Object { request });
                 self.take_object(source, stream, request, rest)
+            }
+            // Not asked for.
+            StreamHead::Hashes { .. } => {
+                peer.refuse(stream);
+                Ok(())
             }
         }
     }

@@ -22,7 +22,8 @@ use crate::block::Vector;
 use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
-    Accept, Delivery, GRANT_FOREVER, Get, Hello, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Token,
+    Accept, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Message, Meta, Request, RequestCode, RequestError,
+    StopReason, Subscribe, Token,
 };
 use crate::wire::{Violation, block};
 
@@ -284,7 +285,11 @@ impl Proto {
             return self.handle_hello(message);
         }
         match message {
-            Message::Auth(token) => self.handle_auth(now, token),
+            Message::Auth(Credential::Token(token)) => self.handle_auth(now, token),
+            Message::Auth(Credential::Ticket(_)) => {
+                self.send(Message::Grant { lasts_ms: 0 });
+                Ok(())
+            }
             Message::Get(get) => self.handle_get(get),
             Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
             Message::Unsubscribe { request } => {
@@ -303,6 +308,12 @@ impl Proto {
             }
             // A peer that leaves says so; what it still wants it goes on asking for.
             Message::GoAway { .. } => Ok(()),
+            Message::GetHashes { request, .. } | Message::GetChecks(GetChecks { request, .. }) => {
+                self.refuse(request, &not_there());
+                Ok(())
+            }
+            Message::Have(_) | Message::Offer { .. } | Message::Blame { .. } | Message::Peers { .. } => Ok(()),
+            Message::Checks(_) => Err(Violation::Unexpected("CHECKS")),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),
             Message::Meta(_) => Err(Violation::Unexpected("META")),
@@ -505,7 +516,9 @@ impl Proto {
         let payload = block::payload_len(vector, &open.generation)?;
         match vector {
             Vector::Source(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
-            Vector::Seed(_) | Vector::Explicit(_) => open.coded_wanted = open.coded_wanted.saturating_sub(1),
+            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => {
+                open.coded_wanted = open.coded_wanted.saturating_sub(1);
+            }
         }
         open.credit = open.credit.saturating_sub(1);
         let header = match route {
@@ -722,7 +735,7 @@ impl Proto {
             max_age_ms: millis(resolved.max_age),
             content_type: resolved.content_type,
             delivery,
-            signature: Bytes::new(),
+            signature: None,
         }));
         self.events.extend(after);
     }

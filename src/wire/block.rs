@@ -20,11 +20,14 @@ const FLAG_LAST: u8 = 1;
 const SYSTEMATIC: u8 = 0x40;
 const SEEDED: u8 = 0x41;
 const EXPLICIT: u8 = 0x42;
+const UNVERIFIED: u8 = 0x43;
 
 /// First byte of a unidirectional stream of blocks.
 const STREAM_BLOCKS: u8 = 0x50;
 /// First byte of a unidirectional stream with a whole object.
 const STREAM_OBJECT: u8 = 0x51;
+/// First byte of a unidirectional stream with the hashes of a segment's blocks.
+const STREAM_HASHES: u8 = 0x52;
 
 /// Which form of vector a block carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +38,8 @@ pub enum Kind {
     Seeded,
     /// All n coefficients.
     Explicit,
+    /// All n coefficients, of rows that the sender has not checked.
+    Unverified,
 }
 
 impl Kind {
@@ -43,6 +48,7 @@ impl Kind {
             SYSTEMATIC => Some(Self::Systematic),
             SEEDED => Some(Self::Seeded),
             EXPLICIT => Some(Self::Explicit),
+            UNVERIFIED => Some(Self::Unverified),
             _ => None,
         }
     }
@@ -52,7 +58,7 @@ impl Kind {
         match self {
             Self::Systematic => 2,
             Self::Seeded => 4,
-            Self::Explicit => n as usize,
+            Self::Explicit | Self::Unverified => n as usize,
         }
     }
 
@@ -133,7 +139,7 @@ pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Opti
 pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
     match vector {
         Vector::Source(index) => (*index < generation.n).then(|| generation.block_length(*index)),
-        Vector::Seed(_) | Vector::Explicit(_) => usize::try_from(generation.block_bytes).ok(),
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => usize::try_from(generation.block_bytes).ok(),
     }
 }
 
@@ -150,6 +156,11 @@ pub enum StreamHead {
         /// The GET that asked for them.
         request: u64,
     },
+    /// The hashes of the source blocks of a segment, [`BLOCK_HASH_LEN`](super::message::BLOCK_HASH_LEN) bytes each.
+    Hashes {
+        /// The GET_HASHES that asked for them.
+        request: u64,
+    },
 }
 
 impl StreamHead {
@@ -162,6 +173,10 @@ impl StreamHead {
             }
             Self::Object { request } => {
                 out.push(STREAM_OBJECT);
+                varint::write(*request, out);
+            }
+            Self::Hashes { request } => {
+                out.push(STREAM_HASHES);
                 varint::write(*request, out);
             }
         }
@@ -178,6 +193,10 @@ impl StreamHead {
             STREAM_OBJECT => {
                 let request = varint::read(rest).map_err(|_| Violation::Malformed("object stream"))?;
                 Ok(request.map(|(request, length)| (Self::Object { request }, 1 + length)))
+            }
+            STREAM_HASHES => {
+                let request = varint::read(rest).map_err(|_| Violation::Malformed("hashes stream"))?;
+                Ok(request.map(|(request, length)| (Self::Hashes { request }, 1 + length)))
             }
             _ => Err(Violation::Malformed("stream type")),
         }
@@ -235,7 +254,7 @@ fn vector_len(vector: &Vector) -> usize {
     match vector {
         Vector::Source(_) => 2,
         Vector::Seed(_) => 4,
-        Vector::Explicit(coefficients) => coefficients.len(),
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => coefficients.len(),
     }
 }
 
@@ -244,6 +263,7 @@ const fn kind_byte(vector: &Vector) -> u8 {
         Vector::Source(_) => SYSTEMATIC,
         Vector::Seed(_) => SEEDED,
         Vector::Explicit(_) => EXPLICIT,
+        Vector::Unverified(_) => UNVERIFIED,
     }
 }
 
@@ -251,7 +271,7 @@ fn write_vector(out: &mut [u8], vector: &Vector) {
     match vector {
         Vector::Source(index) => out.copy_from_slice(&index.to_be_bytes()),
         Vector::Seed(seed) => out.copy_from_slice(&seed.to_be_bytes()),
-        Vector::Explicit(coefficients) => out.copy_from_slice(coefficients),
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => out.copy_from_slice(coefficients),
     }
 }
 
@@ -265,6 +285,7 @@ fn read_vector(kind: Kind, n: u16, input: &mut Bytes) -> Option<Vector> {
         Kind::Systematic => Some(Vector::Source(u16::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Seeded => Some(Vector::Seed(u32::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Explicit => Some(Vector::Explicit(bytes)),
+        Kind::Unverified => Some(Vector::Unverified(bytes)),
     }
 }
 
@@ -307,6 +328,7 @@ mod tests {
                 (0..n).prop_map(Vector::Source),
                 any::<u32>().prop_map(Vector::Seed),
                 prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Explicit(row.into())),
+                prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Unverified(row.into())),
             ];
             (Just(generation), vector)
         })
@@ -376,14 +398,16 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_no_blocks() {
-        for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=EXPLICIT).contains(kind)) {
+        for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=UNVERIFIED).contains(kind)) {
             assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0])), None);
         }
     }
 
     #[test]
     fn stream_heads_round_trip_from_every_cut() {
-        for head in [StreamHead::Blocks { alias: 0xbeef }, StreamHead::Object { request: 70_000 }] {
+        for head in
+            [StreamHead::Blocks { alias: 0xbeef }, StreamHead::Object { request: 70_000 }, StreamHead::Hashes { request: 70_000 }]
+        {
             let mut bytes = Vec::new();
             head.encode(&mut bytes);
             assert_eq!(StreamHead::parse(&bytes), Ok(Some((head, bytes.len()))));

@@ -6,9 +6,10 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::message::{
-    AGENT_MAX, Accept, CONTENT_TYPE_MAX, Delivery, Get, Hello, INLINE_MAX, Message, Meta, PARAMETERS_MAX, PATH_MAX, RANGES_MAX,
-    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, StopReason, Subscribe, TOKEN_MAX, Token,
-    is_path, is_stream_name, is_token,
+    ADDRESS_MAX, AGENT_MAX, Accept, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX,
+    Hello, Holding, HoldingState, INLINE_MAX, Introduction, Message, Meta, PARAMETERS_MAX, PATH_MAX, PEERS_MAX, RANGES_MAX,
+    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature, StopReason, Subscribe, TICKET_MAX,
+    TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
 };
 use super::{Violation, varint};
 use crate::object::{SegmentId, Shape};
@@ -31,8 +32,15 @@ mod kind {
     pub(super) const STOP: u64 = 0x14;
     pub(super) const REJECT: u64 = 0x16;
     pub(super) const RANK: u64 = 0x17;
+    pub(super) const HAVE: u64 = 0x19;
+    pub(super) const GET_CHECKS: u64 = 0x1a;
+    pub(super) const CHECKS: u64 = 0x1c;
+    pub(super) const BLAME: u64 = 0x1d;
+    pub(super) const PEERS: u64 = 0x1f;
     pub(super) const GOAWAY: u64 = 0x22;
     pub(super) const GET: u64 = 0x24;
+    pub(super) const GET_HASHES: u64 = 0x26;
+    pub(super) const OFFER: u64 = 0x27;
 
     pub(super) const fn is_known(kind: u64) -> bool {
         matches!(
@@ -50,8 +58,15 @@ mod kind {
                 | STOP
                 | REJECT
                 | RANK
+                | HAVE
+                | GET_CHECKS
+                | CHECKS
+                | BLAME
+                | PEERS
                 | GOAWAY
                 | GET
+                | GET_HASHES
+                | OFFER
         )
     }
 
@@ -181,7 +196,7 @@ impl Message {
     fn write_body(&self, out: &mut Vec<u8>) -> u64 {
         match self {
             Self::Hello(hello) => write_hello(hello, out),
-            Self::Auth(token) => write_auth(token, out),
+            Self::Auth(credential) => write_auth(credential, out),
             Self::Grant { lasts_ms } => write_only(kind::GRANT, *lasts_ms, out),
             Self::Get(get) => write_get(get, out),
             Self::Meta(meta) => write_meta(meta, out),
@@ -212,6 +227,33 @@ impl Message {
                 kind::RANK
             }
             Self::GoAway { drain_ms } => write_only(kind::GOAWAY, *drain_ms, out),
+            Self::GetHashes { request, segment } => {
+                varint::write(*request, out);
+                out.extend_from_slice(segment.as_bytes());
+                kind::GET_HASHES
+            }
+            Self::GetChecks(GetChecks { request, segment, generation, nonce }) => {
+                varint::write(*request, out);
+                out.extend_from_slice(segment.as_bytes());
+                varint::write(u64::from(*generation), out);
+                out.extend_from_slice(nonce);
+                kind::GET_CHECKS
+            }
+            Self::Checks(checks) => write_checks(checks, out),
+            Self::Blame { segment, generation, blocks, identity } => {
+                out.extend_from_slice(segment.as_bytes());
+                varint::write(u64::from(*generation), out);
+                varint::write(u64::from(*blocks), out);
+                out.extend_from_slice(identity);
+                kind::BLAME
+            }
+            Self::Have(holdings) => write_have(holdings, out),
+            Self::Offer { port, identity } => {
+                out.extend_from_slice(&port.to_be_bytes());
+                out.extend_from_slice(identity);
+                kind::OFFER
+            }
+            Self::Peers { segment, peers } => write_peers(*segment, peers, out),
         }
     }
 
@@ -233,6 +275,13 @@ impl Message {
             kind::REJECT => ("REJECT", parse_reject),
             kind::RANK => ("RANK", parse_rank),
             kind::GOAWAY => ("GOAWAY", |body| Ok(Self::GoAway { drain_ms: body.varint()? })),
+            kind::GET_HASHES => ("GET_HASHES", |body| Ok(Self::GetHashes { request: body.varint()?, segment: body.segment()? })),
+            kind::GET_CHECKS => ("GET_CHECKS", parse_get_checks),
+            kind::CHECKS => ("CHECKS", parse_checks),
+            kind::BLAME => ("BLAME", parse_blame),
+            kind::HAVE => ("HAVE", parse_have),
+            kind::OFFER => ("OFFER", |body| Ok(Self::Offer { port: body.u16()?, identity: body.array()? })),
+            kind::PEERS => ("PEERS", parse_peers),
             other => return Err(Violation::UnknownFrame(other)),
         };
         let mut body = Body(body);
@@ -320,20 +369,42 @@ fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
     Ok(Message::Hello(hello))
 }
 
-/// The only way to be entitled that AUTH knows.
-const SCHEME_TOKEN: u64 = 1;
+/// Ways to be entitled that AUTH knows.
+mod scheme {
+    pub(super) const TOKEN: u64 = 1;
+    pub(super) const TICKET: u64 = 2;
+}
 
-fn write_auth(token: &Token, out: &mut Vec<u8>) -> u64 {
-    debug_assert!(is_token(&token.0), "not a token");
-    varint::write(SCHEME_TOKEN, out);
-    write_text(&token.0, TOKEN_MAX, out);
+fn write_auth(credential: &Credential, out: &mut Vec<u8>) -> u64 {
+    match credential {
+        Credential::Token(token) => {
+            debug_assert!(is_token(&token.0), "not a token");
+            varint::write(scheme::TOKEN, out);
+            write_text(&token.0, TOKEN_MAX, out);
+        }
+        Credential::Ticket(ticket) => {
+            varint::write(scheme::TICKET, out);
+            write_ticket(ticket, out);
+        }
+    }
     kind::AUTH
 }
 
 fn parse_auth(body: &mut Body) -> Result<Message, Fault> {
-    let scheme = body.varint()?;
-    let token = body.text(TOKEN_MAX)?;
-    if scheme == SCHEME_TOKEN && is_token(&token) { Ok(Message::Auth(Token(token))) } else { Err(Fault::Malformed) }
+    match body.varint()? {
+        scheme::TOKEN => {
+            let token = body.text(TOKEN_MAX)?;
+            if is_token(&token) { Ok(Message::Auth(Credential::Token(Token(token)))) } else { Err(Fault::Malformed) }
+        }
+        scheme::TICKET => Ok(Message::Auth(Credential::Ticket(body.ticket()?))),
+        _ => Err(Fault::Malformed),
+    }
+}
+
+fn write_ticket(ticket: &Ticket, out: &mut Vec<u8>) {
+    debug_assert!((1..=TICKET_MAX).contains(&ticket.0.len()), "a ticket of {} bytes", ticket.0.len());
+    varint::write(ticket.0.len() as u64, out);
+    out.extend_from_slice(&ticket.0);
 }
 
 fn write_get(get: &Get, out: &mut Vec<u8>) -> u64 {
@@ -352,22 +423,34 @@ fn parse_get(body: &mut Body) -> Result<Get, Fault> {
 }
 
 fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
-    debug_assert!(is_path(&meta.path), "not a path: {:?}", meta.path);
     varint::write(meta.request, out);
+    write_described(meta, out);
+    varint::write(meta.max_age_ms, out);
+    write_text(&meta.content_type, CONTENT_TYPE_MAX, out);
+    write_delivery(meta, out);
+    if let Delivery::Inline(bytes) = &meta.delivery {
+        debug_assert!(bytes.len() <= INLINE_MAX && bytes.len() as u64 == meta.length, "inline bytes of another length");
+        out.extend_from_slice(bytes);
+    }
+    write_signature(meta.signature.as_ref(), out);
+    kind::META
+}
+
+/// What META says of the object from its path to its version.
+fn write_described(meta: &Meta, out: &mut Vec<u8>) {
+    debug_assert!(is_path(&meta.path), "not a path: {:?}", meta.path);
     write_text(&meta.path, PATH_MAX, out);
     out.extend_from_slice(meta.id.as_bytes());
     varint::write(meta.offset, out);
     varint::write(meta.length, out);
     varint::write(meta.object_length.map_or(0, |length| length.saturating_add(1)), out);
     out.extend_from_slice(&meta.version.to_be_bytes());
-    varint::write(meta.max_age_ms, out);
-    write_text(&meta.content_type, CONTENT_TYPE_MAX, out);
+}
+
+/// How the bytes come, without those that come inline.
+fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
     match &meta.delivery {
-        Delivery::Inline(bytes) => {
-            debug_assert!(bytes.len() <= INLINE_MAX && bytes.len() as u64 == meta.length, "inline bytes of another length");
-            out.push(delivery::INLINE);
-            out.extend_from_slice(bytes);
-        }
+        Delivery::Inline(_) => out.push(delivery::INLINE),
         Delivery::Coded(shape) => {
             debug_assert_eq!(shape.length(), meta.length, "the shape belongs to other bytes");
             out.push(delivery::CODED);
@@ -376,10 +459,67 @@ fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
         }
         Delivery::Stream => out.push(delivery::STREAM),
     }
-    debug_assert!(meta.signature.len() <= SIGNATURE_MAX, "a signature of {} bytes", meta.signature.len());
-    varint::write(meta.signature.len() as u64, out);
-    out.extend_from_slice(&meta.signature);
-    kind::META
+}
+
+/// Ed25519 with what belongs to it.
+const SIGNATURE_ED25519: u8 = 1;
+/// Bytes of a signature of that scheme.
+const ED25519_LEN: usize = 1 + 32 + 8 + 32 + 64;
+
+fn write_signature(signature: Option<&Signature>, out: &mut Vec<u8>) {
+    let Some(Signature { key, issued_ms, blocks, bytes }) = signature else {
+        varint::write(0, out);
+        return;
+    };
+    varint::write(ED25519_LEN as u64, out);
+    out.push(SIGNATURE_ED25519);
+    out.extend_from_slice(key);
+    out.extend_from_slice(&issued_ms.to_be_bytes());
+    out.extend_from_slice(blocks);
+    out.extend_from_slice(bytes);
+}
+
+/// A signature of a scheme that this version does not know counts as none.
+fn parse_signature(body: &mut Body) -> Result<Option<Signature>, Fault> {
+    let length = body.length(SIGNATURE_MAX)?;
+    let mut rest = Body(body.take(length)?);
+    if length == 0 || rest.u8()? != SIGNATURE_ED25519 {
+        return Ok(None);
+    }
+    let signature = Signature {
+        key: rest.array()?,
+        issued_ms: u64::from_be_bytes(rest.array()?),
+        blocks: rest.array()?,
+        bytes: rest.array()?,
+    };
+    if rest.0.is_empty() { Ok(Some(signature)) } else { Err(Fault::Malformed) }
+}
+
+impl Meta {
+    /// The bytes that a signature with this time and this hash of block hashes stands for: `docs/protocol.md`, section 3.
+    pub fn signed_part(&self, issued_ms: u64, blocks: &[u8; 32]) -> Vec<u8> {
+        let mut out = b"ncs/1 META\0".to_vec();
+        out.extend_from_slice(&issued_ms.to_be_bytes());
+        out.extend_from_slice(blocks);
+        write_described(self, &mut out);
+        write_text(&self.content_type, CONTENT_TYPE_MAX, &mut out);
+        write_delivery(self, &mut out);
+        out
+    }
+}
+
+impl Checks {
+    /// The bytes that the signature of an answer to `asked` stands for: `docs/protocol.md`, section 3.
+    pub fn signed_part(&self, asked: &GetChecks) -> Vec<u8> {
+        let mut out = b"ncs/1 CHECKS\0".to_vec();
+        out.extend_from_slice(asked.segment.as_bytes());
+        out.extend_from_slice(&asked.generation.to_be_bytes());
+        out.extend_from_slice(&asked.nonce);
+        out.extend_from_slice(&self.seed);
+        out.push(self.columns);
+        out.extend_from_slice(&self.projections);
+        out
+    }
 }
 
 fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
@@ -409,8 +549,7 @@ fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
         delivery::STREAM => Delivery::Stream,
         _ => return Err(Fault::Malformed),
     };
-    let signature_length = body.length(SIGNATURE_MAX)?;
-    let signature = body.take(signature_length)?;
+    let signature = parse_signature(body)?;
     Ok(Meta { request, path, id, offset, length, object_length, version, max_age_ms, content_type, delivery, signature })
 }
 
@@ -503,6 +642,99 @@ fn parse_rank(body: &mut Body) -> Result<Message, Fault> {
     Ok(Message::Rank { alias, rank: body.at_most()?, useless: body.at_most()?, lost: body.at_most()? })
 }
 
+fn parse_get_checks(body: &mut Body) -> Result<Message, Fault> {
+    let (request, segment, generation) = (body.varint()?, body.segment()?, body.at_most()?);
+    Ok(Message::GetChecks(GetChecks { request, segment, generation, nonce: body.array()? }))
+}
+
+fn write_checks(checks: &Checks, out: &mut Vec<u8>) -> u64 {
+    debug_assert!((1..=COLUMNS_MAX).contains(&checks.columns), "{} columns", checks.columns);
+    varint::write(checks.request, out);
+    out.extend_from_slice(&checks.seed);
+    out.push(checks.columns);
+    varint::write((checks.projections.len() / usize::from(checks.columns)) as u64, out);
+    out.extend_from_slice(&checks.projections);
+    let signature = checks.signature.as_ref().map_or(&[][..], |signature| signature);
+    varint::write(signature.len() as u64, out);
+    out.extend_from_slice(signature);
+    kind::CHECKS
+}
+
+fn parse_checks(body: &mut Body) -> Result<Message, Fault> {
+    let (request, seed, columns) = (body.varint()?, body.array()?, body.u8()?);
+    let n = body.length(usize::from(Shape::N_LIMIT))?;
+    if !(1..=COLUMNS_MAX).contains(&columns) || n == 0 {
+        return Err(Fault::Malformed);
+    }
+    let projections = body.take(n * usize::from(columns))?;
+    let signature = match body.varint()? {
+        0 => None,
+        64 => Some(body.array()?),
+        _ => return Err(Fault::Malformed),
+    };
+    Ok(Message::Checks(Checks { request, seed, columns, projections, signature }))
+}
+
+fn parse_blame(body: &mut Body) -> Result<Message, Fault> {
+    let (segment, generation, blocks) = (body.segment()?, body.at_most()?, body.at_most()?);
+    Ok(Message::Blame { segment, generation, blocks, identity: body.array()? })
+}
+
+fn write_have(holdings: &[Holding], out: &mut Vec<u8>) -> u64 {
+    debug_assert!(holdings.len() <= HOLDINGS_MAX, "{} holdings", holdings.len());
+    varint::write(holdings.len() as u64, out);
+    for Holding { segment, state } in holdings {
+        out.extend_from_slice(segment.as_bytes());
+        out.push(match state {
+            HoldingState::Gone => 0,
+            HoldingState::Partial => 1,
+            HoldingState::Complete => 2,
+        });
+    }
+    kind::HAVE
+}
+
+fn parse_have(body: &mut Body) -> Result<Message, Fault> {
+    let count = body.length(HOLDINGS_MAX)?;
+    let mut holdings = Vec::with_capacity(count);
+    for _ in 0..count {
+        let segment = body.segment()?;
+        let state = match body.u8()? {
+            0 => HoldingState::Gone,
+            1 => HoldingState::Partial,
+            2 => HoldingState::Complete,
+            _ => return Err(Fault::Malformed),
+        };
+        holdings.push(Holding { segment, state });
+    }
+    Ok(Message::Have(holdings))
+}
+
+fn write_peers(segment: SegmentId, peers: &[Introduction], out: &mut Vec<u8>) -> u64 {
+    debug_assert!(peers.len() <= PEERS_MAX, "{} peers", peers.len());
+    out.extend_from_slice(segment.as_bytes());
+    varint::write(peers.len() as u64, out);
+    for Introduction { address, identity, lasts_ms, ticket } in peers {
+        write_text(&address.to_string(), ADDRESS_MAX, out);
+        out.extend_from_slice(identity);
+        varint::write(*lasts_ms, out);
+        write_ticket(ticket, out);
+    }
+    kind::PEERS
+}
+
+fn parse_peers(body: &mut Body) -> Result<Message, Fault> {
+    let segment = body.segment()?;
+    let count = body.length(PEERS_MAX)?;
+    let mut peers = Vec::with_capacity(count);
+    for _ in 0..count {
+        let address = body.text(ADDRESS_MAX)?.parse().map_err(|_| Fault::Malformed)?;
+        let (identity, lasts_ms) = (body.array()?, body.varint()?);
+        peers.push(Introduction { address, identity, lasts_ms, ticket: body.ticket()? });
+    }
+    Ok(Message::Peers { segment, peers })
+}
+
 const fn stop_value(reason: StopReason) -> u64 {
     match reason {
         StopReason::Complete => 0,
@@ -561,6 +793,15 @@ impl Body {
 
     fn u16(&mut self) -> Result<u16, Fault> {
         self.array().map(u16::from_be_bytes)
+    }
+
+    fn segment(&mut self) -> Result<SegmentId, Fault> {
+        self.array().map(SegmentId::from_bytes)
+    }
+
+    fn ticket(&mut self) -> Result<Ticket, Fault> {
+        let length = self.length(TICKET_MAX)?;
+        if length == 0 { Err(Fault::Malformed) } else { self.take(length).map(Ticket) }
     }
 
     fn text(&mut self, max: usize) -> Result<String, Fault> {

@@ -17,8 +17,20 @@ pub const STREAM_NAME_MAX: usize = 128;
 pub const CONTENT_TYPE_MAX: usize = 255;
 /// Most bytes that travel within META.
 pub const INLINE_MAX: usize = 16_384;
-/// Most bytes of a signature.
+/// Most bytes of META's signature, of any scheme.
 pub const SIGNATURE_MAX: usize = 256;
+/// Most bytes of a ticket.
+pub const TICKET_MAX: usize = 256;
+/// Most bytes of a peer's address in PEERS.
+pub const ADDRESS_MAX: usize = 64;
+/// Most columns of CHECKS.
+pub const COLUMNS_MAX: u8 = 16;
+/// Most entries of HAVE.
+pub const HOLDINGS_MAX: usize = 64;
+/// Most entries of PEERS.
+pub const PEERS_MAX: usize = 16;
+/// Bytes of a block's hash: BLAKE3 of the padded block, cut.
+pub const BLOCK_HASH_LEN: usize = 16;
 /// Most bytes of an explanation in ERROR.
 pub const REASON_MAX: usize = 256;
 /// Most bytes of an agent's name in HELLO.
@@ -55,7 +67,7 @@ pub enum Message {
     /// First frame of each side.
     Hello(Hello),
     /// Shows what entitles the sender to ask.
-    Auth(Token),
+    Auth(Credential),
     /// Says what an AUTH has brought.
     Grant {
         /// For how long it counts from now on, in milliseconds; 0 if it does not, [`GRANT_FOREVER`] for no end of its own.
@@ -120,6 +132,131 @@ pub enum Message {
         /// How long open requests may take, in milliseconds.
         drain_ms: u64,
     },
+    /// Asks for the hashes of a segment's source blocks; they come on a stream of their own.
+    GetHashes {
+        /// Chosen by the asker, from the numbers of its GETs.
+        request: u64,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// Asks for secret checksums of a generation, to check rows by.
+    GetChecks(GetChecks),
+    /// The secret checksums.
+    Checks(Checks),
+    /// Reports who sent blocks that were proved wrong (ignorable).
+    Blame {
+        /// The segment.
+        segment: SegmentId,
+        /// Index of the generation in the segment.
+        generation: u32,
+        /// Blocks proved wrong.
+        blocks: u32,
+        /// SHA-256 of the certificate that their sender showed.
+        identity: [u8; 32],
+    },
+    /// What the sender would serve of what it holds, as it changes (ignorable).
+    Have(Vec<Holding>),
+    /// The sender serves others (ignorable).
+    Offer {
+        /// UDP port on the address that the connection comes from; 0 takes the offer back.
+        port: u16,
+        /// SHA-256 of the certificate that it shows there.
+        identity: [u8; 32],
+    },
+    /// Others that serve a segment (ignorable).
+    Peers {
+        /// The segment.
+        segment: SegmentId,
+        /// At most [`PEERS_MAX`].
+        peers: Vec<Introduction>,
+    },
+}
+
+/// What AUTH shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A bearer token.
+    Token(Token),
+    /// A ticket for a peer, from the server that introduced it.
+    Ticket(Ticket),
+}
+
+/// A bearer ticket, at most [`TICKET_MAX`] bytes: whoever has it is entitled, so it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Ticket(pub Bytes);
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ticket({} bytes)", self.0.len())
+    }
+}
+
+/// Asks for secret checksums.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetChecks {
+    /// Chosen by the asker, from the numbers of its GETs.
+    pub request: u64,
+    /// The segment.
+    pub segment: SegmentId,
+    /// Index of the generation in the segment.
+    pub generation: u32,
+    /// Random; what answers is signed with it, so that no earlier answer can be passed off as this one.
+    pub nonce: [u8; 32],
+}
+
+/// Secret checksums of a generation: `columns` random combinations of the bytes of each source block.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Checks {
+    /// The GET_CHECKS that it answers.
+    pub request: u64,
+    /// What the combinations are drawn from.
+    pub seed: [u8; 32],
+    /// 1 to [`COLUMNS_MAX`].
+    pub columns: u8,
+    /// n × columns bytes, block by block.
+    pub projections: Bytes,
+    /// Ed25519 signature by the key of the stream, if it has one.
+    pub signature: Option<[u8; 64]>,
+}
+
+impl std::fmt::Debug for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Whoever knows the seed can make blocks that pass.
+        f.debug_struct("Checks").field("request", &self.request).field("columns", &self.columns).finish_non_exhaustive()
+    }
+}
+
+/// One segment of HAVE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// The segment.
+    pub segment: SegmentId,
+    /// How much of it is there.
+    pub state: HoldingState,
+}
+
+/// How much of a segment is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HoldingState {
+    /// Nothing, any more.
+    Gone,
+    /// Some blocks, recoded for who asks.
+    Partial,
+    /// All of it.
+    Complete,
+}
+
+/// One peer of PEERS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Introduction {
+    /// Address and UDP port.
+    pub address: std::net::SocketAddr,
+    /// SHA-256 of the certificate that it shows.
+    pub identity: [u8; 32],
+    /// For how long the ticket counts, in milliseconds.
+    pub lasts_ms: u64,
+    /// What to show there.
+    pub ticket: Ticket,
 }
 
 /// A bearer token: whoever has it is entitled, so it is never shown.
@@ -226,8 +363,32 @@ pub struct Meta {
     pub content_type: String,
     /// How the bytes come.
     pub delivery: Delivery,
-    /// Signature of the stream's key; empty until signing exists.
-    pub signature: Bytes,
+    /// Signature of the stream's key, if it has one.
+    pub signature: Option<Signature>,
+}
+
+/// The signature of a META: the stream's key vouches for all of it but `request` and `max_age_ms`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// Ed25519 public key of the stream.
+    pub key: [u8; 32],
+    /// When the origin's answer came that the META describes, in milliseconds since 1970. What is older than another answer for the same
+    /// path is not taken instead of it.
+    pub issued_ms: u64,
+    /// BLAKE3 of the hashes of all source blocks ([`BLOCK_HASH_LEN`] bytes each); zeros where the delivery is not coded.
+    pub blocks: [u8; 32],
+    /// Ed25519 signature over [`Meta::signed_part`].
+    pub bytes: [u8; 64],
+}
+
+impl std::fmt::Debug for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = u64::from_be_bytes(*self.key.first_chunk().expect("a key has 32 bytes"));
+        f.debug_struct("Signature")
+            .field("key", &format_args!("{key:016x}…"))
+            .field("issued_ms", &self.issued_ms)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How the bytes of a META come.

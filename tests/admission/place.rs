@@ -14,7 +14,7 @@ use ncserverd::server::Server;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{self, ClientPair, ServerIdentity, Trust};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Accept, Delivery, Get, Hello, Message, Meta, Request, RequestError, Token};
+use ncserverd::wire::message::{Accept, Credential, Delivery, Get, Hello, Message, Meta, Request, RequestError, Token};
 use ncserverd::wire::{CODE_BASE, CloseCode};
 use ncserverd::{admission, config, stream};
 use prometheus::Registry;
@@ -113,7 +113,7 @@ impl Place {
     /// A visitor that has shown this token.
     pub(crate) async fn bearer(&self, token: &str) -> Visitor {
         let mut visitor = self.visitor().await;
-        visitor.send(Message::Auth(Token(token.to_owned()))).await;
+        visitor.send(Message::Auth(Credential::Token(Token(token.to_owned())))).await;
         visitor
     }
 

@@ -186,7 +186,7 @@ impl State {
             max_age_ms: 60_000,
             content_type: "video/mp4".to_owned(),
             delivery,
-            signature: Bytes::new(),
+            signature: None,
         };
         (Message::Meta(meta), whole)
     }

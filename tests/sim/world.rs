@@ -603,7 +603,7 @@ impl World {
                 encoder.block(*seed, &mut out);
                 out
             }
-            Vector::Explicit(row) => {
+            Vector::Explicit(row) | Vector::Unverified(row) => {
                 let mut sum = vec![0; generation.block_bytes as usize];
                 for (&c, index) in row.iter().zip(0..generation.n) {
                     let block = part(generation.block_range(index));

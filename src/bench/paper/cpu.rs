@@ -395,7 +395,7 @@ fn recode(case: &Case) -> Option<Run> {
         let (elapsed, states) = team::time(threads, repeats, prepare, work);
         let is_sum = |generation: usize, block: &Block| match &block.vector {
             Vector::Explicit(row) => block.payload == oracle::combine(row, coded.load.source(generation), k),
-            Vector::Source(_) | Vector::Seed(_) => false,
+            Vector::Source(_) | Vector::Seed(_) | Vector::Unverified(_) => false,
         };
         let is_right = |(index, state): (usize, &(Decoder, SmallRng, Vec<Block>))| {
             state.2.len() == n && state.2.iter().take(RECODED_CHECKED).all(|block| is_sum(index % coded.load.distinct(), block))

@@ -56,7 +56,7 @@ fn meta(request: u64, delivery: Delivery, bytes: &[u8]) -> Meta {
         max_age_ms: 0,
         content_type: String::new(),
         delivery,
-        signature: Bytes::new(),
+        signature: None,
     }
 }
 

@@ -404,7 +404,7 @@ fn a_renewal_in_time_changes_nothing_and_a_narrower_token_ends_what_it_does_not_
     let mut long = request(3, 10);
     long.deadline_ms = 60_000;
     proto.handle_message(now, Message::Request(long)).unwrap();
-    proto.handle_message(now, Message::Auth(Token("newer".into()))).unwrap();
+    proto.handle_message(now, Message::Auth(Credential::Token(Token("newer".into())))).unwrap();
     assert_eq!(proto.poll_token(), Some(Token("newer".into())));
     assert_eq!(proto.poll_token(), None);
     proto.judged(now, true, granted("/live/*", Some(now + 5 * SECOND)));
@@ -423,7 +423,7 @@ fn a_renewal_in_time_changes_nothing_and_a_narrower_token_ends_what_it_does_not_
 #[test]
 fn tokens_come_at_a_modest_rate() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    let auth = || Message::Auth(Token("t".into()));
+    let auth = || Message::Auth(Credential::Token(Token("t".into())));
     for _ in 0..TOKENS_MAX {
         proto.handle_message(now, auth()).unwrap();
     }

@@ -1,0 +1,97 @@
+//! Hashes of a segment's source blocks: which of them is wrong is known as it comes, whoever sent it.
+
+use bytes::Bytes;
+
+use crate::object::Shape;
+use crate::wire::message::BLOCK_HASH_LEN;
+
+/// The hashes of all source blocks of a segment, in byte order: BLAKE3 of each block, padded, cut to [`BLOCK_HASH_LEN`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockHashes(Bytes);
+
+impl BlockHashes {
+    /// Those of the segment with these bytes; `bytes` has the shape's length.
+    pub fn of(bytes: &[u8], shape: &Shape) -> Self {
+        debug_assert_eq!(bytes.len() as u64, shape.length(), "the bytes of another segment");
+        let block_bytes = shape.block_bytes() as usize;
+        let hashes = bytes.chunks(block_bytes).flat_map(|block| hash(block, block_bytes)).collect::<Vec<_>>();
+        Self(hashes.into())
+    }
+
+    /// Those that another side has sent for a segment of `shape`, if they are the ones that `digest` stands for.
+    pub fn checked(sent: Bytes, shape: &Shape, digest: &[u8; 32]) -> Option<Self> {
+        let hashes = Self(sent);
+        (hashes.0.len() as u64 == Self::bytes(shape) && hashes.digest() == *digest).then_some(hashes)
+    }
+
+    /// How many bytes the hashes of a segment of `shape` have.
+    pub const fn bytes(shape: &Shape) -> u64 {
+        shape.length().div_ceil(shape.block_bytes() as u64) * BLOCK_HASH_LEN as u64
+    }
+
+    /// BLAKE3 of them all: what a stream's key signs.
+    pub fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.0).as_bytes()
+    }
+
+    /// As they travel.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// Whether source block `index` of the segment (not of the generation) is this one; a last block may be without its padding.
+    pub fn fit(&self, index: u64, block: &[u8], block_bytes: u32) -> bool {
+        let Some(start) = usize::try_from(index).ok().and_then(|index| index.checked_mul(BLOCK_HASH_LEN)) else { return false };
+        let expected = self.0.get(start..).and_then(|rest| rest.get(..BLOCK_HASH_LEN));
+        expected.is_some_and(|expected| hash(block, block_bytes as usize) == expected)
+    }
+}
+
+fn hash(block: &[u8], block_bytes: usize) -> [u8; BLOCK_HASH_LEN] {
+    const ZEROS: [u8; 1024] = [0; 1024];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(block);
+    let mut padding = block_bytes.saturating_sub(block.len());
+    while padding > 0 {
+        let some = padding.min(ZEROS.len());
+        hasher.update(&ZEROS[..some]);
+        padding -= some;
+    }
+    let mut cut = [0; BLOCK_HASH_LEN];
+    cut.copy_from_slice(&hasher.finalize().as_bytes()[..BLOCK_HASH_LEN]);
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_fits_its_own_place_alone() {
+        let bytes: Vec<u8> = (0..150).collect();
+        let shape = Shape::new(150, 64, 2).unwrap();
+        let hashes = BlockHashes::of(&bytes, &shape);
+        assert_eq!(hashes.as_bytes().len() as u64, BlockHashes::bytes(&shape));
+        let blocks: Vec<_> = bytes.chunks(64).collect();
+        for (index, block) in blocks.iter().enumerate() {
+            for place in 0..4 {
+                assert_eq!(hashes.fit(place, block, 64), place == index as u64);
+            }
+        }
+        let padded = [blocks[2], &[0; 42]].concat();
+        assert!(hashes.fit(2, &padded, 64));
+        assert!(!hashes.fit(u64::MAX, blocks[0], 64));
+        assert_eq!(hashes.as_bytes()[..16], blake3::hash(blocks[0]).as_bytes()[..16]);
+    }
+
+    #[test]
+    fn hashes_from_elsewhere_count_where_the_digest_says_so() {
+        let shape = Shape::new(150, 64, 2).unwrap();
+        let hashes = BlockHashes::of(&[7; 150], &shape);
+        assert_eq!(BlockHashes::checked(hashes.as_bytes().clone(), &shape, &hashes.digest()), Some(hashes.clone()));
+        let other = BlockHashes::of(&[8; 150], &shape);
+        assert_eq!(BlockHashes::checked(other.as_bytes().clone(), &shape, &hashes.digest()), None);
+        let longer = Shape::new(250, 64, 2).unwrap();
+        assert_eq!(BlockHashes::checked(hashes.as_bytes().clone(), &longer, &hashes.digest()), None);
+    }
+}
