@@ -17,6 +17,7 @@ pub mod keys;
 mod metrics;
 pub mod scope;
 mod source;
+mod tickets;
 pub mod token;
 
 use std::net::{IpAddr, SocketAddr};
@@ -32,12 +33,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::telemetry::Readiness;
+use crate::wire::message;
 use account::{Book, Place, neighbourhood};
 use clients::{Authorities, Door};
 use keys::KeySet;
 pub use metrics::Metrics;
 pub use scope::{Access, Scope};
 use source::{Named, Source};
+pub use tickets::Tickets;
 use token::{Expectation, Holder};
 
 /// Who is admitted, and how much each may have.
@@ -194,6 +197,8 @@ struct Inner {
     stir: Notify,
     holders: Book<Holder>,
     addresses: Book<IpAddr>,
+    /// Whose tickets count, where any do.
+    tickets: Option<Tickets>,
     metrics: Metrics,
 }
 
@@ -231,6 +236,12 @@ pub struct Limited;
 impl Admission {
     /// Reads keys and authorities that are files; a URL is asked by [`Admission::keep_fresh`].
     pub fn open(config: &Config, metrics: Metrics) -> Result<Self, Error> {
+        Self::open_with(config, None, metrics)
+    }
+
+    /// The same for a peer that serves those who show a ticket for it, where there are `tickets`. Who brings neither that nor anything
+    /// else that counts is refused then.
+    pub fn open_with(config: &Config, tickets: Option<Tickets>, metrics: Metrics) -> Result<Self, Error> {
         let rules = Rules::read(config, None)?;
         metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
         let inner = Inner {
@@ -240,6 +251,7 @@ impl Admission {
             stir: Notify::new(),
             holders: Book::new(),
             addresses: Book::new(),
+            tickets,
             metrics,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -438,6 +450,7 @@ pub struct Visitor {
 enum Credential {
     None,
     Token(String),
+    Ticket(message::Ticket),
     Certificates(Vec<CertificateDer<'static>>),
 }
 
@@ -479,6 +492,17 @@ impl Visitor {
         Ok((verdict.is_ok(), self.review(now)?))
     }
 
+    /// The same with a ticket.
+    pub fn present_ticket(&mut self, now: Now, ticket: message::Ticket) -> Result<(bool, Access), Limited> {
+        let tickets = self.admission.inner.tickets.as_ref();
+        let counts = tickets.is_some_and(|tickets| tickets.verify(&ticket, now.date).is_some());
+        self.admission.inner.metrics.ticket_judged(counts);
+        if counts {
+            self.credential = Credential::Ticket(ticket);
+        }
+        Ok((counts, self.review(now)?))
+    }
+
     /// What it may have now, by the rules of now.
     pub fn review(&mut self, now: Now) -> Result<Access, Limited> {
         let rules = self.admission.inner.rules.load_full();
@@ -487,7 +511,7 @@ impl Visitor {
         self.pays = (config.address_rate().is_some(), false);
         let Some(worth) = self.worth(&rules, now) else {
             self.holder = None;
-            return Ok(if config.is_closed() { Access::Refused { until: now.instant + config.grace } } else { Access::Free });
+            return Ok(if self.is_closed(config) { Access::Refused { until: now.instant + config.grace } } else { Access::Free });
         };
         if !self.holder.as_ref().is_some_and(|place| place.is_of(&worth.holder)) {
             let most = worth.connections.or(config.token_connections_max);
@@ -505,7 +529,11 @@ impl Visitor {
         }
         // An end that no clock can tell is none.
         let until = worth.until.and_then(|until| now.instant.checked_add(until.saturating_sub(now.date)));
-        Ok(Access::Granted { scope: worth.scope, until, grace: config.is_closed().then_some(config.grace) })
+        Ok(Access::Granted { scope: worth.scope, until, grace: self.is_closed(config).then_some(config.grace) })
+    }
+
+    fn is_closed(&self, config: &Config) -> bool {
+        config.is_closed() || self.admission.inner.tickets.is_some()
     }
 
     /// Waits until it is to be reviewed.
@@ -547,6 +575,10 @@ impl Visitor {
                 let claims = token::verify(token, &rules.keys, &rules.config.expectation(), now.date).ok()?;
                 let token::Claims { scope, until, rate, connections, holder } = claims;
                 Some(Worth { scope, until: Some(until), holder, connections, rate })
+            }
+            Credential::Ticket(ticket) => {
+                let tickets::Right { scope, until, holder } = self.admission.inner.tickets.as_ref()?.verify(ticket, now.date)?;
+                Some(Worth { scope, until: Some(until), holder, connections: None, rate: None })
             }
             Credential::Certificates(chain) => {
                 rules.authorities.as_ref()?.vouch_for(chain, now.date).ok()?;

@@ -14,6 +14,7 @@ pub mod block;
 pub mod codec;
 pub mod config;
 pub mod device;
+pub mod directory;
 pub mod encoder;
 pub mod endpoint;
 pub mod gf;

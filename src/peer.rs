@@ -17,6 +17,7 @@ mod driver;
 pub mod fetch;
 pub mod gateway;
 pub mod http;
+mod keys;
 pub mod playlist;
 pub mod proto;
 mod token;
@@ -27,9 +28,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
+pub use keys::Keys;
 pub use token::TokenSource;
 
 use crate::block::Block;
@@ -38,7 +41,7 @@ use crate::endpoint::Congestion;
 use crate::object::{Refusal, SegmentId};
 use crate::tls::{ClientPair, Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
-use crate::wire::message::Hello;
+use crate::wire::message::{self, Hello};
 use proto::{Failure, Progress, SourceCounts, SourceId};
 
 /// Where a server is.
@@ -137,6 +140,8 @@ pub struct Config {
     pub requests_max: u16,
     /// Prefetches at the same time; more are dropped.
     pub prefetches_max: usize,
+    /// Peers that servers name, drawn on at the same time at most; none without any.
+    pub neighbours_max: usize,
     /// What decodes, several generations at a time; without one each is decoded here as soon as it is complete.
     pub device: Option<Device>,
     /// Who is told of every block that brings something.
@@ -147,6 +152,12 @@ pub struct Config {
 pub trait Listener: fmt::Debug + Send + Sync {
     /// A block has come that brought something. Called by the task that carries all blocks: it must not wait.
     fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block);
+
+    /// A segment is going to be fetched.
+    fn begun(&self, _meta: &Arc<message::Meta>) {}
+
+    /// A segment that was fetched is there, verified, or could not be had.
+    fn ended(&self, _segment: &SegmentId, _bytes: Option<&Bytes>) {}
 }
 
 impl Config {
@@ -168,6 +179,7 @@ impl Config {
             window: (ByteSize::kib(256), ByteSize::mib(16)),
             requests_max: 64,
             prefetches_max: 8,
+            neighbours_max: 0,
             device: None,
             listener: None,
         }
@@ -215,6 +227,10 @@ pub struct Stats {
     pub segments_corrupt: u64,
     /// Verified bytes.
     pub bytes: u64,
+    /// Bytes of payload in blocks that were asked for.
+    pub payload_bytes: u64,
+    /// Those of them that came from peers that a server has named.
+    pub neighbour_bytes: u64,
     /// Bytes of UDP that came, headers and encryption included.
     pub wire_bytes: u64,
     /// The round trip to that server.

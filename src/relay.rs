@@ -6,6 +6,9 @@
 //! it is wanted. Until it is complete and verified its blocks are combinations of the rows that have come, sent with explicit vectors,
 //! and no session gets more of them than there are rows; then they are those of a server: source blocks, and coded ones with seeds.
 //!
+//! A viewer that serves others is a relay whose program reads as well: it serves what it reads, to those whom its servers send with a
+//! ticket, and answers no other question.
+//!
 //! When full: segments that nobody has asked for longest go first; if what is asked for does not fit beside what is in use, its blocks
 //! wait until it does, or until their deadline.
 
@@ -25,7 +28,8 @@ use rand::rngs::StdRng;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::admission::{self, Admission};
+use crate::admission::{self, Admission, Tickets};
+use crate::directory::{self, Directory};
 use crate::endpoint;
 use crate::object::{Body, Refusal, RefusalCode, Resolved};
 use crate::peer::{self, Client};
@@ -35,13 +39,15 @@ use crate::session::{self, Ask};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
 use crate::wire::message::{Delivery, Meta};
-use holdings::Holdings;
+use holdings::{Holdings, Keeper};
 use recoder::Recoder;
 
 pub use metrics::Metrics;
 
 /// Announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;
+/// How often servers are told what is held.
+const TELL_EVERY: Duration = Duration::from_millis(250);
 /// When to ask again for what could not be had now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -58,6 +64,10 @@ pub struct Config {
     pub ring: ring::Config,
     /// Memory for segments, complete or not.
     pub bytes: ByteSize,
+    /// Whether its servers are told what it holds, to send others here.
+    pub offers: bool,
+    /// Whether it serves what it fetches for its own program and nothing else. Otherwise it fetches what its peers ask for.
+    pub own_only: bool,
 }
 
 impl Default for Config {
@@ -69,7 +79,16 @@ impl Default for Config {
             session: session::Config::default(),
             ring: ring::Config::default(),
             bytes: ByteSize::mib(256),
+            offers: false,
+            own_only: false,
         }
+    }
+}
+
+impl Config {
+    /// The usual, at these addresses.
+    pub fn listening(listen: Vec<SocketAddr>) -> Self {
+        Self { endpoint: endpoint::Config { listen, ..endpoint::Config::default() }, ..Self::default() }
     }
 }
 
@@ -107,24 +126,38 @@ impl Relay {
         registry: &Registry,
         readiness: &Readiness,
     ) -> Result<Self, Error> {
-        config.admission.check_listen(&config.endpoint.listen)?;
-        let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
+        // Whom servers send here shows a ticket; nobody else has to be let in.
+        let by_ticket = config.offers && (config.own_only || config.admission.is_closed());
+        if !by_ticket {
+            config.admission.check_listen(&config.endpoint.listen)?;
+        }
         let metrics = Metrics::new(registry)?;
         let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), metrics.clone()));
-        // What is verified is kept here and not there.
-        let sources = peer::Config { cache: ByteSize::b(0), device: None, listener: Some(holdings.clone()), ..sources };
-        let client = Client::connect(sources).await?;
+        // What is verified is kept here and not there, unless its own program reads it, too.
+        let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
+        let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
+        let client = Client::connect(peer::Config { cache, device: None, listener: Some(listener), ..sources }).await?;
+        let fingerprint = *identity.fingerprint().as_bytes();
+        let tickets = by_ticket.then(|| Tickets { identity: fingerprint, keys: client.keys() });
+        let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), metrics, random);
         let mut tasks = vec![tokio::spawn(recoder.run())];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
-        let answerer = Answerer { client: client.clone(), holdings, news: HashMap::new() };
+        let told = Arc::clone(&holdings);
+        let answerer = Answerer { client: client.clone(), holdings, own_only: config.own_only, news: HashMap::new() };
         tasks.push(tokio::spawn(answerer.run(questions)));
         let (endpoint, session) = (&config.endpoint, config.session);
-        let parts = Parts { endpoint, session, identity, admission, ring, asks };
+        // A relay signs no tickets, so it names nobody.
+        let directory = Directory::new(directory::Metrics::new(registry)?);
+        let parts = Parts { endpoint, session, identity, admission, directory, ring, asks };
         let front = Front::open::<Error>(parts, registry, readiness).await?;
+        if let Some(address) = front.addresses().first().filter(|_| config.offers) {
+            client.offer(address.port(), fingerprint).await?;
+            tasks.push(tokio::spawn(tell(client.clone(), told)));
+        }
         Ok(Self { front, client, tasks })
     }
 
@@ -145,10 +178,24 @@ impl Relay {
     }
 }
 
+/// Tells servers what is held, as it changes.
+async fn tell(client: Client, holdings: Arc<Holdings>) {
+    let mut tick = tokio::time::interval(TELL_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let changed = holdings.take_untold();
+        if !changed.is_empty() && client.have(changed).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Answers what sessions ask, by what the sources say.
 struct Answerer {
     client: Client,
     holdings: Arc<Holdings>,
+    own_only: bool,
     news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
 }
 
@@ -159,6 +206,8 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
+                Ask::Resolve { reply, .. } if self.own_only => drop(reply.send(Err(unknown()))),
+                Ask::Subscribe { reply, .. } if self.own_only => drop(reply.send(Err(unknown()))),
                 Ask::Resolve { get, reply } => {
                     let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
                     tokio::spawn(async move {
@@ -221,14 +270,16 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>) 
     }
 }
 
+fn unknown() -> Refusal {
+    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() }
+}
+
 /// What this relay's peers hear of what its sources answered it.
 fn refusal(error: peer::Error) -> Refusal {
     let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
     match error {
         peer::Error::Refused(refusal) => refusal,
-        peer::Error::Range(_) | peer::Error::Path(_) => {
-            Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() }
-        }
+        peer::Error::Range(_) | peer::Error::Path(_) => unknown(),
         peer::Error::Changed => later(RefusalCode::Changed, "the object changes"),
         peer::Error::Corrupt => later(RefusalCode::Origin, "the bytes that came are not those that were named"),
         _ => later(RefusalCode::Origin, "no source answers"),

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use crate::admission::{self, Admission};
 use crate::config;
 use crate::device::{self, Device, Health};
+use crate::directory::{self, Directory};
 use crate::encoder::{self, Encoder};
 use crate::endpoint;
 use crate::ingest;
@@ -132,7 +133,8 @@ impl Server {
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         tasks.push(tokio::spawn(answer(questions, library.clone())));
         let (endpoint, session) = (&config.endpoint, config.session);
-        let parts = Parts { endpoint, session, identity, admission: admission.clone(), ring, asks };
+        let directory = Directory::new(directory::Metrics::new(registry)?);
+        let parts = Parts { endpoint, session, identity, admission: admission.clone(), directory, ring, asks };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server = Self { front, library, admission, readiness, encoder_settings, tasks, device: thread };
         server.judge_streams(&config);

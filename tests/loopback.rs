@@ -14,7 +14,7 @@ use ncserverd::ring::{Ring, SessionId};
 use ncserverd::session::{self, Ask, driver};
 use ncserverd::store::{Placement, Store};
 use ncserverd::tls::{self, ServerIdentity, Trust};
-use ncserverd::{device, encoder, endpoint, peer, ring, store};
+use ncserverd::{device, directory, encoder, endpoint, peer, ring, store};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -105,7 +105,9 @@ async fn serve_placed(
     let (drain, drained) = watch::channel(None);
     let session = session::Config::default();
     let admission = Admission::open(&admission::Config::default(), admission::Metrics::new(&registry).unwrap()).unwrap();
+    let directory = directory::Directory::new(directory::Metrics::new(&registry).unwrap());
     let context = driver::Context {
+        directory,
         ring: ring.clone(),
         asks,
         admission: admission.clone(),

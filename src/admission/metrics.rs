@@ -9,6 +9,7 @@ use crate::telemetry::register;
 #[derive(Debug, Clone)]
 pub struct Metrics {
     tokens: IntCounterVec,
+    tickets: IntCounterVec,
     pub(super) certificates: IntCounter,
     pub(super) limited: IntCounterVec,
     pub(super) keys: IntGauge,
@@ -25,6 +26,13 @@ impl Metrics {
             &["result"],
         )?;
         ALL.iter().for_each(|result| drop(tokens.with_label_values(&[result_of(*result)])));
+        let tickets = register::counters(
+            registry,
+            "ncserverd_admission_tickets_total",
+            "Tickets that peers brought, by what became of them.",
+            &["result"],
+        )?;
+        ["admitted", "refused"].iter().for_each(|result| drop(tickets.with_label_values(&[result])));
         let limited = register::counters(
             registry,
             "ncserverd_admission_limited_total",
@@ -41,6 +49,7 @@ impl Metrics {
         ["taken", "failed"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
         Ok(Self {
             tokens,
+            tickets,
             certificates: register::counter(
                 registry,
                 "ncserverd_admission_certificates_total",
@@ -50,6 +59,10 @@ impl Metrics {
             keys: register::gauge(registry, "ncserverd_admission_keys", "Keys that tokens are verified with.")?,
             reloads,
         })
+    }
+
+    pub(super) fn ticket_judged(&self, counts: bool) {
+        self.tickets.with_label_values(&[if counts { "admitted" } else { "refused" }]).inc();
     }
 
     pub(super) fn judged(&self, result: Result<(), TokenError>) {

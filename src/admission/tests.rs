@@ -252,3 +252,39 @@ fn other_addresses_than_loopback_need_admission_or_a_word() {
         assert_eq!(check(&Config::default(), address), Ok(()), "{address}");
     }
 }
+
+#[derive(Debug)]
+struct KeyOfLive(crate::integrity::signing::StreamKey);
+
+impl crate::integrity::signing::StreamKeys for KeyOfLive {
+    fn key_of(&self, stream: &str) -> Option<crate::integrity::signing::StreamKey> {
+        (stream == "live").then_some(self.0)
+    }
+}
+
+#[test]
+fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
+    use crate::integrity::signing::SigningKey;
+
+    let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
+    let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())) };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let admission = Admission::open_with(&Config::default(), Some(tickets), metrics).unwrap();
+    let now = now();
+    let mut guest = visitor(&admission);
+    let refused = Access::Refused { until: now.instant + Config::default().grace };
+    assert_eq!(guest.enter(now), Ok(refused.clone()), "who serves by tickets serves nobody without");
+    let until = u64::try_from(now.date.as_millis()).unwrap() + 60_000;
+    for (stream, until, identity) in [("vod", until, 1), ("live", until, 2), ("live", until - 60_000, 1)] {
+        let ticket = key.ticket(stream, until, [identity; 32], [3; 8]);
+        assert_eq!(guest.present_ticket(now, ticket), Ok((false, refused.clone())), "{stream} {identity}");
+    }
+    let (counts, access) = guest.present_ticket(now, key.ticket("live", until, [1; 32], [3; 8])).unwrap();
+    assert!(counts && allows(&access) && !access.allows("/vod/1.ts"));
+    let due = access.due().unwrap();
+    assert!(due <= now.instant + Duration::from_secs(60) && due > now.instant + Duration::from_secs(59));
+    assert!(!allows(&guest.review(later(now, 61)).unwrap()));
+    // Without tickets to verify none is taken, and it admits nobody to what tokens guard.
+    let mut guest = visitor(&Place::new().open());
+    assert!(!guest.present_ticket(now, key.ticket("live", until, [1; 32], [3; 8])).unwrap().0);
+}

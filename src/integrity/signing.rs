@@ -14,6 +14,12 @@ use crate::wire::message::{Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, S
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey([u8; 32]);
 
+/// Who knows the keys of streams.
+pub trait StreamKeys: fmt::Debug + Send + Sync {
+    /// The key of the stream with this name, if it is known.
+    fn key_of(&self, stream: &str) -> Option<StreamKey>;
+}
+
 /// Text that is no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stream's key has 64 hexadecimal digits")]

@@ -19,7 +19,7 @@ use super::gateway::{self, Gateway};
 use super::{Client, Config, Server, TokenSource};
 use crate::admission;
 use crate::device::{self, BackendChoice, Device};
-use crate::endpoint::{self, Congestion};
+use crate::endpoint::Congestion;
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
 use crate::telemetry::{self, Readiness};
@@ -66,6 +66,15 @@ enum Command {
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
         ahead: usize,
+        /// Serve other viewers what the player has been given, at this UDP address: those whom the server sends, with a ticket (repeatable)
+        #[arg(long, value_name = "ADDRESS")]
+        share: Vec<SocketAddr>,
+        /// Memory for what is shared
+        #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes, requires = "share")]
+        share_bytes: ByteSize,
+        /// Where metrics of what is shared are served
+        #[arg(long, value_name = "ADDRESS", requires = "share")]
+        metrics: Option<SocketAddr>,
     },
     /// Serve other peers what is fetched for them, recoded before it is complete, until interrupted
     Relay {
@@ -96,6 +105,9 @@ enum Command {
         /// Listen on other addresses than loopback though everybody is served
         #[arg(long)]
         insecure: bool,
+        /// Tell the servers what is held, so that they send their viewers here
+        #[arg(long)]
+        offer: bool,
         /// Where metrics are served
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
@@ -165,6 +177,9 @@ struct Connection {
     /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
     #[arg(long, global = true)]
     no_datagrams: bool,
+    /// Draw on so many other viewers that the server names; 0 for none
+    #[arg(long, global = true, value_name = "COUNT", default_value_t = 8)]
+    peers: usize,
     /// What decides how fast this side sends; what the server sends is for its own configuration to say
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
@@ -191,7 +206,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             })
             .await
         }
-        Command::Gateway { server, listen, ahead } => {
+        Command::Gateway { server, listen, ahead, share, share_bytes, metrics } if !share.is_empty() => {
+            let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
+            let shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
+            cli.connection.share(server, config, shared, metrics).await
+        }
+        Command::Gateway { server, listen, ahead, .. } => {
             let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
             let gateway = unless_interrupted(async {
                 let client = cli.connection.connect(server.clone()).await?;
@@ -203,7 +223,19 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             gateway.stop(DRAIN).await;
             ended.map(drop)
         }
-        Command::Relay { server, listen, bytes, listen_cert, listen_key, identity, keys, clients_ca, insecure, metrics } => {
+        Command::Relay {
+            server,
+            listen,
+            bytes,
+            listen_cert,
+            listen_key,
+            identity,
+            keys,
+            clients_ca,
+            insecure,
+            offer,
+            metrics,
+        } => {
             let kept = tls::Config { cert: listen_cert, key: listen_key, directory: identity, ..tls::Config::default() };
             let identity = match kept.cert.is_some() || kept.directory.is_some() {
                 true => ServerIdentity::open(&kept)?,
@@ -214,8 +246,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             if let Err(admission::Error::Open(address)) = admission.check_listen(&listen) {
                 return Err(Failure::Open(address));
             }
-            let endpoint = endpoint::Config { listen, ..endpoint::Config::default() };
-            let config = relay::Config { endpoint, admission, bytes, ..relay::Config::default() };
+            let config = relay::Config { admission, bytes, offers: offer, ..relay::Config::listening(listen) };
             let sources = cli.connection.config(server, None)?;
             let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
             let readiness = Readiness::new();
@@ -255,9 +286,43 @@ impl Connection {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
         let (datagrams, congestion) = (!self.no_datagrams, self.congestion);
-        let mut config = Config { datagrams, congestion, device, token, certificate, ..Config::new(server, trust) };
+        let neighbours_max = self.peers;
+        let mut config =
+            Config { datagrams, congestion, device, token, certificate, neighbours_max, ..Config::new(server, trust) };
         config.servers.extend(self.source.iter().cloned());
         Ok(config)
+    }
+
+    /// A gateway that serves other viewers besides, until it is interrupted.
+    async fn share(
+        &self,
+        server: Server,
+        config: gateway::Config,
+        shared: relay::Config,
+        metrics: Option<SocketAddr>,
+    ) -> Result<(), Failure> {
+        let (identity, sources) = (ServerIdentity::ephemeral()?, self.config(server.clone(), None)?);
+        let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
+        let readiness = Readiness::new();
+        let (relay, gateway) = unless_interrupted(async {
+            let relay = Relay::start(shared, sources, identity, &registry, &readiness).await?;
+            let gateway = Gateway::start(config, relay.client().clone()).await?;
+            Ok((relay, gateway))
+        })
+        .await?;
+        let _listener = match metrics {
+            Some(listen) => Some(serve_metrics(listen, registry, &readiness)?),
+            None => None,
+        };
+        for address in relay.addresses() {
+            eprintln!("what is played is shared at {address}");
+        }
+        eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
+        readiness.ready("relay");
+        let ended = interrupted().await;
+        gateway.stop(DRAIN).await;
+        relay.drain(DRAIN).await;
+        ended.map(drop)
     }
 
     async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
@@ -461,6 +526,7 @@ Examples:
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
   ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity ncpeer-tls
+  ncpeer gateway ncs://media.example --share 0.0.0.0:4444   plays, and serves other viewers
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,

@@ -19,9 +19,9 @@ use tokio::task::JoinHandle;
 use super::cache::Cache;
 use super::driver::{self, Command};
 use super::proto::{Answer, Order, Place, Urgency};
-use super::{Config, Error, Stats};
+use super::{Config, Error, Keys, Listener, Stats};
 use crate::object::{Refusal, RefusalCode, SegmentId};
-use crate::wire::message::{self, Delivery, is_path, is_stream_name};
+use crate::wire::message::{self, Delivery, Holding, is_path, is_stream_name};
 
 /// Commands that wait for the driver; whoever has one more waits.
 const COMMANDS_MAX: usize = 64;
@@ -54,6 +54,21 @@ struct Common {
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<SegmentId, Bytes>,
     prefetches: Arc<Semaphore>,
+    keys: Arc<Keys>,
+    listener: Option<Arc<dyn Listener>>,
+}
+
+/// Tells the listener of the end of a fetch, whatever the end is.
+struct Ending {
+    listener: Arc<dyn Listener>,
+    segment: SegmentId,
+    bytes: Option<Bytes>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.listener.ended(&self.segment, self.bytes.as_ref());
+    }
 }
 
 /// What is remembered.
@@ -128,6 +143,8 @@ impl Client {
             commands,
             stats,
             deadline: config.deadline,
+            keys: Arc::default(),
+            listener: config.listener.clone(),
             shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
             metas: Coalesced::default(),
             segments: Coalesced::default(),
@@ -198,6 +215,21 @@ impl Client {
             }
             drop(place);
         });
+    }
+
+    /// The keys of streams that this side has heard of.
+    pub fn keys(&self) -> Arc<Keys> {
+        Arc::clone(&self.common.keys)
+    }
+
+    /// Tells all servers that this side serves others: on this UDP port, with the certificate of this SHA-256.
+    pub(crate) async fn offer(&self, port: u16, identity: [u8; 32]) -> Result<(), Error> {
+        self.command(Command::Offer { port, identity }).await
+    }
+
+    /// Tells them what has changed of what there is to serve. To be called a few times a second at most.
+    pub(crate) async fn have(&self, changed: Vec<Holding>) -> Result<(), Error> {
+        self.command(Command::Have(changed)).await
     }
 
     /// What has become of the work so far; changes several times a second while there is work.
@@ -317,6 +349,7 @@ impl Client {
                 },
                 Err(error) => return Err(error),
             };
+            self.common.keys.learn(&meta);
             let right = match &bytes {
                 Some(bytes) => has_id(bytes.clone(), meta.id).await,
                 None => true,
@@ -346,7 +379,16 @@ impl Client {
         fetched.await
     }
 
-    async fn fetch(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
+    async fn fetch(&self, meta: &Arc<message::Meta>, urgency: Urgency) -> Result<Bytes, Error> {
+        let Some(listener) = &self.common.listener else { return self.fetch_unheard(meta, urgency).await };
+        listener.begun(meta);
+        let mut ending = Ending { listener: Arc::clone(listener), segment: meta.id, bytes: None };
+        let fetched = self.fetch_unheard(meta, urgency).await;
+        ending.bytes = fetched.as_ref().ok().cloned();
+        fetched
+    }
+
+    async fn fetch_unheard(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
         let bytes = match self.fetch_once(meta, urgency).await {
             // The server has forgotten the segment since it named it; asking for the path brings it back.
             Err(Error::Refused(refusal)) if matches!(refusal.code, RefusalCode::Unknown | RefusalCode::Changed) => {

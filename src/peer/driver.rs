@@ -4,6 +4,7 @@
 //! answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what [`Proto`] says.
 
 mod link;
+mod neighbours;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::pending;
@@ -19,14 +20,16 @@ use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
 use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd};
-use super::{Config, Error, Listener, SourceStats, Stats};
+use super::token::Current;
+use super::{Config, Error, Listener, Server, SourceStats, Stats};
 use crate::codec::rlnc::System;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
-use crate::tls;
+use crate::tls::{self, Fingerprint};
 use crate::wire::CloseCode;
-use crate::wire::message::{Hello, Meta};
-use link::{End, Happening, Link, Read, Wires};
+use crate::wire::message::{Hello, Holding, Introduction, Meta};
+use link::{End, Happening, Link, Read, Shown, Wires};
+use neighbours::{Advice, Neighbours};
 
 /// Datagrams taken in one turn before anything else has its turn.
 const DATAGRAMS_A_TURN: usize = 512;
@@ -43,6 +46,10 @@ pub(super) enum Command {
     Hurry(SegmentId),
     /// Tell of new segments.
     Subscribe { stream: String, news: mpsc::Sender<Meta> },
+    /// Tell servers that this side serves others, on this port and with this certificate.
+    Offer { port: u16, identity: [u8; 32] },
+    /// Tell them what has changed of what there is to serve.
+    Have(Vec<Holding>),
 }
 
 /// Keeps connections to all servers until all handles of the client are gone. `ready` is told when the first stands, or that none could be
@@ -55,15 +62,11 @@ pub(super) async fn run(
 ) {
     let mut links = Vec::new();
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
-        let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
-        match tls::client_config(&trust, config.certificate.as_ref()) {
-            Ok(tls) => {
-                let mut client = quinn::ClientConfig::new(Arc::new(tls));
-                client.transport_config(Arc::new(link::transport(config.congestion)));
-                links.push(Link::new(id, server.clone(), client, &config));
-            }
+        let shown = Shown::Token(Current::new(config.token.clone()));
+        match link_to(id, server.clone(), shown, &config) {
+            Ok(link) => links.push(link),
             Err(error) => {
-                let _ = ready.send(Err(Error::Setup(error.to_string())));
+                let _ = ready.send(Err(Error::Setup(error)));
                 return;
             }
         }
@@ -78,8 +81,21 @@ pub(super) async fn run(
     link::close(links).await;
 }
 
+/// A link that is being connected.
+fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Result<Link, String> {
+    let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
+    let tls = tls::client_config(&trust, config.certificate.as_ref()).map_err(|error| error.to_string())?;
+    let mut quic = quinn::ClientConfig::new(Arc::new(tls));
+    quic.transport_config(Arc::new(link::transport(config.congestion)));
+    Ok(Link::new(id, server, quic, shown, config))
+}
+
 struct Driver {
+    config: Config,
     proto: Proto,
+    neighbours: Neighbours,
+    /// Neighbours whose links are to be closed and forgotten.
+    dismissed: Vec<SourceId>,
     commands: mpsc::Receiver<Command>,
     gets: HashMap<u64, oneshot::Sender<Result<Answer, Error>>>,
     fetches: HashMap<FetchId, Rebuild>,
@@ -91,6 +107,8 @@ struct Driver {
     publish: watch::Sender<Stats>,
     published: Instant,
     stats: Stats,
+    /// UDP bytes of neighbours that are none any more.
+    wire_bytes_before: u64,
 }
 
 /// Who waits for the first connection.
@@ -142,8 +160,12 @@ impl Driver {
             gathers: config.device.is_some(),
             tells: config.listener.is_some(),
         });
+        let first = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         Self {
+            config: config.clone(),
             proto,
+            neighbours: Neighbours::new(config.neighbours_max, first),
+            dismissed: Vec::new(),
             commands,
             gets: HashMap::new(),
             fetches: HashMap::new(),
@@ -155,19 +177,21 @@ impl Driver {
             publish,
             published: Instant::now(),
             stats: Stats::default(),
+            wire_bytes_before: 0,
         }
     }
 
     /// Serves the program until it has gone.
-    async fn drive(&mut self, links: &mut [Link]) {
+    async fn drive(&mut self, links: &mut Vec<Link>) {
         let mut first = 0;
         loop {
             self.turn(links);
-            let tokens = links.iter().filter(|link| link.connection().is_some()).filter_map(|link| link.token.due());
+            first %= links.len();
+            let tokens = links.iter().filter(|link| link.connection().is_some()).filter_map(|link| link.shown.due());
             let due = tokens.chain(self.due()).min();
             tokio::select! {
                 (index, happening) = link::next(links, first) => {
-                    first = (index + 1) % links.len();
+                    first = index + 1;
                     self.happened(&mut links[index], happening);
                 }
                 command = self.commands.recv() => match command {
@@ -182,7 +206,7 @@ impl Driver {
     }
 
     /// Carries out what the protocol has decided.
-    fn turn(&mut self, links: &mut [Link]) {
+    fn turn(&mut self, links: &mut Vec<Link>) {
         while let Ok(command) = self.commands.try_recv() {
             self.command(command);
         }
@@ -191,8 +215,8 @@ impl Driver {
         for link in links.iter_mut() {
             let Some(rtt) = link.connection().map(Connection::rtt) else { continue };
             self.proto.set_rtt(link.id, rtt);
-            if let Some(token) = link.token.newer(now) {
-                self.proto.authorise(link.id, token);
+            if let Some(credential) = link.shown.newer(now) {
+                self.proto.authorise(link.id, credential);
             }
         }
         if self.proto.poll_timeout().is_some_and(|due| due <= now) {
@@ -219,6 +243,7 @@ impl Driver {
             }
         }
         self.take_events(links);
+        self.dismiss(links);
         self.bulk.start(now, self.proto.is_quiet() && self.jobs.is_empty());
         self.publish(links);
     }
@@ -228,11 +253,14 @@ impl Driver {
         let outcome = match happening {
             Happening::Connected => {
                 let now = Instant::now();
-                self.proto.handle_connected(now, source, link.token.first(now));
+                self.proto.handle_connected(now, source, link.shown.first(now));
                 Ok(())
             }
             Happening::NotConnected(fault) => {
                 tracing::debug!(server = %link.server, fault, "no connection");
+                if self.neighbours.failed(source, false) {
+                    self.dismissed.push(source);
+                }
                 self.failed(source, fault);
                 Ok(())
             }
@@ -319,6 +347,11 @@ impl Driver {
                 let request = self.proto.subscribe(&stream);
                 self.subscriptions.insert(request, news);
             }
+            Command::Offer { port, identity } => {
+                self.neighbours.set_own(identity);
+                self.proto.offer(port, identity);
+            }
+            Command::Have(changed) => self.proto.tell_holdings(&changed),
         }
     }
 
@@ -355,7 +388,7 @@ impl Driver {
     }
 
     /// Passes on what has come.
-    fn take_events(&mut self, links: &mut [Link]) {
+    fn take_events(&mut self, links: &mut Vec<Link>) {
         while let Some(event) = self.proto.poll_event() {
             match event {
                 Event::Ready(source) => {
@@ -395,11 +428,81 @@ impl Driver {
                 }
                 Event::TokenRefused(source) => {
                     if let Some(link) = links.iter_mut().find(|link| link.id == source) {
-                        link.token.refused(Instant::now());
+                        link.shown.refused(Instant::now());
                     }
+                }
+                Event::Peers { segment, peers } => {
+                    peers.into_iter().for_each(|peer| self.named(links, segment, peer));
                 }
                 Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),
             }
+        }
+    }
+
+    /// A server has named a peer that holds something of a segment.
+    fn named(&mut self, links: &mut Vec<Link>, segment: SegmentId, peer: Introduction) {
+        let now = Instant::now();
+        let source = match self.neighbours.named(now, &peer) {
+            Advice::Known(source) => {
+                if let Some(link) = links.iter_mut().find(|link| link.id == source)
+                    && let Shown::Ticket(ticket, seen) = &mut link.shown
+                    && *ticket != peer.ticket
+                {
+                    (*ticket, *seen) = (peer.ticket, false);
+                }
+                source
+            }
+            Advice::Take(source) => match self.take_neighbour(links, source, peer) {
+                true => source,
+                false => return,
+            },
+            Advice::Exchange(source, left) => {
+                self.dismissed.push(left);
+                match self.take_neighbour(links, source, peer) {
+                    true => source,
+                    false => return,
+                }
+            }
+            Advice::Leave => return,
+        };
+        self.proto.note_holding(source, segment);
+    }
+
+    fn take_neighbour(&mut self, links: &mut Vec<Link>, source: SourceId, peer: Introduction) -> bool {
+        let Introduction { address, identity, ticket, .. } = peer;
+        let (host, fingerprint) = (address.ip().to_string(), Some(Fingerprint::from_bytes(identity)));
+        let server = Server { host, port: address.port(), fingerprint };
+        match link_to(source, server, Shown::Ticket(ticket, false), &self.config) {
+            Ok(link) => {
+                tracing::debug!(peer = %link.server, "a peer to draw on");
+                self.proto.add_neighbour(source);
+                links.push(link);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(error, "no way to connect to a peer");
+                self.neighbours.failed(source, true);
+                false
+            }
+        }
+    }
+
+    /// Forgets neighbours that are none any more, and notes what the others have brought.
+    fn dismiss(&mut self, links: &mut Vec<Link>) {
+        let now = Instant::now();
+        for source in std::mem::take(&mut self.dismissed) {
+            if let Some(link) = links.iter_mut().find(|link| link.id == source) {
+                if link.connection().is_some() {
+                    link.end(CloseCode::Done, "not needed any more");
+                    self.proto.handle_disconnected(now, source);
+                }
+                self.wire_bytes_before += link.wire_bytes();
+            }
+            links.retain(|link| link.id != source);
+            self.proto.remove_neighbour(source);
+        }
+        for link in links.iter().filter(|link| self.neighbours.is_one(link.id)).map(|link| link.id).collect::<Vec<_>>() {
+            self.neighbours.brought(now, link, self.proto.source_counts(link).payload_bytes);
         }
     }
 
@@ -472,6 +575,7 @@ impl Driver {
 
     /// Ends a connection, and keeps what the next one needs.
     fn end(&mut self, link: &mut Link, end: End) {
+        let broke_the_rules = matches!(end, End::Violation(_));
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "closed".to_owned()),
             End::Violation(violation) => {
@@ -485,6 +589,9 @@ impl Driver {
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault);
         self.proto.handle_disconnected(Instant::now(), link.id);
+        if self.neighbours.failed(link.id, broke_the_rules) {
+            self.dismissed.push(link.id);
+        }
         self.failed(link.id, fault);
     }
 
@@ -544,7 +651,9 @@ impl Driver {
             blocks_repaired: counts.repaired,
             generations: counts.generations,
             generations_progressive: counts.generations_progressive,
-            wire_bytes: links.iter().map(Link::wire_bytes).sum(),
+            wire_bytes: self.wire_bytes_before + links.iter().map(Link::wire_bytes).sum::<u64>(),
+            payload_bytes: counts.payload_bytes,
+            neighbour_bytes: counts.neighbour_bytes,
             loss,
             rate,
             progress: self.proto.progress(),

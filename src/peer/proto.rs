@@ -31,13 +31,17 @@ use crate::block::Block;
 use crate::gf::Kernels;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
-use crate::wire::message::{Credential, Get, GetChecks, Hello, Message, Meta, Subscribe, Token};
+use crate::wire::message::{
+    self, Credential, Get, GetChecks, HOLDINGS_MAX, Hello, Holding, HoldingState, Message, Meta, Subscribe,
+};
 use crate::wire::{CODE_BASE, Violation};
 
 use fetches::Fetches;
 use gets::Gets;
 pub use rebuilder::Rebuilder;
 
+/// Segments that a server is told of which connects later than they came.
+const HOLDINGS_TOLD_MAX: usize = 1024;
 /// Answers that a source may leave unread.
 const UNREAD_MAX: usize = 4096;
 
@@ -165,6 +169,14 @@ pub enum Event {
     TokenRefused(SourceId),
     /// A source takes nothing new.
     GoingAway(SourceId),
+    /// A server names others that hold something of a segment: [`Proto::add_neighbour`] and [`Proto::note_holding`] are for those that
+    /// are to be drawn on.
+    Peers {
+        /// The segment.
+        segment: SegmentId,
+        /// Where they are.
+        peers: Vec<message::Introduction>,
+    },
 }
 
 /// Metadata, and the bytes where they came whole. Nothing is verified yet.
@@ -219,6 +231,8 @@ pub struct Counts {
     pub stray: u64,
     /// Bytes of payload in blocks of open requests.
     pub payload_bytes: u64,
+    /// Those of them that came from neighbours.
+    pub neighbour_bytes: u64,
     /// Generations completed.
     pub generations: u64,
     /// Those of them whose payloads were worked on as they came, because their deadline was near.
@@ -273,6 +287,19 @@ pub struct Proto {
     subscriptions: BTreeMap<u64, Subscription>,
     outbox: Outbox,
     events: VecDeque<Event>,
+    /// Sources that servers have named.
+    neighbours: BTreeSet<SourceId>,
+    /// What this side offers to others.
+    offer: Option<Offer>,
+}
+
+/// What servers are told that this side would serve.
+#[derive(Debug)]
+struct Offer {
+    port: u16,
+    identity: [u8; 32],
+    /// For servers that are connected later.
+    held: VecDeque<Holding>,
 }
 
 /// A source that is, or has been, connected.
@@ -330,6 +357,8 @@ impl Proto {
             subscriptions: BTreeMap::new(),
             outbox: Outbox::default(),
             events: VecDeque::new(),
+            neighbours: BTreeSet::new(),
+            offer: None,
         }
     }
 
@@ -361,7 +390,7 @@ impl Proto {
     /// Asks to be told of new segments of a stream, by every source: news may come more than once.
     pub fn subscribe(&mut self, stream: &str) -> u64 {
         let request = self.gets.number();
-        for source in self.connected() {
+        for source in self.servers() {
             self.outbox.push(source, Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
         }
         self.subscriptions.insert(request, Subscription { stream: stream.to_owned(), refused: BTreeSet::new() });
@@ -371,25 +400,73 @@ impl Proto {
     /// Ends a subscription.
     pub fn unsubscribe(&mut self, request: u64) {
         if self.subscriptions.remove(&request).is_some() {
-            for source in self.connected() {
+            for source in self.servers() {
                 self.outbox.push(source, Message::Unsubscribe { request });
             }
         }
     }
 
-    /// Shows a newer token to a source.
-    pub fn authorise(&mut self, source: SourceId, token: Token) {
-        self.outbox.push(source, Message::Auth(Credential::Token(token)));
+    /// Shows something newer to a source.
+    pub fn authorise(&mut self, source: SourceId, credential: Credential) {
+        self.outbox.push(source, Message::Auth(credential));
     }
 
-    /// A connection to a source stands; this token is shown before anything is asked.
-    pub fn handle_connected(&mut self, now: Instant, source: SourceId, token: Option<Token>) {
+    /// A source that a server has named, for a connection that is to come. It is asked for segments that it holds and for nothing else.
+    pub fn add_neighbour(&mut self, source: SourceId) {
+        self.neighbours.insert(source);
+        self.fetches.add_neighbour(source);
+    }
+
+    /// A neighbour holds something of a segment.
+    pub fn note_holding(&mut self, source: SourceId, segment: SegmentId) {
+        self.fetches.note_holding(source, segment);
+    }
+
+    /// A neighbour is none any more; it has no connection.
+    pub fn remove_neighbour(&mut self, source: SourceId) {
+        if self.neighbours.remove(&source) {
+            self.fetches.remove_neighbour(source);
+        }
+    }
+
+    /// Offers to serve others, to all servers: on this UDP port, with the certificate of this SHA-256.
+    pub fn offer(&mut self, port: u16, identity: [u8; 32]) {
+        self.offer = Some(Offer { port, identity, held: VecDeque::new() });
+        for source in self.servers() {
+            self.outbox.push(source, Message::Offer { port, identity });
+        }
+    }
+
+    /// Tells all servers what has changed of what is held, if anything is offered. To be called a few times a second at most.
+    pub fn tell_holdings(&mut self, changed: &[Holding]) {
+        let Some(offer) = &mut self.offer else { return };
+        for holding in changed {
+            offer.held.retain(|other| other.segment != holding.segment);
+            if holding.state != HoldingState::Gone {
+                offer.held.push_back(*holding);
+            }
+        }
+        while offer.held.len() > HOLDINGS_TOLD_MAX {
+            offer.held.pop_front();
+        }
+        for source in self.servers() {
+            for some in changed.chunks(HOLDINGS_MAX) {
+                self.outbox.push(source, Message::Have(some.to_vec()));
+            }
+        }
+    }
+
+    /// A connection to a source stands; this is shown before anything is asked.
+    pub fn handle_connected(&mut self, now: Instant, source: SourceId, credential: Option<Credential>) {
         let link = Link::Greeting { due: now + self.config.hello_timeout };
         self.sources.insert(source, Source { link, streams: HashMap::new(), stops: VecDeque::new() });
         self.outbox.open(source);
         self.outbox.push(source, Message::Hello(self.config.hello.clone()));
-        if let Some(token) = token {
-            self.outbox.push(source, Message::Auth(Credential::Token(token)));
+        if let Some(credential) = credential {
+            self.outbox.push(source, Message::Auth(credential));
+        }
+        if self.neighbours.contains(&source) {
+            return;
         }
         for (request, subscription) in &mut self.subscriptions {
             subscription.refused.remove(&source);
@@ -430,7 +507,7 @@ impl Proto {
                 if self.unsubscribed(source, error.request, &refusal) {
                     return Ok(());
                 }
-                let others = self.open_sources();
+                let others = self.open_servers();
                 self.gets.refused(error.request, source, refusal, &others, &mut self.events)
             }
             Message::Reject { alias, code, retry_after_ms } => {
@@ -459,7 +536,7 @@ impl Proto {
             | Message::GetHashes { request, .. }
             | Message::GetChecks(GetChecks { request, .. }) => {
                 let reason = "this side serves nothing".to_owned();
-                let error = crate::wire::message::RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason };
+                let error = message::RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason };
                 self.outbox.push(source, Message::Error(error));
                 self.outbox.check(source)
             }
@@ -469,6 +546,11 @@ impl Proto {
                 self.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
+            // Who is known to us by a server's word does not name others.
+            Message::Peers { segment, peers } if !self.neighbours.contains(&source) => {
+                self.events.push_back(Event::Peers { segment, peers });
+                Ok(())
+            }
             // Nothing of this was asked for, or it is for those who serve.
             Message::Checks(_)
             | Message::Peers { .. }
@@ -523,7 +605,7 @@ impl Proto {
             (Some(Incoming::Object { request }), StreamEnd::Reset(code)) => {
                 let code = RefusalCode::from_value(code.wrapping_sub(u64::from(CODE_BASE)));
                 let refusal = refusal(code, 0, "the object's stream was reset".to_owned());
-                let others = self.open_sources();
+                let others = self.open_servers();
                 self.gets.refused(request, source, refusal, &others, &mut self.events)
             }
             (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished) if !records.is_between_records() => {
@@ -566,6 +648,7 @@ impl Proto {
             self.fetches.advance(now, &mut self.outbox, &mut self.events);
         }
         if self.outbox.is_empty_for(source)
+            && !self.neighbours.contains(&source)
             && let Some(unanswered_max) = self.sources.get(&source).and_then(|source| source.link.unanswered_max())
             && let Some(get) = self.gets.next_question(now, source, unanswered_max)
         {
@@ -636,13 +719,17 @@ impl Proto {
         }
     }
 
-    fn connected(&self) -> Vec<SourceId> {
-        self.sources.keys().copied().collect()
+    /// Those that are connected and not neighbours.
+    fn servers(&self) -> Vec<SourceId> {
+        self.sources.keys().copied().filter(|source| !self.neighbours.contains(source)).collect()
     }
 
-    /// Those that take requests.
-    fn open_sources(&self) -> BTreeSet<SourceId> {
-        self.sources.iter().filter(|(_, source)| source.link.server().is_some()).map(|(id, _)| *id).collect()
+    /// Those of them that take requests.
+    fn open_servers(&self) -> BTreeSet<SourceId> {
+        self.servers()
+            .into_iter()
+            .filter(|id| self.sources.get(id).is_some_and(|source| source.link.server().is_some()))
+            .collect()
     }
 
     fn handle_hello(&mut self, source: SourceId, message: Message) -> Result<(), Violation> {
@@ -653,6 +740,11 @@ impl Proto {
             source.link = Link::Open { server };
         }
         self.events.push_back(Event::Ready(source));
+        if let Some(Offer { port, identity, held }) = self.offer.as_ref().filter(|_| !self.neighbours.contains(&source)) {
+            self.outbox.push(source, Message::Offer { port: *port, identity: *identity });
+            let held: Vec<_> = held.iter().copied().collect();
+            held.chunks(HOLDINGS_MAX).for_each(|some| self.outbox.push(source, Message::Have(some.to_vec())));
+        }
         Ok(())
     }
 
@@ -670,7 +762,8 @@ impl Proto {
     fn unsubscribed(&mut self, source: SourceId, request: u64, refusal: &Refusal) -> bool {
         let Some(subscription) = self.subscriptions.get_mut(&request) else { return false };
         subscription.refused.insert(source);
-        if self.sources.keys().all(|source| subscription.refused.contains(source)) {
+        let mut servers = self.sources.keys().filter(|source| !self.neighbours.contains(source));
+        if servers.all(|source| subscription.refused.contains(source)) {
             self.subscriptions.remove(&request);
             self.events.push_back(Event::Unsubscribed { request, refusal: refusal.clone() });
         }
@@ -679,7 +772,7 @@ impl Proto {
 
     fn handle_meta(&mut self, source: SourceId, meta: Meta) -> Result<(), Violation> {
         let fits = match &meta.delivery {
-            crate::wire::message::Delivery::Coded(shape) => self.config.hello.takes(shape),
+            message::Delivery::Coded(shape) => self.config.hello.takes(shape),
             _ => meta.length <= self.config.hello.segment_bytes_max,
         };
         if !fits {

@@ -18,7 +18,7 @@ use crate::gf::Kernels;
 use crate::object::{FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
 use crate::peer::proto::SourceId;
-use crate::wire::message::Meta;
+use crate::wire::message::{Delivery, Holding, HoldingState, Meta};
 
 /// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
 const NAMED_MAX: usize = 4096;
@@ -43,6 +43,8 @@ struct State {
     clock: u64,
     /// Of these more can be made than before.
     changed: HashSet<SegmentKey>,
+    /// What servers have not been told of what is held.
+    untold: HashMap<SegmentId, HoldingState>,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,8 @@ struct Segment {
     meta: Arc<Meta>,
     lease: Lease,
     used_at: u64,
+    /// Whether servers are told that there is some of it.
+    is_told: bool,
     body: Body,
 }
 
@@ -94,8 +98,16 @@ pub(super) enum Supply {
 
 impl Holdings {
     pub(super) fn new(budget: u64, metrics: Metrics) -> Self {
-        let state =
-            State { budget, used: 0, segments: HashMap::new(), keys: HashMap::new(), next: 0, clock: 0, changed: HashSet::new() };
+        let state = State {
+            budget,
+            used: 0,
+            segments: HashMap::new(),
+            keys: HashMap::new(),
+            next: 0,
+            clock: 0,
+            changed: HashSet::new(),
+            untold: HashMap::new(),
+        };
         Self { state: Mutex::new(state), changed: Notify::new(), metrics }
     }
 
@@ -111,7 +123,9 @@ impl Holdings {
                 state.next += 1;
                 let lease = Lease::new(key, meta.id, shape, Arc::new(()));
                 state.keys.insert(meta.id, key);
-                state.segments.insert(key, Segment { meta: Arc::clone(meta), lease, used_at: 0, body: Body::Named });
+                state
+                    .segments
+                    .insert(key, Segment { meta: Arc::clone(meta), lease, used_at: 0, is_told: false, body: Body::Named });
                 key
             }
         };
@@ -175,6 +189,7 @@ impl Holdings {
         if let Some(segment) = state.segments.get_mut(&key) {
             segment.body = Body::Whole(encoders);
             state.changed.insert(key);
+            state.untold.insert(id, HoldingState::Complete);
             self.metrics.completed.inc();
             self.changed.notify_one();
         }
@@ -243,6 +258,26 @@ impl Holdings {
         }
     }
 
+    /// What has changed of what is held since the last call.
+    pub(super) fn take_untold(&self) -> Vec<Holding> {
+        let untold = std::mem::take(&mut self.state().untold);
+        untold.into_iter().map(|(segment, state)| Holding { segment, state }).collect()
+    }
+
+    /// A block has come.
+    fn put(&self, segment: &SegmentId, generation: u32, block: Block) {
+        let mut state = self.state();
+        let Some(key) = state.keys.get(segment).copied() else { return };
+        let Some(Segment { body: Body::Coming { parts, .. }, is_told, .. }) = state.segments.get_mut(&key) else { return };
+        let Some(part) = parts.get_mut(generation as usize) else { return };
+        part.pending.push(block);
+        if !std::mem::replace(is_told, true) {
+            state.untold.insert(*segment, HoldingState::Partial);
+        }
+        state.changed.insert(key);
+        self.changed.notify_one();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,16 +289,37 @@ impl Holdings {
     }
 }
 
-impl Listener for Holdings {
+/// Puts what a client fetches into the holdings: what somebody here wants, or all of it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) holdings: Arc<Holdings>,
+    pub(super) keeps_all: bool,
+}
+
+impl Listener for Keeper {
     fn brought(&self, segment: &SegmentId, generation: u32, _source: SourceId, block: Block) {
-        let mut state = self.state();
-        let Some(key) = state.keys.get(segment).copied() else { return };
-        if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = state.segments.get_mut(&key)
-            && let Some(part) = parts.get_mut(generation as usize)
+        self.holdings.put(segment, generation, block);
+    }
+
+    fn begun(&self, meta: &Arc<Meta>) {
+        if self.keeps_all
+            && let Delivery::Coded(shape) = meta.delivery
         {
-            part.pending.push(block);
-            state.changed.insert(key);
-            self.changed.notify_one();
+            // If there is no room for it, it is not kept.
+            self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
+        }
+    }
+
+    fn ended(&self, segment: &SegmentId, bytes: Option<&Bytes>) {
+        let key = self.holdings.state().keys.get(segment).copied();
+        let key = key.filter(|key| self.keeps_all && self.holdings.is_coming(*key));
+        match (key, bytes.cloned()) {
+            (None, _) => {}
+            (Some(key), None) => self.holdings.fail(key, Instant::now()),
+            (Some(key), Some(bytes)) => {
+                let holdings = Arc::clone(&self.holdings);
+                tokio::task::spawn_blocking(move || holdings.complete(key, &bytes));
+            }
         }
     }
 }
@@ -328,6 +384,7 @@ impl State {
         }
         if !matches!(segment.body, Body::Named) {
             self.used -= segment.lease.shape.length();
+            self.untold.insert(segment.lease.id, HoldingState::Gone);
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admission::Admission;
+use crate::directory::Directory;
 use crate::endpoint;
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
@@ -36,6 +37,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) session: session::Config,
     pub(crate) identity: ServerIdentity,
     pub(crate) admission: Admission,
+    /// Who else serves.
+    pub(crate) directory: Directory,
     /// Where blocks come from.
     pub(crate) ring: Ring,
     /// Where questions go.
@@ -48,11 +51,11 @@ impl Front {
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
-        let Parts { endpoint: config, session, identity, admission, ring, asks } = parts;
+        let Parts { endpoint: config, session, identity, admission, directory, ring, asks } = parts;
         let mut tasks = vec![tokio::spawn(keep_gauges(ring.clone()))];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
-        let context = Context { ring, asks, admission: admission.clone(), config: session, metrics, drain: drained };
+        let context = Context { ring, asks, admission: admission.clone(), directory, config: session, metrics, drain: drained };
         admission.refresh(readiness).await;
         tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
         let identity = identity.with_door(admission.door());

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
@@ -22,9 +23,11 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
-use crate::object::{Held, Refusal, RefusalCode, Resolved};
+use crate::directory::{Asker, Directory};
+use crate::object::{Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
+use crate::wire::message::Credential;
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
@@ -42,6 +45,8 @@ pub struct Context {
     pub asks: mpsc::Sender<Ask>,
     /// Who may ask for what.
     pub admission: Admission,
+    /// Who else serves.
+    pub directory: Directory,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
@@ -189,6 +194,7 @@ impl Session {
             Err(end) => end,
         };
         session.leave_all();
+        session.context.directory.withdraw(session.id);
         end
     }
 
@@ -270,8 +276,27 @@ impl Session {
                 );
             }
             Event::Deliver { request, bytes } => self.deliver(request, bytes),
+            Event::Offer { port, identity } => match port {
+                0 => self.context.directory.withdraw(self.id),
+                port => {
+                    let address = SocketAddr::new(self.connection.remote_address().ip().to_canonical(), port);
+                    self.context.directory.offer(self.id, address, identity);
+                }
+            },
+            Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
+            Event::Introduce { segment, path } => self.introduce(segment, &path),
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
             Event::Ended(ended) => self.ended(ended),
+        }
+    }
+
+    /// Names others that hold a segment.
+    fn introduce(&mut self, segment: SegmentId, path: &str) {
+        let asker = Asker { session: self.id, address: self.connection.remote_address().ip() };
+        let stream = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let peers = self.context.directory.introduce(Now::read(), asker, stream, &segment);
+        if !peers.is_empty() {
+            self.proto.introduce(segment, peers);
         }
     }
 
@@ -335,9 +360,12 @@ impl Session {
         self.frames.push(&bytes);
         while let Some(message) = self.frames.next()? {
             self.proto.handle_message(now, message)?;
-            if let Some(token) = self.proto.poll_token() {
+            if let Some(credential) = self.proto.poll_credential() {
                 let now = Now::read();
-                let (counts, access) = self.visitor.present(now, token.0)?;
+                let (counts, access) = match credential {
+                    Credential::Token(token) => self.visitor.present(now, token.0)?,
+                    Credential::Ticket(ticket) => self.visitor.present_ticket(now, ticket)?,
+                };
                 self.proto.judged(now.instant, counts, access);
             }
         }

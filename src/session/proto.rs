@@ -5,7 +5,7 @@
 //! ring ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]). After any call that puts
 //! something in, poll all of them until they are empty; polling too often is harmless. [`Proto::poll_timeout`] may have changed after any call.
 //!
-//! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`] and, when [`Proto::poll_token`] gives it a
+//! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`] and, when [`Proto::poll_credential`] gives it a
 //! token to judge, with [`Proto::judged`]. Questions that it does not allow are put all the same, as questions for what is nowhere: they
 //! take the way, and the time, of a question for a stream that does not exist.
 //!
@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -22,8 +23,8 @@ use crate::block::Vector;
 use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
-    Accept, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Message, Meta, Request, RequestCode, RequestError,
-    StopReason, Subscribe, Token,
+    Accept, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
+    RequestCode, RequestError, StopReason, Subscribe,
 };
 use crate::wire::{Violation, block};
 
@@ -51,6 +52,9 @@ const NO_STREAM: &str = "?";
 /// What is said of whatever is not there, to those who may not have everything.
 const NOT_THERE: &str = "no such object";
 
+/// How often those who go on asking for a segment are told anew who else has it.
+const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
+
 /// How many tokens may come at once, and one more in which time.
 const TOKENS_MAX: u32 = 8;
 const TOKEN_EVERY: Duration = Duration::from_secs(5);
@@ -61,8 +65,8 @@ pub struct Proto {
     session: SessionId,
     config: Config,
     access: Access,
-    /// A token that waits to be judged.
-    token: Option<Token>,
+    /// What waits to be judged.
+    credential: Option<Credential>,
     /// When so many tokens would have come in good order as have come.
     tokens_at: Instant,
     hello_due: Option<Instant>,
@@ -101,6 +105,22 @@ pub enum Event {
         request: u64,
         /// The object.
         bytes: Bytes,
+    },
+    /// The peer serves others on this port of its address, with the certificate of this SHA-256; not any more, on port 0.
+    Offer {
+        /// UDP.
+        port: u16,
+        /// Of the certificate.
+        identity: [u8; 32],
+    },
+    /// What has changed of what the peer holds.
+    Have(Vec<Holding>),
+    /// Name others that hold a segment, if there are any; answer with [`Proto::introduce`].
+    Introduce {
+        /// The segment.
+        segment: SegmentId,
+        /// Where it lies, with the stream's name in front.
+        path: Arc<str>,
     },
     /// Recoded blocks of a line have not arrived.
     Lost {
@@ -218,6 +238,8 @@ pub struct Tally {
 struct Known {
     held: Held,
     until: Instant,
+    /// When the peer was last told who else has it.
+    introduced: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -247,7 +269,7 @@ impl Proto {
             session,
             config,
             access: Access::Free,
-            token: None,
+            credential: None,
             tokens_at: now,
             hello_due: Some(now + config.hello_timeout),
             peer: None,
@@ -285,11 +307,7 @@ impl Proto {
             return self.handle_hello(message);
         }
         match message {
-            Message::Auth(Credential::Token(token)) => self.handle_auth(now, token),
-            Message::Auth(Credential::Ticket(_)) => {
-                self.send(Message::Grant { lasts_ms: 0 });
-                Ok(())
-            }
+            Message::Auth(credential) => self.handle_auth(now, credential),
             Message::Get(get) => self.handle_get(get),
             Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
             Message::Unsubscribe { request } => {
@@ -312,7 +330,15 @@ impl Proto {
                 self.refuse(request, &not_there());
                 Ok(())
             }
-            Message::Have(_) | Message::Offer { .. } | Message::Blame { .. } | Message::Peers { .. } => Ok(()),
+            Message::Offer { port, identity } => {
+                self.events.push_back(Event::Offer { port, identity });
+                Ok(())
+            }
+            Message::Have(holdings) => {
+                self.events.push_back(Event::Have(holdings));
+                Ok(())
+            }
+            Message::Blame { .. } | Message::Peers { .. } => Ok(()),
             Message::Checks(_) => Err(Violation::Unexpected("CHECKS")),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),
@@ -323,12 +349,13 @@ impl Proto {
         }
     }
 
-    /// The token that the last message has brought, to be judged before the next message is taken. Answer with [`Proto::judged`].
-    pub fn poll_token(&mut self) -> Option<Token> {
-        self.token.take()
+    /// The token or ticket that the last message has brought, to be judged before the next message is taken. Answer with
+    /// [`Proto::judged`].
+    pub fn poll_credential(&mut self) -> Option<Credential> {
+        self.credential.take()
     }
 
-    /// The answer to [`Proto::poll_token`]: whether the token counts, and what the peer may have.
+    /// The answer to [`Proto::poll_credential`]: whether it counts, and what the peer may have.
     pub fn judged(&mut self, now: Instant, counts: bool, access: Access) {
         self.set_access(access);
         let lasts_ms = match &self.access {
@@ -388,6 +415,11 @@ impl Proto {
                 Ok(())
             }
         }
+    }
+
+    /// The answer to [`Event::Introduce`], where there is anybody to name.
+    pub fn introduce(&mut self, segment: SegmentId, peers: Vec<Introduction>) {
+        self.send(Message::Peers { segment, peers });
     }
 
     /// The answer to [`Event::Subscribe`].
@@ -591,12 +623,12 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_auth(&mut self, now: Instant, token: Token) -> Result<(), Violation> {
+    fn handle_auth(&mut self, now: Instant, credential: Credential) -> Result<(), Violation> {
         self.tokens_at = self.tokens_at.max(now) + TOKEN_EVERY;
         if self.tokens_at > now + TOKENS_MAX * TOKEN_EVERY {
             return Err(Violation::Limit("tokens"));
         }
-        self.token = Some(token);
+        self.credential = Some(credential);
         Ok(())
     }
 
@@ -617,6 +649,7 @@ impl Proto {
         if let Some(known) = self.known.get_mut(&request.segment) {
             known.until = now + KNOWN_FOR;
             let held = known.held.clone();
+            self.consider_introducing(now, request.segment);
             return self.open(now, request, held);
         }
         let ticket = self.next_ticket;
@@ -719,6 +752,7 @@ impl Proto {
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }
                 self.remember(now, resolved.id, held);
+                self.consider_introducing(now, resolved.id);
                 (Delivery::Coded(shape), None)
             }
             Body::Inline(bytes) => (Delivery::Inline(bytes), None),
@@ -747,7 +781,18 @@ impl Proto {
         {
             self.known.remove(&oldest);
         }
-        self.known.insert(id, Known { held, until: now + KNOWN_FOR });
+        let introduced = self.known.get(&id).and_then(|known| known.introduced);
+        self.known.insert(id, Known { held, until: now + KNOWN_FOR, introduced });
+    }
+
+    /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
+    fn consider_introducing(&mut self, now: Instant, segment: SegmentId) {
+        let Some(known) = self.known.get_mut(&segment) else { return };
+        let is_due = known.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY);
+        if is_due && let Some(path) = known.held.path.clone() {
+            known.introduced = Some(now);
+            self.events.push_back(Event::Introduce { segment, path });
+        }
     }
 
     fn refuse(&mut self, request: u64, refusal: &Refusal) {

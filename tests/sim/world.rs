@@ -414,6 +414,7 @@ impl World {
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
                 Event::Ready(_)
                 | Event::Brought { .. }
+                | Event::Peers { .. }
                 | Event::TokenRefused(_)
                 | Event::GoingAway(_)
                 | Event::Unsubscribed { .. } => {}
@@ -478,6 +479,8 @@ impl World {
                 let at = self.sites[site].down.ordered(now, 0);
                 self.post(site, at, Packet::StreamEnd(stream));
             }
+            // Nobody serves here but servers.
+            session::Event::Offer { .. } | session::Event::Have(_) | session::Event::Introduce { .. } => {}
             session::Event::Lost { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);

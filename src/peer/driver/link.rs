@@ -18,6 +18,7 @@ use crate::endpoint::{Congestion, INITIAL_RTT};
 use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
+use crate::wire::message::{Credential, Ticket};
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
@@ -40,7 +41,7 @@ pub(super) struct Link {
     pub(super) id: SourceId,
     pub(super) server: Server,
     /// What it is shown.
-    pub(super) token: Current,
+    pub(super) shown: Shown,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
     reconnect_max: Duration,
@@ -77,6 +78,51 @@ pub(super) struct Read {
     pub(super) stream: RecvStream,
     pub(super) chunks: Vec<Bytes>,
     pub(super) end: Option<StreamEnd>,
+}
+
+/// What a source is shown.
+pub(super) enum Shown {
+    /// The token, where there is one.
+    Token(Current),
+    /// A ticket, and whether this connection has seen it.
+    Ticket(Ticket, bool),
+}
+
+impl Shown {
+    /// What to show on a connection that begins.
+    pub(super) fn first(&mut self, now: Instant) -> Option<Credential> {
+        match self {
+            Self::Token(current) => current.first(now).map(Credential::Token),
+            Self::Ticket(ticket, seen) => {
+                *seen = true;
+                Some(Credential::Ticket(ticket.clone()))
+            }
+        }
+    }
+
+    /// What has not been shown on this connection yet, if there is something.
+    pub(super) fn newer(&mut self, now: Instant) -> Option<Credential> {
+        match self {
+            Self::Token(current) => current.newer(now).map(Credential::Token),
+            Self::Ticket(_, true) => None,
+            Self::Ticket(..) => self.first(now),
+        }
+    }
+
+    /// The source does not take it.
+    pub(super) fn refused(&mut self, now: Instant) {
+        if let Self::Token(current) = self {
+            current.refused(now);
+        }
+    }
+
+    /// When to look for something newer.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Token(current) => current.due(),
+            Self::Ticket(..) => None,
+        }
+    }
 }
 
 /// What has happened to a link.
@@ -134,12 +180,11 @@ pub(super) async fn close(links: Vec<Link>) {
 
 impl Link {
     /// A link that is being connected.
-    pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, config: &Config) -> Self {
+    pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, shown: Shown, config: &Config) -> Self {
         let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
         let state = State::Connecting(connecting(server.clone(), quic.clone(), connect_timeout));
         let (pauses, begun) = (pauses(reconnect_max), Instant::now());
-        let token = Current::new(config.token.clone());
-        Self { id, server, token, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
+        Self { id, server, shown, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.

@@ -9,7 +9,7 @@
 //! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
 //! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -49,6 +49,8 @@ const NEW_MAX: u32 = 8;
 /// As many of the silences after which a datagram counts as lost may pass before a source is suspect; a stream that repeats what was lost
 /// needs one or two.
 const SUSPECT_AFTER: u32 = 3;
+/// Segments that a neighbour is known to hold; of more, those named first are forgotten.
+const HELD_MAX: usize = 256;
 /// A source is not waited for if the others could send its part in a time that is shorter by this.
 const OUTRUN: u32 = 2;
 
@@ -107,7 +109,14 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, place, strangers: BTreeMap::new() };
+        // A neighbour has what it was named for, and nothing else.
+        let stands = |path: &Path| match path.holds.contains(&order.segment) {
+            true => Stranger::Introduced,
+            false => Stranger::Refused,
+        };
+        let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
+        let strangers = neighbours.map(|(source, path)| (*source, stands(path))).collect();
+        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, place, strangers };
         self.fetches.insert(id, fetch);
         self.stirred = true;
         id
@@ -126,6 +135,45 @@ impl Fetches {
 
     pub(super) fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
         self.paths.entry(source).or_default().pace.set_rtt(rtt);
+    }
+
+    /// A source that a server has named.
+    pub(super) fn add_neighbour(&mut self, source: SourceId) {
+        self.paths.entry(source).or_default().is_neighbour = true;
+        for fetch in self.fetches.values_mut() {
+            fetch.strangers.insert(source, Stranger::Refused);
+        }
+    }
+
+    /// A neighbour holds something of a segment.
+    pub(super) fn note_holding(&mut self, source: SourceId, segment: SegmentId) {
+        let Some(path) = self.paths.get_mut(&source).filter(|path| path.is_neighbour) else { return };
+        path.holds.retain(|other| *other != segment);
+        path.holds.push_back(segment);
+        if path.holds.len() > HELD_MAX {
+            path.holds.pop_front();
+        }
+        for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment) {
+            fetch.strangers.insert(source, Stranger::Introduced);
+        }
+        self.stirred = true;
+    }
+
+    /// A neighbour is none any more; its connection is gone.
+    pub(super) fn remove_neighbour(&mut self, source: SourceId) {
+        let Some(path) = self.paths.remove(&source) else { return };
+        let SourceCounts { blocks, innovative, useless, systematic, lost, payload_bytes, .. } = path.counts;
+        self.counts.blocks += blocks;
+        self.counts.innovative += innovative;
+        self.counts.useless += useless;
+        self.counts.systematic += systematic;
+        self.counts.lost += lost;
+        self.counts.payload_bytes += payload_bytes;
+        self.counts.late += path.late;
+        self.counts.neighbour_bytes += payload_bytes;
+        for fetch in self.fetches.values_mut() {
+            fetch.strangers.remove(&source);
+        }
     }
 
     /// A source has said what it takes.
@@ -173,6 +221,7 @@ impl Fetches {
             lost: counts.lost + path.counts.lost,
             payload_bytes: counts.payload_bytes + path.counts.payload_bytes,
             late: counts.late + path.late,
+            neighbour_bytes: counts.neighbour_bytes + if path.is_neighbour { path.counts.payload_bytes } else { 0 },
             ..counts
         })
     }
@@ -217,7 +266,15 @@ impl Fetches {
             if is_last {
                 fetch.touched = fetch.touched.max(now);
             }
-            fetch.strangers.remove(&source);
+            match fetch.strangers.get_mut(&source) {
+                // What a neighbour holds its server has said.
+                Some(stranger) if self.paths.get(&source).is_some_and(|path| path.is_neighbour) => {
+                    if !self.paths.get(&source).is_some_and(|path| path.holds.contains(&fetch.order.segment)) {
+                        *stranger = Stranger::Refused;
+                    }
+                }
+                _ => drop(fetch.strangers.remove(&source)),
+            }
             fetch.works.values_mut().for_each(|work| {
                 work.asked.remove(&source);
                 work.paused.remove(&source);
@@ -247,6 +304,13 @@ impl Fetches {
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
+                (Some(Stranger::Introduced), _) if self.paths.get(&source).is_some_and(|path| path.is_neighbour) => {
+                    let segment = fetch.order.segment;
+                    if let Some(path) = self.paths.get_mut(&source) {
+                        path.holds.retain(|held| *held != segment);
+                    }
+                    self.refuse(id, source, refusal, outbox, events);
+                }
                 (Some(Stranger::AskedForPath), _) => {}
                 (None, Some(place)) if is_several && code == RefusalCode::Unknown => {
                     let introduction = (Introduction { fetch: id, source }, place.clone());
@@ -389,9 +453,9 @@ impl Fetches {
         let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
         let mut due: Option<Instant> = None;
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
-        let shuns = self.shuns();
         for id in self.order() {
             let Some(fetch) = self.fetches.get(&id) else { continue };
+            let shuns = self.shuns(&fetch.strangers);
             at(Some(self.stalls_at(fetch)));
             at(fetch.order.deadline);
             for work in fetch.works.values() {
@@ -448,8 +512,9 @@ impl Fetches {
     }
 
     /// Whether suspects are left out: somebody else can be asked.
-    fn shuns(&self) -> bool {
-        self.paths.values().any(|path| path.is_open && path.trust != Trust::Suspect)
+    fn shuns(&self, strangers: &BTreeMap<SourceId, Stranger>) -> bool {
+        let mut others = self.paths.iter().filter(|(_, path)| path.is_open && path.trust != Trust::Suspect);
+        others.any(|(source, _)| may_ask(strangers, source))
     }
 
     /// The shortest round trip to a source that takes requests.
@@ -504,7 +569,7 @@ impl Fetches {
 
     /// The next generation of a fetch that was never asked for, if anybody can be asked for it.
     fn begin(&self, now: Instant, fetch: &mut Fetch) -> Option<u32> {
-        let shuns = self.shuns();
+        let shuns = self.shuns(&fetch.strangers);
         let mut sources = self.paths.iter().filter(|(source, _)| fetch.may_ask(source));
         let can_ask = sources.any(|(_, path)| {
             path.has_room_for_request(fetch.order.urgency, &self.config) && !(shuns && path.trust == Trust::Suspect)
@@ -529,7 +594,7 @@ impl Fetches {
 
     /// Gives the credit that a generation is due.
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
-        let (shuns, rtt) = (self.shuns(), self.rtt());
+        let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open));
         let Fetch { order, works, strangers, .. } = fetch;
         let Some(work) = works.get_mut(&index) else { return };
@@ -547,7 +612,8 @@ impl Fetches {
             *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let candidates = self.candidates(now, work, order.urgency, strangers, shuns);
+        let mut candidates = self.candidates(now, work, order.urgency, strangers, shuns);
+        self.spare_servers(work, strangers, &mut candidates);
         let shares = split(lacking, candidates);
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
@@ -594,7 +660,8 @@ impl Fetches {
         strangers: &BTreeMap<SourceId, Stranger>,
         shuns: bool,
     ) -> Vec<Candidate> {
-        let has_proven = self.paths.values().any(|path| path.is_open && path.trust == Trust::Proven);
+        let mut proven = self.paths.iter().filter(|(_, path)| path.is_open && path.trust == Trust::Proven);
+        let has_proven = proven.any(|(source, _)| may_ask(strangers, source));
         let rates = self.paths.values().filter(|path| path.is_open).map(|path| path.pace.rate());
         let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
         let assumed = if assumed.is_finite() { assumed } else { RATE_ASSUMED };
@@ -616,6 +683,25 @@ impl Fetches {
             Some(Candidate { source: *source, backlog, rate: rate / f64::from(work.block_bytes()), room })
         };
         self.paths.iter().filter_map(candidate).collect()
+    }
+
+    /// Where neighbours have some of it, each server is asked at first for what would be its part if all sent the same: the rest is left to
+    /// them. What they do not send in time is asked of the servers like anything that is missing.
+    fn spare_servers(&self, work: &Work, strangers: &BTreeMap<SourceId, Stranger>, candidates: &mut [Candidate]) {
+        let is_neighbour = |source: &SourceId| self.paths.get(source).is_some_and(|path| path.is_neighbour);
+        let neighbours = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
+        let asked = work.asked.keys().filter(|source| is_neighbour(source) && may_ask(strangers, source));
+        let sharing = neighbours.map(|candidate| candidate.source).chain(asked.copied()).collect::<BTreeSet<_>>().len();
+        if sharing == 0 || work.near {
+            return;
+        }
+        let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
+        let share = u32::from(work.decoder.n()).div_ceil(sharing.saturating_add(1));
+        for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source)) {
+            if !work.asked.contains_key(&candidate.source) {
+                candidate.room = candidate.room.min(share);
+            }
+        }
     }
 
     /// Gives a source credit for a generation: more of it, or a request.

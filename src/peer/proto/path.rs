@@ -1,10 +1,11 @@
 //! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
 use super::{Config, FetchId, SourceCounts, Urgency};
+use crate::object::SegmentId;
 
 /// Requests that are open at a source however little its path holds.
 const REQUESTS_MIN: usize = 2;
@@ -15,6 +16,10 @@ pub(super) struct Path {
     pub(super) pace: Pace,
     /// Whether it takes new requests.
     pub(super) is_open: bool,
+    /// Whether a server has named it, as one that holds some segments: it is asked for these alone.
+    pub(super) is_neighbour: bool,
+    /// Which it holds, as far as is known; those named last are the last.
+    pub(super) holds: VecDeque<SegmentId>,
     pub(super) trust: Trust,
     pub(super) requests_max: usize,
     /// Credit that one request may have.
@@ -58,6 +63,8 @@ impl Default for Path {
         Self {
             pace: Pace::new(),
             is_open: false,
+            is_neighbour: false,
+            holds: VecDeque::new(),
             trust: Trust::New,
             requests_max: 0,
             credit_max: 0,

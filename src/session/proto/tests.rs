@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::admission::Scope;
 use crate::object::{Lease, SegmentKey, Shape};
+use crate::wire::message::{HoldingState, Ticket, Token};
 
 const SESSION: SessionId = SessionId(7);
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
     assert!(matches!(proto.poll_event(), Some(Event::Resolve(_))));
     proto.resolved(now, 1, Ok(resolved(held(first_pass))));
     proto.set_datagram_max(Some(1162));
-    while proto.poll_message().is_some() {}
+    while proto.poll_message().is_some() || proto.poll_event().is_some() {}
     (proto, now)
 }
 
@@ -405,8 +406,8 @@ fn a_renewal_in_time_changes_nothing_and_a_narrower_token_ends_what_it_does_not_
     long.deadline_ms = 60_000;
     proto.handle_message(now, Message::Request(long)).unwrap();
     proto.handle_message(now, Message::Auth(Credential::Token(Token("newer".into())))).unwrap();
-    assert_eq!(proto.poll_token(), Some(Token("newer".into())));
-    assert_eq!(proto.poll_token(), None);
+    assert_eq!(proto.poll_credential(), Some(Credential::Token(Token("newer".into()))));
+    assert_eq!(proto.poll_credential(), None);
     proto.judged(now, true, granted("/live/*", Some(now + 5 * SECOND)));
     assert_eq!(proto.poll_message(), Some(Message::Grant { lasts_ms: 5000 }));
     proto.handle_timeout(now + 2 * SECOND).unwrap();
@@ -444,4 +445,39 @@ fn announcements_are_for_those_who_may_have_them() {
     assert!(proto.announced(now, 20, resolved(held(FirstPass::Coded))) && proto.poll_message().is_some());
     let other = Resolved { path: "/live/2.m4s".into(), ..resolved(held(FirstPass::Coded)) };
     assert!(proto.announced(now, 20, other) && proto.poll_message().is_none());
+}
+
+#[test]
+fn those_who_ask_for_a_segment_are_told_who_else_has_it_once_in_a_while() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let introductions = |proto: &mut Proto| {
+        std::iter::from_fn(|| proto.poll_event()).filter(|event| matches!(event, Event::Introduce { .. })).count()
+    };
+    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    assert_eq!(introductions(&mut proto), 0, "it was told behind META");
+    let (segment, again, later) = (SegmentId::of(b"segment"), now + INTRODUCE_EVERY, now + 2 * INTRODUCE_EVERY);
+    proto.resolved(again, 1, Ok(resolved(held(FirstPass::Coded))));
+    assert_eq!(introductions(&mut proto), 1);
+    proto.handle_message(later, Message::Stop { alias: 3, reason: StopReason::Cancelled }).unwrap();
+    proto.handle_message(later, Message::Request(request(4, 10))).unwrap();
+    assert_eq!(introductions(&mut proto), 1);
+    let (address, ticket) = ("192.0.2.1:4443".parse().unwrap(), Ticket(Bytes::from_static(b"t")));
+    let peers = vec![Introduction { address, identity: [1; 32], lasts_ms: 1, ticket }];
+    while proto.poll_message().is_some() {}
+    proto.introduce(segment, peers.clone());
+    assert_eq!(proto.poll_message(), Some(Message::Peers { segment, peers }));
+}
+
+#[test]
+fn offers_and_tickets_go_to_those_who_keep_them() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    while proto.poll_event().is_some() {}
+    proto.handle_message(now, Message::Offer { port: 7, identity: [1; 32] }).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Offer { port: 7, .. })));
+    let holding = Holding { segment: SegmentId::of(b"x"), state: HoldingState::Partial };
+    proto.handle_message(now, Message::Have(vec![holding])).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Have(holdings)) if holdings == [holding]));
+    let ticket = Credential::Ticket(Ticket(Bytes::from_static(b"t")));
+    proto.handle_message(now, Message::Auth(ticket.clone())).unwrap();
+    assert_eq!(proto.poll_credential(), Some(ticket));
 }

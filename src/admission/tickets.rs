@@ -1,0 +1,40 @@
+//! Tickets: what a server gives its viewers for the peers that it names to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::scope::Scope;
+use super::token::Holder;
+use crate::integrity::signing::{Admitted, StreamKeys};
+use crate::wire::message::Ticket;
+
+/// What a peer needs that admits those who show a ticket for it.
+#[derive(Debug, Clone)]
+pub struct Tickets {
+    /// SHA-256 of the certificate that this peer shows.
+    pub identity: [u8; 32],
+    /// The keys that tickets are signed with.
+    pub keys: Arc<dyn StreamKeys>,
+}
+
+/// What a ticket brings.
+pub(super) struct Right {
+    pub(super) scope: Scope,
+    /// Since 1970.
+    pub(super) until: Duration,
+    pub(super) holder: Holder,
+}
+
+impl Tickets {
+    /// What a ticket brings now: the stream that it names, until it ends.
+    pub(super) fn verify(&self, ticket: &Ticket, date: Duration) -> Option<Right> {
+        let says = Admitted::by(ticket, |stream| self.keys.key_of(stream))?;
+        let until = Duration::from_millis(says.until_ms);
+        if says.identity != self.identity || until <= date {
+            return None;
+        }
+        // A star in a stream's name would be taken for a pattern's.
+        let scope = Scope::parse(&[format!("/{}/*", says.stream)]).ok()?;
+        Some(Right { scope, until, holder: Holder::of("ticket", &[&says.nonce]) })
+    }
+}

@@ -1,0 +1,288 @@
+//! Who else serves: peers that offer it, what they hold, and whom they are named to.
+//!
+//! A peer that agrees to serve says where (OFFER) and what it holds (HAVE); both end with its connection. Whoever asks for a segment of a
+//! stream that allows it is told of some that hold it (PEERS), each with a ticket that the stream's key has signed. A peer is named on
+//! the address that its own connection comes from and nowhere else, so nobody can point others at a third party.
+//!
+//! What is bounded, and what happens at the bound: peers that offer (more are not taken); segments that each is known to hold (what it
+//! told first is forgotten); peers named in an answer. A peer that several others have blamed is not named for a while.
+
+mod metrics;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::seq::IndexedRandom;
+use serde::{Deserialize, Serialize};
+
+use crate::admission::Now;
+use crate::integrity::signing::SigningKey;
+use crate::object::SegmentId;
+use crate::ring::SessionId;
+use crate::wire::message::{Holding, HoldingState, Introduction, Ticket};
+
+pub use metrics::Metrics;
+
+/// Peers that may offer at the same time.
+const OFFERS_MAX: usize = 16_384;
+/// Segments that one peer is known to hold.
+const HOLDINGS_MAX: usize = 1024;
+/// Peers named in one answer.
+const NAMED_MAX: usize = 8;
+/// How long a ticket counts from when it is made, and for how long the same is given out.
+const TICKET_LASTS: Duration = Duration::from_secs(300);
+const TICKET_GIVEN: Duration = Duration::from_secs(120);
+/// So many others must have blamed a peer, within this time, for it not to be named.
+const REPORTERS_MIN: usize = 3;
+const BLAME_LASTS: Duration = Duration::from_secs(600);
+/// Peers whose blame is kept.
+const BLAMED_MAX: usize = 4096;
+
+/// Whether the viewers of a stream are told of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// No.
+    #[default]
+    Off,
+    /// Of those in the same network: the same /24 of IPv4, or /64 of IPv6.
+    Lan,
+    /// Of all.
+    All,
+}
+
+/// What the directory knows of a stream.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// Who is told of whom.
+    pub policy: Policy,
+    /// Signs tickets.
+    pub key: Arc<SigningKey>,
+}
+
+/// Who serves what. Clones are the same.
+#[derive(Clone)]
+pub struct Directory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    metrics: Metrics,
+}
+
+#[derive(Default)]
+struct State {
+    streams: HashMap<String, Stream>,
+    offers: BTreeMap<SessionId, Offer>,
+    holders: HashMap<SegmentId, Vec<SessionId>>,
+    blamed: HashMap<[u8; 32], Blame>,
+}
+
+struct Offer {
+    address: SocketAddr,
+    identity: [u8; 32],
+    held: HashMap<SegmentId, HoldingState>,
+    /// In the order in which they were told of.
+    order: VecDeque<SegmentId>,
+    tickets: HashMap<String, (Ticket, Instant)>,
+}
+
+#[derive(Default)]
+struct Blame {
+    reporters: HashMap<IpAddr, Instant>,
+}
+
+/// Who wants to know.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker {
+    /// Its session: it is not told of itself.
+    pub session: SessionId,
+    /// Where it is.
+    pub address: IpAddr,
+}
+
+impl Directory {
+    /// A directory that names nobody, until it is told of streams.
+    pub fn new(metrics: Metrics) -> Self {
+        Self { inner: Arc::new(Inner { state: Mutex::default(), metrics }) }
+    }
+
+    /// The streams whose viewers are told of each other, from now on.
+    pub fn set_streams(&self, streams: HashMap<String, Stream>) {
+        let mut state = self.state();
+        state.streams = streams;
+        // Tickets of keys that are gone count no more.
+        state.offers.values_mut().for_each(|offer| offer.tickets.clear());
+    }
+
+    /// A peer serves at this address. What it offered before is taken back.
+    pub fn offer(&self, session: SessionId, address: SocketAddr, identity: [u8; 32]) {
+        let mut state = self.state();
+        state.withdraw(session);
+        if state.offers.len() < OFFERS_MAX && !state.streams.is_empty() {
+            let (held, order, tickets) = (HashMap::new(), VecDeque::new(), HashMap::new());
+            state.offers.insert(session, Offer { address, identity, held, order, tickets });
+        }
+        self.show(&state);
+    }
+
+    /// A peer serves no more.
+    pub fn withdraw(&self, session: SessionId) {
+        let mut state = self.state();
+        state.withdraw(session);
+        self.show(&state);
+    }
+
+    /// What has changed of what a peer holds. Without an offer it counts for nothing.
+    pub fn have(&self, session: SessionId, holdings: &[Holding]) {
+        let mut state = self.state();
+        for Holding { segment, state: held } in holdings {
+            state.have(session, *segment, *held);
+        }
+    }
+
+    /// Peers that hold something of a segment of this stream, those with all of it first, for somebody who asks for it.
+    pub fn introduce(&self, now: Now, asker: Asker, stream: &str, segment: &SegmentId) -> Vec<Introduction> {
+        let mut state = self.state();
+        let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
+        let mut chosen = state.candidates(now.instant, asker, policy, segment);
+        let complete = chosen.iter().filter(|(_, held)| *held == HoldingState::Complete).count();
+        let mut rng = rand::rng();
+        if chosen.len() > NAMED_MAX {
+            let all: Vec<_> = if complete >= NAMED_MAX {
+                chosen.into_iter().filter(|(_, held)| *held == HoldingState::Complete).collect()
+            } else {
+                chosen
+            };
+            chosen = all.sample(&mut rng, NAMED_MAX).copied().collect();
+        }
+        chosen.sort_by_key(|(_, held)| *held != HoldingState::Complete);
+        let named: Vec<_> = chosen
+            .into_iter()
+            .filter_map(|(session, _)| state.offers.get_mut(&session)?.introduction(now, stream, &key))
+            .collect();
+        self.inner.metrics.introductions.inc_by(named.len() as u64);
+        named
+    }
+
+    /// Somebody at this address says that the peer with this identity has sent wrong blocks.
+    pub fn blame(&self, now: Instant, reporter: IpAddr, identity: [u8; 32]) {
+        let mut state = self.state();
+        state.blamed.retain(|_, blame| {
+            blame.reporters.retain(|_, at| now.saturating_duration_since(*at) < BLAME_LASTS);
+            !blame.reporters.is_empty()
+        });
+        // Only those are kept of whom there is something to withhold.
+        let is_offered = state.offers.values().any(|offer| offer.identity == identity);
+        if is_offered && (state.blamed.len() < BLAMED_MAX || state.blamed.contains_key(&identity)) {
+            state.blamed.entry(identity).or_default().reporters.insert(neighbourhood(reporter), now);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, state: &State) {
+        self.inner.metrics.offers.set(i64::try_from(state.offers.len()).unwrap_or(i64::MAX));
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Directory").field("streams", &state.streams.len()).field("offers", &state.offers.len()).finish()
+    }
+}
+
+impl State {
+    fn withdraw(&mut self, session: SessionId) {
+        let Some(offer) = self.offers.remove(&session) else { return };
+        offer.held.keys().for_each(|segment| self.forget(session, segment));
+    }
+
+    fn forget(&mut self, session: SessionId, segment: &SegmentId) {
+        if let Some(holders) = self.holders.get_mut(segment) {
+            holders.retain(|holder| *holder != session);
+            if holders.is_empty() {
+                self.holders.remove(segment);
+            }
+        }
+    }
+
+    fn have(&mut self, session: SessionId, segment: SegmentId, held: HoldingState) {
+        let Some(offer) = self.offers.get_mut(&session) else { return };
+        if held == HoldingState::Gone {
+            if offer.held.remove(&segment).is_some() {
+                offer.order.retain(|other| *other != segment);
+                self.forget(session, &segment);
+            }
+            return;
+        }
+        if offer.held.insert(segment, held).is_some() {
+            return;
+        }
+        offer.order.push_back(segment);
+        let oldest = if offer.order.len() > HOLDINGS_MAX { offer.order.pop_front() } else { None };
+        if let Some(oldest) = &oldest {
+            offer.held.remove(oldest);
+        }
+        self.holders.entry(segment).or_default().push(session);
+        if let Some(oldest) = oldest {
+            self.forget(session, &oldest);
+        }
+    }
+
+    fn candidates(&self, now: Instant, asker: Asker, policy: Policy, segment: &SegmentId) -> Vec<(SessionId, HoldingState)> {
+        let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
+        let own = self.offers.get(&asker.session).map(|offer| offer.identity);
+        let known = holders.iter().filter_map(|session| Some((*session, self.offers.get(session)?)));
+        let others = known.filter(|(session, offer)| *session != asker.session && Some(offer.identity) != own);
+        let allowed = others.filter(|(_, offer)| match policy {
+            Policy::Off => false,
+            Policy::Lan => neighbourhood(offer.address.ip()) == neighbourhood(asker.address),
+            Policy::All => true,
+        });
+        let trusted = allowed.filter(|(_, offer)| !self.is_blamed(now, &offer.identity));
+        trusted.filter_map(|(session, offer)| Some((session, *offer.held.get(segment)?))).collect()
+    }
+
+    fn is_blamed(&self, now: Instant, identity: &[u8; 32]) -> bool {
+        let Some(blame) = self.blamed.get(identity) else { return false };
+        let recent = |at: &&Instant| now.saturating_duration_since(**at) < BLAME_LASTS;
+        blame.reporters.values().filter(recent).count() >= REPORTERS_MIN
+    }
+}
+
+impl Offer {
+    fn introduction(&mut self, now: Now, stream: &str, key: &SigningKey) -> Option<Introduction> {
+        let until = now.date + TICKET_LASTS;
+        let fresh = |at: &Instant| now.instant.saturating_duration_since(*at) < TICKET_GIVEN;
+        self.tickets.retain(|_, (_, at)| fresh(at));
+        let (ticket, at) = self.tickets.entry(stream.to_owned()).or_insert_with(|| {
+            let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+            (key.ticket(stream, until_ms, self.identity, rand::random()), now.instant)
+        });
+        let left = (*at + TICKET_LASTS).checked_duration_since(now.instant)?;
+        let lasts_ms = u64::try_from(left.as_millis()).ok()?;
+        Some(Introduction { address: self.address, identity: self.identity, lasts_ms, ticket: ticket.clone() })
+    }
+}
+
+/// The network that an address lies in, as far as its number tells: 24 bits of IPv4, 64 of IPv6.
+fn neighbourhood(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => {
+            let [a, b, c, _] = ip.octets();
+            IpAddr::from([a, b, c, 0])
+        }
+        IpAddr::V6(ip) => IpAddr::from((u128::from(ip) >> 64 << 64).to_be_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

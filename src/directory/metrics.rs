@@ -1,0 +1,26 @@
+//! What the directory counts.
+
+use prometheus::{Error, IntCounter, IntGauge, Registry};
+
+use crate::telemetry::register;
+
+/// Counters and gauges of the directory.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    pub(super) offers: IntGauge,
+    pub(super) introductions: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
+        Ok(Self {
+            offers: register::gauge(registry, "ncserverd_directory_peers", "Connected peers that offer to serve others.")?,
+            introductions: register::counter(
+                registry,
+                "ncserverd_directory_introductions_total",
+                "Times that a peer was named to another.",
+            )?,
+        })
+    }
+}

@@ -1,0 +1,137 @@
+use super::*;
+use crate::integrity::signing::Admitted;
+
+struct Rig {
+    directory: Directory,
+    key: Arc<SigningKey>,
+    start: Instant,
+}
+
+fn rig(policy: Policy) -> Rig {
+    let directory = Directory::new(Metrics::new(&prometheus::Registry::new()).unwrap());
+    let key = Arc::new(SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+    directory.set_streams([("live".to_owned(), Stream { policy, key: Arc::clone(&key) })].into());
+    Rig { directory, key, start: Instant::now() }
+}
+
+fn segment(number: u32) -> SegmentId {
+    SegmentId::of(&number.to_be_bytes())
+}
+
+impl Rig {
+    /// Peer `number` offers to serve, and holds segment 1.
+    fn peer(&self, number: u8, state: HoldingState) {
+        let session = SessionId(number.into());
+        self.directory.offer(session, SocketAddr::from(([10, 0, number, 1], 4444)), [number; 32]);
+        self.directory.have(session, &[Holding { segment: segment(1), state }]);
+    }
+
+    fn now(&self, seconds: u64) -> Now {
+        let passed = Duration::from_secs(seconds);
+        Now { instant: self.start + passed, date: Duration::from_secs(1_800_000_000) + passed }
+    }
+
+    fn ask(&self, session: u64, seconds: u64) -> Vec<Introduction> {
+        let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
+        self.directory.introduce(self.now(seconds), asker, "live", &segment(1))
+    }
+
+    fn named(&self, session: u64) -> Vec<u8> {
+        self.ask(session, 0).iter().map(|peer| peer.identity[0]).collect()
+    }
+}
+
+#[test]
+fn those_who_hold_it_are_named_the_complete_ones_first() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Partial);
+    rig.peer(2, HoldingState::Complete);
+    rig.peer(3, HoldingState::Partial);
+    assert_eq!(rig.named(9)[0], 2);
+    assert_eq!(rig.named(9).len(), 3);
+    // Nobody is told of itself, and nothing is told of what nobody holds or what is not to be told of.
+    assert_eq!(rig.named(2).len(), 2);
+    let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
+    assert!(rig.directory.introduce(rig.now(0), asker, "live", &segment(2)).is_empty());
+    assert!(rig.directory.introduce(rig.now(0), asker, "vod", &segment(1)).is_empty());
+    // The same peer over a second connection of its own is itself, too.
+    rig.directory.offer(SessionId(7), SocketAddr::from(([10, 0, 2, 1], 4444)), [2; 32]);
+    assert!(!rig.named(7).contains(&2));
+
+    rig.directory.withdraw(SessionId(2));
+    rig.directory.have(SessionId(1), &[Holding { segment: segment(1), state: HoldingState::Gone }]);
+    assert_eq!(rig.named(9), [3]);
+}
+
+#[test]
+fn the_policy_of_the_stream_says_whom() {
+    let lan = rig(Policy::Lan);
+    let off = rig(Policy::Off);
+    for rig in [&lan, &off] {
+        (1..=3).for_each(|number| rig.peer(number, HoldingState::Complete));
+    }
+    assert_eq!(lan.named(9), [3]);
+    assert!(off.named(9).is_empty());
+    assert_eq!(neighbourhood("::ffff:10.0.3.7".parse().unwrap()), neighbourhood("10.0.3.200".parse().unwrap()));
+    assert_eq!(neighbourhood("2001:db8::1".parse().unwrap()), neighbourhood("2001:db8::ffff:0:0:1".parse().unwrap()));
+    assert_ne!(neighbourhood("2001:db8:0:1::1".parse().unwrap()), neighbourhood("2001:db8::1".parse().unwrap()));
+}
+
+#[test]
+fn tickets_are_for_the_peer_that_is_named_and_end() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Complete);
+    let key = rig.key.public();
+    let read = |seconds| {
+        let [peer] = &rig.ask(9, seconds)[..] else { panic!("one peer") };
+        let says = Admitted::by(&peer.ticket, |stream| (stream == "live").then_some(key)).unwrap();
+        assert_eq!((says.identity, says.stream.as_str()), ([1; 32], "live"));
+        let left = says.until_ms - u64::try_from(rig.now(seconds).date.as_millis()).unwrap();
+        assert_eq!(peer.lasts_ms, left);
+        (left, says.nonce)
+    };
+    let first = read(0);
+    assert_eq!(first.0, 300_000);
+    assert_eq!(read(100), (200_000, first.1));
+    let next = read(120);
+    assert_eq!(next.0, 300_000);
+    assert_ne!(next.1, first.1);
+}
+
+#[test]
+fn whom_several_blame_is_not_named_for_a_while() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Complete);
+    let blame = |reporter: [u8; 4], seconds| rig.directory.blame(rig.now(seconds).instant, reporter.into(), [1; 32]);
+    blame([10, 0, 5, 1], 0);
+    blame([10, 0, 5, 2], 0);
+    blame([10, 0, 6, 1], 0);
+    // Two of them are neighbours, who may be one.
+    assert_eq!(rig.named(9), [1]);
+    blame([10, 0, 7, 1], 1);
+    assert!(rig.ask(9, 2).is_empty());
+    assert_eq!(rig.ask(9, 700).len(), 1);
+}
+
+#[test]
+fn what_a_peer_tells_is_bounded() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Complete);
+    for number in (2..).take(HOLDINGS_MAX) {
+        let holding = Holding { segment: segment(number), state: HoldingState::Partial };
+        rig.directory.have(SessionId(1), &[holding]);
+        rig.directory.have(SessionId(1), &[holding]);
+    }
+    // The first is forgotten.
+    assert!(rig.named(9).is_empty());
+    assert_eq!(rig.directory.state().holders.len(), HOLDINGS_MAX);
+    // Without an offer nothing counts, and twelve are not named at once.
+    rig.directory.have(SessionId(50), &[Holding { segment: segment(1), state: HoldingState::Complete }]);
+    assert!(rig.named(9).is_empty());
+    (1..=12).for_each(|number| rig.peer(number, HoldingState::Complete));
+    assert_eq!(rig.ask(99, 0).len(), NAMED_MAX);
+    rig.directory.set_streams(HashMap::new());
+    assert!(rig.ask(99, 0).is_empty());
+    rig.directory.offer(SessionId(77), SocketAddr::from(([10, 0, 0, 1], 1)), [77; 32]);
+    assert!(!rig.directory.state().offers.contains_key(&SessionId(77)));
+}
