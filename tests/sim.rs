@@ -66,6 +66,59 @@ fn random_loss() {
 }
 
 #[test]
+fn what_is_received_is_what_is_needed_at_any_loss_and_the_path_is_full() {
+    const BLOCKS: u64 = 6144;
+    for n in [32, 64, 128] {
+        for loss in [0.0, 0.01, 0.05, 0.1, 0.2] {
+            let path = Conditions { bytes_per_second: 2_500_000, ..lossy(loss, 1).down };
+            let mut world = World::new(Setup { down: path, ..lossy(loss, u64::from(n)) });
+            let bytes = world.publish("/live/1.m4s", (BLOCKS * 1088).try_into().unwrap(), 1088, n);
+            let fetch = world.fetch("/live/1.m4s", None);
+            // The last generations take as many round trips more as they are unlucky.
+            let nearly_all = BLOCKS * 9 / 10;
+            let time = world.run(60 * SECOND, |world| world.peer.counts().innovative >= nearly_all);
+            world.run(60 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+            assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+            world.idle(SECOND);
+            let counts = world.peer.counts();
+            let received = (counts.blocks + counts.late) as f64 * f64::from(n) / BLOCKS as f64;
+            assert!(received <= f64::from(n) * 1.005 + 1.0, "{received} of {n} at {loss}: {counts:?}");
+            assert_eq!(counts.duplicate, 0, "{counts:?}");
+            let full = (nearly_all * 1088) as f64 / (1.0 - loss) / 2_500_000.0;
+            assert!(time.as_secs_f64() < full / 0.85 + 0.2, "{time:?} for {full} s at {loss}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_behind_others_is_not_silent() {
+    for seed in SEEDS {
+        // The last of what is asked for at once is served 1.1 s later.
+        let path = Conditions { bytes_per_second: 500_000, ..Conditions::default() };
+        let mut world = World::new(Setup { down: path, window_min: 4 << 20, seed, ..Setup::default() });
+        let bytes = live(&mut world);
+        world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+        world.idle(SECOND);
+        let counts = world.peer.counts();
+        assert_eq!((world.sent.datagrams, counts.credits), (512 + counts.useless, counts.useless), "{counts:?}");
+    }
+}
+
+#[test]
+fn who_is_silent_before_others_is_not_thought_to_wait() {
+    let path = Conditions { bytes_per_second: 500_000, ..Conditions::default() };
+    let mut world = World::new(Setup { down: path, window_min: 4 << 20, ..Setup::default() });
+    let bytes = live(&mut world);
+    // The end of the first generation, of which no later block tells, and a few that went out beside it.
+    world.doom = Box::new(|sent, _| (26..34).contains(&sent.datagrams));
+    let fetch = world.fetch("/live/1.m4s", None);
+    world.run(5 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+    // 70 ms a generation: it is missed 115 ms after its last block, tells what it lacks a round trip later, and has it after another.
+    let place = world.completed(fetch).iter().position(|offset| *offset == 0);
+    assert!(place.is_some_and(|place| (2..=5).contains(&place)), "{place:?}");
+}
+
+#[test]
 fn reordering_is_not_taken_for_loss_for_long() {
     for seed in SEEDS {
         let path = Conditions { jitter: Duration::from_millis(4), ..Conditions::default() };

@@ -29,8 +29,9 @@ const COMMANDS_MAX: usize = 64;
 const PATHS_MAX: u64 = 4096;
 /// Parts of one path whose metadata is remembered.
 const PARTS_MAX: usize = 64;
-/// Parts of an object that are fetched before the reader asks for them.
-const PARTS_AHEAD: usize = 2;
+/// Parts of an object that are fetched before the reader asks for them. While the last blocks of one are asked for again and another is
+/// asked for in full already, a third fills the path.
+const PARTS_AHEAD: usize = 3;
 /// How often a path is asked for again when the server names a time for it.
 const RETRIES: usize = 3;
 /// The longest such time that is waited for.

@@ -16,11 +16,14 @@ pub(crate) struct Conditions {
     /// Share of the packets doubled.
     pub(crate) double: f64,
     pub(crate) bytes_per_second: u64,
+    /// What the sender's congestion control lets wait at the bottleneck.
+    pub(crate) queue: Duration,
 }
 
 impl Default for Conditions {
     fn default() -> Self {
-        Self { delay: Duration::from_millis(25), jitter: Duration::ZERO, loss: 0.0, double: 0.0, bytes_per_second: 2_000_000 }
+        let (delay, queue) = (Duration::from_millis(25), Duration::from_millis(5));
+        Self { delay, jitter: Duration::ZERO, loss: 0.0, double: 0.0, bytes_per_second: 2_000_000, queue }
     }
 }
 
@@ -43,7 +46,7 @@ impl Link {
 
     /// When the sender's congestion control would let the next block go.
     pub(crate) fn has_room_at(&self) -> Instant {
-        self.free_at - Duration::from_millis(5).min(self.conditions.delay)
+        self.free_at - self.conditions.queue
     }
 
     /// When a datagram that is sent now arrives: never, once, or twice.

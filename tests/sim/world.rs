@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) reader: Option<(u64, usize)>,
     /// Whether the peer leaves the decoding to others.
     pub(crate) gathers: bool,
+    /// Bytes of credit that the peer has in flight at least.
+    pub(crate) window_min: u64,
 }
 
 impl Default for Setup {
@@ -58,6 +60,7 @@ impl Default for Setup {
             row_weight: None,
             reader: None,
             gathers: false,
+            window_min: 128 << 10,
         }
     }
 }
@@ -69,7 +72,7 @@ pub(crate) struct World {
     pub(crate) peer: peer::Proto,
     pub(crate) sites: Vec<Site>,
     packets: BinaryHeap<Reverse<(Instant, u64)>>,
-    contents: HashMap<u64, (usize, Packet)>,
+    contents: HashMap<u64, (usize, Packet, Instant)>,
     next_packet: u64,
     library: HashMap<String, Published>,
     encoders: HashMap<GenerationKey, Encoder>,
@@ -96,6 +99,7 @@ type Doom = Box<dyn FnMut(&Sent, bool) -> bool>;
 pub(crate) struct Site {
     server: Option<Server>,
     conditions: (Conditions, Conditions),
+    rtt: Duration,
     down: Link,
     up: Link,
     to_peer: Reader,
@@ -149,7 +153,7 @@ impl World {
             hello: Hello { n_max: Shape::N_LIMIT, block_bytes_max: 65_536, segment_bytes_max: 64 << 20, ..Hello::defaults() },
             datagrams: true,
             requests_max: 64,
-            window_min: 128 << 10,
+            window_min: setup.window_min,
             window_max: 8 << 20,
             answer_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
@@ -185,6 +189,7 @@ impl World {
             world.sites.push(Site {
                 server: None,
                 conditions: (down, up),
+                rtt: down.delay + up.delay,
                 down: Link::new(down, seed, now),
                 up: Link::new(up, seed ^ 0xffff, now),
                 to_peer: Reader::new(),
@@ -216,7 +221,7 @@ impl World {
     pub(crate) fn disconnect(&mut self, site: usize) {
         self.sites[site].server = None;
         self.sites[site].unread = 0;
-        self.contents.retain(|_, (of, _)| *of != site);
+        self.contents.retain(|_, (of, ..)| *of != site);
         self.packets.retain(|Reverse((_, number))| self.contents.contains_key(number));
         self.peer.handle_disconnected(self.now, source(site));
     }
@@ -307,6 +312,11 @@ impl World {
         self.peer.fetch(self.now, Order { segment: answer.meta.id, shape, deadline, urgency: Urgency::Now }, None)
     }
 
+    /// Where the generations of a fetch begin that are complete, in the order in which they became so.
+    pub(crate) fn completed(&self, fetch: FetchId) -> Vec<u64> {
+        self.generations.get(&fetch).into_iter().flatten().map(|(offset, _)| *offset).collect()
+    }
+
     /// The decoded bytes of a fetch, once all are there.
     pub(crate) fn decoded(&self, fetch: FetchId, length: usize) -> Option<Vec<u8>> {
         let mut generations: Vec<_> = self.generations.get(&fetch)?.iter().collect();
@@ -344,7 +354,12 @@ impl World {
                 break;
             }
             self.packets.pop();
-            let (site, packet) = self.contents.remove(&number).unwrap();
+            let (site, packet, sent) = self.contents.remove(&number).unwrap();
+            if matches!(packet, Packet::Datagram(_) | Packet::ControlDown(_)) {
+                // As QUIC smooths it. What waits at the bottleneck is part of it.
+                let Site { rtt, conditions: (_, up), .. } = &mut self.sites[site];
+                *rtt = *rtt * 7 / 8 + (self.now.saturating_duration_since(sent) + up.delay) / 8;
+            }
             self.take(site, packet);
         }
         let now = self.now;
@@ -383,8 +398,7 @@ impl World {
     /// Lets all sides say and do everything that they want to now.
     fn settle(&mut self) {
         for (index, site) in self.sites.iter().enumerate() {
-            let (down, up) = site.conditions;
-            self.peer.set_rtt(source(index), down.delay + up.delay + down.jitter / 2);
+            self.peer.set_rtt(source(index), site.rtt);
         }
         self.settle_peer();
         (0..self.sites.len()).for_each(|site| self.settle_server(site));
@@ -623,7 +637,7 @@ impl World {
             return;
         }
         self.packets.push(Reverse((at, self.next_packet)));
-        self.contents.insert(self.next_packet, (site, packet));
+        self.contents.insert(self.next_packet, (site, packet, self.now));
         self.next_packet += 1;
     }
 }

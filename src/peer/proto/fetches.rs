@@ -82,6 +82,9 @@ struct Fetch {
     strangers: BTreeMap<SourceId, Stranger>,
 }
 
+/// The place of a fetch in the order in which all are served.
+type Turn = (Urgency, bool, Option<Instant>, FetchId);
+
 /// How a source stands to a segment that it did not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stranger {
@@ -464,8 +467,8 @@ impl Fetches {
                 at(fetch.order.deadline.filter(|_| !work.near).and_then(near_at));
                 for (source, asked) in &work.asked {
                     let Some(path) = self.paths.get(source) else { continue };
-                    let heard = heard.entry(*source).or_insert_with(|| asked.flight.heard());
-                    *heard = asked.flight.heard().max(*heard);
+                    let heard = heard.entry(*source).or_insert_with(|| asked.heard());
+                    *heard = asked.heard().max(*heard);
                     at(Some(asked.deadline));
                     at(asked.flight.give_up_at(path.pace.patience()));
                     let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
@@ -487,9 +490,9 @@ impl Fetches {
 
     /// Fetches in the order in which they are served.
     fn order(&self) -> Vec<FetchId> {
-        let mut order: Vec<_> = self.fetches.iter().map(|(id, fetch)| (fetch.order, *id)).collect();
-        order.sort_by_key(|(order, id)| (order.urgency, order.deadline.is_none(), order.deadline, *id));
-        order.into_iter().map(|(_, id)| id).collect()
+        let mut order: Vec<_> = self.fetches.iter().map(|(id, fetch)| fetch.turn(*id)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(.., id)| id).collect()
     }
 
     fn failure(&self, id: FetchId, now: Instant) -> Option<Failure> {
@@ -554,7 +557,7 @@ impl Fetches {
                     path.load.add(fetch.order.urgency, 1, u64::from(asked.in_flight()) * u64::from(work.block_bytes()));
                     let silence = path.pace.silence(work.block_bytes(), 0);
                     path.load.silence = silence.max(path.load.silence);
-                    path.load.heard = path.load.heard.max(Some(asked.flight.heard()));
+                    path.load.heard = path.load.heard.max(Some(asked.heard()));
                 }
             }
         }
@@ -603,7 +606,7 @@ impl Fetches {
         for (source, asked) in &work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
-            path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.flight.heard()));
+            path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
         let target = pace::target(work.decoder.missing(), work.near, loss);
         let (mut awaited, mut left_behind) = (0, 0);
@@ -754,7 +757,7 @@ impl Fetches {
         let (missing, block_bytes) = (u32::from(work.decoder.missing()), work.block_bytes());
         for (source, asked) in &mut work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
-            let heard = path.load.heard_ahead.unwrap_or_else(|| asked.flight.heard());
+            let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
             if asked.silent_at(heard, block_bytes, &path.pace).is_none_or(|at| at > now) {
                 continue;
             }
@@ -863,17 +866,19 @@ impl Fetches {
     fn finish(&mut self, id: FetchId, index: u32, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         let Some(work) = fetch.works.remove(&index) else { return };
+        let turn = fetch.turn(id);
         for (source, asked) in work.asked {
             if let Some(path) = self.paths.get_mut(&source) {
                 path.aliases.remove(&asked.alias);
             }
+            self.release(source, (turn, index), asked.flight.came_at());
             outbox.push(source, asked.rank(work.decoder.rank()));
             outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Complete });
         }
         self.counts.repaired += work.lost;
         self.counts.generations += 1;
         self.counts.generations_progressive += u64::from(work.decoder.is_progressive());
-        if fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations() {
+        if self.fetches.get(&id).is_some_and(|fetch| fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations()) {
             self.fetches.remove(&id);
         }
         events.push_back(Event::Decoded { fetch: id, decoder: work.decoder });
@@ -881,17 +886,37 @@ impl Fetches {
 
     fn remove(&mut self, id: FetchId, reason: StopReason, outbox: &mut Outbox) {
         let Some(fetch) = self.fetches.remove(&id) else { return };
-        for (source, asked) in fetch.works.into_values().flat_map(|work| work.asked) {
-            if let Some(path) = self.paths.get_mut(&source) {
-                path.aliases.remove(&asked.alias);
+        let turn = fetch.turn(id);
+        for (index, work) in fetch.works {
+            for (source, asked) in work.asked {
+                if let Some(path) = self.paths.get_mut(&source) {
+                    path.aliases.remove(&asked.alias);
+                }
+                self.release(source, (turn, index), asked.flight.came_at());
+                outbox.push(source, Message::Stop { alias: asked.alias, reason });
             }
-            outbox.push(source, Message::Stop { alias: asked.alias, reason });
         }
         self.stirred = true;
+    }
+
+    /// A request is over: those behind it at the same source could not be served before something last came for it. Those before it
+    /// could, and their silence goes on.
+    fn release(&mut self, source: SourceId, ended: (Turn, u32), came_at: Option<Instant>) {
+        for (id, fetch) in &mut self.fetches {
+            let turn = fetch.turn(*id);
+            let behind = fetch.works.iter_mut().filter(|(index, _)| (turn, **index) > ended);
+            for asked in behind.filter_map(|(_, work)| work.asked.get_mut(&source)) {
+                asked.served_before = asked.served_before.max(came_at);
+            }
+        }
     }
 }
 
 impl Fetch {
+    fn turn(&self, id: FetchId) -> Turn {
+        (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
+    }
+
     /// Whether a source may have it.
     fn may_ask(&self, source: &SourceId) -> bool {
         may_ask(&self.strangers, source)

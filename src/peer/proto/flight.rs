@@ -23,8 +23,8 @@ pub(super) struct Flight {
     /// Blocks that came by datagram, and by stream.
     by_datagram: bool,
     by_stream: bool,
-    /// When something last came, or credit was last given.
-    heard: Instant,
+    /// When a block last came.
+    came_at: Option<Instant>,
     credited_at: Instant,
     silences: u32,
 }
@@ -59,7 +59,7 @@ impl Flight {
             gaps: BTreeMap::new(),
             by_datagram: false,
             by_stream: false,
-            heard: now,
+            came_at: None,
             credited_at: now,
             silences: 0,
         }
@@ -77,7 +77,12 @@ impl Flight {
 
     /// When something last came, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
-        self.heard
+        self.came_at.map_or(self.credited_at, |came_at| came_at.max(self.credited_at))
+    }
+
+    /// When a block last came.
+    pub(super) fn came_at(&self) -> Option<Instant> {
+        self.came_at
     }
 
     /// When credit was last given.
@@ -99,7 +104,6 @@ impl Flight {
     pub(super) fn credit(&mut self, now: Instant, blocks: u32) {
         self.credited += u64::from(blocks);
         self.credited_at = now;
-        self.heard = now;
     }
 
     /// More credit goes out now because nothing came for too long.
@@ -167,7 +171,7 @@ impl Flight {
 
     fn arrived(&mut self, now: Instant) {
         self.received += 1;
-        self.heard = now;
+        self.came_at = Some(now);
         self.silences = 0;
     }
 

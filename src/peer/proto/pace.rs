@@ -22,6 +22,10 @@ const SLACK: f64 = 4.0;
 const DRAGGING: f64 = 5.0;
 /// No estimate of a time is longer, in seconds.
 const TIME_MAX: f64 = 3600.0;
+/// As often as what the path holds, credit is in flight. At a fifth of loss a generation takes four or five round trips, and much of its
+/// credit is for blocks that were lost and are not known to be, or that wait on a stream behind lost packets. Credit that is not used
+/// yet costs nobody anything: it is the sender's congestion control that fills the path.
+const WINDOW_PATHS: f64 = 8.0;
 /// The rate is measured over at least this long.
 const RATE_SPAN: Duration = Duration::from_millis(20);
 
@@ -87,10 +91,10 @@ impl Pace {
         self.span_bytes = 0;
     }
 
-    /// Bytes of credit that keep the path full: twice what it holds.
+    /// Bytes of credit that keep the path full.
     pub(super) fn window(&self, floor: u64, ceiling: u64) -> u64 {
         let holds = Duration::from_secs_f64(self.rtt_min.as_secs_f64().min(10.0)).as_secs_f64() * self.rate;
-        bytes(2.0 * holds).clamp(floor.min(ceiling), ceiling)
+        bytes(WINDOW_PATHS * holds).clamp(floor.min(ceiling), ceiling)
     }
 
     /// How long a datagram may be late once the sender is silent.
@@ -183,8 +187,8 @@ mod tests {
         for ms in 0..2000 {
             pace.arrived(start + Duration::from_millis(ms), 1000);
         }
-        let window = pace.window(1000, 1_000_000);
-        assert!((180_000..220_000).contains(&window), "{window}");
+        let window = pace.window(1000, 10_000_000);
+        assert!((720_000..880_000).contains(&window), "{window}");
         assert_eq!(pace.window(1000, 50_000), 50_000);
     }
 

@@ -31,6 +31,9 @@ pub(super) struct Asked {
     pub(super) alias: u16,
     pub(super) deadline: Instant,
     pub(super) flight: Flight,
+    /// When something last came for a request before this one that is over since. Until then the sender served that one, and this one's
+    /// silence meant nothing.
+    pub(super) served_before: Option<Instant>,
     pub(super) excess: u32,
     pub(super) useless: u32,
     pub(super) useless_seeded: u32,
@@ -68,7 +71,17 @@ impl Work {
 impl Asked {
     pub(super) fn new(now: Instant, alias: u16, deadline: Instant, credit: u32) -> Self {
         let flight = Flight::new(now, credit);
-        Self { alias, deadline, flight, excess: 0, useless: 0, useless_seeded: 0, unreported: 0, reported_at: now }
+        Self {
+            alias,
+            deadline,
+            flight,
+            served_before: None,
+            excess: 0,
+            useless: 0,
+            useless_seeded: 0,
+            unreported: 0,
+            reported_at: now,
+        }
     }
 
     pub(super) fn in_flight(&self) -> u32 {
@@ -78,6 +91,11 @@ impl Asked {
     /// Credit that the server allows besides what is in flight.
     pub(super) fn room(&self, credit_max: u32) -> u32 {
         credit_max.saturating_sub(self.in_flight())
+    }
+
+    /// When something last came for this request or one before it that is over, or credit was last given.
+    pub(super) fn heard(&self) -> Instant {
+        self.served_before.map_or(self.flight.heard(), |at| at.max(self.flight.heard()))
     }
 
     /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when something last came for this
