@@ -213,6 +213,12 @@ pub struct Stats {
     pub datagrams_lost: u64,
     /// Lost datagrams that other blocks made up for.
     pub blocks_repaired: u64,
+    /// Blocks asked for ahead of need, because a deadline left no time to ask again for what the path would lose.
+    pub blocks_ahead: u64,
+    /// Those of them, at least, that stood in for others that were lost.
+    pub blocks_ahead_used: u64,
+    /// Generations that these completed without another round trip.
+    pub generations_spared: u64,
     /// Generations that came in full.
     pub generations: u64,
     /// Those of them that were decoded block by block, because their deadline was near.

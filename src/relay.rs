@@ -142,8 +142,9 @@ impl Relay {
         let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
+        let follow = metrics.clone().follow(client.stats());
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), metrics, random);
-        let mut tasks = vec![tokio::spawn(recoder.run())];
+        let mut tasks = vec![tokio::spawn(recoder.run()), tokio::spawn(follow)];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let told = Arc::clone(&holdings);

@@ -83,7 +83,7 @@ fn what_is_received_is_what_is_needed_at_any_loss_and_the_path_is_full() {
             let counts = world.peer.counts();
             let received = (counts.blocks + counts.late) as f64 * f64::from(n) / BLOCKS as f64;
             assert!(received <= f64::from(n) * 1.005 + 1.0, "{received} of {n} at {loss}: {counts:?}");
-            assert_eq!(counts.duplicate, 0, "{counts:?}");
+            assert_eq!((counts.ahead, counts.duplicate), (0, 0), "{counts:?}");
             let full = (nearly_all * 1088) as f64 / (1.0 - loss) / 2_500_000.0;
             assert!(time.as_secs_f64() < full / 0.85 + 0.2, "{time:?} for {full} s at {loss}: {counts:?}");
         }
@@ -301,7 +301,7 @@ fn a_cancelled_fetch_leaves_nothing_open() {
 
 #[test]
 fn near_the_deadline_losses_are_met_ahead() {
-    let mut late = [0, 0];
+    let (mut late, mut spared) = ([0, 0], 0);
     for seed in 1..40 {
         let path = Conditions { loss: 0.1, delay: Duration::from_millis(100), ..Conditions::default() };
         let setup = Setup { down: path, up: Conditions { loss: 0.0, ..path }, seed, ..Setup::default() };
@@ -316,10 +316,44 @@ fn near_the_deadline_losses_are_met_ahead() {
             let fetch = world.fetch("/live/2.m4s", Some(deadline));
             world.run(3 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some() || world.failures.contains_key(&fetch));
             *late += u32::from(world.failures.get(&fetch) == Some(&Failure::Deadline));
+            let counts = world.peer.counts();
+            assert_eq!(counts.ahead > 0, tight == 1, "{counts:?}");
+            assert!(counts.ahead_used <= counts.ahead && counts.generations_spared <= counts.ahead_used, "{counts:?}");
+            spared += counts.generations_spared;
         }
     }
+    assert!(spared > 10, "{spared} of 39");
     assert!(late[0] <= 1, "with time for several round trips {} of 39 were late", late[0]);
     assert!(late[1] <= 13, "{} of 39 late", late[1]);
+}
+
+#[test]
+fn what_a_full_queue_loses_is_not_met_ahead() {
+    for seed in SEEDS {
+        let shares = [5, 50].map(|queue| {
+            let path = Conditions { loss: 0.05, queue: Duration::from_millis(queue), ..Conditions::default() };
+            let up = Conditions { loss: 0.0, ..path };
+            let mut world = World::new(Setup { down: path, up, seed, ..Setup::default() });
+            let first = live(&mut world);
+            world.fetch_and_check("/live/1.m4s", &first, 10 * SECOND);
+            let before = world.peer.counts();
+            assert!(before.lost > 10 && before.ahead == 0, "{before:?}");
+            // It keeps the queue, while more urgent ones go before it.
+            world.publish("/vod/1.ts", 8 << 20, 1088, 128);
+            world.fetch("/vod/1.ts", None);
+            world.idle(SECOND / 4);
+            for index in 0..20 {
+                let path = format!("/live/{index}/2.m4s");
+                let bytes = world.publish(&path, 3 * 32 * 1088, 1088, 32);
+                let fetch = world.fetch(&path, Some(Duration::from_millis(150)));
+                world.run(SECOND, |world| world.decoded(fetch, bytes.len()).is_some() || world.failures.contains_key(&fetch));
+            }
+            let counts = world.peer.counts();
+            counts.ahead as f64 / f64::from(20 * 3 * 32)
+        });
+        assert!(shares[0] > 0.05, "{shares:?} where the path loses");
+        assert!(shares[1] < 0.02, "{shares:?} where the queue is full");
+    }
 }
 
 #[test]

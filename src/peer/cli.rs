@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
-use super::{Client, Config, Server, TokenSource};
+use super::{Client, Config, Server, Stats, TokenSource};
 use crate::admission;
 use crate::device::{self, BackendChoice, Device};
 use crate::endpoint::Congestion;
@@ -180,6 +180,9 @@ struct Connection {
     /// Draw on so many other viewers that the server names; 0 for none
     #[arg(long, global = true, value_name = "COUNT", default_value_t = 8)]
     peers: usize,
+    /// Give up a segment that is not complete within this time, such as 800ms; where that is near, lost blocks are made up for ahead
+    #[arg(long, global = true, value_name = "TIME", value_parser = humantime::parse_duration)]
+    deadline: Option<Duration>,
     /// What decides how fast this side sends; what the server sends is for its own configuration to say
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
@@ -202,6 +205,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 if backend != Decoding::Cpu {
                     eprintln!("{}", fetch::summary(&client.stats().borrow()));
                 }
+                say_repair(&client.stats().borrow());
                 Ok(())
             })
             .await
@@ -213,14 +217,16 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Gateway { server, listen, ahead, .. } => {
             let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
-            let gateway = unless_interrupted(async {
+            let (gateway, stats) = unless_interrupted(async {
                 let client = cli.connection.connect(server.clone()).await?;
-                Ok(Gateway::start(config, client).await?)
+                let stats = client.stats();
+                Ok((Gateway::start(config, client).await?, stats))
             })
             .await?;
             eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
             let ended = interrupted().await;
             gateway.stop(DRAIN).await;
+            say_repair(&stats.borrow());
             ended.map(drop)
         }
         Command::Relay {
@@ -285,10 +291,9 @@ impl Connection {
     fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
-        let (datagrams, congestion) = (!self.no_datagrams, self.congestion);
-        let neighbours_max = self.peers;
-        let mut config =
-            Config { datagrams, congestion, device, token, certificate, neighbours_max, ..Config::new(server, trust) };
+        let (datagrams, congestion, deadline) = (!self.no_datagrams, self.congestion, self.deadline);
+        let usual = Config { neighbours_max: self.peers, ..Config::new(server, trust) };
+        let mut config = Config { datagrams, congestion, deadline, device, token, certificate, ..usual };
         config.servers.extend(self.source.iter().cloned());
         Ok(config)
     }
@@ -392,6 +397,13 @@ async fn describe(client: &Client, path: Option<&str>) -> Result<String, Failure
         line("valid for", &humantime::format_duration(meta.max_age));
     }
     Ok(text)
+}
+
+/// Says what was asked for ahead of need, if anything was.
+fn say_repair(stats: &Stats) {
+    if let Some(repair) = fetch::repair(stats) {
+        eprintln!("{repair}");
+    }
 }
 
 /// Runs until done or until the user has enough of it. Dropping the work undoes what is half done.

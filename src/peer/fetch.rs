@@ -188,6 +188,17 @@ pub fn summary(stats: &Stats) -> String {
     format!("generations decoded: {by_device}{here} by ncpeer itself{progressive}")
 }
 
+/// What was asked for ahead of need and what came of it, where anything was.
+pub fn repair(stats: &Stats) -> Option<String> {
+    let Stats { blocks_received, blocks_ahead, blocks_ahead_used, generations_spared, .. } = stats;
+    (*blocks_ahead > 0).then(|| {
+        format!(
+            "repair: {blocks_ahead} blocks asked for ahead of need, {blocks_received} received; {blocks_ahead_used} stood in for lost ones and \
+             spared {generations_spared} generations a round trip"
+        )
+    })
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.task.abort();
@@ -215,6 +226,15 @@ mod tests {
         let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
         assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by ncpeer itself");
         assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");
+    }
+
+    #[test]
+    fn it_is_told_what_repair_cost_and_gained() {
+        let stats = Stats { blocks_received: 90, ..Stats::default() };
+        assert_eq!(repair(&stats), None);
+        let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
+        let told = "repair: 9 blocks asked for ahead of need, 90 received; 5 stood in for lost ones and spared 2 generations a round trip";
+        assert_eq!(repair(&stats).as_deref(), Some(told));
     }
 
     #[tokio::test]

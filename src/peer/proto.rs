@@ -237,6 +237,12 @@ pub struct Counts {
     pub generations: u64,
     /// Those of them whose payloads were worked on as they came, because their deadline was near.
     pub generations_progressive: u64,
+    /// Blocks asked for ahead of need: the deadline left no time to ask again for what the path would lose.
+    pub ahead: u64,
+    /// Those of them, at least, that stood in for others which did not come, or brought nothing, and were not asked for again.
+    pub ahead_used: u64,
+    /// Generations that these completed without another round trip.
+    pub generations_spared: u64,
     /// CREDITs sent: top-ups and probes.
     pub credits: u64,
     /// Blocks asked of another source because the one that had them to send was silent, or far slower than it had been.

@@ -1,7 +1,9 @@
 //! What a relay counts besides its sessions and its ring.
 
 use prometheus::{Error, IntCounter, IntGauge, Registry};
+use tokio::sync::watch;
 
+use crate::peer::Stats;
 use crate::telemetry::register;
 
 /// Counters and gauges of a relay.
@@ -21,6 +23,12 @@ pub struct Metrics {
     pub coded_blocks: IntCounter,
     /// Source blocks of complete segments.
     pub source_blocks: IntCounter,
+    /// Blocks asked of sources ahead of need.
+    pub ahead_blocks: IntCounter,
+    /// Those of them that stood in for lost ones.
+    pub ahead_used_blocks: IntCounter,
+    /// Generations that these completed without another round trip.
+    pub spared_generations: IntCounter,
 }
 
 impl Metrics {
@@ -36,6 +44,29 @@ impl Metrics {
             recoded_blocks: counter("ncserverd_relay_recoded_blocks_total", "Blocks recoded of incomplete segments.")?,
             coded_blocks: counter("ncserverd_relay_coded_blocks_total", "Coded blocks made of complete segments.")?,
             source_blocks: counter("ncserverd_relay_source_blocks_total", "Source blocks taken of complete segments.")?,
+            ahead_blocks: counter(
+                "ncserverd_relay_ahead_blocks_total",
+                "Blocks asked of sources ahead of need, near a deadline.",
+            )?,
+            ahead_used_blocks: counter("ncserverd_relay_ahead_used_blocks_total", "Those of them that stood in for lost ones.")?,
+            spared_generations: counter(
+                "ncserverd_relay_spared_generations_total",
+                "Generations that blocks asked for ahead of need completed without another round trip.",
+            )?,
         })
+    }
+
+    /// Takes over what fetching has counted, as often as that is told.
+    pub(super) async fn follow(self, mut stats: watch::Receiver<Stats>) {
+        while stats.changed().await.is_ok() {
+            let stats = stats.borrow_and_update();
+            for (counter, count) in [
+                (&self.ahead_blocks, stats.blocks_ahead),
+                (&self.ahead_used_blocks, stats.blocks_ahead_used),
+                (&self.spared_generations, stats.generations_spared),
+            ] {
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+        }
     }
 }

@@ -236,7 +236,7 @@ impl Fetches {
 
     /// Loss and rate of all paths together.
     pub(super) fn path(&self) -> (f64, f64) {
-        together(self.paths.values())
+        together(self.paths.values(), Pace::loss)
     }
 
     pub(super) fn progress(&self) -> Vec<Progress> {
@@ -463,8 +463,8 @@ impl Fetches {
             at(fetch.order.deadline);
             for work in fetch.works.values() {
                 at(work.paused.values().copied().min());
-                let near_at = |deadline: Instant| deadline.checked_sub(self.rtt() * 5 / 2);
-                at(fetch.order.deadline.filter(|_| !work.near).and_then(near_at));
+                let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.rtt()));
+                at(fetch.order.deadline.filter(|_| work.near.is_none()).and_then(near_at));
                 for (source, asked) in &work.asked {
                     let Some(path) = self.paths.get(source) else { continue };
                     let heard = heard.entry(*source).or_insert_with(|| asked.heard());
@@ -582,7 +582,7 @@ impl Fetches {
             fetch.touched = now;
         }
         fetch.next += 1;
-        let (_, rate) = together(self.paths.values().filter(|path| path.is_open));
+        let (_, rate) = together(self.paths.values().filter(|path| path.is_open), Pace::loss);
         let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let is_pressed = left.is_some_and(|left| pace::is_pressed(rate, self.rtt(), left, &generation));
         let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
@@ -598,17 +598,17 @@ impl Fetches {
     /// Gives the credit that a generation is due.
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
-        let (loss, _) = together(self.paths.values().filter(|path| path.is_open));
+        let (loss, _) = together(self.paths.values().filter(|path| path.is_open), Pace::path_loss);
         let Fetch { order, works, strangers, .. } = fetch;
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        work.near = left.is_some_and(|left| left <= rtt * 5 / 2);
+        work.near = left.filter(|left| *left <= pace::near(rtt)).map(|_| work.near.unwrap_or(now));
         for (source, asked) in &work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
-        let target = pace::target(work.decoder.missing(), work.near, loss);
+        let target = pace::target(work.decoder.missing(), work.near.is_some(), loss);
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &work.asked {
             let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), strangers);
@@ -620,6 +620,10 @@ impl Fetches {
         let shares = split(lacking, candidates);
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
+        let needed = given.min(u32::from(work.decoder.missing()).saturating_sub(awaited));
+        work.needed += needed;
+        work.ahead += given - needed;
+        self.counts.ahead += u64::from(given - needed);
         self.counts.reassigned += u64::from(given.min(left_behind));
         for (source, share) in shares {
             self.give(now, source, share, (id, index), order, work, outbox);
@@ -673,8 +677,8 @@ impl Fetches {
                 return None;
             }
             let room = match work.asked.get(source) {
-                // What comes of a credit is not known before a round trip has passed.
-                Some(asked) if asked.flight.credited_at() + path.pace.rtt() > now => 0,
+                // What comes of a credit is not known before a round trip has passed. When that becomes too late, nothing waits.
+                Some(asked) if asked.flight.credited_at() + path.pace.rtt() > now && work.near != Some(now) => 0,
                 Some(asked) => asked.room(path.credit_max),
                 None if !path.has_room_for_request(urgency, &self.config) => 0,
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
@@ -762,10 +766,12 @@ impl Fetches {
                 continue;
             }
             // Two at first where time is short: one of them may be lost too.
-            let probe = if work.near { missing } else { (1 + u32::from(is_pressing)) << asked.flight.silences().min(10) };
+            let probe =
+                if work.near.is_some() { missing } else { (1 + u32::from(is_pressing)) << asked.flight.silences().min(10) };
             let probe = probe.min(missing).min(asked.room(path.credit_max));
             if probe > 0 {
                 asked.flight.probe(now, probe);
+                work.needed += probe;
                 self.counts.credits += 1;
                 outbox.push(*source, Message::Credit { alias: asked.alias, blocks: probe });
             }
@@ -867,6 +873,9 @@ impl Fetches {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         let Some(work) = fetch.works.remove(&index) else { return };
         let turn = fetch.turn(id);
+        let used = work.used_ahead();
+        self.counts.ahead_used += u64::from(used);
+        self.counts.generations_spared += u64::from(used > 0);
         for (source, asked) in work.asked {
             if let Some(path) = self.paths.get_mut(&source) {
                 path.aliases.remove(&asked.alias);

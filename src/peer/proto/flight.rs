@@ -75,6 +75,11 @@ impl Flight {
         self.lost
     }
 
+    /// Datagrams that were passed over and have not come.
+    pub(super) fn missed(&self) -> usize {
+        self.gaps.len()
+    }
+
     /// When something last came, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
         self.came_at.map_or(self.credited_at, |came_at| came_at.max(self.credited_at))

@@ -12,6 +12,12 @@ const RTT_FLOOR: Duration = Duration::from_millis(1);
 const SERVICE_TIME: Duration = Duration::from_millis(30);
 /// Losses above this are taken for this when credit is given ahead of them.
 const LOSS_MAX: f64 = 0.25;
+/// A queue stands where round trips are longer than the shortest by this, and by this share of it: more than congestion control that goes
+/// by delay leaves, and more than timers and drivers make of a round trip.
+const QUEUE: Duration = Duration::from_millis(10);
+const QUEUE_SHARE: u32 = 8;
+/// The shortest round trip is forgotten over this long: a queue that stands for seconds is a queue still.
+const RTT_MEMORY: f64 = 60.0;
 /// Blocks over which the loss rate is smoothed.
 const LOSS_MEMORY: f64 = 100.0;
 /// Bytes that a processor multiplies and adds in a second at least, with byte shuffles of 128 bits.
@@ -33,8 +39,11 @@ const RATE_SPAN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Pace {
     rtt: Duration,
-    rtt_min: Duration,
+    /// The shortest that was measured, slowly forgotten.
+    rtt_min: Option<Duration>,
     loss: f64,
+    /// The part of it that went while a queue stood.
+    queue_loss: f64,
     rate: f64,
     span_from: Option<Instant>,
     span_bytes: u64,
@@ -42,24 +51,33 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Self { rtt: RTT_START, rtt_min: RTT_START, loss: 0.0, rate: 0.0, span_from: None, span_bytes: 0 }
+        Self { rtt: RTT_START, rtt_min: None, loss: 0.0, queue_loss: 0.0, rate: 0.0, span_from: None, span_bytes: 0 }
     }
 
     /// The smoothed round trip, as QUIC measures it.
     pub(super) fn set_rtt(&mut self, rtt: Duration) {
         self.rtt = rtt.max(RTT_FLOOR);
-        // The shortest one, slowly forgotten: a queue that this side's own requests fill must not enlarge its window.
-        let forgotten = self.rtt_min + self.rtt.saturating_sub(self.rtt_min) / 1024;
-        self.rtt_min = forgotten.min(self.rtt);
+        self.rtt_min = Some(self.rtt_min().min(self.rtt));
     }
 
     pub(super) fn rtt(&self) -> Duration {
         self.rtt
     }
 
+    /// The shortest round trip: a queue that this side's own requests fill must not enlarge its window.
+    fn rtt_min(&self) -> Duration {
+        self.rtt_min.unwrap_or(self.rtt)
+    }
+
     /// Share of the datagrams that are lost.
     pub(super) fn loss(&self) -> f64 {
         self.loss
+    }
+
+    /// The part of the loss that is the path's own. What is lost to a full queue is left out: more blocks would be lost there too, or
+    /// would push out others.
+    pub(super) fn path_loss(&self) -> f64 {
+        (self.loss - self.queue_loss).max(0.0)
     }
 
     /// Bytes a second that come.
@@ -70,19 +88,28 @@ impl Pace {
     /// A block came.
     pub(super) fn arrived(&mut self, now: Instant, bytes: usize) {
         self.loss -= self.loss / LOSS_MEMORY;
+        self.queue_loss -= self.queue_loss / LOSS_MEMORY;
         let from = *self.span_from.get_or_insert(now);
         self.span_bytes += bytes as u64;
         let span = now.saturating_duration_since(from);
-        if span >= RATE_SPAN.max(self.rtt_min) {
+        if span >= RATE_SPAN.max(self.rtt_min()) {
             self.close_span(now, span);
         }
     }
 
     /// Datagrams were given up.
     pub(super) fn lost(&mut self, datagrams: u64) {
+        let to_queue = f64::from(u8::from(self.is_queued()));
         for _ in 0..datagrams {
             self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+            self.queue_loss += (to_queue - self.queue_loss) / LOSS_MEMORY;
         }
+    }
+
+    /// Whether packets wait on the way, so that a queue may be full.
+    fn is_queued(&self) -> bool {
+        let shortest = self.rtt_min();
+        self.rtt > shortest + QUEUE.max(shortest / QUEUE_SHARE)
     }
 
     /// Nothing is asked for: a pause to come says nothing about the path.
@@ -93,7 +120,7 @@ impl Pace {
 
     /// Bytes of credit that keep the path full.
     pub(super) fn window(&self, floor: u64, ceiling: u64) -> u64 {
-        let holds = Duration::from_secs_f64(self.rtt_min.as_secs_f64().min(10.0)).as_secs_f64() * self.rate;
+        let holds = self.rtt_min().as_secs_f64().min(10.0) * self.rate;
         bytes(WINDOW_PATHS * holds).clamp(floor.min(ceiling), ceiling)
     }
 
@@ -119,9 +146,16 @@ impl Pace {
     fn close_span(&mut self, now: Instant, span: Duration) {
         let rate = self.span_bytes as f64 / span.as_secs_f64();
         self.rate = if self.rate == 0.0 { rate } else { self.rate + (rate - self.rate) / 4.0 };
+        let longer = self.rtt.saturating_sub(self.rtt_min());
+        self.rtt_min = self.rtt_min.map(|shortest| shortest + longer.mul_f64((span.as_secs_f64() / RTT_MEMORY).min(1.0)));
         self.span_from = Some(now);
         self.span_bytes = 0;
     }
+}
+
+/// How long before a deadline it is near: what is asked for later comes too late to be asked for again.
+pub(super) fn near(rtt: Duration) -> Duration {
+    rtt * 3 / 2
 }
 
 /// How many blocks to have in flight for `missing` independent ones, where this share of them will be lost.
@@ -190,6 +224,47 @@ mod tests {
         let window = pace.window(1000, 10_000_000);
         assert!((720_000..880_000).contains(&window), "{window}");
         assert_eq!(pace.window(1000, 50_000), 50_000);
+    }
+
+    #[test]
+    fn a_queue_does_not_widen_the_window_and_a_longer_route_does_in_time() {
+        let (mut pace, start, ms) = (Pace::new(), Instant::now(), Duration::from_millis);
+        let mut run = |from: u64, until: u64, rtt: u64| {
+            for at in from..until {
+                pace.set_rtt(ms(rtt));
+                pace.arrived(start + ms(at), 1000);
+            }
+            pace.window(0, u64::MAX)
+        };
+        let short = run(0, 1000, 50);
+        let queued = run(1000, 3000, 150);
+        assert!(queued < short + short / 5, "{short} {queued}");
+        let longer = run(3000, 300_000, 150);
+        assert!(longer > short * 5 / 2, "{short} {longer}");
+    }
+
+    #[test]
+    fn what_a_full_queue_loses_is_not_asked_for_ahead() {
+        let (mut pace, now, ms) = (Pace::new(), Instant::now(), Duration::from_millis);
+        let mut lose = |rtt: Duration| {
+            pace.set_rtt(rtt);
+            for _ in 0..30 {
+                pace.lost(1);
+                (0..19).for_each(|_| pace.arrived(now, 1000));
+            }
+            (pace.loss(), pace.path_loss())
+        };
+        let (loss, of_path) = lose(ms(50));
+        assert!((0.03..0.07).contains(&loss) && of_path == loss, "{loss} {of_path}");
+        // A little longer is what congestion control leaves.
+        let (loss, of_path) = lose(ms(59));
+        assert_eq!(loss, of_path);
+        // 600 blocks later little is left of what the path lost.
+        let (loss, of_path) = lose(ms(90));
+        assert!((0.03..0.07).contains(&loss) && of_path < 0.001, "{loss} {of_path}");
+        // The path itself loses again.
+        let (loss, of_path) = lose(ms(52));
+        assert!(of_path > loss - 0.001, "{loss} {of_path}");
     }
 
     #[test]

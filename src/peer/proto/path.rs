@@ -121,12 +121,12 @@ impl Load {
     }
 }
 
-/// Loss and rate of paths together: who carries more weighs more.
-pub(super) fn together<'a>(paths: impl Iterator<Item = &'a Path>) -> (f64, f64) {
+/// Loss, by this estimate, and rate of paths together: who carries more weighs more.
+pub(super) fn together<'a>(paths: impl Iterator<Item = &'a Path>, loss: fn(&Pace) -> f64) -> (f64, f64) {
     let (mut lost, mut rate, mut weight) = (0.0, 0.0, 0.0);
     for path in paths {
         let carries = path.pace.rate().max(1.0);
-        lost += path.pace.loss() * carries;
+        lost += loss(&path.pace) * carries;
         weight += carries;
         rate += path.pace.rate();
     }

@@ -18,8 +18,11 @@ pub(super) struct Work {
     pub(super) paused: BTreeMap<SourceId, Instant>,
     /// The first source block that nobody was asked for.
     pub(super) next_source: u16,
-    /// Whether the deadline leaves no time for a round trip.
-    pub(super) near: bool,
+    /// Since when the deadline leaves no time to ask again.
+    pub(super) near: Option<Instant>,
+    /// Blocks that were asked for because they were needed, lost ones again, and beyond those ahead of need.
+    pub(super) needed: u32,
+    pub(super) ahead: u32,
     /// Blocks that nobody is asked for though they are needed.
     pub(super) lacking: u32,
     pub(super) lost: u64,
@@ -43,11 +46,29 @@ pub(super) struct Asked {
 
 impl Work {
     pub(super) fn new(decoder: Box<Rebuilder>) -> Self {
-        Self { decoder, asked: BTreeMap::new(), paused: BTreeMap::new(), next_source: 0, near: false, lacking: 0, lost: 0 }
+        Self {
+            decoder,
+            asked: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            next_source: 0,
+            near: None,
+            needed: 0,
+            ahead: 0,
+            lacking: 0,
+            lost: 0,
+        }
     }
 
     pub(super) fn block_bytes(&self) -> u32 {
         self.decoder.generation().block_bytes
+    }
+
+    /// How many of the blocks asked for ahead of need stood in for others, at least: for those that did not come, or brought nothing,
+    /// and were not asked for again.
+    pub(super) fn used_ahead(&self) -> u32 {
+        let wanting = self.asked.values().map(|asked| saturated(asked.flight.missed() as u64) + asked.useless).sum::<u32>();
+        let again = self.needed.saturating_sub(u32::from(self.decoder.n()));
+        wanting.saturating_sub(again).min(self.ahead)
     }
 
     /// Which source blocks a source may send that is asked for so many blocks: others than anybody was asked for before. `None` if there are
@@ -95,7 +116,8 @@ impl Asked {
 
     /// When something last came for this request or one before it that is over, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
-        self.served_before.map_or(self.flight.heard(), |at| at.max(self.flight.heard()))
+        let heard = self.flight.heard();
+        self.served_before.map_or(heard, |at| at.max(heard))
     }
 
     /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when something last came for this
