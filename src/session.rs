@@ -66,7 +66,7 @@ impl Default for Config {
             unacknowledged_blocks_max: 512,
             control_bytes_per_second: ByteSize::mib(1),
             idle_timeout: Duration::from_secs(15),
-            hello_timeout: Duration::from_secs(10),
+            hello_timeout: Duration::from_secs(5),
             datagrams: true,
         }
     }

@@ -161,6 +161,7 @@ enum Written {
 
 impl Session {
     async fn serve(connection: Connection, id: SessionId, visitor: Visitor, context: Context) -> End {
+        let begun = Instant::now();
         let hello_timeout = context.config.hello_timeout;
         let (send, mut receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
             Ok(Ok(streams)) => streams,
@@ -170,7 +171,7 @@ impl Session {
         // Control goes before blocks, whatever their deadline.
         let _ = send.set_priority(i32::MAX);
         let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
-        let proto = Proto::new(id, context.config, Instant::now());
+        let proto = Proto::new(id, context.config, begun);
         let mut session = Self {
             id,
             connection,

@@ -263,7 +263,7 @@ struct Open {
 }
 
 impl Proto {
-    /// A conversation that begins now.
+    /// A conversation on a connection that has stood since `now`.
     pub fn new(session: SessionId, config: Config, now: Instant) -> Self {
         let mut proto = Self {
             session,
