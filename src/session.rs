@@ -36,7 +36,7 @@ pub struct Config {
     pub credit_max: u32,
     /// Streams whose new segments are announced to one peer.
     pub subscriptions_max: u16,
-    /// Segments that a session keeps leased because it has told its peer of them.
+    /// Segments of which a session remembers by which path it has told its peer of them.
     pub known_segments_max: u16,
     /// Blocks of one request that are encoded ahead of what has left.
     pub window_blocks: u32,

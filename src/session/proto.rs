@@ -34,8 +34,8 @@ use crate::admission::Access;
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
 
-/// How long a segment stays leased for a peer that knows of it and asks for nothing.
-const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// How long it is remembered by which path a peer was told of a segment.
+const TOLD_FOR: Duration = Duration::from_secs(30);
 /// When to ask a relay again that cannot send a segment in the way that was asked for.
 const RECODED_RETRY: Duration = Duration::from_millis(500);
 
@@ -76,7 +76,7 @@ pub struct Proto {
     events: VecDeque<Event>,
     unanswered: usize,
     subscriptions: Vec<u64>,
-    known: HashMap<SegmentId, Known>,
+    told: HashMap<SegmentId, Told>,
     finding: HashMap<u64, Request>,
     next_ticket: u64,
     requests: BTreeMap<u16, Open>,
@@ -234,9 +234,11 @@ pub struct Tally {
     pub lapsed: u64,
 }
 
+/// The path by which the peer was told of a segment. It holds no lease: a peer that asks for nothing but names must not keep segments
+/// in the store.
 #[derive(Debug)]
-struct Known {
-    held: Held,
+struct Told {
+    path: Arc<str>,
     until: Instant,
     /// When the peer was last told who else has it.
     introduced: Option<Instant>,
@@ -278,7 +280,7 @@ impl Proto {
             events: VecDeque::new(),
             unanswered: 0,
             subscriptions: Vec::new(),
-            known: HashMap::new(),
+            told: HashMap::new(),
             finding: HashMap::new(),
             next_ticket: 0,
             requests: BTreeMap::new(),
@@ -314,7 +316,7 @@ impl Proto {
                 self.subscriptions.retain(|open| *open != request);
                 Ok(())
             }
-            Message::Request(request) => self.handle_request(now, request),
+            Message::Request(request) => self.handle_request(request),
             Message::Credit { alias, blocks } => self.handle_credit(alias, blocks),
             Message::Stop { alias, reason } => {
                 self.handle_stop(alias, reason);
@@ -384,7 +386,7 @@ impl Proto {
             return;
         }
         let access = &self.access;
-        self.known.retain(|_, known| access.allows_segment(known.held.path.as_deref()));
+        self.told.retain(|_, told| access.allows(&told.path));
         let is_over = |open: &Open| !access.allows_segment(open.held.path.as_deref());
         let over: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
         for alias in over {
@@ -408,6 +410,12 @@ impl Proto {
     pub fn found(&mut self, now: Instant, ticket: u64, held: Option<Held>) -> Result<(), Violation> {
         // Stopped meanwhile: nobody waits.
         let Some(request) = self.finding.remove(&ticket) else { return Ok(()) };
+        let told = self.told.get_mut(&request.segment).map(|told| {
+            told.until = now + TOLD_FOR;
+            Arc::clone(&told.path)
+        });
+        // Of the paths that its bytes lie at, the one that this peer has asked for counts.
+        let held = held.map(|held| Held { path: told.or(held.path), ..held });
         match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
             Some(held) => self.open(now, request, held),
             None => {
@@ -477,8 +485,8 @@ impl Proto {
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
-        let known = self.known.values().map(|known| known.until);
-        deadlines.chain(known).chain(self.hello_due).chain(self.access.due()).min()
+        let told = self.told.values().map(|told| told.until);
+        deadlines.chain(told).chain(self.hello_due).chain(self.access.due()).min()
     }
 
     /// Does what is due. Calling it early is harmless.
@@ -492,7 +500,7 @@ impl Proto {
         if matches!(self.access, Access::Refused { until } if until <= now) {
             return Err(Violation::Unauthorised);
         }
-        self.known.retain(|_, known| known.until > now);
+        self.told.retain(|_, told| told.until > now);
         let late: Vec<u16> = self.requests.iter().filter(|(_, open)| open.deadline <= now).map(|(alias, _)| *alias).collect();
         for alias in late {
             self.tally.late += 1;
@@ -632,7 +640,7 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_request(&mut self, now: Instant, request: Request) -> Result<(), Violation> {
+    fn handle_request(&mut self, request: Request) -> Result<(), Violation> {
         if self.requests.len() + self.finding.len() >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("open requests"));
         }
@@ -645,12 +653,6 @@ impl Proto {
         if self.draining {
             self.reject(request.alias, RequestCode::GoingAway, None);
             return Ok(());
-        }
-        if let Some(known) = self.known.get_mut(&request.segment) {
-            known.until = now + KNOWN_FOR;
-            let held = known.held.clone();
-            self.consider_introducing(now, request.segment);
-            return self.open(now, request, held);
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -732,6 +734,7 @@ impl Proto {
             reported: (0, 0),
         };
         self.tally.requests += 1;
+        self.consider_introducing(now, request.segment);
         self.requests.insert(request.alias, open);
         Ok(())
     }
@@ -751,7 +754,7 @@ impl Proto {
                     let reason = "the segment is cut in a way that this peer does not take".to_owned();
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }
-                self.remember(now, resolved.id, held);
+                self.remember(now, resolved.id, &resolved.path);
                 self.consider_introducing(now, resolved.id);
                 (Delivery::Coded(shape), None)
             }
@@ -774,24 +777,23 @@ impl Proto {
         self.events.extend(after);
     }
 
-    /// Keeps a segment leased for a while, for the request that follows its META.
-    fn remember(&mut self, now: Instant, id: SegmentId, held: Held) {
-        if self.known.len() >= usize::from(self.config.known_segments_max)
-            && let Some(oldest) = self.known.iter().min_by_key(|(_, known)| known.until).map(|(id, _)| *id)
+    /// Remembers by which path the peer knows a segment, for the request that follows its META.
+    fn remember(&mut self, now: Instant, id: SegmentId, path: &str) {
+        if self.told.len() >= usize::from(self.config.known_segments_max)
+            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(id, _)| *id)
         {
-            self.known.remove(&oldest);
+            self.told.remove(&oldest);
         }
-        let introduced = self.known.get(&id).and_then(|known| known.introduced);
-        self.known.insert(id, Known { held, until: now + KNOWN_FOR, introduced });
+        let introduced = self.told.get(&id).and_then(|told| told.introduced);
+        self.told.insert(id, Told { path: path.into(), until: now + TOLD_FOR, introduced });
     }
 
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
     fn consider_introducing(&mut self, now: Instant, segment: SegmentId) {
-        let Some(known) = self.known.get_mut(&segment) else { return };
-        let is_due = known.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY);
-        if is_due && let Some(path) = known.held.path.clone() {
-            known.introduced = Some(now);
-            self.events.push_back(Event::Introduce { segment, path });
+        let Some(told) = self.told.get_mut(&segment) else { return };
+        if told.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY) {
+            told.introduced = Some(now);
+            self.events.push_back(Event::Introduce { segment, path: Arc::clone(&told.path) });
         }
     }
 

@@ -699,7 +699,7 @@ impl Fetches {
         let neighbours = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
         let asked = work.asked.keys().filter(|source| is_neighbour(source) && may_ask(strangers, source));
         let sharing = neighbours.map(|candidate| candidate.source).chain(asked.copied()).collect::<BTreeSet<_>>().len();
-        if sharing == 0 || work.near {
+        if sharing == 0 || work.near.is_some() {
             return;
         }
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);

@@ -65,6 +65,13 @@ fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
     (proto, now)
 }
 
+/// Takes a REQUEST for the segment, and answers the question for it.
+fn ask(proto: &mut Proto, now: Instant, request: Request, first_pass: FirstPass) -> Result<(), Violation> {
+    proto.handle_message(now, Message::Request(request))?;
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
+    proto.found(now, ticket, Some(held(first_pass)))
+}
+
 fn wants(proto: &mut Proto) -> Vec<Want> {
     std::iter::from_fn(|| proto.poll_want()).collect()
 }
@@ -72,7 +79,7 @@ fn wants(proto: &mut Proto) -> Vec<Want> {
 #[test]
 fn credit_is_registered_a_window_at_a_time_and_runs_down() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.handle_message(now, Message::Request(request(3, 100))).unwrap();
+    ask(&mut proto, now, request(3, 100), FirstPass::Coded).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
     assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 64)]);
     let claims = proto.claims();
@@ -93,7 +100,7 @@ fn credit_is_registered_a_window_at_a_time_and_runs_down() {
 #[test]
 fn a_systematic_stream_sends_its_source_blocks_once_and_then_coded_ones() {
     let (mut proto, now) = conversation(FirstPass::Systematic);
-    proto.handle_message(now, Message::Request(request(3, 64))).unwrap();
+    ask(&mut proto, now, request(3, 64), FirstPass::Systematic).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
     assert_eq!(wants(&mut proto), [Want::Source(key, 0..64)]);
     for index in 0..64 {
@@ -112,7 +119,7 @@ fn only_source_blocks_of_the_ranges_come() {
         let mut request = request(3, 10);
         request.ranges = vec![(2, 3), (60, 4)];
         request.accept.coded = coded;
-        proto.handle_message(now, Message::Request(request)).unwrap();
+        ask(&mut proto, now, request, first_pass).unwrap();
         wants(&mut proto)
     };
     let [first, second] = ranges.clone();
@@ -127,7 +134,7 @@ fn who_takes_source_blocks_alone_gets_each_once() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let mut request = request(3, 100);
     request.accept.coded = false;
-    proto.handle_message(now, Message::Request(request)).unwrap();
+    ask(&mut proto, now, request, FirstPass::Coded).unwrap();
     assert_eq!(wants(&mut proto), [Want::Source(GenerationKey { segment: SegmentKey(1), index: 0 }, 0..64)]);
 }
 
@@ -137,14 +144,14 @@ fn a_range_beyond_the_generation_ends_the_connection() {
     for range in [(60, 5), (65_535, 1), (1, 65_535)] {
         let mut request = request(3, 10);
         request.ranges = vec![range];
-        assert_eq!(proto.handle_message(now, Message::Request(request)), Err(Violation::Malformed("range of source blocks")));
+        assert_eq!(ask(&mut proto, now, request, FirstPass::Coded), Err(Violation::Malformed("range of source blocks")));
     }
 }
 
 #[test]
 fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    ask(&mut proto, now, request(3, 10), FirstPass::Coded).unwrap();
     wants(&mut proto);
     proto.stamp(3, &Vector::Seed(0), Route::Datagram).unwrap();
     proto.set_datagram_max(Some(1000));
@@ -211,7 +218,7 @@ fn the_earliest_deadline_goes_first() {
     let mut urgent = request(9, 4);
     urgent.segment = SegmentId::of(b"other");
     urgent.deadline_ms = 10;
-    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
     proto.handle_message(now, Message::Request(urgent)).unwrap();
     let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("an unknown segment is looked for") };
     proto.found(now, ticket, Some(first)).unwrap();
@@ -222,7 +229,7 @@ fn the_earliest_deadline_goes_first() {
 #[test]
 fn a_deadline_ends_a_request_and_says_so() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
     assert_eq!(proto.poll_timeout(), Some(now + SECOND));
     proto.handle_timeout(now + SECOND).unwrap();
     assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Deadline, retry_after_ms: 0 }));
@@ -235,7 +242,7 @@ fn limits_are_kept() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let limit = Config::default();
     assert_eq!(proto.handle_message(now, Message::Request(request(0, limit.credit_max + 1))), Err(Violation::Limit("credit")));
-    proto.handle_message(now, Message::Request(request(0, limit.credit_max))).unwrap();
+    ask(&mut proto, now, request(0, limit.credit_max), FirstPass::Coded).unwrap();
     assert_eq!(proto.handle_message(now, Message::Credit { alias: 0, blocks: u32::MAX }), Err(Violation::Limit("credit")));
     let unknown = |alias| {
         let mut request = request(alias, 1);
@@ -282,7 +289,7 @@ fn control_bytes_are_rationed() {
 #[test]
 fn a_drained_conversation_refuses_what_is_new_and_finishes_what_is_open() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
     proto.go_away(SECOND);
     assert_eq!(proto.poll_message(), Some(Message::GoAway { drain_ms: 1000 }));
     proto.handle_message(now, Message::Request(request(4, 4))).unwrap();
@@ -306,6 +313,31 @@ fn a_subscription_ends_with_its_stream() {
         matches!(proto.poll_message(), Some(Message::Error(error)) if error.request == 5 && error.code == RequestCode::Unknown)
     );
     assert!(!proto.announced(now, 5, resolved(held(FirstPass::Coded))));
+}
+
+#[test]
+fn who_knows_of_a_segment_keeps_nothing_of_it() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let (guard, mut other) = (Arc::new(()), held(FirstPass::Coded));
+    other.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), other.lease.shape, Arc::clone(&guard) as _);
+    proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
+    proto.resolved(now, 2, Ok(resolved(other)));
+    assert_eq!(Arc::strong_count(&guard), 1);
+}
+
+/// The same bytes may lie where this peer may not have them, too.
+#[test]
+fn of_several_paths_the_one_that_was_asked_for_counts() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", None));
+    let elsewhere = Held { path: Some("/files/1.m4s".into()), ..held(FirstPass::Coded) };
+    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    let ticket = std::iter::from_fn(|| proto.poll_event()).find_map(|event| match event {
+        Event::Find { ticket, .. } => Some(ticket),
+        _ => None,
+    });
+    proto.found(now, ticket.expect("a segment is looked for"), Some(elsewhere)).unwrap();
+    assert_eq!(wants(&mut proto).len(), 1);
 }
 
 #[test]
@@ -378,7 +410,7 @@ fn a_grant_that_ends_takes_open_requests_along_and_later_the_connection() {
     proto.set_access(granted("/live/*", Some(now + SECOND)));
     let mut long = request(3, 10);
     long.deadline_ms = 60_000;
-    proto.handle_message(now, Message::Request(long)).unwrap();
+    ask(&mut proto, now, long, FirstPass::Coded).unwrap();
     proto.handle_message(now, get(4, "/live/2.m4s")).unwrap();
     proto.poll_event();
     assert!(!wants(&mut proto).is_empty() && proto.poll_timeout() == Some(now + SECOND));
@@ -404,7 +436,7 @@ fn a_renewal_in_time_changes_nothing_and_a_narrower_token_ends_what_it_does_not_
     proto.set_access(granted("/live/*", Some(now + SECOND)));
     let mut long = request(3, 10);
     long.deadline_ms = 60_000;
-    proto.handle_message(now, Message::Request(long)).unwrap();
+    ask(&mut proto, now, long, FirstPass::Coded).unwrap();
     proto.handle_message(now, Message::Auth(Credential::Token(Token("newer".into())))).unwrap();
     assert_eq!(proto.poll_credential(), Some(Credential::Token(Token("newer".into()))));
     assert_eq!(proto.poll_credential(), None);
@@ -453,13 +485,14 @@ fn those_who_ask_for_a_segment_are_told_who_else_has_it_once_in_a_while() {
     let introductions = |proto: &mut Proto| {
         std::iter::from_fn(|| proto.poll_event()).filter(|event| matches!(event, Event::Introduce { .. })).count()
     };
-    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    ask(&mut proto, now, request(3, 10), FirstPass::Coded).unwrap();
     assert_eq!(introductions(&mut proto), 0, "it was told behind META");
     let (segment, again, later) = (SegmentId::of(b"segment"), now + INTRODUCE_EVERY, now + 2 * INTRODUCE_EVERY);
     proto.resolved(again, 1, Ok(resolved(held(FirstPass::Coded))));
     assert_eq!(introductions(&mut proto), 1);
     proto.handle_message(later, Message::Stop { alias: 3, reason: StopReason::Cancelled }).unwrap();
-    proto.handle_message(later, Message::Request(request(4, 10))).unwrap();
+    while proto.poll_event().is_some() {}
+    ask(&mut proto, later, request(4, 10), FirstPass::Coded).unwrap();
     assert_eq!(introductions(&mut proto), 1);
     let (address, ticket) = ("192.0.2.1:4443".parse().unwrap(), Ticket(Bytes::from_static(b"t")));
     let peers = vec![Introduction { address, identity: [1; 32], lasts_ms: 1, ticket }];
