@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
@@ -137,7 +138,9 @@ struct Session {
     frames: frame::Reader,
     control: Option<SendStream>,
     answers: Pending<Answer>,
-    announcements: Pending<(Announcements, Option<Arc<Resolved>>)>,
+    announcements: Pending<Result<(Announcements, Option<Arc<Resolved>>), Aborted>>,
+    /// Ends what waits for announcements of a subscription.
+    listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,
     deliveries: Pending<()>,
     streams: HashMap<u16, RequestStream>,
@@ -184,6 +187,7 @@ impl Session {
             control: Some(send),
             answers: Pending::new(),
             announcements: Pending::new(),
+            listening: HashMap::new(),
             writes: Pending::new(),
             deliveries: Pending::new(),
             streams: HashMap::new(),
@@ -217,7 +221,9 @@ impl Session {
             tokio::select! {
                 chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
                 Some(answer) = self.answers.next() => self.answered(answer)?,
-                Some((announcements, news)) = self.announcements.next() => self.announced(announcements, news),
+                Some(news) = self.announcements.next() => if let Ok((announcements, news)) = news {
+                    self.announced(announcements, news);
+                },
                 Some(written) = self.writes.next() => self.written(written)?,
                 Some(()) = self.deliveries.next() => {}
                 result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
@@ -276,6 +282,11 @@ impl Session {
                     move |answer| Answer::Subscribed(request, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }
+            Event::Unsubscribed { request } => {
+                if let Some(listening) = self.listening.remove(&request) {
+                    listening.abort();
+                }
+            }
             Event::Deliver { request, bytes } => self.deliver(request, bytes),
             Event::Offer { port, identity } => match port {
                 0 => self.context.directory.withdraw(self.id),
@@ -322,16 +333,21 @@ impl Session {
             Answer::Resolved(request, resolved) => self.proto.resolved(now, request, resolved),
             Answer::Found(ticket, held) => self.proto.found(now, ticket, held)?,
             Answer::Subscribed(request, Ok(receiver)) => {
-                self.proto.subscribed(request, Ok(()));
-                self.listen((request, receiver));
+                if self.proto.subscribed(request, Ok(())) {
+                    self.listen((request, receiver));
+                }
             }
-            Answer::Subscribed(request, Err(refusal)) => self.proto.subscribed(request, Err(refusal)),
+            Answer::Subscribed(request, Err(refusal)) => drop(self.proto.subscribed(request, Err(refusal))),
         }
         Ok(())
     }
 
-    fn listen(&self, (request, mut receiver): Announcements) {
-        self.announcements.push(Box::pin(async move {
+    fn listen(&mut self, (request, mut receiver): Announcements) {
+        let (handle, registration) = AbortHandle::new_pair();
+        if let Some(before) = self.listening.insert(request, handle) {
+            before.abort();
+        }
+        let news = async move {
             loop {
                 match receiver.recv().await {
                     Ok(news) => return ((request, receiver), Some(news)),
@@ -340,7 +356,8 @@ impl Session {
                     Err(broadcast::error::RecvError::Closed) => return ((request, receiver), None),
                 }
             }
-        }));
+        };
+        self.announcements.push(Box::pin(Abortable::new(news, registration)));
     }
 
     fn announced(&mut self, announcements: Announcements, news: Option<Arc<Resolved>>) {

@@ -99,6 +99,11 @@ pub enum Event {
     },
     /// Start to announce a stream; answer with [`Proto::subscribed`], then [`Proto::announced`].
     Subscribe(Subscribe),
+    /// Announce nothing more for this SUBSCRIBE.
+    Unsubscribed {
+        /// The SUBSCRIBE.
+        request: u64,
+    },
     /// Send a whole object on a stream of its own.
     Deliver {
         /// The GET it answers.
@@ -314,6 +319,7 @@ impl Proto {
             Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
             Message::Unsubscribe { request } => {
                 self.subscriptions.retain(|open| *open != request);
+                self.events.push_back(Event::Unsubscribed { request });
                 Ok(())
             }
             Message::Request(request) => self.handle_request(request),
@@ -430,13 +436,21 @@ impl Proto {
         self.send(Message::Peers { segment, peers });
     }
 
-    /// The answer to [`Event::Subscribe`].
-    pub fn subscribed(&mut self, request: u64, answer: Result<(), Refusal>) {
+    /// The answer to [`Event::Subscribe`]. False if nothing is to be announced.
+    pub fn subscribed(&mut self, request: u64, answer: Result<(), Refusal>) -> bool {
+        if !self.subscriptions.contains(&request) {
+            // Ended meanwhile.
+            return false;
+        }
         match answer {
-            Ok(()) => self.send(Message::SubscribeOk { request }),
+            Ok(()) => {
+                self.send(Message::SubscribeOk { request });
+                true
+            }
             Err(refusal) => {
                 self.subscriptions.retain(|open| *open != request);
                 self.refuse(request, &refusal);
+                false
             }
         }
     }
@@ -613,14 +627,17 @@ impl Proto {
     }
 
     fn handle_subscribe(&mut self, mut subscribe: Subscribe) -> Result<(), Violation> {
-        if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
-            return Err(Violation::Limit("subscriptions"));
-        }
         if self.subscriptions.contains(&subscribe.request) {
             return Err(Violation::Unexpected("subscription that is open already"));
         }
         if self.draining {
             self.refuse(subscribe.request, &going_away());
+            return Ok(());
+        }
+        // HELLO does not say how many there may be, and a relay has those of all its peers: no reason to close.
+        if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
+            let reason = "too many subscriptions".to_owned();
+            self.refuse(subscribe.request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
             return Ok(());
         }
         if !self.access.touches(&subscribe.stream) {

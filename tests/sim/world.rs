@@ -482,7 +482,8 @@ impl World {
                 });
                 server.proto.found(now, ticket, held).unwrap();
             }
-            session::Event::Subscribe(subscribe) => server.proto.subscribed(subscribe.request, Ok(())),
+            session::Event::Subscribe(subscribe) => drop(server.proto.subscribed(subscribe.request, Ok(()))),
+            session::Event::Unsubscribed { .. } => {}
             session::Event::Deliver { request, bytes } => {
                 let mut head = Vec::new();
                 StreamHead::Object { request }.encode(&mut head);

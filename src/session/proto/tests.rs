@@ -341,6 +341,32 @@ fn of_several_paths_the_one_that_was_asked_for_counts() {
 }
 
 #[test]
+fn subscriptions_beyond_a_number_are_refused() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let most = u64::from(Config::default().subscriptions_max);
+    let subscribe = |request| Message::Subscribe(Subscribe { request, stream: "live".into() });
+    for request in 0..=most {
+        proto.handle_message(now, subscribe(request)).unwrap();
+    }
+    assert!(
+        matches!(proto.poll_message(), Some(Message::Error(error)) if error.request == most && error.code == RequestCode::Limit)
+    );
+    proto.handle_message(now, Message::Unsubscribe { request: 0 }).unwrap();
+    proto.handle_message(now, subscribe(most)).unwrap();
+    assert!(proto.poll_message().is_none());
+}
+
+#[test]
+fn a_subscription_that_is_given_up_before_its_answer_is_not_begun() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Subscribe(Subscribe { request: 5, stream: "live".into() })).unwrap();
+    proto.handle_message(now, Message::Unsubscribe { request: 5 }).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Subscribe(_))));
+    assert!(matches!(proto.poll_event(), Some(Event::Unsubscribed { request: 5 })));
+    assert!(!proto.subscribed(5, Ok(())) && proto.poll_message().is_none());
+}
+
+#[test]
 fn useless_blocks_are_counted_once() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
