@@ -37,6 +37,12 @@ const WRITE_BLOCKS_MAX: u32 = 32;
 /// Control bytes taken from QUIC at once.
 const CONTROL_READ_MAX: usize = 16 * 1024;
 
+/// What a peer may leave behind before no more control frames of it are read: questions without an answer yet, answers that wait for it to
+/// read, and whole objects that it has not taken. An honest peer comes near none of them.
+const UNANSWERED_MAX: usize = 128;
+const UNREAD_MAX: usize = 64;
+const UNDELIVERED_MAX: usize = 16;
+
 /// What a session needs from the server.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -218,8 +224,9 @@ impl Session {
             }
             let resumes = self.control_resumes(Instant::now());
             let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes].into_iter().flatten().min();
+            let reads = resumes.is_none() && !self.is_left_behind();
             tokio::select! {
-                chunk = receive.read_chunk(CONTROL_READ_MAX, true), if resumes.is_none() => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
+                chunk = receive.read_chunk(CONTROL_READ_MAX, true), if reads => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
                 Some(answer) = self.answers.next() => self.answered(answer)?,
                 Some(news) = self.announcements.next() => if let Ok((announcements, news)) = news {
                     self.announced(announcements, news);
@@ -310,6 +317,11 @@ impl Session {
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);
         }
+    }
+
+    /// Whether the peer asks without taking the answers.
+    fn is_left_behind(&self) -> bool {
+        self.answers.len() >= UNANSWERED_MAX || self.proto.backlog() >= UNREAD_MAX || self.deliveries.len() >= UNDELIVERED_MAX
     }
 
     /// Puts a question to the server and keeps its answer among those awaited.

@@ -524,6 +524,11 @@ impl Proto {
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
 
+    /// Messages that wait to be sent.
+    pub fn backlog(&self) -> usize {
+        self.outbox.len()
+    }
+
     /// The next message to send.
     pub fn poll_message(&mut self) -> Option<Message> {
         self.outbox.pop_front()
