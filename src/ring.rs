@@ -7,7 +7,8 @@
 //! sessions and the block leaves in a datagram, which must be one piece.
 //!
 //! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first, oldest first. A session holds at
-//! most its [`Quota`] of unacknowledged slots, so that no peer empties the ring.
+//! most its [`Quota`] of unacknowledged slots, and less the less is left ([`Ring::share`]), so that no number of peers that do not read
+//! empties the ring for the others.
 //!
 //! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
 //! batch on the encoder's side and once a wake-up on the session's.
@@ -36,6 +37,11 @@ use crate::object::{GenerationKey, SegmentKey};
 use board::Board;
 use slots::Pool;
 use sync::{Arc, Mutex};
+
+/// The part of what is left of the ring that a session may ask for, and that it may hold: of 64 MiB, 2 MiB each.
+const SHARE_PART: usize = 32;
+/// What it may have where nothing is left: enough to have its turn.
+const SHARE_MIN: u32 = 8;
 
 /// How much the ring holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +221,18 @@ impl Ring {
     pub fn forget(&self, segment: SegmentKey) {
         let dropped = self.board().forget(segment);
         self.shared.metrics.dropped.inc_by(dropped.len() as u64);
+    }
+
+    /// How many blocks of this size one session may have asked for, and how many it may hold besides: a part of the room that nobody
+    /// has spoken for. Those who came before keep what they have, so a small one: 64 who give nothing back leave 1.6 % of the ring to the next.
+    /// `SHARE_MIN` is there for everybody.
+    pub fn share(&self, block_bytes: u32) -> u32 {
+        let (spare, wanted) = {
+            let board = self.board();
+            (board.spare(), usize::try_from(board.to_make()).unwrap_or(usize::MAX))
+        };
+        let room = self.shared.pool.room(spare) / (block_bytes as usize + HEADROOM);
+        u32::try_from(room.saturating_sub(wanted) / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
 
     /// Brings the gauges up to date.

@@ -48,6 +48,9 @@ pub struct Config {
     /// A peer that sends nothing for this long is gone.
     #[serde(with = "crate::config::duration")]
     pub idle_timeout: Duration,
+    /// A peer that acknowledges no block for this long, though some are on their way to it, is gone.
+    #[serde(with = "crate::config::duration")]
+    pub stall_timeout: Duration,
     /// How long a new connection may take to say HELLO.
     #[serde(with = "crate::config::duration")]
     pub hello_timeout: Duration,
@@ -66,6 +69,7 @@ impl Default for Config {
             unacknowledged_blocks_max: 512,
             control_bytes_per_second: ByteSize::mib(1),
             idle_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             datagrams: true,
         }

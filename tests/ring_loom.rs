@@ -61,7 +61,7 @@ fn who_waits_for_its_quota_is_woken() {
         slot.charge(&quota);
         let giver = thread::spawn(move || drop(slot));
         let (woken, waker) = flag();
-        let room = quota.room(&waker);
+        let room = quota.room(1, &waker);
         giver.join().unwrap();
         assert!(room == 1 || woken.0.load(Ordering::Acquire) == 1);
         assert_eq!(quota.held(), 0);

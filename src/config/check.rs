@@ -78,6 +78,7 @@ fn numbers(config: &Config, report: &mut Report) {
     for (key, time) in [
         ("telemetry.rate_interval", config.telemetry.rate_interval),
         ("session.idle_timeout", config.session.idle_timeout),
+        ("session.stall_timeout", config.session.stall_timeout),
         ("session.hello_timeout", config.session.hello_timeout),
         ("admission.refresh", config.admission.refresh),
         ("ingest.connect_timeout", config.ingest.connect_timeout),

@@ -133,6 +133,7 @@ pub(super) struct Board<T> {
     /// How a block is handed out and kept at once, where `max_reuse` is above one.
     share: fn(&T) -> Option<T>,
     ready: usize,
+    spare: usize,
     needed: u64,
     clock: u64,
     encoder: Option<Waker>,
@@ -152,6 +153,8 @@ struct Line<T> {
     waiters: VecDeque<(SessionId, Waker)>,
     /// What is to be made, as counted in [`Board::needed`].
     need: u32,
+    /// Its surplus, as counted in [`Board::spare`].
+    spare: usize,
     published_at: u64,
     /// Blocks that sessions have said are lost, since somebody last asked.
     lost: u32,
@@ -183,6 +186,7 @@ impl<T> Board<T> {
             max_reuse: max_reuse.max(1),
             share,
             ready: 0,
+            spare: 0,
             needed: 0,
             clock: 0,
             encoder: None,
@@ -391,6 +395,7 @@ impl<T> Board<T> {
         for line in keys.iter().filter_map(|key| self.lines.remove(key)).collect::<Vec<_>>() {
             self.ready -= line.ready.len();
             self.needed -= u64::from(line.need);
+            self.spare -= line.spare;
             dropped.extend(line.ready.into_iter().map(|ready| ready.block));
             line.waiters.into_iter().for_each(|(_, waker)| waker.wake());
         }
@@ -400,6 +405,16 @@ impl<T> Board<T> {
     /// Blocks that are ready, in all lines.
     pub(super) fn ready(&self) -> usize {
         self.ready
+    }
+
+    /// Blocks that are to be made.
+    pub(super) fn to_make(&self) -> u64 {
+        self.needed
+    }
+
+    /// Ready blocks that nobody has asked for.
+    pub(super) fn spare(&self) -> usize {
+        self.spare
     }
 
     /// Lines with wants or blocks.
@@ -433,6 +448,8 @@ impl<T> Board<T> {
                 waker.wake();
             }
         }
+        let spare = line.surplus();
+        self.spare = self.spare + spare - std::mem::replace(&mut line.spare, spare);
         if line.is_idle() {
             self.lines.remove(&key);
         }
@@ -451,6 +468,7 @@ impl<T> Line<T> {
             to_make: VecDeque::new(),
             waiters: VecDeque::new(),
             need: 0,
+            spare: 0,
             published_at: 0,
             lost: 0,
         }

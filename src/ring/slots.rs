@@ -84,6 +84,7 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct Quota {
     held: AtomicUsize,
+    released: AtomicUsize,
     limit: usize,
     waiting: Mutex<Option<Waker>>,
 }
@@ -129,6 +130,15 @@ impl Pool {
         let state = self.lock();
         let out = state.classes.iter().map(|(size, class)| size * (class.slots.len() - class.free)).sum();
         (out, self.budget)
+    }
+
+    /// Bytes that are not taken, if so many slots that are out came home.
+    pub(super) fn room(&self, spare: usize) -> usize {
+        let state = self.lock();
+        let out = state.classes.iter().map(|(size, class)| (size, class.slots.len() - class.free));
+        let (slots, bytes) = out.fold((0, 0), |(slots, bytes), (size, out)| (slots + out, bytes + size * out));
+        // Slots of several sizes are rare enough for a mean.
+        self.budget.saturating_sub(bytes) + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }
 
     fn give_back(&self, number: usize, bytes: BytesMut) {
@@ -295,18 +305,19 @@ impl Drop for Slot {
 impl Quota {
     /// Room for `limit` slots.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), limit, waiting: Mutex::new(None) })
+        Arc::new(Self { held: AtomicUsize::new(0), released: AtomicUsize::new(0), limit, waiting: Mutex::new(None) })
     }
 
-    /// How many more slots the session may hold. If none, `waker` is woken when one is acknowledged.
-    pub fn room(&self, waker: &Waker) -> usize {
-        let room = self.free();
+    /// How many more slots the session may hold, where it may have `share` of the ring. If none, `waker` is woken when one is
+    /// acknowledged.
+    pub fn room(&self, share: usize, waker: &Waker) -> usize {
+        let room = self.free(share);
         if room > 0 {
             return room;
         }
         *self.waiting.lock().expect("no code panics while it holds a quota") = Some(waker.clone());
         // A slot may have come home between the look and the registration.
-        self.free()
+        self.free(share)
     }
 
     /// How many slots are held.
@@ -314,8 +325,13 @@ impl Quota {
         self.held.load(Ordering::Acquire)
     }
 
-    fn free(&self) -> usize {
-        self.limit.saturating_sub(self.held())
+    /// How many slots have come home in all.
+    pub fn released(&self) -> usize {
+        self.released.load(Ordering::Acquire)
+    }
+
+    fn free(&self, share: usize) -> usize {
+        self.limit.min(share).saturating_sub(self.held())
     }
 
     pub(crate) fn add(&self) {
@@ -324,6 +340,7 @@ impl Quota {
 
     pub(crate) fn release(&self) {
         self.held.fetch_sub(1, Ordering::AcqRel);
+        self.released.fetch_add(1, Ordering::AcqRel);
         let woken = self.waiting.lock().expect("no code panics while it holds a quota").take();
         if let Some(waker) = woken {
             waker.wake();

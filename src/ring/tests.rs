@@ -28,9 +28,10 @@ fn a_quota_counts_what_is_out() {
     for slot in &mut slots {
         slot.charge(&quota);
     }
-    assert_eq!(quota.room(Waker::noop()), 0);
+    assert_eq!(quota.room(10, Waker::noop()), 0);
     slots.pop();
-    assert_eq!(quota.room(Waker::noop()), 1);
+    assert_eq!((quota.room(10, Waker::noop()), quota.released()), (1, 1));
+    assert_eq!(quota.room(1, Waker::noop()), 0, "of a full ring there is less");
 }
 
 #[test]
@@ -126,6 +127,27 @@ fn blocks_that_nobody_wants_make_room() {
     assert_eq!(ring.reserve(HEADROOM, 64, 3, Waker::noop()).len(), 3);
     ring.want_coded(SessionId(1), LINE, 1);
     assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
+}
+
+#[test]
+fn the_less_is_left_the_less_a_session_may_have() {
+    let ring = ring(1000, 1);
+    assert_eq!(ring.share(64), 31);
+    ring.want_coded(SessionId(1), LINE, 360);
+    assert_eq!(ring.share(64), 20, "what is to be made has its room");
+    make(&ring, 360);
+    assert_eq!(ring.share(64), 20);
+    // What nobody wants is as good as room.
+    ring.leave(SessionId(1), LINE);
+    assert_eq!(ring.share(64), 31);
+    ring.want_coded(SessionId(1), LINE, 1000);
+    make(&ring, 1000);
+    assert_eq!(ring.share(64), SHARE_MIN);
+    let quota = Quota::new(1000);
+    let claimed = ring.claim(SessionId(1), LINE, 1000, &quota, Waker::noop());
+    assert_eq!((claimed.len(), ring.share(64)), (1000, SHARE_MIN));
+    drop(claimed);
+    assert_eq!(ring.share(64), 31);
 }
 
 #[test]

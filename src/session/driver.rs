@@ -141,6 +141,7 @@ struct Session {
     /// When blocks may leave again, if the visitor has spent its bytes.
     resumes: Option<Instant>,
     quota: Arc<Quota>,
+    progress: Progress,
     frames: frame::Reader,
     control: Option<SendStream>,
     answers: Pending<Answer>,
@@ -152,6 +153,12 @@ struct Session {
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     draining: Option<Instant>,
+}
+
+/// How many blocks have been acknowledged, and since when no more.
+struct Progress {
+    released: usize,
+    since: Instant,
 }
 
 /// The stream of one request.
@@ -189,6 +196,7 @@ impl Session {
             visitor,
             resumes: None,
             quota,
+            progress: Progress { released: 0, since: begun },
             frames: frame::Reader::new(),
             control: Some(send),
             answers: Pending::new(),
@@ -215,6 +223,7 @@ impl Session {
         self.proto.set_access(access);
         loop {
             self.proto.handle_timeout(Instant::now())?;
+            self.note_progress(Instant::now())?;
             let waker = ring::own_waker().await;
             self.turn(&waker);
             if let Some(until) = self.draining
@@ -222,8 +231,9 @@ impl Session {
             {
                 return Err(End::Drained);
             }
+            let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
-            let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes].into_iter().flatten().min();
+            let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stalls].into_iter().flatten().min();
             let reads = resumes.is_none() && !self.is_left_behind();
             tokio::select! {
                 chunk = receive.read_chunk(CONTROL_READ_MAX, true), if reads => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
@@ -259,13 +269,14 @@ impl Session {
             self.act(event);
         }
         self.proto.set_datagram_max(self.connection.max_datagram_size());
-        while let Some(want) = self.proto.poll_want() {
+        let share = self.share();
+        while let Some(want) = self.proto.poll_want(share) {
             match want {
                 Want::Coded(line, blocks) => self.context.ring.want_coded(self.id, line, blocks),
                 Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks),
             }
         }
-        self.push(waker);
+        self.push(share, waker);
         self.flush_control();
         self.context.metrics.add(self.proto.take_tally());
     }
@@ -317,6 +328,23 @@ impl Session {
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);
         }
+    }
+
+    /// How many blocks it may have asked of the ring, and how many hold. Room that others make is seen with the next block that comes or
+    /// goes: there always is one, for everybody may have some.
+    fn share(&self) -> u32 {
+        self.proto.block_bytes_max().map_or(u32::MAX, |block_bytes| self.context.ring.share(block_bytes))
+    }
+
+    /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long keeps their memory from others. To be
+    /// called before more are sent: what was sent last has had no time yet.
+    fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
+        let released = self.quota.released();
+        if self.quota.held() == 0 || released != self.progress.released {
+            self.progress = Progress { released, since: now };
+        }
+        let is_late = now.saturating_duration_since(self.progress.since) >= self.context.config.stall_timeout;
+        if is_late { Err(Violation::Timeout("progress")) } else { Ok(()) }
     }
 
     /// Whether the peer asks without taking the answers.
@@ -440,7 +468,7 @@ impl Session {
     }
 
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
-    fn push(&mut self, waker: &Waker) {
+    fn push(&mut self, share: u32, waker: &Waker) {
         self.resumes = None;
         for claim in self.proto.claims() {
             let allowance = match self.visitor.allowance(Instant::now()) {
@@ -454,7 +482,8 @@ impl Session {
                 Route::Datagram => self.datagrams.is_some(),
                 Route::Stream => matches!(self.streams.get(&claim.alias), Some(RequestStream::Busy(_))),
             };
-            let room = u32::try_from(self.quota.room(waker)).unwrap_or(u32::MAX).min(WRITE_BLOCKS_MAX).min(claim.blocks);
+            let room = self.quota.room(share as usize, waker).min(WRITE_BLOCKS_MAX as usize);
+            let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
             let room = room.min(self.affordable(claim.alias, allowance));
             if busy || room == 0 {
                 continue;

@@ -524,6 +524,11 @@ impl Proto {
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
 
+    /// Bytes of the largest block of an open request, if there is one.
+    pub fn block_bytes_max(&self) -> Option<u32> {
+        self.requests.values().map(|open| open.generation.block_bytes).max()
+    }
+
     /// Messages that wait to be sent.
     pub fn backlog(&self) -> usize {
         self.outbox.len()
@@ -539,10 +544,14 @@ impl Proto {
         self.events.pop_front()
     }
 
-    /// The next demand to register at the ring.
-    pub fn poll_want(&mut self) -> Option<Want> {
-        let window = self.config.window_blocks;
-        self.requests.values_mut().find_map(|open| open.next_want(window))
+    /// The next demand to register at the ring, where the session may have so many blocks there in all.
+    pub fn poll_want(&mut self, share: u32) -> Option<Want> {
+        let registered: u32 = self.requests.values().map(|open| open.source_wanted + open.coded_wanted).sum();
+        let (room, window) = (share.saturating_sub(registered), self.config.window_blocks);
+        let mut requests: Vec<&mut Open> = self.requests.values_mut().collect();
+        // What little there is room for goes to what is due first, as the blocks will.
+        requests.sort_by_key(|open| open.deadline);
+        requests.into_iter().find_map(|open| open.next_want(window, room))
     }
 
     /// The requests that wait for blocks, earliest deadline first.
@@ -843,9 +852,9 @@ impl Proto {
 
 impl Open {
     /// Registers what the window has room for: source blocks first, then coded ones, never more than the credit.
-    fn next_want(&mut self, window: u32) -> Option<Want> {
+    fn next_want(&mut self, window: u32, room: u32) -> Option<Want> {
         let registered = self.source_wanted + self.coded_wanted;
-        let room = self.credit.min(window).saturating_sub(registered);
+        let room = self.credit.min(window).saturating_sub(registered).min(room);
         if room == 0 {
             return None;
         }

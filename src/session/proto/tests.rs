@@ -73,7 +73,7 @@ fn ask(proto: &mut Proto, now: Instant, request: Request, first_pass: FirstPass)
 }
 
 fn wants(proto: &mut Proto) -> Vec<Want> {
-    std::iter::from_fn(|| proto.poll_want()).collect()
+    std::iter::from_fn(|| proto.poll_want(u32::MAX)).collect()
 }
 
 #[test]
@@ -316,31 +316,6 @@ fn a_subscription_ends_with_its_stream() {
 }
 
 #[test]
-fn who_knows_of_a_segment_keeps_nothing_of_it() {
-    let (mut proto, now) = conversation(FirstPass::Coded);
-    let (guard, mut other) = (Arc::new(()), held(FirstPass::Coded));
-    other.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), other.lease.shape, Arc::clone(&guard) as _);
-    proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
-    proto.resolved(now, 2, Ok(resolved(other)));
-    assert_eq!(Arc::strong_count(&guard), 1);
-}
-
-/// The same bytes may lie where this peer may not have them, too.
-#[test]
-fn of_several_paths_the_one_that_was_asked_for_counts() {
-    let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.set_access(granted("/live/*", None));
-    let elsewhere = Held { path: Some("/files/1.m4s".into()), ..held(FirstPass::Coded) };
-    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
-    let ticket = std::iter::from_fn(|| proto.poll_event()).find_map(|event| match event {
-        Event::Find { ticket, .. } => Some(ticket),
-        _ => None,
-    });
-    proto.found(now, ticket.expect("a segment is looked for"), Some(elsewhere)).unwrap();
-    assert_eq!(wants(&mut proto).len(), 1);
-}
-
-#[test]
 fn subscriptions_beyond_a_number_are_refused() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let most = u64::from(Config::default().subscriptions_max);
@@ -367,9 +342,46 @@ fn a_subscription_that_is_given_up_before_its_answer_is_not_begun() {
 }
 
 #[test]
+fn who_knows_of_a_segment_keeps_nothing_of_it() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let (guard, mut other) = (Arc::new(()), held(FirstPass::Coded));
+    other.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), other.lease.shape, Arc::clone(&guard) as _);
+    proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
+    proto.resolved(now, 2, Ok(resolved(other)));
+    assert_eq!(Arc::strong_count(&guard), 1);
+}
+
+/// The same bytes may lie where this peer may not have them, too.
+#[test]
+fn of_several_paths_the_one_that_was_asked_for_counts() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", None));
+    let elsewhere = Held { path: Some("/files/1.m4s".into()), ..held(FirstPass::Coded) };
+    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    let ticket = std::iter::from_fn(|| proto.poll_event()).find_map(|event| match event {
+        Event::Find { ticket, .. } => Some(ticket),
+        _ => None,
+    });
+    proto.found(now, ticket.expect("a segment is looked for"), Some(elsewhere)).unwrap();
+    assert_eq!(wants(&mut proto).len(), 1);
+}
+
+#[test]
+fn a_session_asks_for_no_more_than_its_share_of_the_ring() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    ask(&mut proto, now, request(3, 100), FirstPass::Coded).unwrap();
+    let key = GenerationKey { segment: SegmentKey(1), index: 0 };
+    assert_eq!(proto.poll_want(10), Some(Want::Coded(coded(key), 10)));
+    assert_eq!(proto.poll_want(10), None);
+    assert_eq!(proto.poll_want(12), Some(Want::Coded(coded(key), 2)));
+    proto.stamp(3, &Vector::Seed(0), Route::Datagram).unwrap();
+    assert_eq!(proto.poll_want(12), Some(Want::Coded(coded(key), 1)));
+}
+
+#[test]
 fn useless_blocks_are_counted_once() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.handle_message(now, Message::Request(request(3, 4))).unwrap();
+    ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
     for (useless, lost) in [(1, 0), (1, 2), (0, 1), (3, 2)] {
         proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless, lost }).unwrap();
     }
