@@ -358,6 +358,11 @@ impl Fetches {
     /// A datagram that belongs to nothing.
     pub(super) fn stray(&mut self, source: SourceId) -> Result<(), Violation> {
         self.counts.stray += 1;
+        self.unwanted(source)
+    }
+
+    /// A source sends what it was not asked for. It may, as long as most of what it sends is something else.
+    fn unwanted(&mut self, source: SourceId) -> Result<(), Violation> {
         let path = self.paths.entry(source).or_default();
         path.stray += 1;
         let all = path.counts.blocks + path.late + path.stray;
@@ -389,9 +394,10 @@ impl Fetches {
         }
         self.stirred = true;
         match arrival {
+            // QUIC delivers no datagram twice.
             Arrival::Duplicate => {
                 self.counts.duplicate += 1;
-                Ok(())
+                self.unwanted(source)
             }
             Arrival::Excess => self.excess(source, id, index),
             Arrival::New | Arrival::Returned => match block::parse_block(head.kind, work.decoder.generation(), rest) {
@@ -727,6 +733,7 @@ impl Fetches {
         let Some(path) = self.paths.get_mut(&source) else { return };
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
         path.load.ahead += bytes;
+        path.credited += u64::from(blocks);
         if let Some(asked) = work.asked.get_mut(&source) {
             path.load.add(order.urgency, 0, bytes);
             asked.flight.credit(now, blocks);
@@ -772,6 +779,7 @@ impl Fetches {
             if probe > 0 {
                 asked.flight.probe(now, probe);
                 work.needed += probe;
+                path.credited += u64::from(probe);
                 self.counts.credits += 1;
                 outbox.push(*source, Message::Credit { alias: asked.alias, blocks: probe });
             }
@@ -799,7 +807,9 @@ impl Fetches {
 
     fn late(&mut self, source: SourceId, alias: u16) -> Result<(), Violation> {
         let path = self.paths.entry(source).or_default();
-        if (1..=LATE_ALIASES).contains(&path.next_alias.wrapping_sub(alias)) {
+        let is_recent = (1..=LATE_ALIASES).contains(&path.next_alias.wrapping_sub(alias));
+        // What was asked for under an alias may come after its end, and no more than was asked for.
+        if is_recent && path.counts.blocks + path.late < path.credited {
             path.late += 1;
             return Ok(());
         }

@@ -27,6 +27,8 @@ pub(super) struct Path {
     pub(super) aliases: HashMap<u16, (FetchId, u32)>,
     pub(super) next_alias: u16,
     pub(super) counts: SourceCounts,
+    /// Blocks that it has been given credit for, on all connections.
+    pub(super) credited: u64,
     pub(super) late: u64,
     pub(super) stray: u64,
     pub(super) load: Load,
@@ -71,6 +73,7 @@ impl Default for Path {
             aliases: HashMap::new(),
             next_alias: 0,
             counts: SourceCounts::default(),
+            credited: 0,
             late: 0,
             stray: 0,
             load: Load::default(),

@@ -220,6 +220,19 @@ fn blocks_without_credit_end_the_connection() {
     assert_eq!(proto.counts().blocks, 0);
 }
 
+/// Of requests that are over, and of one that is open: the same block again and again.
+#[test]
+fn blocks_that_nobody_waits_for_end_the_connection_if_there_are_many() {
+    for is_over in [true, false] {
+        let (mut proto, now) = open();
+        proto.fetch(now, order(), None);
+        let mut request = requests(&messages(&mut proto, now)).remove(0);
+        request.alias = request.alias.wrapping_sub(u16::from(is_over));
+        let ends = (0..2000).find_map(|_| proto.handle_datagram(now, HERE, datagram(&request, 0, 1, false)).err());
+        assert_eq!(ends, Some(Violation::Flood("blocks that nobody asked for")), "{is_over}");
+    }
+}
+
 #[test]
 fn a_sender_of_useless_blocks_ends_the_connection() {
     let (mut proto, now) = open();
