@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
-	fuzz gpu-bundle
+	bench-handshakes fuzz gpu-bundle
 
 all: check test
 
@@ -64,6 +64,11 @@ bench-peers:
 # TCP, plain quinn and the server with each congestion controller on paths with loss and a queue. Needs root and iproute2.
 bench-paths:
 	$(CARGO) bench --locked --profile release --bench paths
+
+# A server flooded with handshakes that nobody begins, beside an honest viewer. Needs root and iproute2.
+bench-handshakes:
+	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
+		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60

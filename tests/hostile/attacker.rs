@@ -1,0 +1,229 @@
+//! A connection that says whatever it likes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ncserverd::object::SegmentId;
+use ncserverd::tls::{self, Trust};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Accept, Get, Hello, Message, Meta, Request, RequestError};
+use ncserverd::wire::{ALPN, CloseCode};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+
+use crate::ground::{Ground, PATIENCE};
+
+/// A number as QUIC writes it.
+pub(crate) fn varint(value: u64) -> Vec<u8> {
+    let (length, prefix) = match value {
+        0..=0x3f => (1, 0),
+        0x40..=0x3fff => (2, 1),
+        0x4000..=0x3fff_ffff => (4, 2),
+        _ => (8, 3_u64),
+    };
+    (value | prefix << (8 * length - 2)).to_be_bytes()[8 - length..].to_vec()
+}
+
+/// The largest number that can be written.
+pub(crate) const HUGE: u64 = (1 << 62) - 1;
+
+/// A frame of any type with any body.
+pub(crate) fn frame(kind: u64, body: &[u8]) -> Vec<u8> {
+    [&varint(kind)[..], &varint(body.len() as u64), body].concat()
+}
+
+/// A connection past its handshake, and its control stream.
+pub(crate) struct Attacker {
+    pub(crate) connection: Connection,
+    endpoint: Endpoint,
+    send: SendStream,
+    receive: RecvStream,
+    reader: Reader,
+    next: u64,
+}
+
+/// How an attacker receives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    /// Bytes of a stream that it does not read.
+    pub(crate) stream: u32,
+    /// Streams that the other side may open.
+    pub(crate) streams: u32,
+}
+
+/// As a client does.
+pub(crate) const OPEN: Window = Window { stream: 1 << 20, streams: 512 };
+
+pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> Result<(Endpoint, Connection), ConnectionError> {
+    let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let mut config = quinn::ClientConfig::new(Arc::new(tls::client_config(trust, None).unwrap()));
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(window.stream));
+    transport.max_concurrent_uni_streams(VarInt::from_u32(window.streams));
+    // It stays, whatever it does not say.
+    transport.keep_alive_interval(Some(Duration::from_secs(1)));
+    config.transport_config(Arc::new(transport));
+    let connection = endpoint.connect_with(config, server, "localhost").unwrap().await?;
+    Ok((endpoint, connection))
+}
+
+/// A client that remembers tickets, and sends early what they allow to be sent early.
+pub(crate) fn early() -> quinn::ClientConfig {
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
+    let mut tls = builder.with_custom_certificate_verifier(Arc::new(Gullible)).with_no_client_auth();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.enable_early_data = true;
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+}
+
+/// Believes whoever answers.
+#[derive(Debug)]
+struct Gullible;
+
+impl ServerCertVerifier for Gullible {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl Attacker {
+    /// Connects, and says nothing.
+    pub(crate) async fn silent(ground: &Ground) -> Self {
+        Self::with(ground.address, &ground.trust, OPEN).await
+    }
+
+    /// Connects, and exchanges HELLO.
+    pub(crate) async fn greeted(ground: &Ground) -> Self {
+        Self::greeted_with(ground.address, &ground.trust, OPEN).await
+    }
+
+    pub(crate) async fn greeted_with(server: SocketAddr, trust: &Trust, window: Window) -> Self {
+        let mut attacker = Self::with(server, trust, window).await;
+        attacker.say(&Message::Hello(Hello { n_max: 1024, ..Hello::defaults() })).await;
+        assert!(matches!(attacker.hear().await, Ok(Message::Hello(_))));
+        attacker
+    }
+
+    async fn with(server: SocketAddr, trust: &Trust, window: Window) -> Self {
+        let (endpoint, connection) = dial(server, trust, window).await.unwrap();
+        let (send, receive) = connection.open_bi().await.unwrap();
+        Self { connection, endpoint, send, receive, reader: Reader::new(), next: 0 }
+    }
+
+    /// Says bytes. What a server that has closed does not take is noticed where it is listened to.
+    pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.send.write_all(bytes).await;
+    }
+
+    pub(crate) async fn say(&mut self, message: &Message) {
+        self.say_bytes(&message.to_frame()).await;
+    }
+
+    /// Ends what it says.
+    pub(crate) fn fall_silent(&mut self) {
+        let _ = self.send.finish();
+    }
+
+    /// Says the same without end, for so long; how many bytes of it were taken.
+    pub(crate) async fn repeat(&mut self, bytes: &[u8], time: Duration) -> usize {
+        let (end, mut taken) = (tokio::time::Instant::now() + time, 0);
+        while let Ok(Ok(written)) = tokio::time::timeout_at(end, self.send.write(&bytes[taken % bytes.len()..])).await {
+            taken += written;
+        }
+        taken
+    }
+
+    /// The next message, or how the connection ended.
+    pub(crate) async fn hear(&mut self) -> Result<Message, ConnectionError> {
+        loop {
+            if let Some(message) = self.reader.next().unwrap() {
+                return Ok(message);
+            }
+            match tokio::time::timeout(PATIENCE, self.receive.read_chunk(65_536, true)).await.expect("an answer in time") {
+                Ok(Some(chunk)) => self.reader.push(&chunk.bytes),
+                _ => return Err(tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection")),
+            }
+        }
+    }
+
+    /// The answer to a GET.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Meta, RequestError> {
+        self.next += 1;
+        self.say(&get(self.next, path)).await;
+        loop {
+            match self.hear().await.unwrap() {
+                Message::Meta(meta) if meta.request == self.next => return Ok(meta),
+                Message::Error(error) if error.request == self.next => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether it is still served.
+    pub(crate) async fn is_served(&mut self) -> bool {
+        self.connection.close_reason().is_none() && self.get(crate::ground::SMALL).await.is_ok()
+    }
+
+    /// The code that the connection is closed with.
+    pub(crate) async fn close_code(&self) -> CloseCode {
+        match tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection") {
+            ConnectionError::ApplicationClosed(close) => CloseCode::from_quic(close.error_code.into_inner()).unwrap(),
+            other => panic!("closed by {other}"),
+        }
+    }
+
+    /// How long it takes until the connection is closed, and with which code.
+    pub(crate) async fn close_code_within(&self, from: Instant) -> (CloseCode, Duration) {
+        let code = self.close_code().await;
+        (code, from.elapsed())
+    }
+
+    /// The socket, for whoever connects a second time.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+pub(crate) fn get(request: u64, path: &str) -> Message {
+    Message::Get(Get { request, path: path.to_owned(), offset: 0, length: None })
+}
+
+/// A request for coded blocks of one generation, on a stream.
+pub(crate) fn request(alias: u16, segment: SegmentId, generation: u32, credit: u32) -> Request {
+    let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
+    Request { alias, segment, generation, deadline_ms: 3_600_000, credit, accept, ranges: Vec::new() }
+}

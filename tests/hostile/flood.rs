@@ -1,0 +1,271 @@
+//! Handshakes that nobody begins: first packets of clients with addresses that are not theirs.
+//!
+//! Two network namespaces, a server's and everybody else's. The server answers to all addresses by the way of the other
+//! namespace, which has none of them and drops what comes. In there this program runs once more, as a test that is ignored
+//! otherwise: it sends the packets, which QUIC has made beforehand and which differ in their connection ids, keys and addresses, and is an
+//! honest viewer besides.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use ncserverd::peer;
+use ncserverd::tls::{self, Fingerprint, Trust};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::ground::{FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, memory, metric, read, turn};
+use crate::program::program;
+
+/// What the server may grow by.
+const GROWTH_MAX: ByteSize = ByteSize::mib(64);
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+const OTHERS: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 4443);
+const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 9443);
+
+/// What tells the second run of this program what to do.
+const ENVIRONMENT: &str = "NCTEST_FLOOD";
+
+/// How hard, and for how long.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    packets_per_second: u32,
+    time: Duration,
+    /// Packets that differ in more than their addresses.
+    kinds: usize,
+    /// From one file of the viewer to the next.
+    pace: Duration,
+}
+
+/// What two shared cores carry beside a server and a viewer.
+#[test]
+fn spoofed_handshakes_harm_nobody() {
+    let plan = Plan { packets_per_second: 8_000, time: Duration::from_secs(3), kinds: 2048, pace: crate::ground::PACE };
+    flood(plan);
+}
+
+/// The figure that is recorded in docs/benchmarks.md: `make bench-handshakes`.
+#[test]
+#[ignore = "half a minute, and a machine with nothing else to do"]
+fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {
+    let plan = Plan { packets_per_second: 20_000, time: Duration::from_secs(30), kinds: 16_384, pace: Duration::ZERO };
+    flood(plan);
+}
+
+/// What runs in the other namespace, started by one of the above.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "is started by the others"]
+async fn everybody_but_the_server() {
+    let Ok(orders) = std::env::var(ENVIRONMENT) else { return };
+    let words: Vec<&str> = orders.split(' ').collect();
+    let [process, fingerprint, rate, seconds, kinds, pace] = words[..] else { panic!("{orders}") };
+    let plan = Plan {
+        packets_per_second: rate.parse().unwrap(),
+        time: Duration::from_secs(seconds.parse().unwrap()),
+        kinds: kinds.parse().unwrap(),
+        pace: Duration::from_millis(pace.parse().unwrap()),
+    };
+    take_part(plan, process.parse().unwrap(), fingerprint.parse().unwrap()).await;
+}
+
+fn flood(plan: Plan) {
+    let _turn = turn();
+    let namespaces = match Namespaces::new() {
+        Ok(namespaces) => namespaces,
+        Err(reason) => {
+            assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "everything was to run: {reason}");
+            println!("SKIPPED: no network namespaces: {reason}");
+            return;
+        }
+    };
+    let (media, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make_media(media.path());
+    let mut command = within(&namespaces.server);
+    command.arg(program("ncserverd")).args(["serve", "--listen", &LISTEN.to_string(), "--metrics", &METRICS.to_string()]);
+    command.args(["--directory", &format!("live={}", media.path().display()), "--set", "admission.insecure=true"]);
+    command.args(["--set", "telemetry.log_format=json"]).env("STATE_DIRECTORY", state.path());
+    let server = Program::start(&mut command);
+    let [fingerprint] = server.says(["--fingerprint "]);
+
+    let Plan { packets_per_second, time, kinds, pace } = plan;
+    let (process, seconds, pace) = (server.id(), time.as_secs(), pace.as_millis());
+    let orders = format!("{process} {fingerprint} {packets_per_second} {seconds} {kinds} {pace}");
+    let mut others = within(&namespaces.others);
+    others.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "flood::everybody_but_the_server", "--nocapture"]);
+    let status = others.env(ENVIRONMENT, orders).stdin(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// The flood, and an honest viewer before and during it.
+async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
+    let server = peer::Server { host: SERVER.to_string(), port: LISTEN.port(), fingerprint: Some(fingerprint) };
+    let config = peer::Config::new(server, Trust::System);
+    let client = connect(config.clone()).await;
+    for number in 0..FILES {
+        assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
+    }
+    let packets = packets(&config, plan.kinds);
+    let watched = |time: Duration| {
+        let viewer = Viewer::start(client.clone(), plan.pace);
+        async move {
+            tokio::time::sleep(time).await;
+            viewer.went_on().await
+        }
+    };
+    let quiet = watched(plan.time / 4).await;
+    let counters = ["handshakes_total", "handshakes_retried_total", "handshakes_refused_total", "handshakes_failed_total"]
+        .map(|name| format!("ncserverd_endpoint_{name}"));
+    let count = || counters.each_ref().map(|name| metric(METRICS, name));
+    let (before, resident) = (count(), memory(process, "VmRSS:").unwrap());
+    let peak = memory(process, "VmHWM:").unwrap();
+
+    let begun = Instant::now();
+    let sender = std::thread::spawn(move || send(&packets, plan));
+    let newcomers = tokio::spawn(newcomers(config, begun + plan.time));
+    let flooded = watched(plan.time).await;
+    let (newcomers, slowest) = newcomers.await.unwrap();
+    let sent = sender.join().unwrap();
+
+    let [handshakes, retried, refused, failed] = {
+        let after = count();
+        std::array::from_fn(|i| after[i] - before[i])
+    };
+    let (peak_after, resident_after) = (memory(process, "VmHWM:").unwrap(), memory(process, "VmRSS:").unwrap());
+    let megabits = |seen: &Seen, time: Duration| f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / time.as_secs_f64();
+    let rate = f64::from(sent) / plan.time.as_secs_f64();
+    println!("spoofed first packets: {sent}, {rate:.0} a second for {} s", plan.time.as_secs());
+    println!("the server: {handshakes} handshakes begun, {retried} answered with Retry, {refused} refused, {failed} failed");
+    println!("its memory: {resident} before, {resident_after} after; at most {peak} before, {peak_after} after");
+    println!(
+        "the viewer: {:.0} Mbit/s before, {:.0} during; the longest wait for a file of {} KiB {:?} before, {:?} during",
+        megabits(&quiet, plan.time / 4),
+        megabits(&flooded, plan.time),
+        FILE_BYTES >> 10,
+        quiet.longest,
+        flooded.longest
+    );
+    println!("newcomers during it: {newcomers}, each connected and with a file after {slowest:?} at most");
+    assert!(rate > 0.8 * f64::from(plan.packets_per_second), "there was no such flood");
+    assert!(retried > 0.5 * f64::from(sent), "the server does not ask for a proof");
+    assert!(newcomers > 0);
+    let growth = ByteSize(peak_after.as_u64() - peak.as_u64());
+    assert!(growth < GROWTH_MAX, "the server has grown by {growth}");
+}
+
+/// Connects one after the other until then; how many, and how long it took at most until one had a file.
+async fn newcomers(config: peer::Config, end: Instant) -> (u32, Duration) {
+    let (mut count, mut slowest) = (0, Duration::ZERO);
+    while Instant::now() < end {
+        let begun = Instant::now();
+        let client = connect(config.clone()).await;
+        assert!(read(&client, &file(0)).await.unwrap() == bytes(0, FILE_BYTES));
+        count += 1;
+        slowest = slowest.max(begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(slowest < Duration::from_secs(10), "a newcomer waited for {slowest:?}");
+    (count, slowest)
+}
+
+/// First packets of clients, each of another connection, with room for the headers of IP and UDP.
+fn packets(config: &peer::Config, kinds: usize) -> Vec<Vec<u8>> {
+    let trust = Trust::Fingerprint(config.servers[0].fingerprint.unwrap());
+    let quic = quinn::ClientConfig::new(Arc::new(tls::client_config(&trust, None).unwrap()));
+    let mut endpoint = quinn_proto::Endpoint::new(Arc::new(quinn_proto::EndpointConfig::default()), None, false, None);
+    let make = |_| {
+        let now = Instant::now();
+        let (_, mut connection) = endpoint.connect(now, quic.clone(), LISTEN, "localhost").unwrap();
+        let mut first = Vec::new();
+        let transmit = connection.poll_transmit(now, 1, &mut first).expect("a client speaks first");
+        let mut packet = vec![0; HEADERS];
+        packet.extend_from_slice(&first[..transmit.size]);
+        packet
+    };
+    (0..kinds).map(make).collect()
+}
+
+/// Sends them in turn, from addresses at random; how many.
+fn send(packets: &[Vec<u8>], plan: Plan) -> u32 {
+    // 255 is a packet with its own header of IP, whose checksum and length the kernel fills in.
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap();
+    let to = SocketAddr::from((SERVER, 0)).into();
+    let (mut random, begun, mut sent) = (Xoshiro256PlusPlus::seed_from_u64(1), Instant::now(), 0_u32);
+    let mut packet = Vec::new();
+    while begun.elapsed() < plan.time {
+        let due = begun.elapsed().as_secs_f64() * f64::from(plan.packets_per_second);
+        while f64::from(sent) < due && begun.elapsed() < plan.time {
+            packet.clone_from(&packets[sent as usize % packets.len()]);
+            let [a, b, c]: [u8; 3] = random.random();
+            let (address, port) = (Ipv4Addr::new(11, a, b, c), random.random_range(1024..=u16::MAX));
+            write_headers(&mut packet, address, port);
+            // A full queue of the interface drops, as it does on any host.
+            let _ = socket.send_to(&packet, &to);
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sent
+}
+
+/// Of IP and of UDP.
+const HEADERS: usize = 20 + 8;
+
+fn write_headers(packet: &mut [u8], address: Ipv4Addr, port: u16) {
+    let udp = u16::try_from(packet.len() - 20).expect("it fits the path");
+    packet[..10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17]);
+    packet[12..16].copy_from_slice(&address.octets());
+    packet[16..20].copy_from_slice(&SERVER.octets());
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..24].copy_from_slice(&LISTEN.port().to_be_bytes());
+    packet[24..26].copy_from_slice(&udp.to_be_bytes());
+    // No checksum: with IPv4 UDP does without.
+    packet[26..28].copy_from_slice(&[0, 0]);
+}
+
+/// Two network namespaces, removed when dropped.
+struct Namespaces {
+    server: String,
+    others: String,
+}
+
+impl Namespaces {
+    fn new() -> Result<Self, String> {
+        let name = |end: &str| format!("nch{}{end}", std::process::id());
+        let made = Self { server: name("s"), others: name("o") };
+        for namespace in [&made.server, &made.others] {
+            ip(&format!("netns add {namespace}"))?;
+            ip(&format!("-n {namespace} link set lo up"))?;
+        }
+        ip(&format!("link add veth0 netns {} type veth peer name veth0 netns {}", made.server, made.others))?;
+        for (namespace, address) in [(&made.server, SERVER), (&made.others, OTHERS)] {
+            ip(&format!("-n {namespace} addr add {address}/24 dev veth0"))?;
+            ip(&format!("-n {namespace} link set veth0 up"))?;
+        }
+        ip(&format!("-n {} route add default via {OTHERS}", made.server))?;
+        Ok(made)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in [&self.server, &self.others] {
+            let _ = ip(&format!("netns del {namespace}"));
+        }
+    }
+}
+
+fn within(namespace: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]);
+    command
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(words.split(' ')).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())) }
+}

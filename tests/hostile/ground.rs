@@ -1,0 +1,309 @@
+//! The programs under attack, what they hold, and an honest viewer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use ncserverd::peer::{self, Client, TokenSource};
+use ncserverd::tls::Trust;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::program::program;
+
+/// Far above what anything here takes, on a machine that does much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest that an honest viewer may wait for a file in the middle of an attack: a stall is 10 s and more.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Files of the stream `live`, and bytes of each.
+pub(crate) const FILES: u8 = 24;
+pub(crate) const FILE_BYTES: usize = 512 << 10;
+
+/// A mutable object that travels whole, and one that travels within its META.
+pub(crate) const PLAYLIST: &str = "/live/list.m3u8";
+pub(crate) const SMALL: &str = "/live/small.bin";
+
+/// 40 Mbit/s: more than any video, less than all that a server can do.
+pub(crate) const PACE: Duration = Duration::from_millis(100);
+
+/// One attack at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// While it is held no other attack is under way.
+pub(crate) struct Turn {
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// Waits for it.
+pub(crate) fn turn() -> Turn {
+    Turn { _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
+}
+
+/// A program that runs until this is dropped.
+pub(crate) struct Program {
+    process: Child,
+    log: Receiver<String>,
+}
+
+impl Program {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
+        let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
+        let (said, log) = channel();
+        // The log is read to its end, so that the program never waits for a reader.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
+        Self { process, log }
+    }
+
+    /// What follows each of these in the next line of the log that has the first, up to a blank or a quotation mark.
+    pub(crate) fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
+        let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
+        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            if line.contains(texts[0]) {
+                return texts.map(|text| {
+                    let (_, rest) = line.split_once(text).unwrap_or_else(|| panic!("no `{text}` in {line}"));
+                    rest.split([' ', '"']).next().unwrap_or_default().to_owned()
+                });
+            }
+            seen = seen + &line + "\n";
+        }
+        panic!("the log has no line with `{}`:\n{seen}", texts[0]);
+    }
+
+    /// What it has said and nobody has asked for.
+    pub(crate) fn said(&self) -> String {
+        self.log.try_iter().collect::<Vec<_>>().join("\n")
+    }
+
+    /// The most memory that it has had so far; `None` once it has ended.
+    pub(crate) fn peak(&self) -> Option<ByteSize> {
+        memory(self.id(), "VmHWM:")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.process.try_wait().expect("it is a child of this process")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().expect("kill runs");
+        assert!(status.success(), "kill -s {name}");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What the kernel counts of a process: `VmRSS:` now, or `VmHWM:` at most so far.
+pub(crate) fn memory(process: u32, what: &str) -> Option<ByteSize> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+    line.trim().strip_suffix(" kB")?.parse().ok().map(ByteSize::kib)
+}
+
+/// A server with a directory for an origin, that is attacked.
+pub(crate) struct Ground {
+    pub(crate) program: Program,
+    pub(crate) address: SocketAddr,
+    pub(crate) trust: Trust,
+    metrics: SocketAddr,
+    /// What honest viewers bring.
+    token: Option<String>,
+    /// What it had before the attack.
+    before: ByteSize,
+    _media: TempDir,
+    _state: TempDir,
+    _turn: Turn,
+}
+
+/// Bytes that differ with the number.
+pub(crate) fn bytes(number: u8, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new_keyed(&[number; 32]).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+pub(crate) fn file(number: u8) -> String {
+    format!("/live/{number}.ts")
+}
+
+/// What peers of the stream `live` may ask for.
+pub(crate) fn make_media(directory: &Path) {
+    for number in 0..FILES {
+        std::fs::write(directory.join(format!("{number}.ts")), bytes(number, FILE_BYTES)).expect("room for a file");
+    }
+    let padding = "#".repeat(100_000);
+    std::fs::write(directory.join("list.m3u8"), format!("#EXTM3U\n{padding}\n#EXT-X-ENDLIST\n")).expect("room for a file");
+    std::fs::write(directory.join("small.bin"), bytes(100, SMALL_BYTES)).expect("room for a file");
+    std::fs::write(directory.join("large.ts"), bytes(LARGE_SEED, LARGE_BYTES)).expect("room for a file");
+}
+
+/// Of several generations, in one part.
+pub(crate) const LARGE_BYTES: usize = 6 << 20;
+pub(crate) const LARGE_SEED: u8 = 101;
+pub(crate) const LARGE: &str = "/live/large.ts";
+
+/// As much as travels within a META.
+pub(crate) const SMALL_BYTES: usize = 4000;
+
+impl Ground {
+    pub(crate) async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A server with these settings, `section.key=value`.
+    pub(crate) async fn with(settings: &[&str]) -> Self {
+        Self::admitting(settings, None).await
+    }
+
+    /// The same where honest viewers bring a token. One of them has seen everything before the attack begins.
+    pub(crate) async fn admitting(settings: &[&str], token: Option<String>) -> Self {
+        let turn = turn();
+        let (media, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        make_media(media.path());
+        let mut command = Command::new(program("ncserverd"));
+        command.env_clear().env("STATE_DIRECTORY", state.path());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+        command.args(["--directory", &format!("live={}", media.path().display())]);
+        // A ring that an attack can fill, and no more threads than a test needs.
+        for setting in ["telemetry.log_format=json", "ring.bytes=16MiB", "device.cpu_threads=2"].iter().chain(settings) {
+            command.args(["--set", setting]);
+        }
+        let program = Program::start(&mut command);
+        let [metrics] = program.says(["metrics on http://"]);
+        let metrics = metrics.strip_suffix("/metrics").expect("a URL").parse().unwrap();
+        let [address, fingerprint] = program.says(["ncpeer gateway ncs://", "--fingerprint "]);
+        let (address, trust) = (address.parse().unwrap(), Trust::Fingerprint(fingerprint.parse().unwrap()));
+        let mut ground =
+            Self { program, address, trust, metrics, token, before: ByteSize(0), _media: media, _state: state, _turn: turn };
+        ground.warm_up().await;
+        ground
+    }
+
+    /// Memory that honest use takes is taken before the attack begins.
+    async fn warm_up(&mut self) {
+        let client = self.client().await;
+        for number in 0..FILES {
+            assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
+        }
+        read(&client, PLAYLIST).await.unwrap();
+        read(&client, SMALL).await.unwrap();
+        self.before = self.program.peak().expect("the server runs");
+    }
+
+    pub(crate) fn source(&self) -> peer::Server {
+        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it is pinned") };
+        peer::Server { host: self.address.ip().to_string(), port: self.address.port(), fingerprint: Some(fingerprint) }
+    }
+
+    /// A client of this server.
+    pub(crate) async fn client(&self) -> Client {
+        let token = self.token.as_deref().map(|token| TokenSource::fixed(token).unwrap());
+        connect(peer::Config { token, ..peer::Config::new(self.source(), self.trust) }).await
+    }
+
+    /// Somebody who streams until asked how it went.
+    pub(crate) async fn viewer(&self) -> Viewer {
+        Viewer::start(self.client().await, PACE)
+    }
+
+    /// How much more memory the server has had since the attack began than ever before.
+    pub(crate) fn growth(&self) -> ByteSize {
+        let now = self.program.peak().expect("the server runs");
+        ByteSize(now.as_u64().saturating_sub(self.before.as_u64()))
+    }
+
+    pub(crate) fn assert_grown_less_than(&self, most: ByteSize) {
+        let growth = self.growth();
+        assert!(growth < most, "the server has grown by {growth}, and {most} was the most");
+    }
+
+    /// The sum of a series over its labels.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        metric(self.metrics, name)
+    }
+}
+
+/// The sum of a series over its labels, of the listener at this address.
+pub(crate) fn metric(at: SocketAddr, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let is_meant = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+    let values: Vec<f64> = answer.lines().filter(is_meant).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    assert!(!values.is_empty(), "no series {name}");
+    values.iter().sum()
+}
+
+/// A client that keeps nothing, so that everything is fetched.
+pub(crate) async fn connect(config: peer::Config) -> Client {
+    Client::connect(peer::Config { cache: ByteSize(0), ..config }).await.unwrap()
+}
+
+pub(crate) async fn read(client: &Client, path: &str) -> Result<Vec<u8>, peer::Error> {
+    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+}
+
+/// Reads one file after the other, as a player does, and checks them.
+pub(crate) struct Viewer {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Seen>,
+}
+
+/// What a viewer has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) files: u32,
+    pub(crate) longest: Duration,
+}
+
+impl Viewer {
+    /// Begins a file this long after the one before, at the earliest.
+    pub(crate) fn start(client: Client, pace: Duration) -> Self {
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut seen = Seen::default();
+            loop {
+                for number in 0..FILES {
+                    let begun = Instant::now();
+                    let got = read(&client, &file(number)).await.expect("the viewer gets its file");
+                    assert!(got == bytes(number, FILE_BYTES), "the viewer got something else");
+                    seen.files += 1;
+                    seen.longest = seen.longest.max(begun.elapsed());
+                    let rest = pace.saturating_sub(begun.elapsed());
+                    if tokio::time::timeout(rest, &mut stopped).await.is_ok() {
+                        return seen;
+                    }
+                }
+            }
+        });
+        Self { stop, task }
+    }
+
+    /// Ends it. It must have got its files all the time, each soon after it was asked for.
+    pub(crate) async fn went_on(self) -> Seen {
+        // It ends with the file that it reads: whoever hangs is found out.
+        let _ = self.stop.send(());
+        let seen =
+            tokio::time::timeout(PATIENCE, self.task).await.expect("the viewer does not hang").expect("the viewer is content");
+        assert!(seen.files > 0 && seen.longest < WAIT_MAX, "the viewer was harmed: {seen:?}");
+        seen
+    }
+}

@@ -1,0 +1,256 @@
+//! A server that says whatever it likes.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ncserverd::block::Vector;
+use ncserverd::tls::{Fingerprint, ServerIdentity};
+use ncserverd::wire::CloseCode;
+use ncserverd::wire::block::{self, StreamHead};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Get, Hello, Message, Request};
+use quinn::{Connection, ConnectionError, Endpoint, SendStream};
+use tokio::sync::mpsc;
+
+use crate::attacker::{frame, get, varint};
+use crate::ground::{LARGE_BYTES, LARGE_SEED, PATIENCE, bytes};
+
+/// How generations of the streams here are cut, where servers have not been told otherwise.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+pub(crate) const N: u16 = 128;
+
+/// What it does, once it is asked for something.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    /// Says this.
+    Says(Vec<u8>),
+    /// Answers each GET with a META that ends like this, behind the path.
+    Names(Vec<u8>),
+    /// Answers each GET with so many bytes on the object's stream, and with a META of this many before them, if any.
+    Sends { bytes: usize, named: Option<u64> },
+    /// Sends so many datagrams for nothing.
+    Datagrams(u32),
+    /// Opens so many streams of blocks for nothing.
+    Streams(u32),
+    /// Opens a stream that begins like this.
+    Stream(Vec<u8>),
+    /// Answers each REQUEST with this many blocks more than it has credit, and each credit after it with as many as it says.
+    Blocks { excess: u32, row: Row },
+    /// Answers each GET with a META that ends like this, and each REQUEST with blocks of noise.
+    Lies(Vec<u8>),
+    /// Asks without end, and does not read what it is answered.
+    Asks,
+}
+
+/// What its blocks are made of. Where nothing else is said their payload is noise.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Row {
+    /// One seed.
+    Seed,
+    /// Coefficients that are all zero.
+    Zero,
+    /// Coefficients of a space of two dimensions, with the right payload.
+    Low,
+    /// Whatever counts on.
+    Fresh,
+}
+
+pub(crate) struct Imposter {
+    endpoint: Endpoint,
+    fingerprint: Fingerprint,
+    ends: mpsc::UnboundedReceiver<ConnectionError>,
+}
+
+impl Imposter {
+    pub(crate) fn start(act: Act) -> Self {
+        let identity = ServerIdentity::ephemeral().unwrap();
+        let quic = quinn::ServerConfig::with_crypto(Arc::new(identity.quic().unwrap()));
+        let endpoint = Endpoint::server(quic, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let (ended, ends) = mpsc::unbounded_channel();
+        let incoming = endpoint.clone();
+        tokio::spawn(async move {
+            while let Some(connecting) = incoming.accept().await {
+                let (act, ended) = (act.clone(), ended.clone());
+                tokio::spawn(async move {
+                    let Ok(connection) = connecting.await else { return };
+                    tokio::select! {
+                        // What it cannot say any more it does not say.
+                        _ = converse(&connection, &act) => {}
+                        _ = connection.closed() => {}
+                    }
+                    let _ = ended.send(connection.closed().await);
+                });
+            }
+        });
+        Self { endpoint, fingerprint: identity.fingerprint(), ends }
+    }
+
+    /// As it is written on a command line.
+    pub(crate) fn url(&self) -> String {
+        format!("ncs://{}#{}", self.endpoint.local_addr().unwrap(), self.fingerprint)
+    }
+
+    /// The code that a connection to it was closed with first.
+    pub(crate) async fn close_code(&mut self) -> Result<CloseCode, ConnectionError> {
+        match tokio::time::timeout(PATIENCE, self.ends.recv()).await.expect("a closed connection").unwrap() {
+            ConnectionError::ApplicationClosed(close) => Ok(CloseCode::from_quic(close.error_code.into_inner()).unwrap()),
+            other => Err(other),
+        }
+    }
+}
+
+type Said = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn converse(connection: &Connection, act: &Act) -> Said {
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    send.write_all(&Message::Hello(Hello { agent: "imposter".to_owned(), ..Hello::defaults() }).to_frame()).await?;
+    let (mut reader, mut streams) = (Reader::new(), std::collections::HashMap::new());
+    while let Some(chunk) = receive.read_chunk(4096, true).await? {
+        reader.push(&chunk.bytes);
+        while let Some(message) = reader.next()? {
+            match (act, message) {
+                (Act::Names(tail) | Act::Lies(tail), Message::Get(get)) => send.write_all(&meta(&get, tail)).await?,
+                (Act::Sends { bytes, named }, Message::Get(get)) => {
+                    if let Some(named) = named {
+                        send.write_all(&meta(&get, &stream_of(*named))).await?;
+                    }
+                    send_object(connection, &get, *bytes).await?;
+                }
+                (Act::Blocks { .. } | Act::Lies(_), Message::Request(Request { alias, credit, generation, .. })) => {
+                    let (excess, row) = if let Act::Blocks { excess, row } = act { (*excess, *row) } else { (0, Row::Fresh) };
+                    let mut stream = connection.open_uni().await?;
+                    let mut head = Vec::new();
+                    StreamHead::Blocks { alias }.encode(&mut head);
+                    stream.write_all(&head).await?;
+                    let mut blocks = Blocks { stream, row, generation: generation as usize, sent: 0 };
+                    blocks.send(credit + excess).await;
+                    streams.insert(alias, blocks);
+                }
+                (Act::Blocks { .. }, Message::Credit { alias, blocks }) => {
+                    if let Some(open) = streams.get_mut(&alias) {
+                        open.send(blocks).await;
+                    }
+                }
+                (act, Message::Get(_)) => begin(connection, &mut send, act).await?,
+                (_, Message::Stop { alias, .. }) => drop(streams.remove(&alias)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What it does once it is asked something: by then the peer counts on it.
+async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Said {
+    match act {
+        Act::Says(bytes) => send.write_all(bytes).await?,
+        Act::Datagrams(count) => {
+            for seed in 0..*count {
+                let datagram = [&[0x41, 0, 0xff, 0xf0, 0, 0][..], &seed.to_be_bytes(), &[7; 1088]].concat();
+                connection.send_datagram_wait(Bytes::from(datagram)).await?;
+            }
+        }
+        Act::Streams(count) => {
+            for _ in 0..*count {
+                let mut stream = connection.open_uni().await?;
+                // The other side may have had enough of it by then.
+                let _ = stream.write_all(&[&[0x50, 0xff, 0xf0][..], &[7; 5000]].concat()).await;
+                let _ = stream.finish();
+            }
+        }
+        Act::Stream(bytes) => connection.open_uni().await?.write_all(bytes).await?,
+        Act::Asks => {
+            let questions: Vec<u8> = (0..1000).flat_map(|number| get(number, "/live/0.ts").to_frame()).collect();
+            loop {
+                send.write_all(&questions).await?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A META for a GET, of which the end is given: what comes behind the path.
+fn meta(get: &Get, tail: &[u8]) -> Vec<u8> {
+    let path = get.path.as_bytes();
+    frame(0x0e, &[&varint(get.request)[..], &varint(path.len() as u64), path, tail].concat())
+}
+
+/// The end of a META of a segment, unchecked.
+pub(crate) fn coded(length: u64, block_bytes: u64, n_max: u64) -> Vec<u8> {
+    [&described(length)[..], &[1], &varint(block_bytes), &varint(n_max), &[0]].concat()
+}
+
+/// The end of a META of an object on a stream.
+fn stream_of(length: u64) -> Vec<u8> {
+    [&described(length)[..], &[2, 0]].concat()
+}
+
+/// Id, offset, length, that of the object, version, age, type.
+fn described(length: u64) -> Vec<u8> {
+    [&[5; 32][..], &[0], &varint(length), &[0], &[0; 8], &[0], &[0]].concat()
+}
+
+async fn send_object(connection: &Connection, get: &Get, bytes: usize) -> Said {
+    let mut stream = connection.open_uni().await?;
+    let mut head = Vec::new();
+    StreamHead::Object { request: get.request }.encode(&mut head);
+    stream.write_all(&head).await?;
+    let noise = vec![7; 1 << 16];
+    for _ in 0..bytes / noise.len() {
+        stream.write_all(&noise).await?;
+    }
+    stream.finish()?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// What it sends for one request.
+struct Blocks {
+    stream: SendStream,
+    row: Row,
+    generation: usize,
+    sent: u32,
+}
+
+impl Blocks {
+    async fn send(&mut self, count: u32) {
+        for _ in 0..count {
+            self.sent += 1;
+            let (vector, payload) = self.next();
+            let mut record = vec![0; block::record_header_len(&vector)];
+            block::write_record_header(&mut record, &vector);
+            record.extend_from_slice(&payload);
+            // A receiver that has had enough stops the stream, which is no fault.
+            if self.stream.write_all(&record).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> (Vector, Vec<u8>) {
+        let noise = || vec![7; BLOCK_BYTES];
+        match self.row {
+            Row::Seed => (Vector::Seed(1), noise()),
+            Row::Fresh => (Vector::Seed(self.sent), noise()),
+            Row::Zero => (Vector::Explicit(vec![0; N.into()].into()), vec![0; BLOCK_BYTES]),
+            Row::Low => {
+                let (one, other) = (self.sent % 3 != 0, self.sent % 3 != 1);
+                let mut row = vec![0; N.into()];
+                (row[0], row[1]) = (one.into(), other.into());
+                let [first, second] = [0, 1].map(|index| self.source(index));
+                let payload = first.iter().zip(second).map(|(a, b)| a * u8::from(one) ^ b * u8::from(other)).collect();
+                (Vector::Explicit(row.into()), payload)
+            }
+        }
+    }
+
+    /// A source block of the generation: the object is one segment of whole generations.
+    fn source(&self, index: usize) -> &'static [u8] {
+        static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| bytes(LARGE_SEED, LARGE_BYTES));
+        let block = self.generation * usize::from(N) + index;
+        &OBJECT[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES]
+    }
+}

@@ -1,0 +1,230 @@
+//! Attacks on a peer by those that it fetches from.
+
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use ncserverd::wire::CloseCode;
+use ncserverd::wire::message::{Message, StopReason, Subscribe};
+use tempfile::TempDir;
+
+use crate::attacker::{HUGE, frame, varint};
+use crate::ground::{Ground, LARGE, LARGE_BYTES, LARGE_SEED, PATIENCE, Program, bytes};
+use crate::imposter::{Act, BLOCK_BYTES, Imposter, N, Row, coded};
+use crate::program::program;
+
+/// What a peer takes in all where nobody lies to it: itself, its buffers, and some of an object.
+const PLAIN: ByteSize = ByteSize::mib(96);
+
+/// A peer that fetches one object.
+struct Fetch {
+    program: Program,
+    directory: TempDir,
+    peak: ByteSize,
+}
+
+impl Fetch {
+    fn start(sources: &[&str]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let mut command = Command::new(program("ncpeer"));
+        command.env_clear().args(["fetch", sources[0], LARGE, "-o"]).arg(directory.path().join("large"));
+        for source in &sources[1..] {
+            command.args(["--source", source]);
+        }
+        Self { program: Program::start(&mut command), directory, peak: ByteSize(0) }
+    }
+
+    /// Watches its memory, until it ends or what is waited for comes.
+    async fn watch<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut tick = tokio::time::interval(Duration::from_millis(5));
+        let mut what = std::pin::pin!(tokio::time::timeout(PATIENCE, what));
+        loop {
+            tokio::select! {
+                come = &mut what => return come.expect("it comes in time"),
+                _ = tick.tick() => self.peak = self.peak.max(self.program.peak().unwrap_or_default()),
+            }
+        }
+    }
+
+    async fn end(&mut self) -> ExitStatus {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            self.peak = self.peak.max(self.program.peak().unwrap_or_default());
+            if let Some(status) = self.program.has_ended() {
+                return status;
+            }
+            assert!(tokio::time::Instant::now() < end, "the peer does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// It gets the object whole.
+    async fn succeeds(&mut self) {
+        let status = self.end().await;
+        assert!(status.success(), "{status}: {}", self.program.said());
+        assert!(std::fs::read(self.directory.path().join("large")).unwrap() == bytes(LARGE_SEED, LARGE_BYTES));
+    }
+
+    fn assert_nothing_is_handed_out(&self) {
+        assert_eq!(
+            self.directory.path().read_dir().unwrap().filter(|entry| entry.as_ref().unwrap().file_name() == "large").count(),
+            0
+        );
+    }
+
+    fn assert_less_than(&self, most: ByteSize) {
+        assert!(self.peak > ByteSize(0) && self.peak < most, "the peer had {}, and {most} was the most", self.peak);
+    }
+}
+
+/// Lets an imposter alone act on a peer, which closes with this code and keeps to its memory.
+async fn alone(act: Act, code: CloseCode, most: ByteSize) {
+    let what = format!("{act:?}");
+    let what = what.get(..80).unwrap_or(&what);
+    let mut imposter = Imposter::start(act);
+    let mut peer = Fetch::start(&[&imposter.url()]);
+    let closed = peer.watch(imposter.close_code()).await;
+    assert_eq!(closed, Ok(code), "{what}: {}", peer.program.said());
+    peer.assert_nothing_is_handed_out();
+    peer.assert_less_than(most);
+}
+
+/// Lets an imposter act on a peer that has an honest server, too.
+async fn beside_an_honest_server(ground: &Ground, act: Act) -> Imposter {
+    let imposter = Imposter::start(act);
+    let honest = ground.source();
+    let honest = format!("ncs://{}:{}#{}", honest.host, honest.port, honest.fingerprint.unwrap());
+    // The imposter is asked first, and the other one when it does not answer: by then the peer draws on both.
+    let mut peer = Fetch::start(&[&imposter.url(), &honest]);
+    peer.succeeds().await;
+    peer.assert_less_than(PLAIN);
+    imposter
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meta_of_impossible_shape_ends_the_connection() {
+    let _turn = crate::ground::turn();
+    for (length, block_bytes, n_max, code) in [
+        (1 << 20, 4096, 65_535, CloseCode::Protocol),
+        (1 << 20, 4096, 1025, CloseCode::Protocol),
+        (1 << 20, 4096, 0, CloseCode::Protocol),
+        (1 << 20, HUGE, 128, CloseCode::Protocol),
+        (1 << 20, 65_552, 128, CloseCode::Protocol),
+        (1 << 20, 0, 128, CloseCode::Protocol),
+        (HUGE, 4096, 128, CloseCode::Protocol),
+        (HUGE, 64, 1, CloseCode::Protocol),
+        ((64 << 20) + 1, 4096, 128, CloseCode::Protocol),
+        (0, 4096, 128, CloseCode::Protocol),
+    ] {
+        alone(Act::Names(coded(length, block_bytes, n_max)), code, PLAIN).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_segment_there_may_be_takes_memory_for_what_comes_of_it() {
+    let _turn = crate::ground::turn();
+    // A million blocks in a thousand generations, and none of them comes.
+    let imposter = Imposter::start(Act::Names(coded(64 << 20, 64, 1024)));
+    let mut peer = Fetch::start(&[&imposter.url()]);
+    peer.watch(tokio::time::sleep(Duration::from_secs(2))).await;
+    peer.assert_less_than(PLAIN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_says_out_of_place_ends_the_connection() {
+    let _turn = crate::ground::turn();
+    let path = [&varint(10)[..], b"/live/0.ts"].concat();
+    for says in [
+        // A META that nobody asked for, and answers to what never was.
+        frame(0x0e, &[&varint(77)[..], &path, &coded(1 << 20, 4096, 128)].concat()),
+        frame(0x0a, &[&varint(77)[..], &[8, 0, 0]].concat()),
+        frame(0x28, b""),
+        frame(0, &[0]),
+        Message::Subscribe(Subscribe { request: 1, stream: "live".into() }).to_frame().to_vec(),
+        varint(0x0e).into_iter().chain(varint(HUGE)).collect(),
+    ] {
+        alone(Act::Says(says), CloseCode::Protocol, PLAIN).await;
+    }
+    for begins in [&[0x53, 0, 0][..], &[0x51, 0x40, 1], &[0x51, 0x40, 77, 1, 2, 3]] {
+        alone(Act::Stream(begins.to_vec()), CloseCode::Protocol, PLAIN).await;
+    }
+}
+
+/// What is said for nothing by a server is skipped, as by a client.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_means_nothing_is_skipped() {
+    let ground = Ground::new().await;
+    let nothing = |alias: u16| {
+        [
+            Message::Reject { alias, code: ncserverd::object::RefusalCode::Unknown, retry_after_ms: HUGE }.to_frame(),
+            Message::Stop { alias, reason: StopReason::Complete }.to_frame(),
+            Message::Credit { alias, blocks: u32::MAX }.to_frame(),
+            Message::Grant { lasts_ms: HUGE }.to_frame(),
+        ]
+        .concat()
+    };
+    let says = (60_000..65_000).flat_map(nothing).chain(frame(0x21, &[7; 60_000]).repeat(50)).collect();
+    beside_an_honest_server(&ground, Act::Says(says)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_without_end_ends_the_connection() {
+    let _turn = crate::ground::turn();
+    let sends = |bytes, named| Act::Sends { bytes, named };
+    alone(sends(1 << 30, Some(100_000)), CloseCode::Protocol, PLAIN).await;
+    // Too few bytes are no object either.
+    alone(sends(1 << 16, Some(100_000)), CloseCode::Protocol, PLAIN).await;
+    // Before its META an object may be as large as any: 64 MiB, in a buffer that grows by doubling.
+    alone(sends(1 << 30, None), CloseCode::Protocol, ByteSize::mib(256)).await;
+    alone(sends(1 << 20, Some(HUGE - 1)), CloseCode::Limit, PLAIN).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_nobody_asked_for_end_the_connection_or_are_refused() {
+    let ground = Ground::new().await;
+    alone(Act::Datagrams(20_000), CloseCode::Flood, PLAIN).await;
+    beside_an_honest_server(&ground, Act::Datagrams(20_000)).await;
+    beside_an_honest_server(&ground, Act::Streams(2_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_beyond_credit_end_the_connection() {
+    let ground = Ground::new().await;
+    for row in [Row::Zero, Row::Low] {
+        let mut imposter = beside_an_honest_server(&ground, Act::Blocks { excess: 1000, row }).await;
+        assert_eq!(imposter.close_code().await, Ok(CloseCode::Flood), "{row:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seed_without_end_ends_the_connection() {
+    let ground = Ground::new().await;
+    let mut imposter = beside_an_honest_server(&ground, Act::Blocks { excess: 0, row: Row::Seed }).await;
+    assert_eq!(imposter.close_code().await, Ok(CloseCode::Flood));
+}
+
+/// Rows of a relay may well be of a small space: nobody is blamed, and the others bring what is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_bring_nothing_cost_time_and_no_segment() {
+    let ground = Ground::new().await;
+    for row in [Row::Zero, Row::Low] {
+        beside_an_honest_server(&ground, Act::Blocks { excess: 0, row }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_and_does_not_read_is_left() {
+    let _turn = crate::ground::turn();
+    alone(Act::Asks, CloseCode::Flood, PLAIN).await;
+}
+
+/// All blocks of one sender, and every one a lie: the segment is fetched twice, and nothing of it is handed out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_of_lies_is_not_handed_out() {
+    let _turn = crate::ground::turn();
+    let imposter = Imposter::start(Act::Lies(coded(u64::from(N) * BLOCK_BYTES as u64, BLOCK_BYTES as u64, N.into())));
+    let mut peer = Fetch::start(&[&imposter.url()]);
+    assert!(!peer.end().await.success());
+    peer.assert_nothing_is_handed_out();
+    peer.assert_less_than(PLAIN);
+}

@@ -1,0 +1,120 @@
+//! The same attacks on a relay, which has the server's front: some, to see that it stands there, too.
+
+use std::process::Command;
+use std::time::Instant;
+
+use bytesize::ByteSize;
+use ncserverd::object::SegmentId;
+use ncserverd::peer;
+use ncserverd::tls::Trust;
+use ncserverd::wire::CloseCode;
+use ncserverd::wire::message::{Message, Subscribe};
+
+use crate::attacker::{Attacker, HUGE, Window, frame, request, varint};
+use crate::ground::{FILE_BYTES, FILES, Ground, Program, Viewer, bytes, connect, file, read};
+use crate::program::program;
+
+/// What a relay may grow by while it is attacked.
+const SOME: ByteSize = ByteSize::mib(48);
+
+/// A relay of an honest server, warm.
+struct Relay {
+    ground: Ground,
+    program: Program,
+    config: peer::Config,
+    before: ByteSize,
+}
+
+impl Relay {
+    async fn start() -> Self {
+        let ground = Ground::new().await;
+        let source = ground.source();
+        let url = format!("ncs://{}:{}#{}", source.host, source.port, source.fingerprint.unwrap());
+        let mut command = Command::new(program("ncpeer"));
+        command.env_clear().args(["relay", &url, "--listen", "127.0.0.1:0"]);
+        let program = Program::start(&mut command);
+        let [server] = program.says(["relays at "]);
+        let config = peer::Config::new(server.parse().unwrap(), Trust::System);
+        let client = connect(config.clone()).await;
+        for number in 0..FILES {
+            assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
+        }
+        let before = program.peak().unwrap();
+        Self { ground, program, config, before }
+    }
+
+    async fn viewer(&self) -> Viewer {
+        Viewer::start(connect(self.config.clone()).await, crate::ground::PACE)
+    }
+
+    async fn attacker(&self, window: Window) -> Attacker {
+        let server = &self.config.servers[0];
+        let at = std::net::SocketAddr::new(server.host.parse().unwrap(), server.port);
+        Attacker::greeted_with(at, &Trust::Fingerprint(server.fingerprint.unwrap()), window).await
+    }
+
+    fn assert_grown_less_than(&self, most: ByteSize) {
+        let growth = ByteSize(self.program.peak().unwrap().as_u64().saturating_sub(self.before.as_u64()));
+        assert!(growth < most, "the relay has grown by {growth}, and {most} was the most");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_closes_on_what_a_server_closes_on() {
+    let relay = Relay::start().await;
+    let viewer = relay.viewer().await;
+    let ask = |alias: u16| Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1)).to_frame();
+    for (what, bytes, code) in [
+        ("an unknown frame", frame(0x28, b""), CloseCode::Protocol),
+        ("a frame that is too long", [varint(0x24), varint(HUGE)].concat(), CloseCode::Protocol),
+        ("too many requests", (0..200).flat_map(ask).collect(), CloseCode::Limit),
+    ] {
+        let mut attacker = relay.attacker(crate::attacker::OPEN).await;
+        attacker.say_bytes(&bytes).await;
+        assert_eq!(attacker.close_code().await, code, "{what}");
+    }
+    viewer.went_on().await;
+    relay.assert_grown_less_than(SOME);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_that_do_not_read_keep_nothing_of_a_relay_from_the_others() {
+    let relay = Relay::start().await;
+    let viewer = relay.viewer().await;
+    let mut attackers = Vec::new();
+    for number in 0..16_u8 {
+        let mut attacker = relay.attacker(Window { stream: 1 << 10, streams: 512 }).await;
+        for alias in 0..24_u8 {
+            let id = attacker.get(&file((number + alias) % FILES)).await.unwrap().id;
+            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+        }
+        attackers.push((attacker, Instant::now()));
+    }
+    for (attacker, begun) in &attackers {
+        assert_eq!(attacker.close_code_within(*begun).await.0, CloseCode::Timeout);
+    }
+    viewer.went_on().await;
+    relay.assert_grown_less_than(ByteSize::mib(96));
+    relay.ground.assert_grown_less_than(SOME);
+}
+
+/// More streams than the server lets one peer subscribe to: it is the relay that subscribes, for all of its peers.
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
+    let relay = Relay::start().await;
+    let viewer = relay.viewer().await;
+    let mut attackers = Vec::new();
+    for number in 0..4 {
+        let mut attacker = relay.attacker(crate::attacker::OPEN).await;
+        for request in 0..8 {
+            let stream = format!("stream-{number}-{request}");
+            attacker.say(&Message::Subscribe(Subscribe { request, stream })).await;
+        }
+        attackers.push(attacker);
+    }
+    for attacker in &mut attackers {
+        assert!(attacker.is_served().await);
+    }
+    viewer.went_on().await;
+    assert_eq!(relay.ground.metric("ncserverd_session_violations_total"), 0.0);
+}

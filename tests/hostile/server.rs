@@ -1,0 +1,683 @@
+//! Attacks on a server by those that it serves.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use ncserverd::object::SegmentId;
+use ncserverd::wire::CloseCode;
+use ncserverd::wire::message::{Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token};
+
+use crate::attacker::{Attacker, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
+use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, SMALL, bytes, file};
+use crate::mint::{self, token};
+
+/// What a server may grow by through peers that it closes at once.
+const LITTLE: ByteSize = ByteSize::mib(8);
+/// What it may grow by through peers that stay, beside an honest viewer: the ring may fill, and is warm from the beginning.
+const SOME: ByteSize = ByteSize::mib(24);
+
+/// And where segments come and go all the time, several at once.
+const CHURN: ByteSize = ByteSize::mib(64);
+
+const ATTACK: Duration = Duration::from_millis(1500);
+
+const HELLO: u64 = 0x00;
+const GET: u64 = 0x24;
+const REQUEST: u64 = 0x10;
+const CREDIT: u64 = 0x12;
+const RANK: u64 = 0x17;
+
+/// The segment behind a path, once the attacker has asked for it.
+async fn segment(attacker: &mut Attacker, path: &str) -> SegmentId {
+    let meta = attacker.get(path).await.unwrap();
+    assert!(matches!(meta.delivery, Delivery::Coded(_)), "{meta:?}");
+    meta.id
+}
+
+/// A REQUEST's body up to the generation.
+fn request_head(segment: SegmentId) -> Vec<u8> {
+    [&[0, 1][..], segment.as_bytes()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let id = SegmentId::of(b"a segment");
+    let path = |path: &[u8]| [&varint(1)[..], &varint(path.len() as u64), path, &[0, 0]].concat();
+    let tail = |tail: &[u8]| [&request_head(id)[..], tail].concat();
+    let greeted: Vec<(&str, Vec<u8>)> = vec![
+        ("a type that may not be skipped", frame(0x28, b"")),
+        ("a number in a longer form than it needs", vec![0x40, 0x24, 0]),
+        ("a length in a longer form than it needs", vec![0x24, 0x40, 1, 0]),
+        ("a GET that is cut short", frame(GET, &[1])),
+        ("bytes behind a GET", frame(GET, &[&path(b"/live/0.ts")[..], b"x"].concat())),
+        ("a path that is no path", frame(GET, &path(b"live/0.ts"))),
+        ("a path that is not ASCII", frame(GET, &path("/live/\u{e9}".as_bytes()))),
+        ("a path that is empty", frame(GET, &path(b""))),
+        ("a path that is longer than its frame", frame(GET, &[1, 0x3f, b'/'])),
+        ("a REQUEST that is cut short", frame(REQUEST, &request_head(id))),
+        ("a REQUEST that takes no blocks", frame(REQUEST, &tail(&[0, 0, 0, 0, 0]))),
+        ("a range of no blocks", frame(REQUEST, &tail(&[0, 0, 0, 3, 1, 0, 0]))),
+        ("ranges that go back", frame(REQUEST, &tail(&[0, 0, 0, 3, 2, 5, 1, 4, 1]))),
+        ("65 ranges", frame(REQUEST, &tail(&[&[0, 0, 0, 3, 0x40, 65][..], &[0; 130]].concat()))),
+        ("a CREDIT of nothing", frame(CREDIT, &[0, 1, 0])),
+        ("an AUTH of another scheme", frame(0x02, &[2, 1, b'x'])),
+        ("an AUTH with a blank", frame(0x02, &[1, 1, b' '])),
+        ("a stream whose name is a path", frame(0x06, &[1, 3, b'a', b'/', b'b'])),
+        ("a second HELLO", frame(HELLO, &[0])),
+        ("a META", frame(0x0e, &[0; 60])),
+        ("a GRANT", frame(0x04, &[0])),
+        ("a REJECT", frame(0x16, &[0, 1, 8, 0])),
+        ("a SUBSCRIBE_OK", frame(0x08, &[0])),
+    ];
+    for (what, bytes) in &greeted {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attacker.say_bytes(bytes).await;
+        assert_eq!(attacker.close_code().await, CloseCode::Protocol, "{what}");
+    }
+    let first: Vec<(&str, Vec<u8>, CloseCode)> = vec![
+        ("a GET before HELLO", frame(GET, &path(b"/live/0.ts")), CloseCode::Protocol),
+        ("a HELLO with a parameter twice", frame(HELLO, &[2, 6, 1, 1, 6, 1, 1]), CloseCode::Protocol),
+        ("a HELLO of 65 parameters", frame(HELLO, &[0x40, 65]), CloseCode::Protocol),
+        ("a HELLO that is cut short", frame(HELLO, &[1, 15, 60, b'x']), CloseCode::Protocol),
+        ("a HELLO of a later version", frame(HELLO, &[1, 1, 2, 1, 9]), CloseCode::Version),
+        ("a HELLO of another codec", frame(HELLO, &[1, 3, 1, 9]), CloseCode::Unsupported),
+        ("a HELLO of another field", frame(HELLO, &[1, 4, 1, 9]), CloseCode::Unsupported),
+        ("a HELLO of another generator", frame(HELLO, &[1, 5, 1, 9]), CloseCode::Unsupported),
+    ];
+    for (what, bytes, code) in &first {
+        let mut attacker = Attacker::silent(&ground).await;
+        attacker.say_bytes(bytes).await;
+        assert_eq!(attacker.close_code().await, *code, "{what}");
+    }
+    let count = u32::try_from(greeted.len() + first.len()).unwrap();
+    assert_eq!(ground.metric("ncserverd_session_violations_total"), f64::from(count));
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_that_is_too_long_is_not_waited_for() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    // Known types, one that may be skipped, one that may not.
+    for kind in [HELLO, GET, REQUEST, RANK, 0x21, 0x28] {
+        for length in [65_536, 1 << 30, HUGE] {
+            let mut attacker = Attacker::greeted(&ground).await;
+            attacker.say_bytes(&[varint(kind), varint(length)].concat()).await;
+            assert_eq!(attacker.close_code().await, CloseCode::Protocol, "type {kind:#x}, length {length}");
+        }
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn huge_numbers_take_no_memory() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let id = segment(&mut Attacker::greeted(&ground).await, &file(0)).await;
+    let huge = varint(HUGE);
+    let tail = |parts: &[&[u8]]| [&request_head(id)[..], &parts.concat()].concat();
+    let ended: Vec<(&str, Vec<u8>, CloseCode)> = vec![
+        ("a generation", frame(REQUEST, &tail(&[&huge, &[0, 0, 1, 0]])), CloseCode::Protocol),
+        (
+            "the last generation there could be",
+            frame(REQUEST, &tail(&[&varint(u32::MAX.into()), &[0, 0, 1, 0]])),
+            CloseCode::Protocol,
+        ),
+        ("a credit", frame(REQUEST, &tail(&[&[0, 0], &varint(u32::MAX.into()), &[1, 0]])), CloseCode::Limit),
+        ("a credit that fits no field", frame(REQUEST, &tail(&[&[0, 0], &huge, &[1, 0]])), CloseCode::Protocol),
+        ("a count of ranges", frame(REQUEST, &tail(&[&[0, 0, 0, 2], &huge])), CloseCode::Protocol),
+        ("the end of a range", frame(REQUEST, &tail(&[&[0, 0, 0, 2, 1, 1], &huge])), CloseCode::Protocol),
+        ("a range past 1024", frame(REQUEST, &tail(&[&[0, 0, 0, 2, 1], &varint(1000), &varint(25)])), CloseCode::Protocol),
+        ("a range past the generation", frame(REQUEST, &tail(&[&[0, 0, 1, 2, 1], &varint(1000), &[24]])), CloseCode::Protocol),
+        ("a rank", frame(RANK, &[&[0, 1][..], &huge, &[0, 0]].concat()), CloseCode::Protocol),
+        ("the length of a path", frame(GET, &[&[1][..], &huge].concat()), CloseCode::Protocol),
+        ("the length of a token", frame(0x02, &[&[1][..], &huge].concat()), CloseCode::Protocol),
+    ];
+    for (what, bytes, code) in ended {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attacker.say_bytes(&bytes).await;
+        assert_eq!(attacker.close_code().await, code, "{what}");
+    }
+    for (what, bytes) in [
+        ("a count of parameters", frame(HELLO, &huge)),
+        ("the length of a parameter", frame(HELLO, &[&[1, 7][..], &huge].concat())),
+        ("n_max", frame(HELLO, &[&[1, 6, 8][..], &huge].concat())),
+        ("block_bytes_max", frame(HELLO, &[&[1, 7, 8][..], &huge].concat())),
+    ] {
+        let mut attacker = Attacker::silent(&ground).await;
+        attacker.say_bytes(&bytes).await;
+        assert_eq!(attacker.close_code().await, CloseCode::Protocol, "{what}");
+    }
+    // These mean what they say, and cost nothing.
+    let mut attacker = Attacker::greeted(&ground).await;
+    let far = [&huge[..], &varint(10), b"/live/0.ts", &huge, &huge].concat();
+    attacker.say_bytes(&frame(GET, &far)).await;
+    let answer = attacker.hear().await;
+    assert!(
+        matches!(&answer, Ok(Message::Error(error)) if error.request == HUGE && error.code == RequestCode::Unknown),
+        "{answer:?}"
+    );
+    attacker.say_bytes(&frame(REQUEST, &tail(&[&[0], &huge, &[0, 1, 0]]))).await;
+    attacker.say_bytes(&frame(RANK, &[&[0, 1][..], &varint(u32::MAX.into()), &varint(u32::MAX.into()), &[0]].concat())).await;
+    attacker.say_bytes(&frame(0x22, &huge)).await;
+    assert!(attacker.is_served().await);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_a_peer_may_have_open_ends_its_connection() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let gets: Vec<u8> = (0..200).flat_map(|number| get(number, &file(0)).to_frame()).collect();
+    let ask = |alias: u16| Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1));
+    let requests: Vec<u8> = (0..200).flat_map(|alias| ask(alias).to_frame()).collect();
+    for (what, bytes) in [("GETs", gets), ("requests", requests)] {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attacker.say_bytes(&bytes).await;
+        assert_eq!(attacker.close_code().await, CloseCode::Limit, "{what}");
+    }
+    // Of subscriptions HELLO says nothing: those beyond a number are refused.
+    let mut attacker = Attacker::greeted(&ground).await;
+    for request in 0..1000 {
+        attacker.say(&Message::Subscribe(Subscribe { request, stream: "live".into() })).await;
+    }
+    for _ in 0..1000 {
+        match attacker.hear().await.unwrap() {
+            Message::SubscribeOk { request } => assert!(request < 8),
+            Message::Error(error) => assert!(error.request >= 8 && error.code == RequestCode::Limit, "{error:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credit_beyond_what_a_request_may_have_ends_the_connection() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    // Its one block leaves at once, and credit is counted against what has not left.
+    for credits in [vec![u32::MAX], vec![1 << 31, 1 << 31], vec![2047; 40]] {
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, Window { stream: 1 << 10, streams: 512 }).await;
+        let id = SegmentId::of(&bytes(0, FILE_BYTES));
+        attacker.say(&Message::Request(request(1, id, 0, 1))).await;
+        for blocks in credits {
+            attacker.say(&Message::Credit { alias: 1, blocks }).await;
+        }
+        assert_eq!(attacker.close_code().await, CloseCode::Limit);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(SOME);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alias_twice_ends_the_connection_and_a_generation_twice_is_rejected() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    let id = segment(&mut attacker, &file(0)).await;
+    attacker.say(&Message::Request(request(1, id, 0, 0))).await;
+    attacker.say(&Message::Request(request(2, id, 0, 0))).await;
+    assert_eq!(attacker.hear().await, Ok(Message::Reject { alias: 2, code: RequestCode::Limit, retry_after_ms: 0 }));
+    attacker.say(&Message::Request(request(1, id, 0, 0))).await;
+    assert_eq!(attacker.close_code().await, CloseCode::Protocol);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// Frames that a peer may send any number of: they are left unread beyond a rate, and QUIC holds their sender back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_control_frames_is_held_back() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let nothing = |alias: u16| {
+        [
+            Message::Rank { alias, rank: 1, useless: u32::MAX, lost: u32::MAX }.to_frame(),
+            Message::Stop { alias, reason: StopReason::Complete }.to_frame(),
+            Message::Credit { alias, blocks: u32::MAX }.to_frame(),
+            Message::Unsubscribe { request: alias.into() }.to_frame(),
+            Message::GoAway { drain_ms: 0 }.to_frame(),
+        ]
+        .concat()
+    };
+    let floods = [(0..200).flat_map(nothing).collect::<Vec<u8>>(), frame(0x21, &[7; 60_000]), frame(0x21, b"")];
+    let mut attackers = Vec::new();
+    for flood in floods {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attackers.push(tokio::spawn(async move {
+            let begun = Instant::now();
+            let taken = attacker.repeat(&flood, ATTACK).await;
+            (attacker, taken, begun.elapsed())
+        }));
+    }
+    for attacker in attackers {
+        let (attacker, taken, time) = attacker.await.unwrap();
+        // A second's worth at once, then 1 MiB a second, and what QUIC buffers on the way.
+        let most = (1.5 + time.as_secs_f64()) * f64::from(1 << 20);
+        assert!((taken as f64) < most, "{taken} bytes were taken in {time:?}");
+        assert_eq!(attacker.connection.close_reason(), None);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// Asks until no more answers come, reading the control stream and no objects.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_are_not_taken_do_not_pile_up() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    for window in [Window { stream: 1 << 20, streams: 0 }, Window { stream: 1 << 10, streams: 512 }] {
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+        let mut answers = 0;
+        for number in 0..20_000 {
+            attacker.say(&get(number, PLAYLIST)).await;
+            let answer = tokio::time::timeout(Duration::from_secs(1), attacker.hear()).await;
+            let Ok(answer) = answer else { break };
+            assert!(matches!(answer, Ok(Message::Meta(_))), "{answer:?}");
+            answers += 1;
+        }
+        assert!((1..200).contains(&answers), "{answers} objects wait for a peer that takes none");
+        assert_eq!(attacker.connection.close_reason(), None);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// Asks for what travels within answers, a few at a time, and reads none of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_not_read_do_not_pile_up() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attackers = Vec::new();
+    for _ in 0..8 {
+        let window = Window { stream: 20_000, streams: 0 };
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+        assert!(matches!(attacker.get(SMALL).await.unwrap().delivery, Delivery::Inline(_)));
+        attackers.push(tokio::spawn(async move {
+            let end = Instant::now() + ATTACK;
+            let mut asked = 0;
+            while Instant::now() < end && attacker.connection.close_reason().is_none() {
+                let gets: Vec<u8> = (0..8).flat_map(|number| get(asked + number, SMALL).to_frame()).collect();
+                if tokio::time::timeout(ATTACK, attacker.say_bytes(&gets)).await.is_err() {
+                    break;
+                }
+                asked += 8;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            attacker
+        }));
+    }
+    let mut held = Vec::new();
+    for attacker in attackers {
+        held.push(attacker.await.unwrap());
+    }
+    assert!(held.iter().all(|attacker| attacker.connection.close_reason().is_none()));
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_that_come_and_go_leave_nothing() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let pair = |request: u64| {
+        let subscribe = Message::Subscribe(Subscribe { request, stream: "live".into() });
+        [subscribe.to_frame(), Message::Unsubscribe { request }.to_frame()].concat()
+    };
+    let mut attackers = Vec::new();
+    for _ in 0..4 {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attackers.push(tokio::spawn(async move {
+            attacker.repeat(&(0..1000).flat_map(pair).collect::<Vec<u8>>(), ATTACK).await;
+            attacker
+        }));
+    }
+    for attacker in attackers {
+        assert_eq!(attacker.await.unwrap().connection.close_reason(), None);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// Sixteen peers that want everything and read nothing: three of them would fill the ring if it was not shared out. The viewer does not wait
+/// until they are closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
+    let ground = Ground::with(&["session.stall_timeout=7s"]).await;
+    let viewer = ground.viewer().await;
+    let mut attackers = Vec::new();
+    for number in 0..16_u8 {
+        let window = Window { stream: 1 << 10, streams: 512 };
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+        for alias in 0..FILES {
+            let id = segment(&mut attacker, &file((number + alias) % FILES)).await;
+            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+        }
+        attackers.push((attacker, Instant::now()));
+    }
+    for (attacker, begun) in &attackers {
+        let (code, time) = attacker.close_code_within(*begun).await;
+        assert_eq!(code, CloseCode::Timeout);
+        assert!(time > Duration::from_secs(6), "{time:?}");
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(SOME);
+    assert_eq!(ground.metric("ncserverd_session_violations_total"), 16.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_say_hello_in_time_is_closed() {
+    let ground = Ground::with(&["session.hello_timeout=1s"]).await;
+    let viewer = ground.viewer().await;
+    let hello = Message::Hello(Hello::defaults()).to_frame();
+    // Nothing at all, a stream without a byte, a byte, and one byte after the other.
+    let (_endpoint, nothing) = dial(ground.address, &ground.trust, OPEN).await.unwrap();
+    let (empty, mut byte, mut drop_by_drop) =
+        (Attacker::silent(&ground).await, Attacker::silent(&ground).await, Attacker::silent(&ground).await);
+    let begun = Instant::now();
+    byte.say_bytes(&hello[..1]).await;
+    let said = async {
+        for byte in hello.iter().cycle() {
+            drop_by_drop.say_bytes(std::slice::from_ref(byte)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if drop_by_drop.connection.close_reason().is_some() {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, said).await.expect("a closed connection");
+    let late = begun.elapsed();
+    assert!((Duration::from_millis(900)..Duration::from_secs(4)).contains(&late), "{late:?}");
+    for attacker in [&empty, &byte, &drop_by_drop] {
+        assert_eq!(attacker.close_code().await, CloseCode::Timeout);
+    }
+    let closed = tokio::time::timeout(PATIENCE, nothing.closed()).await.expect("a closed connection");
+    let code = u64::from(CloseCode::Timeout.quic());
+    assert!(
+        matches!(&closed, quinn::ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() == code),
+        "{closed}"
+    );
+    assert_eq!(ground.metric("ncserverd_session_violations_total"), 4.0);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_conversation_ends_it() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    for bytes in [&[][..], &[0x24], &frame(GET, &[0; 100])[..50]] {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attacker.say_bytes(bytes).await;
+        attacker.fall_silent();
+        assert_eq!(attacker.close_code().await, CloseCode::Protocol);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// Those who bring no token, where one is asked for; and what they learn meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_brings_no_token_is_closed_and_learns_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (keys, good) = (directory.path().join("keys.json"), token(&["/live/*"], 600));
+    std::fs::write(&keys, mint::keys().to_string()).unwrap();
+    let keys = format!("admission.keys={}", keys.display());
+    let ground = Ground::admitting(&[&keys, "admission.grace=1s"], Some(good)).await;
+    let viewer = ground.viewer().await;
+    let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
+    let begun = Instant::now();
+    for path in [file(0), file(200), "/nowhere/x".to_owned()] {
+        assert_eq!(attackers[0].get(&path).await.unwrap_err().code, RequestCode::Unknown);
+    }
+    attackers[1].say(&Message::Auth(Credential::Token(Token("x.y.z".into())))).await;
+    for attacker in &attackers {
+        let (code, time) = attacker.close_code_within(begun).await;
+        assert_eq!(code, CloseCode::Auth);
+        assert!(time < Duration::from_secs(5), "{time:?}");
+    }
+    assert_eq!(ground.metric("ncserverd_session_unadmitted_total"), 2.0);
+    // Who tries tokens without end.
+    let mut guesser = Attacker::greeted(&ground).await;
+    for _ in 0..20 {
+        guesser.say(&Message::Auth(Credential::Token(Token("x.y.z".into())))).await;
+    }
+    assert_eq!(guesser.close_code().await, CloseCode::Limit);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// What exists and may not be had, and what does not exist, get the same bytes after the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_and_segments_cannot_be_found_by_asking() {
+    let directory = tempfile::tempdir().unwrap();
+    let (keys, good) = (directory.path().join("keys.json"), token(&["/live/*"], 600));
+    std::fs::write(&keys, mint::keys().to_string()).unwrap();
+    let (keys, secret) = (format!("admission.keys={}", keys.display()), directory.path().join("secret"));
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(secret.join("a.ts"), bytes(77, 100_000)).unwrap();
+    let secret = format!("stream.secret.directory={}", secret.display());
+    let ground = Ground::admitting(&[&keys, &secret, "admission.grace=60s"], Some(good)).await;
+    // The secret is in the store: somebody who may has asked for it.
+    let mut owner = Attacker::greeted(&ground).await;
+    owner.say(&Message::Auth(Credential::Token(Token(token(&["/*"], 600))))).await;
+    let id = segment(&mut owner, "/secret/a.ts").await;
+    let viewer = ground.viewer().await;
+    for token in [None, Some(token(&["/live/*"], 600))] {
+        let mut attacker = Attacker::greeted(&ground).await;
+        if let Some(token) = token {
+            attacker.say(&Message::Auth(Credential::Token(Token(token)))).await;
+            assert!(matches!(attacker.hear().await, Ok(Message::Grant { lasts_ms: 1.. })));
+        }
+        let paths = ["/secret/a.ts", "/secret/none.ts", "/nowhere/a.ts"].map(|path| get(1, path));
+        let streams = ["secret", "nowhere"].map(|stream| Message::Subscribe(Subscribe { request: 1, stream: stream.into() }));
+        let segments = [id, SegmentId::of(b"nowhere")].map(|id| Message::Request(request(1, id, 0, 1)));
+        for questions in [&paths[..], &streams, &segments] {
+            let mut times = vec![Vec::new(); questions.len()];
+            let mut said = Vec::new();
+            // In turn, so that whatever else this machine does meets all of them.
+            for _ in 0..200 {
+                for (question, times) in questions.iter().zip(&mut times) {
+                    let begun = Instant::now();
+                    attacker.say(question).await;
+                    said.push(attacker.hear().await.unwrap().to_frame());
+                    times.push(begun.elapsed());
+                }
+            }
+            assert!(said.iter().all(|answer| *answer == said[0]), "{questions:?}");
+            let medians = times.iter_mut().map(|times| {
+                times.sort_unstable();
+                times[times.len() / 2]
+            });
+            let medians: Vec<Duration> = medians.collect();
+            let (least, most) = (medians.iter().min().unwrap(), medians.iter().max().unwrap());
+            // A look into a store or at a file takes about as long as the path there and back: half as much again is seen.
+            assert!(*most < 2 * *least + Duration::from_micros(200), "{questions:?} took {medians:?}");
+        }
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+/// QUIC itself allows neither, so that no peer comes to break that rule of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_stream_but_the_control_stream_can_be_opened() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    let moment = Duration::from_millis(300);
+    assert!(tokio::time::timeout(moment, attacker.connection.open_bi()).await.is_err());
+    assert!(tokio::time::timeout(moment, attacker.connection.open_uni()).await.is_err());
+    assert!(attacker.is_served().await);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_to_a_server_are_dropped() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    for seed in 0..20_000_u32 {
+        let block = [&[0x41, 0, 0, 1, 0, 0][..], &seed.to_be_bytes(), &[7; 1088]].concat();
+        attacker.connection.send_datagram_wait(Bytes::from(block)).await.unwrap();
+    }
+    assert!(attacker.is_served().await);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_gets_as_many_connections_as_it_may_have() {
+    let ground = Ground::with(&["admission.address_connections_max=8"]).await;
+    let viewer = ground.viewer().await;
+    let mut held = Vec::new();
+    let mut refused = 0_u32;
+    for _ in 0..200 {
+        match dial(ground.address, &ground.trust, OPEN).await {
+            Ok(connection) => held.push(connection),
+            Err(error) => {
+                let code = quinn::TransportErrorCode::CONNECTION_REFUSED;
+                let is_refused = matches!(&error, quinn::ConnectionError::ConnectionClosed(close) if close.error_code == code);
+                assert!(is_refused, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    // One place is the viewer's.
+    assert_eq!((held.len(), refused), (7, 193));
+    assert_eq!(ground.metric("ncserverd_endpoint_handshakes_refused_total"), 193.0);
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_data_is_not_taken() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let config = early();
+    let attacker = Attacker::silent(&ground).await;
+    for _ in 0..3 {
+        let connecting = attacker.endpoint().connect_with(config.clone(), ground.address, "localhost").unwrap();
+        // What could be sent early would be sent on this.
+        let connection = match connecting.into_0rtt() {
+            Ok((_, accepted)) => panic!("early data is accepted: {}", accepted.await),
+            Err(connecting) => connecting.await.unwrap(),
+        };
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        connection.close(0_u32.into(), b"");
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
+    let ground = Ground::with(&["server.drain_timeout=3s"]).await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    let id = segment(&mut attacker, &file(0)).await;
+    // A request without credit is open, and the server waits for it.
+    attacker.say(&Message::Request(request(1, id, 0, 0))).await;
+    assert!(attacker.is_served().await);
+    ground.program.signal("TERM");
+    assert!(matches!(attacker.hear().await, Ok(Message::GoAway { .. })));
+    for number in 0..1000_u16 {
+        attacker.say(&get(number.into(), &file(0))).await;
+        attacker.say(&Message::Request(request(2, id, 1, 2048))).await;
+        attacker.say(&Message::Subscribe(Subscribe { request: number.into(), stream: "live".into() })).await;
+        for _ in 0..3 {
+            let code = match attacker.hear().await.unwrap() {
+                Message::Error(error) => error.code,
+                Message::Reject { alias: 2, code, .. } => code,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(code, RequestCode::GoingAway);
+        }
+    }
+    ground.assert_grown_less_than(LITTLE);
+    assert_eq!(attacker.close_code().await, CloseCode::GoingAway);
+}
+
+/// Names of more segments than the store holds, and no REQUEST for any: the names keep nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_only_asks_for_names_does_not_fill_the_store() {
+    let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=8MiB"]).await;
+    let viewer = ground.viewer().await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    let end = Instant::now() + ATTACK;
+    while Instant::now() < end {
+        for number in 0..FILES {
+            let meta = attacker.get(&file(number)).await.unwrap();
+            assert!(matches!(meta.delivery, Delivery::Coded(_)));
+        }
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(CHURN);
+}
+
+/// Many small requests for cold segments, given up as soon as they are made: what there is to encode is shared out.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_given_up_at_once_starve_nobody() {
+    let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=8MiB"]).await;
+    let viewer = ground.viewer().await;
+    let mut attackers = Vec::new();
+    for number in 0..4 {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attackers.push(tokio::spawn(async move {
+            let end = Instant::now() + ATTACK;
+            let mut alias = 0;
+            for file_number in (0..FILES).cycle().skip(6 * number) {
+                if Instant::now() > end {
+                    break;
+                }
+                let id = segment(&mut attacker, &file(file_number)).await;
+                attacker.say(&Message::Request(request(alias, id, 0, 64))).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                attacker.say(&Message::Stop { alias, reason: StopReason::Cancelled }).await;
+                alias += 1;
+            }
+            attacker
+        }));
+    }
+    for attacker in attackers {
+        assert!(attacker.await.unwrap().is_served().await);
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(CHURN);
+}
+
+/// Long paths of nothing, none twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_not_remembered_for_long() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attackers = Vec::new();
+    for attacker_number in 0..4 {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attackers.push(tokio::spawn(async move {
+            let (padding, end) = ("x".repeat(1900), Instant::now() + ATTACK);
+            let mut number = 0_u64;
+            while Instant::now() < end {
+                for _ in 0..8 {
+                    attacker.say(&get(number, &format!("/live/{attacker_number}/{number}/{padding}"))).await;
+                    number += 1;
+                }
+                for _ in 0..8 {
+                    let answer = attacker.hear().await;
+                    assert!(matches!(&answer, Ok(Message::Error(error)) if error.code == RequestCode::Unknown), "{answer:?}");
+                }
+            }
+        }));
+    }
+    for attacker in attackers {
+        attacker.await.unwrap();
+    }
+    viewer.went_on().await;
+    ground.assert_grown_less_than(SOME);
+}
