@@ -213,7 +213,8 @@ impl Answerer {
                     let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
                     tokio::spawn(async move {
                         let found = client.look_up(&get.path, get.offset, get.length).await;
-                        let _ = reply.send(found.map(|(meta, whole)| resolved(&holdings, &meta, whole)).map_err(refusal));
+                        let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
+                        let _ = reply.send(found.map_err(refusal));
                     });
                 }
                 Ask::Find { id, reply } => drop(reply.send(self.holdings.find(&id))),
@@ -242,7 +243,8 @@ impl Answerer {
                     _ => None,
                 };
                 // Nobody listens any more: the subscription ends with its receiver.
-                if sender.send(Arc::new(resolved(&holdings, &Arc::new(meta), whole))).is_err() {
+                let left = Duration::from_millis(meta.max_age_ms);
+                if sender.send(Arc::new(resolved(&holdings, &Arc::new(meta), whole, left))).is_err() {
                     return;
                 }
             }
@@ -251,8 +253,8 @@ impl Answerer {
     }
 }
 
-/// What a source has said, as a server would say it.
-fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>) -> Resolved {
+/// What a source has said, as a server would say it; `left` of its age is left.
+fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, left: Duration) -> Resolved {
     let body = match (&meta.delivery, whole) {
         (Delivery::Coded(shape), _) => Body::Coded(holdings.name(meta, *shape)),
         (Delivery::Inline(bytes), _) => Body::Inline(bytes.clone()),
@@ -265,7 +267,7 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>) 
         length: meta.length,
         object_length: meta.object_length,
         version: meta.version,
-        max_age: Duration::from_millis(meta.max_age_ms),
+        max_age: left,
         content_type: meta.content_type.clone(),
         body,
     }

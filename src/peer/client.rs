@@ -83,6 +83,8 @@ struct Shelf {
 struct Known {
     meta: Arc<message::Meta>,
     whole: Option<Bytes>,
+    /// When it has to be asked for again.
+    until: Instant,
 }
 
 /// What an object is.
@@ -180,15 +182,15 @@ impl Client {
         Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
     }
 
-    /// What the server says of a path, and its bytes if they are no segment: for who answers others with it.
+    /// What the server says of a path, its bytes if they are no segment, and for how long that holds: for who answers others with it.
     pub(crate) async fn look_up(
         &self,
         path: &str,
         offset: u64,
         length: Option<u64>,
-    ) -> Result<(Arc<message::Meta>, Option<Bytes>), Error> {
-        let Known { meta, whole } = self.meta(path, offset, length).await?;
-        Ok((meta, whole))
+    ) -> Result<(Arc<message::Meta>, Option<Bytes>, Duration), Error> {
+        let Known { meta, whole, until } = self.meta(path, offset, length).await?;
+        Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
     /// The verified bytes of a segment that [`Client::look_up`] has named.
@@ -210,7 +212,7 @@ impl Client {
         let (client, path) = (self.clone(), path.to_owned());
         tokio::spawn(async move {
             let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
-            if let Ok(Known { meta, whole: None }) = client.meta(&path, offset, length).await {
+            if let Ok(Known { meta, whole: None, .. }) = client.meta(&path, offset, length).await {
                 // Nobody waits: a failure shows when somebody asks.
                 let _ = client.segment(&meta, Urgency::Ahead).await;
             }
@@ -357,8 +359,8 @@ impl Client {
             };
             if right {
                 let meta = Arc::new(meta);
-                self.remember(&meta, bytes.as_ref());
-                return Ok(Known { meta, whole: bytes });
+                let until = self.remember(&meta, bytes.as_ref());
+                return Ok(Known { meta, whole: bytes, until });
             }
             if std::mem::replace(&mut corrupt, true) {
                 return Err(Error::Corrupt);
@@ -429,16 +431,17 @@ impl Client {
                 return Err(Error::Range(length));
             }
             let covers = |meta: &message::Meta| meta.offset <= offset && offset - meta.offset < meta.length.max(1);
-            let Some((meta, _)) = parts.iter().find(|(meta, _)| covers(meta)) else { return Ok(None) };
-            let meta = meta.clone();
+            let Some((meta, until)) = parts.iter().find(|(meta, _)| covers(meta)) else { return Ok(None) };
+            let (meta, until) = (meta.clone(), *until);
             Ok(match meta.delivery {
-                Delivery::Coded(_) => Some(Known { meta, whole: None }),
-                _ => shelf.bytes.get(&meta.id).cloned().map(|whole| Known { meta, whole: Some(whole) }),
+                Delivery::Coded(_) => Some(Known { meta, whole: None, until }),
+                _ => shelf.bytes.get(&meta.id).cloned().map(|whole| Known { meta, whole: Some(whole), until }),
             })
         })
     }
 
-    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>) {
+    /// Until when it may be used.
+    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>) -> Instant {
         let until = Instant::now() + Duration::from_millis(meta.max_age_ms.min(24 * 3600 * 1000));
         self.shelf(|shelf| {
             if let Some(whole) = whole {
@@ -452,6 +455,7 @@ impl Client {
             parts.push((meta.clone(), until));
             shelf.paths.insert(meta.path.clone(), parts, 1);
         });
+        until
     }
 
     fn shelf<T>(&self, look: impl FnOnce(&mut Shelf) -> T) -> T {
