@@ -302,6 +302,8 @@ pub struct Held {
     pub birth: Option<Arc<Birth>>,
     /// Where it lies, with the stream's name in front; where its bytes lie at several paths, the last that was fetched.
     pub path: Option<Arc<str>>,
+    /// BLAKE3 of the hashes of its source blocks, where these are kept.
+    pub blocks_digest: Option<[u8; 32]>,
 }
 
 /// When a live segment came to be, and whether any of it has been sent.

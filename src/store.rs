@@ -19,13 +19,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
-use crate::device::{self, Device, Resident};
-use crate::object::{Birth, FirstPass, Held, SegmentId, SegmentKey, Shape};
+use crate::device::{self, Batch, Device, Resident, Task};
+use crate::gf::Rows;
+use crate::integrity::hashes::BlockHashes;
+use crate::object::{Birth, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
 
 pub mod budget;
 pub mod index;
@@ -39,7 +41,7 @@ pub use metrics::Metrics;
 pub use portion::{NoPortion, Portion};
 
 use index::Tier;
-use state::{Evicted, Form, Found, State};
+use state::{Evicted, Form, Found, Hashes, State};
 
 /// Section `[store]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +81,8 @@ pub struct Placement {
     pub eager: bool,
     /// Where it lies, with the stream's name in front.
     pub path: Option<Arc<str>>,
+    /// Whether the hashes of its blocks are kept with it.
+    pub hashed: bool,
 }
 
 /// Why a segment was not taken in.
@@ -188,18 +192,64 @@ impl Store {
         }
         let id = identify(&bytes).await;
         if let Some(held) = self.shared.hold_again(&id, &placement) {
-            return Ok(held);
+            return Ok(if placement.hashed { self.with_hashes(held, &bytes).await } else { held });
         }
+        let hashes = if placement.hashed { Some(hash(&bytes, shape).await) } else { None };
+        let hashes_cost = hashes.as_ref().map_or(0, Hashes::bytes);
         let (form, cost, reservation) = if self.shared.has_two_tiers() {
-            let reservation = self.shared.reserve(shape.length())?;
+            let reservation = self.shared.reserve(shape.length() + hashes_cost)?;
             (Form::Bytes { bytes, copy: None, load: None }, shape.length(), reservation)
         } else {
-            let reservation = self.shared.reserve(state::padded(&shape))?;
+            let reservation = self.shared.reserve(state::padded(&shape) + hashes_cost)?;
             let resident = self.load(bytes, shape).await?;
             let cost = resident.resident_bytes();
             (Form::Resident(Arc::new(resident)), cost, reservation)
         };
-        Ok(self.shared.admit(id, shape, form, cost, reservation, &placement))
+        Ok(self.shared.admit(id, shape, (form, hashes), cost, reservation, &placement))
+    }
+
+    /// The same segment with its hashes, which were not asked for when it was taken in.
+    async fn with_hashes(&self, held: Held, bytes: &Bytes) -> Held {
+        if held.blocks_digest.is_some() {
+            return held;
+        }
+        let key = held.lease.key;
+        let hashes = hash(bytes, held.lease.shape).await;
+        let mut gone = Vec::new();
+        let mut state = self.shared.state();
+        state.keep_hashes(key, hashes);
+        state.shrink(Instant::now(), &mut gone);
+        let with_hashes = state.held(key);
+        self.shared.publish(state, gone);
+        with_hashes.unwrap_or(held)
+    }
+
+    /// The hashes of a held segment's blocks, if they are kept.
+    pub fn hashes(&self, key: SegmentKey) -> Option<BlockHashes> {
+        self.shared.state().hashes(key).map(|hashes| hashes.blocks.clone())
+    }
+
+    /// The bytes of a generation, perhaps with the padding of its last block; `None` if the segment is not held any more. Waits for the
+    /// device where the segment is held in its form alone.
+    pub async fn generation(&self, lease: &Lease, generation: &Generation) -> Result<Option<Bytes>, device::Error> {
+        let place = |at: u64| usize::try_from(at).expect("a segment fits in memory");
+        let resident = match self.shared.state().form(lease.key) {
+            None => return Ok(None),
+            Some(Form::Bytes { bytes, .. }) => {
+                return Ok(Some(bytes.slice(place(generation.offset)..place(generation.offset + generation.length))));
+            }
+            Some(Form::Resident(resident)) => Arc::clone(resident),
+        };
+        let mut rest = BytesMut::zeroed(place(generation.padded_length()));
+        let out = (0..generation.n).map(|_| rest.split_to(place(generation.block_bytes.into()))).collect();
+        let rows = Rows::Source { indices: (0..generation.n).collect() };
+        let task = Task { resident, generation: generation.index, rows, out, out_offset: 0 };
+        let done = self.shared.device.combine(Batch { tasks: vec![task] }).await;
+        self.settled();
+        let mut slots = done.map_err(|failed| failed.error)?.batch.tasks.into_iter().flat_map(|task| task.out);
+        let mut bytes = slots.next().unwrap_or_default();
+        slots.for_each(|slot| bytes.unsplit(slot));
+        Ok(Some(bytes.freeze()))
     }
 
     /// A held segment, kept until the last clone of its lease is dropped.
@@ -342,7 +392,7 @@ impl Shared {
         self: &Arc<Self>,
         id: SegmentId,
         shape: Shape,
-        form: Form,
+        (form, hashes): (Form, Option<Hashes>),
         cost: u64,
         reservation: Reservation,
         placement: &Placement,
@@ -360,6 +410,10 @@ impl Shared {
                 state.admit(id, shape, form, (reservation.keep(), cost), placement)
             }
         };
+        // Those that are there may be of another shape: these are for the one that is held.
+        if let Some(hashes) = hashes.filter(|_| state.is_cut(key, shape)) {
+            state.keep_hashes(key, hashes);
+        }
         if placement.eager {
             self.begin_load(&mut state, key, false);
         }
@@ -461,6 +515,15 @@ async fn identify(bytes: &Bytes) -> SegmentId {
     }
     let copy = bytes.clone();
     tokio::task::spawn_blocking(move || SegmentId::of(&copy)).await.unwrap_or_else(|_| SegmentId::of(bytes))
+}
+
+/// Hashes the blocks of long segments where that holds nobody up.
+async fn hash(bytes: &Bytes, shape: Shape) -> Hashes {
+    if bytes.len() < HASHED_IN_PLACE {
+        return Hashes::of(bytes, &shape);
+    }
+    let copy = bytes.clone();
+    tokio::task::spawn_blocking(move || Hashes::of(&copy, &shape)).await.unwrap_or_else(|_| Hashes::of(bytes, &shape))
 }
 
 /// Notices that a receiver may fall behind by.

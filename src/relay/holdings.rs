@@ -350,6 +350,7 @@ impl State {
             is_recoded,
             birth: None,
             path: Some(segment.meta.path.as_str().into()),
+            blocks_digest: None,
         })
     }
 

@@ -78,6 +78,11 @@ impl Index {
         self.device.remove(key)
     }
 
+    /// Notes that a held segment costs so much more on the host.
+    pub fn grow(&mut self, key: SegmentKey, bytes: u64) {
+        self.host.grow(key, bytes);
+    }
+
     /// The key of a held segment.
     pub fn find(&self, id: &SegmentId) -> Option<SegmentKey> {
         self.by_id.get(id).copied()
@@ -200,6 +205,7 @@ mod tests {
         Insert { id: u8, bytes: u64, expires: Option<u64> },
         Load { id: u8, bytes: u64 },
         Unload { id: u8 },
+        Grow { id: u8, bytes: u64 },
         Touch { tier: Tier, id: u8 },
         Expire { id: u8, at: Option<u64> },
         Remove { id: u8 },
@@ -214,6 +220,7 @@ mod tests {
             (id.clone(), 0..100_u64, time()).prop_map(|(id, bytes, expires)| Step::Insert { id, bytes, expires }),
             (id.clone(), 0..100_u64).prop_map(|(id, bytes)| Step::Load { id, bytes }),
             id.clone().prop_map(|id| Step::Unload { id }),
+            (id.clone(), 0..100_u64).prop_map(|(id, bytes)| Step::Grow { id, bytes }),
             (tier(), id.clone()).prop_map(|(tier, id)| Step::Touch { tier, id }),
             (id.clone(), time()).prop_map(|(id, at)| Step::Expire { id, at }),
             id.clone().prop_map(|id| Step::Remove { id }),
@@ -253,6 +260,12 @@ mod tests {
                             let bytes = model.copies.iter().find(|copy| copy.0 == key).map(|copy| copy.1);
                             prop_assert_eq!(index.remove_copy(key), bytes);
                             model.copies.retain(|copy| copy.0 != key);
+                        }
+                    }
+                    Step::Grow { id, bytes } => {
+                        if let Some(place) = model.at(&segment(id)) {
+                            model.held[place].2 += bytes;
+                            index.grow(model.held[place].0, bytes);
                         }
                     }
                     Step::Touch { tier, id } => {

@@ -67,6 +67,14 @@ impl Order {
         self.bytes += bytes;
     }
 
+    /// Notes that a segment costs so much more.
+    pub(super) fn grow(&mut self, key: SegmentKey, bytes: u64) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.bytes += bytes;
+            self.bytes += bytes;
+        }
+    }
+
     pub(super) fn touch(&mut self, key: SegmentKey) {
         if let Some(entry) = self.entries.get_mut(&key) {
             self.uses += 1;

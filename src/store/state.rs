@@ -19,6 +19,7 @@ use super::budget::Budget;
 use super::index::{Cause, Index, Tier};
 use super::{OnDevice, Placement};
 use crate::device::Resident;
+use crate::integrity::hashes::BlockHashes;
 use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
 
 pub(super) struct State {
@@ -39,8 +40,28 @@ struct Slot {
     row_weight: Option<NonZeroU16>,
     birth: Option<Arc<Birth>>,
     path: Option<Arc<str>>,
+    hashes: Option<Hashes>,
     /// Its other owners are leases.
     guard: Arc<Guard>,
+}
+
+/// Hashes of a segment's source blocks.
+#[derive(Clone)]
+pub(super) struct Hashes {
+    pub(super) blocks: BlockHashes,
+    digest: [u8; 32],
+}
+
+impl Hashes {
+    /// Those of a whole segment.
+    pub(super) fn of(bytes: &[u8], shape: &Shape) -> Self {
+        let blocks = BlockHashes::of(bytes, shape);
+        Self { digest: blocks.digest(), blocks }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks.as_bytes().len() as u64
+    }
 }
 
 /// What leases share.
@@ -113,9 +134,16 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        let Slot { first_pass, row_weight, birth, path, .. } = slot;
-        let (first_pass, row_weight) = (*first_pass, *row_weight);
-        Some(Held { lease, first_pass, row_weight, is_recoded: false, birth: birth.clone(), path: path.clone() })
+        let Slot { first_pass, row_weight, birth, path, hashes, .. } = slot;
+        Some(Held {
+            lease,
+            first_pass: *first_pass,
+            row_weight: *row_weight,
+            is_recoded: false,
+            birth: birth.clone(),
+            path: path.clone(),
+            blocks_digest: hashes.as_ref().map(|hashes| hashes.digest),
+        })
     }
 
     /// A segment that is wanted again stays at least as long as the new wish says.
@@ -140,9 +168,34 @@ impl State {
         let key = self.index.insert(id, cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
         let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
-        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, guard: Arc::new(Guard) };
+        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, hashes: None, guard: Arc::new(Guard) };
         self.slots.insert(key, slot);
         key
+    }
+
+    /// Keeps the hashes of a held segment's blocks, which count as part of it.
+    pub(super) fn keep_hashes(&mut self, key: SegmentKey, hashes: Hashes) {
+        if let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.hashes.is_none()) {
+            let bytes = hashes.bytes();
+            slot.hashes = Some(hashes);
+            self.index.grow(key, bytes);
+            self.host.correct(0, bytes);
+        }
+    }
+
+    /// Whether a segment is held in this shape.
+    pub(super) fn is_cut(&self, key: SegmentKey, shape: Shape) -> bool {
+        self.slots.get(&key).is_some_and(|slot| slot.shape == shape)
+    }
+
+    /// The hashes of a segment's blocks, if they are kept.
+    pub(super) fn hashes(&self, key: SegmentKey) -> Option<&Hashes> {
+        self.slots.get(&key)?.hashes.as_ref()
+    }
+
+    /// What there is of a held segment.
+    pub(super) fn form(&self, key: SegmentKey) -> Option<&Form> {
+        self.slots.get(&key).map(|slot| &slot.form)
     }
 
     /// Evicts until the host's budget is kept, or all that is left is in use.

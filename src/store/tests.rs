@@ -464,3 +464,66 @@ async fn the_books_are_right_after_everything() {
     assert!(metrics.evicted(Tier::Device, Cause::Room).get() > 10 && metrics.evicted(Tier::Host, Cause::Expired).get() > 10);
     assert_eq!(metrics.load_failures.get(), 0);
 }
+
+fn hashed() -> Placement {
+    Placement { hashed: true, ..Placement::default() }
+}
+
+/// Whatever is held counts, and all of it goes together.
+#[tokio::test]
+async fn hashes_are_kept_with_their_segment_and_cost_what_they_are() {
+    for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
+        let (bytes, shape) = segment(1);
+        let plain = insert(&store, 1, None).await.unwrap();
+        assert_eq!((plain.blocks_digest, store.hashes(plain.lease.key)), (None, None));
+        let before = store.usage(Tier::Host).0;
+        // Those of a segment that was held without.
+        let held = store.insert(bytes.clone(), shape, hashed()).await.unwrap();
+        let hashes = BlockHashes::of(&bytes, &shape);
+        assert_eq!((held.lease.key, held.blocks_digest), (plain.lease.key, Some(hashes.digest())));
+        assert_eq!(store.hashes(held.lease.key), Some(hashes));
+        assert_eq!(store.usage(Tier::Host).0, before + 16 * 16);
+        assert_eq!(insert(&store, 1, None).await.unwrap().blocks_digest, held.blocks_digest, "they stay");
+        // Those of a new one.
+        let (bytes, shape) = segment(2);
+        let other = store.insert(bytes.clone(), shape, hashed()).await.unwrap();
+        assert_eq!(other.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));
+        assert_eq!(store.usage(Tier::Host).0, 2 * (before + 16 * 16));
+        drop((plain, held, other));
+        for number in [1, 2] {
+            store.expire(&id(number), Instant::now());
+        }
+        store.sweep(Instant::now());
+        assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
+    }
+}
+
+#[tokio::test]
+async fn hashes_are_of_the_blocks_that_are_held() {
+    let store = store(1 << 20);
+    let (bytes, shape) = segment(1);
+    let held = insert(&store, 1, None).await.unwrap();
+    let other = Shape::new(1024, 2 * K, 8).unwrap();
+    let again = store.insert(bytes.clone(), other, hashed()).await.unwrap();
+    assert_eq!((again.lease.shape, again.lease.key), (shape, held.lease.key));
+    assert_eq!(again.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));
+}
+
+#[tokio::test]
+async fn a_generation_is_given_in_bytes_whatever_form_it_is_held_in() {
+    for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
+        let bytes: Bytes = (0..1000_u32).map(|i| u8::try_from(i % 251).unwrap()).collect::<Vec<_>>().into();
+        let shape = Shape::new(1000, K, 5).unwrap();
+        let held = store.insert(bytes.clone(), shape, Placement::default()).await.unwrap();
+        assert!(shape.generations() > 1);
+        for generation in shape.iter() {
+            let got = store.generation(&held.lease, &generation).await.unwrap().unwrap();
+            let (start, length) = (usize::try_from(generation.offset).unwrap(), usize::try_from(generation.length).unwrap());
+            assert_eq!(got[..length], bytes[start..start + length]);
+            assert!(got[length..].iter().all(|byte| *byte == 0), "padding");
+        }
+        let lease = held.lease.clone();
+        let gone = Lease::new(SegmentKey(lease.key.0 + 1), lease.id, shape, Arc::new(()));
+        assert_eq!(store.generation(&gone, &shape.generation(0).unwrap()).await, Ok(None));
+    }
+}

@@ -407,7 +407,7 @@ impl Point {
         let eager = birth.is_some();
         let Settings { first_pass, row_weight, .. } = *settings;
         let path = Some(format!("/{}/{path}", self.name).into());
-        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path };
+        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed: false };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             tracing::warn!(stream = self.name, "{error}");
             let (code, retry_after) = match error {

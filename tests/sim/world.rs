@@ -244,7 +244,7 @@ impl World {
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
-        let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None };
+        let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }

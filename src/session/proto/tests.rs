@@ -18,6 +18,7 @@ fn held(first_pass: FirstPass) -> Held {
         is_recoded: false,
         birth: None,
         path: Some("/live/1.m4s".into()),
+        blocks_digest: None,
     }
 }
 
@@ -165,7 +166,15 @@ fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
 fn sparse(n: u16) -> Held {
     let shape = Shape::new(u64::from(n) * 1088, 1088, n).unwrap();
     let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Arc::new(()));
-    Held { lease, first_pass: FirstPass::Coded, row_weight: NonZeroU16::new(13), is_recoded: false, birth: None, path: None }
+    Held {
+        lease,
+        first_pass: FirstPass::Coded,
+        row_weight: NonZeroU16::new(13),
+        is_recoded: false,
+        birth: None,
+        path: None,
+        blocks_digest: None,
+    }
 }
 
 /// Opens a request for a generation of `n` blocks with sparse rows.
