@@ -104,6 +104,7 @@ impl Sources {
         let mut config: Config = merged.try_deserialize().map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
         config.admission.resolve();
+        config.stream.values_mut().for_each(stream::Config::resolve);
         let findings = check::check(&config)?;
         Ok(Loaded { config, places, findings })
     }

@@ -360,6 +360,32 @@ pub struct Resolved {
     pub content_type: String,
     /// The bytes, or where they are held.
     pub body: Body,
+    /// What the stream's key says of all this, if it has one.
+    pub signature: Option<Signature>,
+}
+
+/// What the key of a stream says of an answer: it vouches for all of a [`Resolved`] but its age, and for how its bytes travel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// Ed25519 public key of the stream.
+    pub key: [u8; 32],
+    /// When the origin's answer came that is described, in milliseconds since 1970. What is older than another answer for the same path is
+    /// not taken instead of it.
+    pub issued_ms: u64,
+    /// BLAKE3 of the hashes of all source blocks; zeros where the bytes do not travel coded.
+    pub blocks: [u8; 32],
+    /// Ed25519 signature over what META says.
+    pub bytes: [u8; 64],
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = u64::from_be_bytes(*self.key.first_chunk().expect("a key has 32 bytes"));
+        f.debug_struct("Signature")
+            .field("key", &format_args!("{key:016x}…"))
+            .field("issued_ms", &self.issued_ms)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The bytes of a [`Resolved`].

@@ -253,7 +253,7 @@ impl Answerer {
     }
 }
 
-/// What a source has said, as a server would say it; `left` of its age is left.
+/// What a source has said, and the stream's key has signed, as a server would say it; `left` of its age is left.
 fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, left: Duration) -> Resolved {
     let body = match (&meta.delivery, whole) {
         (Delivery::Coded(shape), _) => Body::Coded(holdings.name(meta, *shape)),
@@ -270,6 +270,7 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, 
         max_age: left,
         content_type: meta.content_type.clone(),
         body,
+        signature: meta.signature,
     }
 }
 

@@ -5,6 +5,9 @@
 //! for that one. A fetched part is put into the store before anybody is answered. Segments that playlists newly list, and files
 //! that appear in a watched directory, are fetched without being asked for, told to subscribers and handed to the encoder.
 //!
+//! Where a stream has a key, what is answered and announced is signed ([`signer`]): once, when it becomes known or is confirmed.
+//! Checksums of blocks are made when a peer asks for them, a few at a time.
+//!
 //! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
 //! is dropped. Bounds: fetches at once, fetches that wait, askers that wait, known paths and the bytes of documents
 //! (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
@@ -17,26 +20,33 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use url::Url;
 
+use crate::gf::Kernels;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
+use crate::integrity::checks;
+use crate::integrity::signing::StreamKey;
 use crate::object::{Arrival, FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
 use crate::store::Store;
+use crate::wire::message::{Checks, GetChecks};
 
 mod catalogue;
 mod follow;
 pub mod metrics;
 mod point;
+mod signer;
 
 pub use metrics::Metrics;
 use point::{Point, Shared};
+pub use signer::{KeyFileError, Signer};
 
 /// One table of `[streams]` in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +56,8 @@ pub struct Config {
     pub origin: Option<String>,
     /// Directory that is watched instead of an origin; its files are the objects.
     pub directory: Option<PathBuf>,
+    /// File with the key that signs for the stream; without one nothing is signed.
+    pub signing_key: Option<PathBuf>,
     /// Most blocks in a generation.
     pub n_max: u16,
     /// Bytes of a block.
@@ -99,6 +111,7 @@ impl Default for Config {
         Self {
             origin: None,
             directory: None,
+            signing_key: None,
             n_max: 128,
             block_bytes: 4096,
             first_pass: FirstPass::default(),
@@ -122,6 +135,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Makes the key's path final: it stays what it is when the working directory changes.
+    pub fn resolve(&mut self) {
+        if let Some(path) = &mut self.signing_key {
+            *path = crate::config::absolute(path);
+        }
+    }
+
     /// Coefficients other than zero in a row, where rows are sparse.
     pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
         let Some(given) = self.row_weight else { return Ok(None) };
@@ -162,6 +182,9 @@ pub enum Fault {
     /// How segments are cut.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// The key that signs.
+    #[error("signing_key: {0}")]
+    Key(#[from] KeyFileError),
     /// The coefficients of a row.
     #[error("row_weight: {0}")]
     RowWeight(#[from] RowWeightError),
@@ -241,6 +264,8 @@ pub struct Status {
     pub name: String,
     /// What was wrong with the origin when it was last asked, if anything was.
     pub fault: Option<String>,
+    /// What its signatures are checked with, if it has a key.
+    pub key: Option<StreamKey>,
 }
 
 impl Library {
@@ -253,7 +278,10 @@ impl Library {
         metrics: Metrics,
     ) -> Result<Self, Error> {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
-        let shared = Arc::new(Shared { config: config.clone(), store: store.clone(), metrics, arrivals });
+        let checks = Semaphore::new(CHECKS_QUEUED);
+        let checks_at_once = Semaphore::new(CHECKS_AT_ONCE);
+        let shared = Shared { config: config.clone(), store: store.clone(), metrics, arrivals, checks, checks_at_once };
+        let shared = Arc::new(shared);
         let sweeper = tokio::spawn(sweep(store)).abort_handle();
         let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
         let library = Self { inner: Arc::new(inner) };
@@ -267,16 +295,51 @@ impl Library {
     /// `length` is what the asker wants in all; objects are cut at the ranges of their playlists whatever is asked.
     pub async fn resolve(&self, path: &str, offset: u64, _length: Option<u64>) -> Result<Resolved, Refusal> {
         let outcome = match self.locate(path) {
-            Ok((point, object)) => point.resolve(&object, offset).await,
+            Ok((point, object)) => point.resolve(&object, offset).await.map(|resolved| point.named(path, resolved)),
             Err(refusal) => Err(refusal),
         };
-        let outcome = outcome.map(|resolved| Resolved { path: path.to_owned(), ..resolved });
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
     /// A held segment.
     pub fn find(&self, id: &SegmentId) -> Option<Held> {
         self.inner.shared.store.lookup(id)
+    }
+
+    /// The hashes of a held segment's blocks, where its stream has a key.
+    pub fn hashes(&self, held: &Held) -> Option<Bytes> {
+        self.inner.shared.store.hashes(held.lease.key).map(|hashes| hashes.as_bytes().clone())
+    }
+
+    /// Secret checksums of a generation of a held segment, signed if its stream has a key. The generation is one that the segment has.
+    pub async fn checks(&self, held: &Held, asked: &GetChecks) -> Result<Checks, Refusal> {
+        let shared = &self.inner.shared;
+        let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
+        let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many questions for checksums are waiting"))?;
+        let _turn = shared.checks_at_once.acquire().await.map_err(|_| point::internal("the server is stopping"))?;
+        let bytes = match shared.store.generation(&held.lease, &generation).await {
+            Ok(bytes) => bytes.ok_or_else(|| unknown("the segment is not held any more"))?,
+            Err(error) => return Err(point::internal(&error.to_string())),
+        };
+        let stream = held.path.as_deref().and_then(|path| path.strip_prefix('/')?.split('/').next());
+        let signer = stream.and_then(|stream| self.signer(stream));
+        let (asked, counter) = (asked.clone(), shared.metrics.signed_checks.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            let (seed, columns) = (rand::random(), checks::COLUMNS);
+            let projections = checks::project(Kernels::detect(), &seed, &asked.segment, &generation, columns, &bytes).into();
+            let mut answer = Checks { request: asked.request, seed, columns, projections, signature: None };
+            if let Some(signer) = signer {
+                signer.key().sign_checks(&asked, &mut answer);
+                counter.inc();
+            }
+            answer
+        });
+        made.await.map_err(|_| point::internal("checksums could not be made"))
+    }
+
+    /// What signs for a stream, if it has a key.
+    pub fn signer(&self, stream: &str) -> Option<Arc<Signer>> {
+        self.inner.points.load().get(stream)?.point.settings().signer.clone()
     }
 
     /// New segments of a stream as they appear; `None` if there is no such stream. Closed when the stream goes.
@@ -298,7 +361,12 @@ impl Library {
     /// How every stream fares.
     pub fn status(&self) -> Vec<Status> {
         let points = self.inner.points.load();
-        points.iter().map(|(name, running)| Status { name: name.clone(), fault: running.point.fault() }).collect()
+        let status = |(name, running): (&String, &Running)| Status {
+            name: name.clone(),
+            fault: running.point.fault(),
+            key: running.point.settings().signer.as_ref().map(|signer| signer.key().public()),
+        };
+        points.iter().map(status).collect()
     }
 
     /// Takes new streams instead of the present ones: all of them, or none if one is wrong.
@@ -309,7 +377,8 @@ impl Library {
         let mut configured = Vec::new();
         for (name, config) in streams {
             let fail = |fault| Error { stream: name.clone(), fault };
-            let settings = Settings::new(name, config, &self.inner.shared.config).map_err(fail)?;
+            let signer = before.get(name).and_then(|running| running.point.settings().signer.clone());
+            let settings = Settings::new(name, config, &self.inner.shared.config, signer.as_deref()).map_err(fail)?;
             let running = match before.get(name) {
                 Some(running) if running.point.settings().is_same_place(&settings) => {
                     if *running.point.settings() != settings {
@@ -332,6 +401,12 @@ impl Library {
         }
         applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
         self.inner.points.store(Arc::new(points));
+        let is_new = |name: &String| [&applied.added, &applied.replaced, &applied.changed].iter().any(|list| list.contains(name));
+        for Status { name, key, .. } in self.status().iter().filter(|status| is_new(&status.name)) {
+            if let Some(key) = key {
+                tracing::info!("stream {name} is signed by {key}");
+            }
+        }
         Ok(applied)
     }
 
@@ -382,6 +457,7 @@ impl Drop for Task {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Settings {
     place: Place,
+    signer: Option<Arc<Signer>>,
     n_max: u16,
     block_bytes: u32,
     first_pass: FirstPass,
@@ -405,7 +481,8 @@ enum Place {
 }
 
 impl Settings {
-    fn new(name: &str, config: &Config, ingest: &ingest::Config) -> Result<Self, Fault> {
+    /// `signer` is what signs at present.
+    fn new(name: &str, config: &Config, ingest: &ingest::Config, signer: Option<&Signer>) -> Result<Self, Fault> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err(Fault::Name);
@@ -414,6 +491,7 @@ impl Settings {
         let playlist = |text: &String| ObjectPath::parse(text).map_err(|error| Fault::Playlist(text.clone(), error));
         Ok(Self {
             place: Place::new(config)?,
+            signer: config.signing_key.as_deref().map(|path| Signer::open(path, signer)).transpose()?.map(Arc::new),
             n_max: config.n_max,
             block_bytes: config.block_bytes,
             first_pass: config.first_pass,
@@ -483,13 +561,17 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Announcements hold leases until the slowest subscriber has seen them, so there are few.
 const ANNOUNCEMENTS_MAX: usize = 16;
 const ARRIVALS_MAX: usize = 64;
+/// Questions for checksums that are worked on: each takes a thread for some milliseconds, and memory for a generation.
+const CHECKS_AT_ONCE: usize = 2;
+/// Those with the ones that wait for their turn.
+const CHECKS_QUEUED: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn settings(name: &str, config: &Config) -> Result<Settings, Fault> {
-        Settings::new(name, config, &ingest::Config::default())
+        Settings::new(name, config, &ingest::Config::default(), None)
     }
 
     fn config(origin: &str) -> Config {

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use ncserverd::device::{self, Device};
+use ncserverd::integrity::signing::StreamKey;
 use ncserverd::object::{Body, Refusal, RefusalCode, Resolved, SegmentId};
 use ncserverd::store::{self, Store};
 use ncserverd::stream::{self, Library};
+use ncserverd::wire::message::{Delivery, Meta};
 use ncserverd::{ingest, stream::Streams};
 use origin::{Fault, File, Origin};
 use prometheus::Registry;
@@ -737,4 +739,64 @@ async fn links_do_not_lead_out_of_a_directory() {
         assert_eq!(server.resolve(path, 0).await.unwrap_err().code, RefusalCode::Unknown, "{path}");
     }
     assert_eq!(server.store.usage(store::index::Tier::Host).1, 0);
+}
+
+fn signed(config: stream::Config, key: &Path) -> stream::Config {
+    stream::Config { signing_key: Some(key.to_owned()), ..config }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_issued_anew_when_the_origin_confirms_it_and_signed_once() {
+    let origin = Origin::start().await;
+    origin.put("/base/index.mpd", noise("m", 500));
+    origin.put("/base/seg.ts", noise("s", 50_000));
+    let directory = tempfile::tempdir().unwrap();
+    let age = Duration::from_millis(200);
+    let config = stream::Config { playlist_age: age, segment_age: age, ..http(&origin) };
+    let server = Server::start(signed(config, &directory.path().join("key.pem")));
+    for path in ["/live/index.mpd", "/live/seg.ts"] {
+        let made = server.metric("ncserverd_stream_signatures_total", Some("metadata"));
+        let first = server.resolve(path, 0).await.unwrap();
+        assert_eq!(server.resolve(path, 0).await.unwrap().signature, first.signature, "{path}");
+        tokio::time::sleep(2 * age).await;
+        let confirmed = server.resolve(path, 0).await.unwrap();
+        let issued = |resolved: &Resolved| resolved.signature.unwrap().issued_ms;
+        assert!(confirmed.id == first.id && issued(&confirmed) > issued(&first), "{path}");
+        assert_eq!(server.metric("ncserverd_stream_signatures_total", Some("metadata")), made + 2, "{path}");
+    }
+    assert_eq!(server.metric("ncserverd_ingest_not_modified_total", Some("http")), 2);
+}
+
+/// The file is one, and the names that it is asked for by are many.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_signed_bears_the_name_that_was_asked_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.ts"), noise("a", 20_000)).unwrap();
+    let keys = tempfile::tempdir().unwrap();
+    let server = Server::start(signed(directory(root.path()), &keys.path().join("key.pem")));
+    let mut signatures = Vec::new();
+    for path in ["/live/a.ts", "/live/a.ts?x=1", "/live/%61.ts"] {
+        let resolved = server.resolve(path, 0).await.unwrap();
+        assert_eq!(resolved.path, path);
+        let Body::Coded(held) = &resolved.body else { panic!("{resolved:?}") };
+        let signature = resolved.signature.unwrap();
+        assert_eq!(Some(signature.blocks), held.blocks_digest);
+        let meta = Meta {
+            request: 1,
+            path: path.to_owned(),
+            id: resolved.id,
+            offset: resolved.offset,
+            length: resolved.length,
+            object_length: resolved.object_length,
+            version: resolved.version,
+            max_age_ms: 1,
+            content_type: resolved.content_type.clone(),
+            delivery: Delivery::Coded(held.lease.shape),
+            signature: Some(signature),
+        };
+        assert_eq!(StreamKey::of(&meta), server.library.status()[0].key, "{path}");
+        signatures.push(signature);
+    }
+    assert!(signatures[0] != signatures[1] && signatures[1] != signatures[2]);
+    assert!(signatures.iter().all(|signature| signature.issued_ms == signatures[0].issued_ms));
 }

@@ -12,6 +12,7 @@ use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
 use crate::ring::Lane;
 use crate::store::Portion;
+use crate::stream::Signer;
 use crate::wire::block::Kind;
 use crate::{stream, telemetry};
 
@@ -178,9 +179,21 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
+    signing_key(&key("signing_key"), stream, report);
     row_weight(&key("row_weight"), stream, report);
     ring(config, &key("block_bytes"), stream, report);
     datagrams(&key("block_bytes"), stream, report);
+}
+
+fn signing_key(key: &str, stream: &stream::Config, report: &mut Report) {
+    match stream.signing_key.as_deref().map(Signer::look) {
+        Some(Err(error)) => report.fault(key, error.to_string()),
+        Some(Ok(None)) => {
+            let text = "the file is not there: the server makes a new key when it starts, and every other server of the stream needs that very file";
+            report.warning(key, text);
+        }
+        Some(Ok(Some(_))) | None => {}
+    }
 }
 
 fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {

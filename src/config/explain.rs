@@ -56,7 +56,7 @@ fn streams(config: &Config, text: &mut String) {
     }
     text.push_str("Streams:\n");
     for (name, stream) in &config.stream {
-        line(text, format_args!("  /{name}/ from {}, {}", source(stream), shape(stream)));
+        line(text, format_args!("  /{name}/ from {}, {}{}", source(stream), shape(stream), signed(stream)));
     }
 }
 
@@ -72,6 +72,14 @@ fn shape(stream: &stream::Config) -> String {
     let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
     let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", rows of {weight} coefficients other than zero"));
     format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}", (n * k).div_ceil(1024))
+}
+
+fn signed(stream: &stream::Config) -> String {
+    match stream.signing_key.as_deref().map(|path| (path, stream::Signer::look(path))) {
+        None => String::new(),
+        Some((_, Ok(Some(key)))) => format!(", signed by {key}"),
+        Some((path, _)) => format!(", signed by a key that the server will make as {}", path.display()),
+    }
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {

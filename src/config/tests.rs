@@ -229,6 +229,34 @@ fn who_is_admitted_is_said_before_others_reach_the_server() {
 }
 
 #[test]
+fn a_signing_key_is_one_or_will_be_made() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("live.pem");
+    let with = |path: &Path| {
+        load("[stream.live]\norigin = \"http://o/\"\n", &[], &[("stream.live.signing_key", path.to_str().unwrap())])
+    };
+    let loaded = with(&path).unwrap();
+    assert!(loaded.findings.len() == 1 && loaded.findings[0].key == "stream.live.signing_key", "{:?}", loaded.findings);
+    let text = loaded.explain();
+    assert!(text.contains(&format!("signed by a key that the server will make as {}", path.display())), "{text}");
+    assert!(!path.exists(), "checking makes nothing");
+
+    let pem = crate::integrity::signing::SigningKey::generate();
+    let key = crate::integrity::signing::SigningKey::from_pem(pem.as_bytes()).unwrap().public();
+    std::fs::write(&path, pem).unwrap();
+    let loaded = with(&path).unwrap();
+    assert!(loaded.findings.is_empty() && loaded.explain().contains(&format!("(512 KiB), signed by {key}\n")));
+
+    std::fs::write(&path, "no key").unwrap();
+    for wrong in [path.as_path(), directory.path()] {
+        let refused = with(wrong).unwrap_err().to_string();
+        assert!(refused.starts_with("`stream.live.signing_key`: cannot use "), "{refused}");
+    }
+    let relative = with(Path::new("live.pem")).unwrap().config;
+    assert!(relative.stream["live"].signing_key.as_ref().unwrap().is_absolute());
+}
+
+#[test]
 fn a_printed_configuration_loads_to_itself() {
     let overrides = [
         ("ring.bytes", "67109888"),
@@ -294,13 +322,14 @@ fn every_shipped_file_loads() {
 #[test]
 fn a_reload_knows_what_can_change() {
     let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[]).unwrap().config;
-    let text = "[stream.a]\ndirectory = \"x\"\nn_max = 64\nrow_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
+    let text = "[stream.a]\ndirectory = \"x\"\nsigning_key = \"a.pem\"\nn_max = 64\nrow_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
     let new = load(text, &[], &[]).unwrap().config;
     let found = changes(&old, &new);
     let effect = |key: &str| found.iter().find(|change| change.key == key).map(|change| change.effect);
     assert_eq!(effect("stream.a.n_max"), Some(Effect::NewSegments));
     assert_eq!(effect("stream.a.row_weight"), Some(Effect::NewSegments));
     assert_eq!(effect("stream.a.retention"), Some(Effect::Live));
+    assert_eq!(effect("stream.a.signing_key"), Some(Effect::Live));
     assert_eq!(effect("stream.b.directory"), Some(Effect::Live));
     assert_eq!(effect("encoder.batch_wait"), Some(Effect::Live));
     assert_eq!(effect("ring.bytes"), Some(Effect::Restart));

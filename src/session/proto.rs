@@ -803,7 +803,7 @@ impl Proto {
             max_age_ms: millis(resolved.max_age),
             content_type: resolved.content_type,
             delivery,
-            signature: None,
+            signature: resolved.signature,
         }));
         self.events.extend(after);
     }

@@ -42,6 +42,8 @@ pub(super) struct Description {
     pub(super) version: u64,
     pub(super) length: Option<u64>,
     pub(super) content_type: String,
+    /// When the origin last said so, in milliseconds since 1970.
+    pub(super) issued_ms: u64,
 }
 
 /// A part of an object.
@@ -183,6 +185,7 @@ impl Catalogue {
             known.length = known.length.or(description.length);
             admitted.version = known.version;
             admitted.length = known.length;
+            known.issued_ms = known.issued_ms.max(description.issued_ms);
             *checked = now;
             let before = parts.insert(part.offset, part).and_then(|part| part.inline).as_ref().map_or(0, length_of);
             self.bytes = self.bytes + inline - before;
@@ -193,12 +196,16 @@ impl Catalogue {
     }
 
     /// Notes that the origin confirmed an object.
-    pub(super) fn confirm(&mut self, path: &ObjectPath, now: Instant) {
+    pub(super) fn confirm(&mut self, path: &ObjectPath, now: Instant, issued_ms: u64) {
         match self.entries.get_mut(path).map(|entry| &mut entry.known) {
-            Some(Known::Segments { checked, .. }) => *checked = now,
+            Some(Known::Segments { checked, description, .. }) => {
+                *checked = now;
+                description.issued_ms = issued_ms;
+            }
             Some(Known::Document(document)) => {
                 document.checked = Some(now);
                 document.confirmed = now;
+                document.description.issued_ms = issued_ms;
             }
             None => {}
         }
@@ -361,7 +368,7 @@ mod tests {
 
     fn description(etag: &str, length: Option<u64>) -> Description {
         let validators = Validators { etag: Some(etag.into()), last_modified: None };
-        Description { version: validators.version(length), validators, length, content_type: String::new() }
+        Description { version: validators.version(length), validators, length, content_type: String::new(), issued_ms: 0 }
     }
 
     fn part(offset: u64, length: u64) -> Part {
@@ -444,7 +451,7 @@ mod tests {
         let fresh = |catalogue: &Catalogue, now| catalogue.document(&path("a")).unwrap().fresh_for(age, now);
         assert_eq!(fresh(&catalogue, now), Some(age));
         assert_eq!(fresh(&catalogue, now + age), None);
-        catalogue.confirm(&path("a"), now + age);
+        catalogue.confirm(&path("a"), now + age, 7);
         assert_eq!(fresh(&catalogue, now + age), Some(age));
         catalogue.doubt(&path("a"));
         assert_eq!(fresh(&catalogue, now + age), None);

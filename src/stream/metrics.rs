@@ -24,6 +24,10 @@ pub struct Metrics {
     pub playlists_standing: IntCounter,
     /// Playlists older than one already seen, which were passed over.
     pub playlists_lagging: IntCounter,
+    /// Signatures made over metadata.
+    pub signed_metas: IntCounter,
+    /// Signatures made over checksums of blocks.
+    pub signed_checks: IntCounter,
     refused: IntCounterVec,
 }
 
@@ -44,6 +48,12 @@ impl Metrics {
             "Live playlists that stood still for too long, and playlists older than one already seen.",
             &["kind"],
         )?;
+        let signed = register::counters(
+            registry,
+            &name("signatures"),
+            "Signatures made with the keys of streams, over metadata (once for each answer of the origin's) or checksums of blocks.",
+            &["over"],
+        )?;
         let refused = register::counters(registry, &name("refusals"), "Questions for an object that were refused.", &["code"])?;
         for code in CODES {
             refused.with_label_values(&[label(code)]);
@@ -57,6 +67,8 @@ impl Metrics {
             prefetch_failed: counter("prefetch_failed", "Segments of the live edge that could not be fetched ahead.")?,
             playlists_standing: stale.with_label_values(&["standing"]),
             playlists_lagging: stale.with_label_values(&["lagging"]),
+            signed_metas: signed.with_label_values(&["metadata"]),
+            signed_checks: signed.with_label_values(&["checks"]),
             refused,
         })
     }

@@ -1,6 +1,7 @@
 //! One publishing point: questions, fetches and what follows from them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Part};
 use super::metrics::Metrics;
+use super::signer::wall_clock_ms;
 use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
@@ -24,6 +26,9 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) metrics: Metrics,
     pub(super) arrivals: broadcast::Sender<Arrival>,
+    /// Places for questions for checksums, and for those that are worked on.
+    pub(super) checks: Semaphore,
+    pub(super) checks_at_once: Semaphore,
 }
 
 /// A stream.
@@ -39,6 +44,8 @@ pub(super) struct Point {
     fetches: Semaphore,
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
+    /// When the newest answer of the origin came, in milliseconds since 1970.
+    issued_ms: AtomicU64,
     unreadable: IntCounter,
     pub(super) announced: broadcast::Sender<Arc<Resolved>>,
     /// Rung when there may be something new to follow.
@@ -80,6 +87,7 @@ impl Point {
             fetches: Semaphore::new(config.fetches_max.max(1).into()),
             waiters: Semaphore::new(waiters_max),
             fault: Mutex::new(None),
+            issued_ms: AtomicU64::new(0),
             unreadable,
             announced,
             planned: Notify::new(),
@@ -160,8 +168,8 @@ impl Point {
     /// What can be answered without a fetch.
     fn held(&self, path: &ObjectPath, offset: u64, now: Instant) -> Option<Result<Resolved, Refusal>> {
         let settings = self.settings();
-        let mut catalogue = self.catalogue();
-        match catalogue.find(path, offset) {
+        let found = self.catalogue().find(path, offset);
+        match found {
             Found::Document(document) => {
                 if let Some(left) = document.fresh_for(settings.playlist_age, now) {
                     return Some(Ok(self.whole(path, &document, left)));
@@ -171,7 +179,7 @@ impl Point {
                 let age = now.saturating_duration_since(checked);
                 let body = || match &part.inline {
                     Some(bytes) => Some(Body::Inline(bytes.clone())),
-                    None => self.shared.store.lookup(&part.id).map(Body::Coded),
+                    None => self.stored(&part.id).map(Body::Coded),
                 };
                 if let Some((left, body)) = settings.segment_age.checked_sub(age).zip(body()) {
                     return Some(Ok(self.resolved(path, &description, &part, left, body)));
@@ -180,7 +188,33 @@ impl Point {
             Found::Beyond(length) => return Some(Err(beyond(Some(length)))),
             Found::Nothing => {}
         }
-        catalogue.refusal(path, now).map(Err)
+        self.catalogue().refusal(path, now).map(Err)
+    }
+
+    /// A held segment that can be answered with: where there is a key, one whose blocks are hashed.
+    fn stored(&self, id: &SegmentId) -> Option<Held> {
+        let is_signed = self.settings().signer.is_some();
+        self.shared.store.lookup(id).filter(|held| held.blocks_digest.is_some() || !is_signed)
+    }
+
+    /// The time of an answer of the origin's that has come just now: later than those before, whatever the system's clock does.
+    fn issue(&self) -> u64 {
+        let now = wall_clock_ms();
+        let later = |last: u64| now.max(last.saturating_add(1));
+        let last = self.issued_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(later(last)));
+        last.map_or(now, later)
+    }
+
+    /// The same under the name by which it was asked for.
+    pub(super) fn named(&self, path: &str, mut resolved: Resolved) -> Resolved {
+        if resolved.path != path {
+            path.clone_into(&mut resolved.path);
+            let issued_ms = resolved.signature.take().map(|signature| signature.issued_ms);
+            if let (Some(issued_ms), Some(signer)) = (issued_ms, &self.settings().signer) {
+                signer.sign(&mut resolved, issued_ms, &self.shared.metrics.signed_metas);
+            }
+        }
+        resolved
     }
 
     /// Begins a fetch, or joins the one that is under way.
@@ -284,7 +318,8 @@ impl Point {
         }
         let length = Some(length_of(&bytes));
         let version = object.validators.version(length);
-        let description = Description { version, validators: object.validators, length, content_type };
+        let issued_ms = self.issue();
+        let description = Description { version, validators: object.validators, length, content_type, issued_ms };
         let document = Document { description, id: SegmentId::of(&bytes), bytes, checked: Some(now), confirmed: now };
         self.catalogue().put_document(path, document.clone());
         self.apply(plan, now);
@@ -294,6 +329,7 @@ impl Point {
     fn keep_document(&self, path: &ObjectPath, mut document: Document, now: Instant) -> Resolved {
         document.checked = Some(now);
         document.confirmed = now;
+        document.description.issued_ms = self.issue();
         let resolved = self.whole(path, &document, self.settings().playlist_age);
         self.catalogue().put_document(path, document);
         resolved
@@ -318,7 +354,7 @@ impl Point {
             (false, _) => Want::Part(planned.range),
         };
         let known = match self.catalogue().find(path, offset) {
-            Found::Part(description, part, _) if part.inline.is_some() || self.shared.store.lookup(&part.id).is_some() => {
+            Found::Part(description, part, _) if part.inline.is_some() || self.stored(&part.id).is_some() => {
                 Some(description.validators).filter(|known| !known.is_empty())
             }
             _ => None,
@@ -327,7 +363,7 @@ impl Point {
         let mut outcome = self.source.fetch(fetch.clone()).await;
         if let Ok(Fetched::NotModified) = outcome {
             let now = Instant::now();
-            self.catalogue().confirm(path, now);
+            self.catalogue().confirm(path, now, self.issue());
             if let Some(answer) = self.held(path, offset, now) {
                 return answer;
             }
@@ -369,6 +405,7 @@ impl Point {
             validators: object.validators,
             length: object.length,
             content_type,
+            issued_ms: self.issue(),
         };
         let is_small = length < INLINE_MAX;
         let body = if is_small {
@@ -406,8 +443,9 @@ impl Point {
         })?;
         let eager = birth.is_some();
         let Settings { first_pass, row_weight, .. } = *settings;
+        let hashed = settings.signer.is_some();
         let path = Some(format!("/{}/{path}", self.name).into());
-        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed: false };
+        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             tracing::warn!(stream = self.name, "{error}");
             let (code, retry_after) = match error {
@@ -557,7 +595,7 @@ impl Point {
     }
 
     fn resolved(&self, path: &ObjectPath, description: &Description, part: &Part, max_age: Duration, body: Body) -> Resolved {
-        Resolved {
+        let mut resolved = Resolved {
             path: format!("/{}/{path}", self.name),
             id: part.id,
             offset: part.offset,
@@ -567,7 +605,12 @@ impl Point {
             max_age,
             content_type: description.content_type.clone(),
             body,
+            signature: None,
+        };
+        if let Some(signer) = &self.settings().signer {
+            signer.sign(&mut resolved, description.issued_ms, &self.shared.metrics.signed_metas);
         }
+        resolved
     }
 }
 
@@ -607,11 +650,11 @@ fn is_mutable_type(content_type: &str) -> bool {
     is_playlist_type(content_type) || content_type.to_ascii_lowercase().starts_with("application/dash+xml")
 }
 
-fn overload(reason: &str) -> Refusal {
+pub(super) fn overload(reason: &str) -> Refusal {
     Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
 }
 
-fn internal(reason: &str) -> Refusal {
+pub(super) fn internal(reason: &str) -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
 }
 

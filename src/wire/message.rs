@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{MINOR, Violation};
-pub use crate::object::RefusalCode as RequestCode;
+pub use crate::object::{RefusalCode as RequestCode, Signature};
 use crate::object::{SegmentId, Shape};
 
 /// Most bytes of a path with its query.
@@ -365,30 +365,6 @@ pub struct Meta {
     pub delivery: Delivery,
     /// Signature of the stream's key, if it has one.
     pub signature: Option<Signature>,
-}
-
-/// The signature of a META: the stream's key vouches for all of it but `request` and `max_age_ms`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Signature {
-    /// Ed25519 public key of the stream.
-    pub key: [u8; 32],
-    /// When the origin's answer came that the META describes, in milliseconds since 1970. What is older than another answer for the same
-    /// path is not taken instead of it.
-    pub issued_ms: u64,
-    /// BLAKE3 of the hashes of all source blocks ([`BLOCK_HASH_LEN`] bytes each); zeros where the delivery is not coded.
-    pub blocks: [u8; 32],
-    /// Ed25519 signature over [`Meta::signed_part`].
-    pub bytes: [u8; 64],
-}
-
-impl std::fmt::Debug for Signature {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let key = u64::from_be_bytes(*self.key.first_chunk().expect("a key has 32 bytes"));
-        f.debug_struct("Signature")
-            .field("key", &format_args!("{key:016x}…"))
-            .field("issued_ms", &self.issued_ms)
-            .finish_non_exhaustive()
-    }
 }
 
 /// How the bytes of a META come.

@@ -265,6 +265,7 @@ impl World {
             max_age: Duration::from_secs(1),
             content_type: String::new(),
             body,
+            signature: None,
         };
         self.library.insert(path.to_owned(), Published { bytes, resolved });
     }

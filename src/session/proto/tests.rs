@@ -37,6 +37,7 @@ fn resolved(held: Held) -> Resolved {
         max_age: SECOND,
         content_type: String::new(),
         body: Body::Coded(held),
+        signature: None,
     }
 }
 
