@@ -207,8 +207,8 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
-                Ask::Resolve { reply, .. } if self.own_only => drop(reply.send(Err(unknown()))),
-                Ask::Subscribe { reply, .. } if self.own_only => drop(reply.send(Err(unknown()))),
+                Ask::Resolve { reply, .. } if self.own_only => drop(reply.send(Err(unknown("")))),
+                Ask::Subscribe { reply, .. } if self.own_only => drop(reply.send(Err(unknown("")))),
                 Ask::Resolve { get, reply } => {
                     let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
                     tokio::spawn(async move {
@@ -218,6 +218,12 @@ impl Answerer {
                     });
                 }
                 Ask::Find { id, reply } => drop(reply.send(self.holdings.find(&id))),
+                Ask::Hashes { held, reply } => {
+                    drop(reply.send(self.holdings.hashes(held.lease.key).ok_or_else(|| unknown("no hashes of this segment"))));
+                }
+                // What it knows to check its own rows by is secret to it.
+                Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("a relay gives no checksums")))),
+                Ask::Blame(blame) => tracing::debug!("{blame}"),
                 Ask::Subscribe { stream, reply } => {
                     let news = self.subscribe(&stream).await;
                     let _ = reply.send(news);
@@ -274,18 +280,18 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, 
     }
 }
 
-fn unknown() -> Refusal {
-    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() }
-}
-
 /// What this relay's peers hear of what its sources answered it.
 fn refusal(error: peer::Error) -> Refusal {
     let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
     match error {
         peer::Error::Refused(refusal) => refusal,
-        peer::Error::Range(_) | peer::Error::Path(_) => unknown(),
+        peer::Error::Range(_) | peer::Error::Path(_) => unknown(""),
         peer::Error::Changed => later(RefusalCode::Changed, "the object changes"),
         peer::Error::Corrupt => later(RefusalCode::Origin, "the bytes that came are not those that were named"),
         _ => later(RefusalCode::Origin, "no source answers"),
     }
+}
+
+fn unknown(reason: &str) -> Refusal {
+    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
 }

@@ -196,9 +196,21 @@ async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library) {
                 });
             }
             Ask::Find { id, reply } => drop(reply.send(library.find(&id))),
+            Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
+            Ask::Checks { held, asked, reply } => {
+                let library = library.clone();
+                tokio::spawn(async move {
+                    let _ = reply.send(library.checks(&held, &asked).await);
+                });
+            }
+            Ask::Blame(blame) => tracing::debug!("{blame}"),
             Ask::Subscribe { stream, reply } => drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream))),
         }
     }
+}
+
+fn no_such_segment() -> Refusal {
+    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such segment, or no hashes of it".to_owned() }
 }
 
 fn no_such_stream() -> Refusal {

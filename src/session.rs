@@ -4,7 +4,7 @@
 //! [`Ring`](crate::ring::Ring) and QUIC. A session sees neither the store nor the device: what it wants to know it asks for
 //! ([`Ask`]), what it sends it claims from the ring.
 //!
-//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs and subscriptions (the connection is closed:
+//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs (among them GET_HASHES until their hashes have left) and subscriptions (the connection is closed:
 //! the peer was told the limits); control bytes a second (the control stream is not read until they are earned); blocks registered at the ring (the rest of the credit waits); blocks not
 //! yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
@@ -13,9 +13,12 @@ pub mod driver;
 mod metrics;
 pub mod proto;
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, oneshot};
@@ -24,7 +27,7 @@ pub use metrics::Metrics;
 
 use crate::object::{Held, Refusal, Resolved, SegmentId, Shape};
 use crate::wire;
-use crate::wire::message::{Get, Hello};
+use crate::wire::message::{Checks, Get, GetChecks, Hello};
 
 /// What a peer may do in one session, and how much is prepared for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +114,24 @@ pub enum Ask {
         /// Where the answer goes.
         reply: oneshot::Sender<Option<Held>>,
     },
+    /// What are the hashes of this segment's blocks?
+    Hashes {
+        /// The segment.
+        held: Held,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Result<Bytes, Refusal>>,
+    },
+    /// What are checksums of this generation, which the segment has?
+    Checks {
+        /// The segment.
+        held: Held,
+        /// The question.
+        asked: GetChecks,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Result<Checks, Refusal>>,
+    },
+    /// Somebody has sent wrong blocks, says a peer: there is no answer, and it is dropped where too much is being asked.
+    Blame(Blame),
     /// Tell me of new segments.
     Subscribe {
         /// The name of the stream.
@@ -118,4 +139,27 @@ pub enum Ask {
         /// Where the answer goes.
         reply: oneshot::Sender<Result<broadcast::Receiver<Arc<Resolved>>, Refusal>>,
     },
+}
+
+/// A peer's word, which nobody can prove, that another has sent it wrong blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blame {
+    /// Who says so.
+    pub reporter: SocketAddr,
+    /// The segment that the blocks were said to be of.
+    pub segment: SegmentId,
+    /// Index of the generation in it.
+    pub generation: u32,
+    /// How many they were.
+    pub blocks: u32,
+    /// SHA-256 of the certificate that their sender showed.
+    pub identity: [u8; 32],
+}
+
+impl fmt::Display for Blame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reporter, segment, generation, blocks, identity } = self;
+        write!(f, "{reporter} got {blocks} wrong blocks of segment {segment:?}, generation {generation}, from ")?;
+        identity.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }

@@ -99,7 +99,7 @@ async fn serve_placed(
                     let _ = reply.send(answers.get(&get.path).cloned().ok_or_else(unknown));
                 }
                 Ask::Find { id, reply } => drop(reply.send(segments.lookup(&id))),
-                Ask::Subscribe { .. } => {}
+                Ask::Subscribe { .. } | Ask::Hashes { .. } | Ask::Checks { .. } | Ask::Blame(_) => {}
             }
         }
     });

@@ -15,6 +15,7 @@ use super::Metrics;
 use crate::block::Block;
 use crate::codec::rlnc::{Decoder, Encoder, row_key};
 use crate::gf::Kernels;
+use crate::integrity::hashes::BlockHashes;
 use crate::object::{FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
 use crate::peer::proto::SourceId;
@@ -55,6 +56,8 @@ struct Segment {
     /// Whether servers are told that there is some of it.
     is_told: bool,
     body: Body,
+    /// Those of its blocks that the stream's key has signed.
+    hashes: Option<BlockHashes>,
 }
 
 #[derive(Debug)]
@@ -123,9 +126,10 @@ impl Holdings {
                 state.next += 1;
                 let lease = Lease::new(key, meta.id, shape, Arc::new(()));
                 state.keys.insert(meta.id, key);
-                state
-                    .segments
-                    .insert(key, Segment { meta: Arc::clone(meta), lease, used_at: 0, is_told: false, body: Body::Named });
+                state.segments.insert(
+                    key,
+                    Segment { meta: Arc::clone(meta), lease, used_at: 0, is_told: false, body: Body::Named, hashes: None },
+                );
                 key
             }
         };
@@ -177,7 +181,14 @@ impl Holdings {
 
     /// All bytes have come and are right. Costs a copy: not for a task that others wait for.
     pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
-        let Some(shape) = self.state().segments.get(&key).map(|segment| segment.lease.shape) else { return };
+        let known = self.state().segments.get(&key).map(|segment| (segment.lease.shape, segment.signed_blocks()));
+        let Some((shape, signed)) = known else { return };
+        if let Some(signed) = signed {
+            let hashes = BlockHashes::of(bytes, &shape);
+            if hashes.digest() == signed {
+                self.keep_hashes(key, hashes);
+            }
+        }
         let id = SegmentId::of(bytes);
         let encoder = |generation: Generation| {
             let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
@@ -193,6 +204,25 @@ impl Holdings {
             self.metrics.completed.inc();
             self.changed.notify_one();
         }
+    }
+
+    /// Keeps the hashes of a segment's blocks, which are those that the stream's key has signed.
+    pub(super) fn keep_hashes(&self, key: SegmentKey, hashes: BlockHashes) {
+        let mut state = self.state();
+        if let Some(segment) = state.segments.get_mut(&key)
+            && segment.hashes.is_none()
+            && !matches!(segment.body, Body::Named)
+        {
+            let bytes = hashes.as_bytes().len() as u64;
+            segment.hashes = Some(hashes);
+            state.used += bytes;
+            self.show(&state);
+        }
+    }
+
+    /// The hashes of a segment's blocks, if they are known.
+    pub(super) fn hashes(&self, key: SegmentKey) -> Option<Bytes> {
+        self.state().segments.get(&key)?.hashes.as_ref().map(|hashes| hashes.as_bytes().clone())
     }
 
     /// It cannot be had now. What has come of it stays of use.
@@ -350,7 +380,7 @@ impl State {
             is_recoded,
             birth: None,
             path: Some(segment.meta.path.as_str().into()),
-            blocks_digest: None,
+            blocks_digest: segment.signed_blocks(),
         })
     }
 
@@ -384,13 +414,19 @@ impl State {
             self.keys.remove(&segment.lease.id);
         }
         if !matches!(segment.body, Body::Named) {
-            self.used -= segment.lease.shape.length();
+            let hashes = segment.hashes.as_ref().map_or(0, |hashes| hashes.as_bytes().len() as u64);
+            self.used -= segment.lease.shape.length() + hashes;
             self.untold.insert(segment.lease.id, HoldingState::Gone);
         }
     }
 }
 
 impl Segment {
+    /// What the stream's key says of its blocks' hashes, if it has one.
+    fn signed_blocks(&self) -> Option<[u8; 32]> {
+        self.meta.signature.map(|signature| signature.blocks)
+    }
+
     /// Whether no session keeps it and nobody fetches it.
     fn is_idle(&self) -> bool {
         self.lease.holders() == 1 && !matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })

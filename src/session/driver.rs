@@ -22,13 +22,13 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
-use super::{Ask, Config, Metrics};
+use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::object::{Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
-use crate::wire::message::Credential;
+use crate::wire::message::{Checks, Credential};
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
@@ -121,9 +121,12 @@ impl From<ConnectionError> for End {
 }
 
 /// An answer to something that was asked.
+#[expect(clippy::large_enum_variant, reason = "one for each answer, taken apart at once")]
 enum Answer {
     Resolved(u64, Result<Resolved, Refusal>),
     Found(u64, Option<Held>),
+    Hashes(u64, Result<Bytes, Refusal>),
+    Checks(u64, Result<Checks, Refusal>),
     Subscribed(u64, Result<broadcast::Receiver<Arc<Resolved>>, Refusal>),
 }
 
@@ -149,7 +152,7 @@ struct Session {
     /// Ends what waits for announcements of a subscription.
     listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,
-    deliveries: Pending<()>,
+    deliveries: Pending<Delivered>,
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     draining: Option<Instant>,
@@ -166,6 +169,12 @@ enum RequestStream {
     Idle(SendStream),
     /// A write is under way; dropping or using the sender ends it.
     Busy(oneshot::Sender<()>),
+}
+
+/// What has left on a stream of its own, or could not.
+enum Delivered {
+    Object,
+    Hashes,
 }
 
 /// A write that has ended.
@@ -242,7 +251,10 @@ impl Session {
                     self.announced(announcements, news);
                 },
                 Some(written) = self.writes.next() => self.written(written)?,
-                Some(()) = self.deliveries.next() => {}
+                Some(delivered) = self.deliveries.next() => match delivered {
+                    Delivered::Hashes => self.proto.hashes_left(),
+                    Delivered::Object => {}
+                },
                 result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
                 changed = drain.changed() => match changed {
                     Ok(()) => {
@@ -305,7 +317,6 @@ impl Session {
                     listening.abort();
                 }
             }
-            Event::Deliver { request, bytes } => self.deliver(request, bytes),
             Event::Offer { port, identity } => match port {
                 0 => self.context.directory.withdraw(self.id),
                 port => {
@@ -315,6 +326,26 @@ impl Session {
             },
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
             Event::Introduce { segment, path } => self.introduce(segment, &path),
+            Event::Hashes { ticket, held } => self.ask(
+                |reply| Ask::Hashes { held, reply },
+                move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
+            ),
+            Event::Checks { ticket, held, asked } => self.ask(
+                |reply| Ask::Checks { held, asked, reply },
+                move |answer| Answer::Checks(ticket, answer.unwrap_or_else(|| Err(stopped()))),
+            ),
+            Event::Deliver { request, bytes } => {
+                self.context.metrics.objects.inc();
+                self.deliver(StreamHead::Object { request }, bytes, Delivered::Object);
+            }
+            Event::DeliverHashes { request, bytes } => {
+                self.deliver(StreamHead::Hashes { request }, bytes, Delivered::Hashes);
+            }
+            Event::Blame { segment, generation, blocks, identity } => {
+                let reporter = self.connection.remote_address();
+                // Advice: it is dropped before a question has to wait for it.
+                let _ = self.context.asks.try_send(Ask::Blame(Blame { reporter, segment, generation, blocks, identity }));
+            }
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
             Event::Ended(ended) => self.ended(ended),
         }
@@ -372,6 +403,8 @@ impl Session {
         match answer {
             Answer::Resolved(request, resolved) => self.proto.resolved(now, request, resolved),
             Answer::Found(ticket, held) => self.proto.found(now, ticket, held)?,
+            Answer::Hashes(ticket, hashes) => self.proto.hashes(ticket, hashes),
+            Answer::Checks(ticket, checks) => self.proto.checks(ticket, checks),
             Answer::Subscribed(request, Ok(receiver)) => {
                 if self.proto.subscribed(request, Ok(())) {
                     self.listen((request, receiver));
@@ -596,8 +629,7 @@ impl Session {
         }));
     }
 
-    fn deliver(&self, request: u64, bytes: Bytes) {
-        self.context.metrics.objects.inc();
+    fn deliver(&self, head: StreamHead, bytes: Bytes, delivered: Delivered) {
         let connection = self.connection.clone();
         // Objects of one visitor follow each other at its rate.
         let now = Instant::now();
@@ -607,14 +639,15 @@ impl Session {
             if let Some(paid) = paid {
                 until(Some(paid)).await;
             }
-            let mut head = Vec::with_capacity(9);
-            StreamHead::Object { request }.encode(&mut head);
-            let Ok(mut stream) = connection.open_uni().await else { return };
+            let mut begin = Vec::with_capacity(9);
+            head.encode(&mut begin);
+            let Ok(mut stream) = connection.open_uni().await else { return delivered };
             let _ = stream.set_priority(i32::MAX - 1);
             // If the peer stops reading or leaves, nobody wants the rest.
-            if stream.write_all_chunks(&mut [head.into(), bytes]).await.is_ok() {
+            if stream.write_all_chunks(&mut [begin.into(), bytes]).await.is_ok() {
                 let _ = stream.finish();
             }
+            delivered
         }));
     }
 

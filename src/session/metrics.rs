@@ -28,10 +28,20 @@ pub struct Metrics {
     late: IntCounter,
     moved: IntCounter,
     lapsed: IntCounter,
+    hashes: Answered,
+    checks: Answered,
+    blames: Answered,
     /// Sessions closed because the peer had no token that counts, or certificate.
     pub unadmitted: IntCounter,
     /// From a live segment's last byte at its source to its first block handed to QUIC.
     pub first_block_seconds: Histogram,
+}
+
+/// What was done, and what was not.
+#[derive(Debug, Clone)]
+struct Answered {
+    yes: IntCounter,
+    no: IntCounter,
 }
 
 /// One counter for each kind of block and way to travel.
@@ -78,6 +88,24 @@ impl Metrics {
                 "ncserverd_session_lapsed_total",
                 "Times that a session's token or certificate stopped counting while it stood.",
             )?,
+            hashes: Answered::new(
+                registry,
+                "ncserverd_session_hashes_total",
+                "Questions for the hashes of a segment's blocks, by what became of them.",
+                ["answered", "refused"],
+            )?,
+            checks: Answered::new(
+                registry,
+                "ncserverd_session_checks_total",
+                "Questions for secret checksums of a generation, by what became of them.",
+                ["answered", "refused"],
+            )?,
+            blames: Answered::new(
+                registry,
+                "ncserverd_session_blames_total",
+                "Reports of peers that others have sent them wrong blocks: heard, or ignored because a peer had too many or is not admitted.",
+                ["heard", "ignored"],
+            )?,
             unadmitted: counter(
                 "ncserverd_session_unadmitted_total",
                 "Sessions closed because the peer had no token that counts, or none any more.",
@@ -99,7 +127,7 @@ impl Metrics {
 
     /// Adds what a session's state machine counted.
     pub fn add(&self, tally: Tally) {
-        let Tally { requests, useless, lost, late, moved, refused, lapsed } = tally;
+        let Tally { requests, useless, lost, late, moved, refused, lapsed, hashes, checks, blames } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
         self.lost.inc_by(lost);
@@ -107,6 +135,21 @@ impl Metrics {
         self.moved.inc_by(moved);
         self.refused.inc_by(refused);
         self.lapsed.inc_by(lapsed);
+        self.hashes.add(hashes);
+        self.checks.add(checks);
+        self.blames.add(blames);
+    }
+}
+
+impl Answered {
+    fn new(registry: &Registry, name: &str, help: &str, [yes, no]: [&str; 2]) -> Result<Self, Error> {
+        let all = register::counters(registry, name, help, &["result"])?;
+        Ok(Self { yes: all.with_label_values(&[yes]), no: all.with_label_values(&[no]) })
+    }
+
+    fn add(&self, (yes, no): (u64, u64)) {
+        self.yes.inc_by(yes);
+        self.no.inc_by(no);
     }
 }
 

@@ -5,6 +5,9 @@
 //! ring ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]). After any call that puts
 //! something in, poll all of them until they are empty; polling too often is harmless. [`Proto::poll_timeout`] may have changed after any call.
 //!
+//! Hashes and checksums of a segment's blocks are judged by where the segment lies, like blocks of it: it is found first, and only then asked
+//! about ([`Event::Hashes`], [`Event::Checks`]).
+//!
 //! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`] and, when [`Proto::poll_credential`] gives it a
 //! token to judge, with [`Proto::judged`]. Questions that it does not allow are put all the same, as questions for what is nowhere: they
 //! take the way, and the time, of a question for a stream that does not exist.
@@ -23,7 +26,7 @@ use crate::block::Vector;
 use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
-    Accept, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
+    Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
     RequestCode, RequestError, StopReason, Subscribe,
 };
 use crate::wire::{Violation, block};
@@ -59,6 +62,14 @@ const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
 const TOKENS_MAX: u32 = 8;
 const TOKEN_EVERY: Duration = Duration::from_secs(5);
 
+/// How many questions for checksums may come at once, and one more in which time: each costs a pass over a generation.
+const CHECKS_MAX: u32 = 16;
+const CHECKS_EVERY: Duration = Duration::from_millis(250);
+
+/// How many reports of wrong blocks are heard at once, and one more in which time.
+const BLAMES_MAX: u32 = 8;
+const BLAMES_EVERY: Duration = Duration::from_secs(10);
+
 /// The server's side of one conversation.
 #[derive(Debug)]
 pub struct Proto {
@@ -67,8 +78,10 @@ pub struct Proto {
     access: Access,
     /// What waits to be judged.
     credential: Option<Credential>,
-    /// When so many tokens would have come in good order as have come.
-    tokens_at: Instant,
+    /// How fast tokens and tickets, questions for checksums, and reports of wrong blocks may come.
+    tokens: Rate,
+    checks: Rate,
+    blames: Rate,
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
@@ -78,6 +91,8 @@ pub struct Proto {
     subscriptions: Vec<u64>,
     told: HashMap<SegmentId, Told>,
     finding: HashMap<u64, Request>,
+    /// Questions about segments that wait for the segment, or for the answer.
+    asked: HashMap<u64, Asked>,
     next_ticket: u64,
     requests: BTreeMap<u16, Open>,
     control: Budget,
@@ -96,6 +111,22 @@ pub enum Event {
         ticket: u64,
         /// The segment.
         id: SegmentId,
+    },
+    /// Ask for the hashes of a segment's blocks; answer with [`Proto::hashes`].
+    Hashes {
+        /// Names the question.
+        ticket: u64,
+        /// The segment.
+        held: Held,
+    },
+    /// Ask for checksums of a generation that the segment has; answer with [`Proto::checks`].
+    Checks {
+        /// Names the question.
+        ticket: u64,
+        /// The segment.
+        held: Held,
+        /// As it came.
+        asked: GetChecks,
     },
     /// Start to announce a stream; answer with [`Proto::subscribed`], then [`Proto::announced`].
     Subscribe(Subscribe),
@@ -126,6 +157,24 @@ pub enum Event {
         segment: SegmentId,
         /// Where it lies, with the stream's name in front.
         path: Arc<str>,
+    },
+    /// Send hashes on a stream of their own; say [`Proto::hashes_left`] when that is over.
+    DeliverHashes {
+        /// The GET_HASHES that they answer.
+        request: u64,
+        /// The hashes.
+        bytes: Bytes,
+    },
+    /// The peer reports wrong blocks.
+    Blame {
+        /// Of this segment.
+        segment: SegmentId,
+        /// Of this generation of it.
+        generation: u32,
+        /// How many.
+        blocks: u32,
+        /// SHA-256 of the certificate that their sender showed.
+        identity: [u8; 32],
     },
     /// Recoded blocks of a line have not arrived.
     Lost {
@@ -237,6 +286,27 @@ pub struct Tally {
     pub refused: u64,
     /// Grants that have ended.
     pub lapsed: u64,
+    /// GET_HASHES answered, and refused.
+    pub hashes: (u64, u64),
+    /// GET_CHECKS answered, and refused.
+    pub checks: (u64, u64),
+    /// Reports of wrong blocks heard, and passed over.
+    pub blames: (u64, u64),
+}
+
+/// A question about a segment.
+#[derive(Debug)]
+struct Asked {
+    request: u64,
+    about: About,
+    /// Where the segment lies, once it is found.
+    path: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+enum About {
+    Hashes,
+    Checks(GetChecks),
 }
 
 /// The path by which the peer was told of a segment. It holds no lease: a peer that asks for nothing but names must not keep segments
@@ -277,7 +347,9 @@ impl Proto {
             config,
             access: Access::Free,
             credential: None,
-            tokens_at: now,
+            tokens: Rate::new(TOKENS_MAX, TOKEN_EVERY, now),
+            checks: Rate::new(CHECKS_MAX, CHECKS_EVERY, now),
+            blames: Rate::new(BLAMES_MAX, BLAMES_EVERY, now),
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
@@ -287,6 +359,7 @@ impl Proto {
             subscriptions: Vec::new(),
             told: HashMap::new(),
             finding: HashMap::new(),
+            asked: HashMap::new(),
             next_ticket: 0,
             requests: BTreeMap::new(),
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
@@ -334,8 +407,17 @@ impl Proto {
             }
             // A peer that leaves says so; what it still wants it goes on asking for.
             Message::GoAway { .. } => Ok(()),
-            Message::GetHashes { request, .. } | Message::GetChecks(GetChecks { request, .. }) => {
-                self.refuse(request, &not_there());
+            Message::GetHashes { request, segment } => self.handle_question(now, request, segment, About::Hashes),
+            Message::GetChecks(asked) => self.handle_question(now, asked.request, asked.segment, About::Checks(asked)),
+            Message::Blame { segment, generation, blocks, identity } => {
+                match self.blames.take(now) {
+                    Ok(()) if !matches!(self.access, Access::Refused { .. }) => {
+                        self.tally.blames.0 += 1;
+                        self.events.push_back(Event::Blame { segment, generation, blocks, identity });
+                    }
+                    // Too many, or of somebody who may have nothing here.
+                    _ => self.tally.blames.1 += 1,
+                }
                 Ok(())
             }
             Message::Offer { port, identity } => {
@@ -346,7 +428,7 @@ impl Proto {
                 self.events.push_back(Event::Have(holdings));
                 Ok(())
             }
-            Message::Blame { .. } | Message::Peers { .. } => Ok(()),
+            Message::Peers { .. } => Ok(()),
             Message::Checks(_) => Err(Violation::Unexpected("CHECKS")),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),
@@ -414,14 +496,18 @@ impl Proto {
 
     /// The answer to [`Event::Find`].
     pub fn found(&mut self, now: Instant, ticket: u64, held: Option<Held>) -> Result<(), Violation> {
+        let held = held.map(|held| self.as_told(now, held));
+        if let Some(asked) = self.asked.remove(&ticket) {
+            return match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
+                Some(held) => self.ask(ticket, asked, held),
+                None => {
+                    self.answered(asked, Err(not_there()));
+                    Ok(())
+                }
+            };
+        }
         // Stopped meanwhile: nobody waits.
         let Some(request) = self.finding.remove(&ticket) else { return Ok(()) };
-        let told = self.told.get_mut(&request.segment).map(|told| {
-            told.until = now + TOLD_FOR;
-            Arc::clone(&told.path)
-        });
-        // Of the paths that its bytes lie at, the one that this peer has asked for counts.
-        let held = held.map(|held| Held { path: told.or(held.path), ..held });
         match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
             Some(held) => self.open(now, request, held),
             None => {
@@ -434,6 +520,25 @@ impl Proto {
     /// The answer to [`Event::Introduce`], where there is anybody to name.
     pub fn introduce(&mut self, segment: SegmentId, peers: Vec<Introduction>) {
         self.send(Message::Peers { segment, peers });
+    }
+
+    /// The answer to [`Event::Hashes`].
+    pub fn hashes(&mut self, ticket: u64, answer: Result<Bytes, Refusal>) {
+        if let Some(asked) = self.asked.remove(&ticket) {
+            self.answered(asked, answer.map(Found::Hashes));
+        }
+    }
+
+    /// Hashes have left, or are not wanted any more.
+    pub fn hashes_left(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
+    /// The answer to [`Event::Checks`].
+    pub fn checks(&mut self, ticket: u64, answer: Result<Checks, Refusal>) {
+        if let Some(asked) = self.asked.remove(&ticket) {
+            self.answered(asked, answer.map(Found::Checks));
+        }
     }
 
     /// The answer to [`Event::Subscribe`]. False if nothing is to be announced.
@@ -663,12 +768,69 @@ impl Proto {
     }
 
     fn handle_auth(&mut self, now: Instant, credential: Credential) -> Result<(), Violation> {
-        self.tokens_at = self.tokens_at.max(now) + TOKEN_EVERY;
-        if self.tokens_at > now + TOKENS_MAX * TOKEN_EVERY {
-            return Err(Violation::Limit("tokens"));
-        }
+        self.tokens.take(now).map_err(|_| Violation::Limit("tokens"))?;
         self.credential = Some(credential);
         Ok(())
+    }
+
+    /// A question about a segment. It counts as unanswered until all of the answer has left.
+    fn handle_question(&mut self, now: Instant, request: u64, segment: SegmentId, about: About) -> Result<(), Violation> {
+        if self.unanswered >= usize::from(self.config.requests_max) {
+            return Err(Violation::Limit("unanswered GETs"));
+        }
+        self.unanswered += 1;
+        let is_dear = matches!(about, About::Checks(_));
+        let asked = Asked { request, about, path: None };
+        if self.draining {
+            self.answered(asked, Err(going_away()));
+            return Ok(());
+        }
+        if is_dear && let Err(free) = self.checks.take(now) {
+            let reason = "too many questions for checksums".to_owned();
+            let refusal = Refusal { code: RequestCode::Overload, retry_after: Some(free.saturating_duration_since(now)), reason };
+            self.answered(asked, Err(refusal));
+            return Ok(());
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.events.push_back(Event::Find { ticket, id: segment });
+        self.asked.insert(ticket, asked);
+        Ok(())
+    }
+
+    /// Puts a question about a segment that the peer may have.
+    fn ask(&mut self, ticket: u64, asked: Asked, held: Held) -> Result<(), Violation> {
+        let path = held.path.clone();
+        self.events.push_back(match &asked.about {
+            About::Hashes => Event::Hashes { ticket, held },
+            About::Checks(asked) if held.lease.shape.generation(asked.generation).is_none() => {
+                return Err(Violation::Malformed("index of the generation"));
+            }
+            About::Checks(asked) => Event::Checks { ticket, held, asked: asked.clone() },
+        });
+        self.asked.insert(ticket, Asked { path, ..asked });
+        Ok(())
+    }
+
+    /// Answers a question about a segment, unless the peer's right to it has ended meanwhile.
+    fn answered(&mut self, asked: Asked, answer: Result<Found, Refusal>) {
+        let Asked { request, path, about } = asked;
+        let counts = match about {
+            About::Hashes => &mut self.tally.hashes,
+            About::Checks(_) => &mut self.tally.checks,
+        };
+        let answer =
+            answer.and_then(|found| if self.access.allows_segment(path.as_deref()) { Ok(found) } else { Err(not_there()) });
+        match &answer {
+            Ok(_) => counts.0 += 1,
+            Err(_) => counts.1 += 1,
+        }
+        match answer {
+            Ok(Found::Hashes(bytes)) => return self.events.push_back(Event::DeliverHashes { request, bytes }),
+            Ok(Found::Checks(checks)) => self.send(Message::Checks(Checks { request, ..checks })),
+            Err(refusal) => self.say_no(request, &refusal),
+        }
+        self.unanswered = self.unanswered.saturating_sub(1);
     }
 
     fn handle_request(&mut self, request: Request) -> Result<(), Violation> {
@@ -808,6 +970,15 @@ impl Proto {
         self.events.extend(after);
     }
 
+    /// Of the paths that a segment's bytes lie at, the one that this peer has asked for counts.
+    fn as_told(&mut self, now: Instant, held: Held) -> Held {
+        let told = self.told.get_mut(&held.lease.id).map(|told| {
+            told.until = now + TOLD_FOR;
+            Arc::clone(&told.path)
+        });
+        Held { path: told.or(held.path), ..held }
+    }
+
     /// Remembers by which path the peer knows a segment, for the request that follows its META.
     fn remember(&mut self, now: Instant, id: SegmentId, path: &str) {
         if self.told.len() >= usize::from(self.config.known_segments_max)
@@ -830,6 +1001,10 @@ impl Proto {
 
     fn refuse(&mut self, request: u64, refusal: &Refusal) {
         self.tally.refused += 1;
+        self.say_no(request, refusal);
+    }
+
+    fn say_no(&mut self, request: u64, refusal: &Refusal) {
         // Whoever may not have everything is not told what is there that it may not have.
         let uniform = not_there();
         let is_unknown = refusal.code == RequestCode::Unknown && self.access != Access::Free;
@@ -895,6 +1070,38 @@ impl Open {
         self.on_stream = true;
         tally.moved += u64::from(self.seq > 0);
         Route::Stream
+    }
+}
+
+/// What is known about a segment that was asked about.
+enum Found {
+    Hashes(Bytes),
+    Checks(Checks),
+}
+
+/// So many at once, and one more in a time.
+#[derive(Debug)]
+struct Rate {
+    burst: u32,
+    every: Duration,
+    /// When so many would have come in good order as have come.
+    at: Instant,
+}
+
+impl Rate {
+    fn new(burst: u32, every: Duration, now: Instant) -> Self {
+        Self { burst, every, at: now }
+    }
+
+    /// Counts one, or says when it would be one too many no longer.
+    fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        let at = self.at.max(now) + self.every;
+        let full = self.burst * self.every;
+        if at > now + full {
+            return Err(at.checked_sub(full).unwrap_or(now));
+        }
+        self.at = at;
+        Ok(())
     }
 }
 

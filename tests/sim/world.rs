@@ -497,7 +497,12 @@ impl World {
             }
             // Nobody serves here but servers.
             session::Event::Offer { .. } | session::Event::Have(_) | session::Event::Introduce { .. } => {}
-            session::Event::Lost { .. } => {}
+            // No peer here asks for them, or blames another.
+            session::Event::Lost { .. }
+            | session::Event::Hashes { .. }
+            | session::Event::Checks { .. }
+            | session::Event::DeliverHashes { .. }
+            | session::Event::Blame { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {

@@ -74,6 +74,12 @@ fn ask(proto: &mut Proto, now: Instant, request: Request, first_pass: FirstPass)
     proto.found(now, ticket, Some(held(first_pass)))
 }
 
+/// The segment that is looked for is there.
+fn find(proto: &mut Proto, now: Instant) -> Result<(), Violation> {
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
+    proto.found(now, ticket, Some(held(FirstPass::Coded)))
+}
+
 fn wants(proto: &mut Proto) -> Vec<Want> {
     std::iter::from_fn(|| proto.poll_want(u32::MAX)).collect()
 }
@@ -561,4 +567,160 @@ fn offers_and_tickets_go_to_those_who_keep_them() {
     let ticket = Credential::Ticket(Ticket(Bytes::from_static(b"t")));
     proto.handle_message(now, Message::Auth(ticket.clone())).unwrap();
     assert_eq!(proto.poll_credential(), Some(ticket));
+}
+
+fn get_hashes(request: u64, segment: &[u8]) -> Message {
+    Message::GetHashes { request, segment: SegmentId::of(segment) }
+}
+
+fn get_checks(request: u64, generation: u32) -> GetChecks {
+    GetChecks { request, segment: SegmentId::of(b"segment"), generation, nonce: [1; 32] }
+}
+
+fn checks() -> Checks {
+    Checks { request: 0, seed: [2; 32], columns: 1, projections: vec![0; 64].into(), signature: Some([3; 64]) }
+}
+
+fn unknown(request: u64) -> Option<Message> {
+    let Refusal { code, reason, .. } = not_there();
+    Some(Message::Error(RequestError { request, code, retry_after_ms: 0, reason }))
+}
+
+#[test]
+fn a_signature_goes_with_what_it_is_for() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let signature = Some(crate::object::Signature { key: [1; 32], issued_ms: 5, blocks: [2; 32], bytes: [3; 64] });
+    let signed = || Resolved { signature, ..resolved(held(FirstPass::Coded)) };
+    proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
+    proto.resolved(now, 2, Ok(signed()));
+    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature));
+    proto.handle_message(now, Message::Subscribe(Subscribe { request: 20, stream: "live".into() })).unwrap();
+    proto.subscribed(20, Ok(()));
+    proto.poll_message();
+    proto.announced(now, 20, signed());
+    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature));
+}
+
+#[test]
+fn questions_about_a_segment_are_for_those_who_may_have_its_path() {
+    for (pattern, may) in [("/live/*", true), ("/files/*", false)] {
+        for question in [get_hashes(9, b"segment"), Message::GetChecks(get_checks(9, 0))] {
+            let now = Instant::now();
+            let mut proto = Proto::new(SESSION, Config::default(), now);
+            proto.set_access(granted(pattern, None));
+            proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+            proto.poll_message();
+            proto.handle_message(now, question).unwrap();
+            let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a question for the segment") };
+            proto.found(now, ticket, Some(held(FirstPass::Coded))).unwrap();
+            let is_asked = matches!(proto.poll_event(), Some(Event::Hashes { .. } | Event::Checks { .. }));
+            assert_eq!(
+                (is_asked, proto.poll_message()),
+                (may, if may { None } else { unknown(9) }),
+                "{pattern}: as if it was not there"
+            );
+        }
+    }
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", None));
+    proto.handle_message(now, get_hashes(9, b"segment")).unwrap();
+    find(&mut proto, now).unwrap();
+    let Some(Event::Hashes { ticket, .. }) = proto.poll_event() else { panic!("a question for hashes") };
+    // The right to it ends before the answer comes.
+    proto.set_access(granted("/files/*", None));
+    proto.hashes(ticket, Ok(Bytes::from_static(&[0; 16])));
+    assert_eq!(proto.poll_message(), unknown(9));
+    assert!(proto.poll_event().is_none() && proto.is_idle());
+    assert_eq!(proto.take_tally().hashes, (0, 1));
+}
+
+#[test]
+fn hashes_are_unanswered_until_they_have_left() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let most = u64::from(Config::default().requests_max);
+    for request in 0..most {
+        proto.handle_message(now, get_hashes(request, b"segment")).unwrap();
+        find(&mut proto, now).unwrap();
+        let Some(Event::Hashes { ticket, .. }) = proto.poll_event() else { panic!("a question for hashes") };
+        proto.hashes(ticket, Ok(Bytes::from_static(&[0; 16])));
+        assert!(matches!(proto.poll_event(), Some(Event::DeliverHashes { request: delivered, .. }) if delivered == request));
+    }
+    assert!(!proto.is_idle());
+    proto.hashes_left();
+    proto.handle_message(now, get_hashes(most, b"other")).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a question for the segment") };
+    let full = Err(Violation::Limit("unanswered GETs"));
+    assert_eq!(proto.handle_message(now, get_hashes(most + 1, b"segment")), full);
+    assert_eq!(proto.handle_message(now, Message::GetChecks(get_checks(most + 1, 0))), full);
+    assert_eq!(proto.handle_message(now, get(most + 1, "/live/2.m4s")), full, "they are counted together");
+    proto.found(now, ticket, None).unwrap();
+    assert_eq!(proto.poll_message(), unknown(most));
+    proto.handle_message(now, get(most + 1, "/live/2.m4s")).unwrap();
+    assert_eq!(proto.take_tally().hashes, (most, 1));
+}
+
+#[test]
+fn checksums_come_at_a_modest_rate() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let ask = |proto: &mut Proto, now, request| {
+        proto.handle_message(now, Message::GetChecks(get_checks(request, 0))).unwrap();
+        match proto.poll_event() {
+            Some(Event::Find { ticket, .. }) => {
+                proto.found(now, ticket, Some(held(FirstPass::Coded))).unwrap();
+                let Some(Event::Checks { ticket, asked, .. }) = proto.poll_event() else { panic!("a question for checksums") };
+                assert_eq!(asked, get_checks(request, 0));
+                proto.checks(ticket, Ok(checks()));
+            }
+            None => {}
+            other => panic!("{other:?}"),
+        }
+        proto.poll_message().unwrap()
+    };
+    for request in 0..u64::from(CHECKS_MAX) {
+        assert_eq!(ask(&mut proto, now, request), Message::Checks(Checks { request, ..checks() }));
+    }
+    let half = CHECKS_EVERY / 2;
+    assert!(matches!(
+        ask(&mut proto, now + half, 100),
+        Message::Error(RequestError { request: 100, code: RequestCode::Overload, retry_after_ms: 125, .. })
+    ));
+    assert!(matches!(ask(&mut proto, now + 2 * half, 101), Message::Checks(_)));
+    assert!(matches!(ask(&mut proto, now + 2 * half, 102), Message::Error(_)), "one more, and not two");
+    assert_eq!(proto.take_tally().checks, (u64::from(CHECKS_MAX) + 1, 2));
+    assert!(proto.is_idle());
+}
+
+#[test]
+fn checksums_of_a_generation_that_there_is_not_end_the_connection() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::GetChecks(get_checks(9, 1))).unwrap();
+    assert_eq!(find(&mut proto, now), Err(Violation::Malformed("index of the generation")));
+}
+
+#[test]
+fn a_peer_is_heard_a_few_times_when_it_blames_others() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let blame = || Message::Blame { segment: SegmentId::of(b"segment"), generation: 2, blocks: 3, identity: [4; 32] };
+    for _ in 0..100 {
+        proto.handle_message(now, blame()).unwrap();
+    }
+    let heard = std::iter::from_fn(|| proto.poll_event());
+    let is_told = |event: &Event| matches!(event, Event::Blame { generation: 2, blocks: 3, identity: [4, ..], .. });
+    assert_eq!(heard.filter(is_told).count(), BLAMES_MAX as usize);
+    assert_eq!(proto.take_tally().blames, (u64::from(BLAMES_MAX), 100 - u64::from(BLAMES_MAX)));
+    proto.handle_message(now + BLAMES_EVERY, blame()).unwrap();
+    assert!(proto.poll_event().is_some_and(|event| is_told(&event)));
+    proto.set_access(Access::Refused { until: now + 100 * BLAMES_EVERY });
+    proto.handle_message(now + 2 * BLAMES_EVERY, blame()).unwrap();
+    assert!(proto.poll_event().is_none(), "whoever may have nothing is not heard");
+}
+
+#[test]
+fn nothing_is_asked_about_segments_while_the_server_leaves() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.go_away(SECOND);
+    proto.poll_message();
+    proto.handle_message(now, get_hashes(9, b"segment")).unwrap();
+    assert!(matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::GoingAway));
+    assert!(proto.poll_event().is_none() && proto.is_idle());
 }
