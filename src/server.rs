@@ -10,7 +10,8 @@ mod front;
 mod service;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prometheus::Registry;
 use rand::SeedableRng;
@@ -22,7 +23,7 @@ use tokio::task::JoinHandle;
 use crate::admission::{self, Admission};
 use crate::config;
 use crate::device::{self, Device, Health};
-use crate::directory::{self, Directory};
+use crate::directory::{self, Directory, Policy};
 use crate::encoder::{self, Encoder};
 use crate::endpoint;
 use crate::ingest;
@@ -86,6 +87,7 @@ pub enum Error {
 pub struct Server {
     front: Front,
     library: Library,
+    directory: Directory,
     admission: Admission,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
@@ -130,13 +132,14 @@ impl Server {
         let encoder = Encoder::new(config.encoder, ring.clone(), store, device, metrics, random);
         tasks.push(tokio::spawn(encoder.run(library.arrivals(), settings)));
 
-        let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
-        tasks.push(tokio::spawn(answer(questions, library.clone())));
-        let (endpoint, session) = (&config.endpoint, config.session);
         let directory = Directory::new(directory::Metrics::new(registry)?);
-        let parts = Parts { endpoint, session, identity, admission: admission.clone(), directory, ring, asks };
+        let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
+        tasks.push(tokio::spawn(answer(questions, library.clone(), directory.clone())));
+        let (endpoint, session) = (&config.endpoint, config.session);
+        let parts = Parts { endpoint, session, identity, admission: admission.clone(), directory: directory.clone(), ring, asks };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
-        let server = Self { front, library, admission, readiness, encoder_settings, tasks, device: thread };
+        let server = Self { front, library, directory, admission, readiness, encoder_settings, tasks, device: thread };
+        server.name_peers(&config);
         server.judge_streams(&config);
         Ok(server)
     }
@@ -153,6 +156,7 @@ impl Server {
         self.library.apply(&config.stream)?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
+        self.name_peers(config);
         self.judge_streams(config);
         Ok(())
     }
@@ -162,6 +166,15 @@ impl Server {
         self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.device.close();
+    }
+
+    /// Tells the directory whose viewers are to be named to each other.
+    fn name_peers(&self, config: &config::Config) {
+        let stream = |(name, stream): (&String, &stream::Config)| {
+            let signer = self.library.signer(name).filter(|_| stream.peers != Policy::Off)?;
+            Some((name.clone(), directory::Stream { policy: stream.peers, key: Arc::clone(signer.key()) }))
+        };
+        self.directory.set_streams(config.stream.iter().filter_map(stream).collect());
     }
 
     fn judge_streams(&self, config: &config::Config) {
@@ -185,7 +198,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// Answers what sessions ask. A question about an object may take as long as its origin, so each has a task; there are no more of them
 /// than sessions allow their peers.
-async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library) {
+async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory: Directory) {
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
@@ -203,7 +216,10 @@ async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library) {
                     let _ = reply.send(library.checks(&held, &asked).await);
                 });
             }
-            Ask::Blame(blame) => tracing::debug!("{blame}"),
+            Ask::Blame(blame) => {
+                tracing::debug!("{blame}");
+                directory.blame(Instant::now(), blame.reporter.ip(), blame.identity);
+            }
             Ask::Subscribe { stream, reply } => drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream))),
         }
     }

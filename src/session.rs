@@ -73,7 +73,7 @@ impl Default for Config {
             control_bytes_per_second: ByteSize::mib(1),
             idle_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(10),
-            hello_timeout: Duration::from_secs(5),
+            hello_timeout: Duration::from_secs(10),
             datagrams: true,
         }
     }

@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::AbortHandle;
 use url::Url;
 
+use crate::directory::Policy;
 use crate::gf::Kernels;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::directory::Directory;
@@ -58,6 +59,8 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// File with the key that signs for the stream; without one nothing is signed.
     pub signing_key: Option<PathBuf>,
+    /// Whether its viewers are told of each other, to draw on each other first; needs a `signing_key`.
+    pub peers: Policy,
     /// Most blocks in a generation.
     pub n_max: u16,
     /// Bytes of a block.
@@ -112,6 +115,7 @@ impl Default for Config {
             origin: None,
             directory: None,
             signing_key: None,
+            peers: Policy::Off,
             n_max: 128,
             block_bytes: 4096,
             first_pass: FirstPass::default(),

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 
 use super::{Config, Error};
 use crate::admission::KeysComplaint;
+use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
 use crate::ring::Lane;
@@ -180,6 +181,9 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         return report.fault(key("block_bytes"), error.to_string());
     }
     signing_key(&key("signing_key"), stream, report);
+    if stream.peers != Policy::Off && stream.signing_key.is_none() {
+        report.fault(key("peers"), "viewers that draw on each other need the stream's signature: set `signing_key`, too");
+    }
     row_weight(&key("row_weight"), stream, report);
     ring(config, &key("block_bytes"), stream, report);
     datagrams(&key("block_bytes"), stream, report);

@@ -4,6 +4,7 @@ use bytesize::ByteSize;
 use tempfile::TempDir;
 
 use super::*;
+use crate::directory::Policy;
 
 fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -254,6 +255,24 @@ fn a_signing_key_is_one_or_will_be_made() {
     }
     let relative = with(Path::new("live.pem")).unwrap().config;
     assert!(relative.stream["live"].signing_key.as_ref().unwrap().is_absolute());
+}
+
+#[test]
+fn viewers_are_named_to_each_other_where_the_stream_is_signed() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("live.pem");
+    std::fs::write(&path, crate::integrity::signing::SigningKey::generate()).unwrap();
+    let stream = "[stream.live]\norigin = \"http://o/\"\n";
+    for (word, policy) in [("off", Policy::Off), ("lan", Policy::Lan), ("all", Policy::All)] {
+        let keys = [("stream.live.peers", word), ("stream.live.signing_key", path.to_str().unwrap())];
+        assert_eq!(load(stream, &[], &keys).unwrap().config.stream["live"].peers, policy);
+        let unsigned = load(stream, &[], &keys[..1]);
+        match unsigned {
+            Ok(loaded) => assert_eq!(loaded.config.stream["live"].peers, Policy::Off),
+            Err(error) => assert!(error.to_string().starts_with("`stream.live.peers`: ") && policy != Policy::Off, "{error}"),
+        }
+    }
+    assert!(load(stream, &[], &[("stream.live.peers", "some")]).is_err());
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct Metrics {
     pub ahead_used_blocks: IntCounter,
     /// Generations that these completed without another round trip.
     pub spared_generations: IntCounter,
+    /// Bytes of blocks that servers sent, and that peers sent which servers had named.
+    pub received: [IntCounter; 2],
 }
 
 impl Metrics {
@@ -36,6 +38,12 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let gauge = |name: &str, help: &str| register::gauge(registry, name, help);
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        let received = register::counters(
+            registry,
+            "ncserverd_relay_received_bytes_total",
+            "Bytes of blocks that came, from servers and from peers that servers had named.",
+            &["from"],
+        )?;
         Ok(Self {
             held_bytes: gauge("ncserverd_relay_held_bytes", "Bytes of segments that the relay holds, complete or not.")?,
             segments: gauge("ncserverd_relay_held_segments", "Segments that the relay holds, complete or not.")?,
@@ -53,6 +61,7 @@ impl Metrics {
                 "ncserverd_relay_spared_generations_total",
                 "Generations that blocks asked for ahead of need completed without another round trip.",
             )?,
+            received: ["server", "peer"].map(|from| received.with_label_values(&[from])),
         })
     }
 
@@ -60,10 +69,14 @@ impl Metrics {
     pub(super) async fn follow(self, mut stats: watch::Receiver<Stats>) {
         while stats.changed().await.is_ok() {
             let stats = stats.borrow_and_update();
+            let from_servers = stats.payload_bytes.saturating_sub(stats.neighbour_bytes);
+            let [servers, peers] = &self.received;
             for (counter, count) in [
                 (&self.ahead_blocks, stats.blocks_ahead),
                 (&self.ahead_used_blocks, stats.blocks_ahead_used),
                 (&self.spared_generations, stats.generations_spared),
+                (servers, from_servers),
+                (peers, stats.neighbour_bytes),
             ] {
                 counter.inc_by(count.saturating_sub(counter.get()));
             }

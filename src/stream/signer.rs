@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounter;
@@ -22,7 +22,7 @@ use crate::wire::message::{Delivery, Meta};
 #[derive(Debug)]
 pub struct Signer {
     path: PathBuf,
-    key: SigningKey,
+    key: Arc<SigningKey>,
     made: Mutex<Made>,
 }
 
@@ -70,11 +70,11 @@ impl Signer {
     }
 
     fn new(path: &Path, key: SigningKey) -> Self {
-        Self { path: path.to_owned(), key, made: Mutex::default() }
+        Self { path: path.to_owned(), key: Arc::new(key), made: Mutex::default() }
     }
 
     /// What signs.
-    pub fn key(&self) -> &SigningKey {
+    pub fn key(&self) -> &Arc<SigningKey> {
         &self.key
     }
 

@@ -1,0 +1,208 @@
+//! Viewers that serve each other: named by the server, admitted by its tickets, never relied upon.
+
+#[path = "client/script.rs"]
+#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
+mod script;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ncserverd::config;
+use ncserverd::directory::Policy;
+use ncserverd::lab::origin::Origin;
+use ncserverd::object::RefusalCode;
+use ncserverd::peer::{self, Client, Error};
+use ncserverd::relay::{self, Relay};
+use ncserverd::server::Server;
+use ncserverd::stream;
+use ncserverd::telemetry::Readiness;
+use ncserverd::tls::{ServerIdentity, Trust};
+use prometheus::Registry;
+use script::bytes;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A server with one stream, `live`, whose viewers are told of each other or not.
+struct Place {
+    origin: Origin,
+    _server: Server,
+    at: peer::Server,
+    registry: Registry,
+}
+
+impl Place {
+    async fn open(policy: Policy, directory: &Path) -> Self {
+        let origin = Origin::in_memory().await.unwrap();
+        let mut settings = config::Config::default();
+        settings.endpoint.listen = vec![LOOPBACK];
+        let signing_key = Some(directory.join("live.pem"));
+        let url = Some(format!("{}vod/", origin.url()));
+        let stream = stream::Config { origin: url, signing_key, peers: policy, ..stream::Config::default() };
+        settings.stream.insert("live".into(), stream);
+        let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
+        let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();
+        let at = at(server.addresses()[0], &identity);
+        Self { origin, _server: server, at, registry }
+    }
+
+    fn viewer(&self) -> peer::Config {
+        peer::Config { neighbours_max: 8, ..peer::Config::new(self.at.clone(), Trust::System) }
+    }
+
+    /// A viewer that serves others what it reads.
+    async fn sharing(&self) -> (Relay, peer::Server) {
+        let identity = ServerIdentity::ephemeral().unwrap();
+        let config = relay::Config { offers: true, own_only: true, ..relay::Config::listening(vec![LOOPBACK]) };
+        let relay = Relay::start(config, self.viewer(), identity.clone(), &Registry::new(), &Readiness::new()).await.unwrap();
+        let at = at(relay.addresses()[0], &identity);
+        (relay, at)
+    }
+
+    /// Waits until so many peers have been told of.
+    async fn until_offered(&self, count: f64) {
+        for _ in 0..600 {
+            if self.read("ncserverd_directory_peers") >= count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("nobody offers");
+    }
+
+    fn read(&self, name: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
+        let metric = &family.get_metric()[0];
+        metric.get_counter().get_value() + metric.get_gauge().get_value()
+    }
+}
+
+fn at(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
+    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+}
+
+async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
+    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+}
+
+/// The bytes of blocks that came, and those of them that came from other viewers.
+fn shares(client: &Client) -> (u64, u64) {
+    let stats = client.stats().borrow().clone();
+    (stats.payload_bytes, stats.neighbour_bytes)
+}
+
+/// Long enough for what is held to be told, and for who asks again to be told of it.
+const TOLD: Duration = Duration::from_millis(700);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_has_most_from_one_that_was_there_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::open(Policy::All, directory.path()).await;
+    let all: Vec<_> = (1..=4).map(|number| bytes(number, 1_500_001)).collect();
+    for (number, all) in all.iter().enumerate() {
+        place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+    }
+    let (first, first_at) = place.sharing().await;
+    for (number, all) in all.iter().enumerate() {
+        assert!(read(first.client(), &format!("/live/{number}.ts")).await.unwrap() == *all);
+    }
+    place.until_offered(1.0).await;
+    tokio::time::sleep(TOLD).await;
+    let second = Client::connect(place.viewer()).await.unwrap();
+    for (number, all) in all.iter().enumerate() {
+        assert!(read(&second, &format!("/live/{number}.ts")).await.unwrap() == *all);
+    }
+    let (came, from_first) = shares(&second);
+    assert!(from_first > came / 4, "{from_first} of {came} bytes");
+    assert!(place.read("ncserverd_directory_introductions_total") > 0.0);
+
+    // Who has opted out is served by the server alone.
+    let alone = Client::connect(peer::Config { neighbours_max: 0, ..place.viewer() }).await.unwrap();
+    assert!(read(&alone, "/live/0.ts").await.unwrap() == all[0]);
+    assert_eq!(shares(&alone).1, 0);
+
+    // Who comes without a ticket is told nothing.
+    let stranger = Client::connect(peer::Config::new(first_at, Trust::System)).await.unwrap();
+    let refused = read(&stranger, "/live/0.ts").await;
+    assert!(matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    first.drain(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_leaves_in_the_middle_is_not_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::open(Policy::All, directory.path()).await;
+    let all = bytes(1, 20_000_001);
+    place.origin.put("/vod/a.ts", Bytes::from(all.clone()));
+    let (first, _) = place.sharing().await;
+    assert!(read(first.client(), "/live/a.ts").await.unwrap() == all);
+    place.until_offered(1.0).await;
+    tokio::time::sleep(TOLD).await;
+    let second = Client::connect(place.viewer()).await.unwrap();
+    let reading = tokio::spawn({
+        let second = second.clone();
+        async move { read(&second, "/live/a.ts").await }
+    });
+    let mut stats = second.stats();
+    let drawn = stats.wait_for(|stats| stats.neighbour_bytes > 0 || stats.segments_verified > 2);
+    tokio::time::timeout(PATIENCE, drawn).await.unwrap().unwrap();
+    first.drain(Duration::ZERO).await;
+    assert!(reading.await.unwrap().unwrap() == all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_named_where_the_stream_does_not_allow_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::open(Policy::Off, directory.path()).await;
+    let all = bytes(1, 1_000_001);
+    place.origin.put("/vod/a.ts", Bytes::from(all.clone()));
+    let (first, _) = place.sharing().await;
+    assert!(read(first.client(), "/live/a.ts").await.unwrap() == all);
+    tokio::time::sleep(TOLD).await;
+    let second = Client::connect(place.viewer()).await.unwrap();
+    assert!(read(&second, "/live/a.ts").await.unwrap() == all);
+    assert_eq!(shares(&second).1, 0);
+    assert_eq!(place.read("ncserverd_directory_peers"), 0.0);
+    first.drain(Duration::ZERO).await;
+}
+
+/// Viewers that come together have blocks of each other before anybody has all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_that_come_together_help_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::open(Policy::All, directory.path()).await;
+    let all: Vec<_> = (1..=6).map(|number| bytes(number, 600_001)).collect();
+    for (number, all) in all.iter().enumerate() {
+        place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+    }
+    let mut viewers = Vec::new();
+    for _ in 0..5 {
+        viewers.push(place.sharing().await.0);
+    }
+    place.until_offered(5.0).await;
+    let watch = |client: Client| {
+        let all = all.clone();
+        tokio::spawn(async move {
+            for (number, all) in all.iter().enumerate() {
+                assert!(read(&client, &format!("/live/{number}.ts")).await.unwrap() == *all);
+                tokio::time::sleep(TOLD).await;
+            }
+        })
+    };
+    let watching: Vec<_> = viewers.iter().map(|viewer| watch(viewer.client().clone())).collect();
+    for viewer in watching {
+        viewer.await.unwrap();
+    }
+    let latecomer = Client::connect(place.viewer()).await.unwrap();
+    for (number, all) in all.iter().enumerate() {
+        assert!(read(&latecomer, &format!("/live/{number}.ts")).await.unwrap() == *all);
+    }
+    let (came, from_others) = shares(&latecomer);
+    assert!(from_others > came / 4, "{from_others} of {came} bytes");
+    for viewer in viewers {
+        viewer.drain(Duration::ZERO).await;
+    }
+}
