@@ -32,7 +32,7 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
-pub use keys::Keys;
+pub use keys::KnownKeys;
 pub use token::TokenSource;
 
 use crate::block::Block;
@@ -118,6 +118,8 @@ pub struct Config {
     pub certificate: Option<ClientPair>,
     /// The token to bring.
     pub token: Option<TokenSource>,
+    /// Keys that streams are known to be signed with. Of others the first server names it.
+    pub keys: proto::Keys,
     /// Whether blocks may come in datagrams.
     pub datagrams: bool,
     /// What decides how fast it sends; a client sends little.
@@ -136,6 +138,8 @@ pub struct Config {
     pub cache: ByteSize,
     /// Bytes of credit in flight, at least and at most: between them it follows the path.
     pub window: (ByteSize, ByteSize),
+    /// Blocks kept until their segments are verified, at most, to tell who sent a wrong one: where others than the first server send them.
+    pub rows: ByteSize,
     /// Generations asked for at the same time, at most.
     pub requests_max: u16,
     /// Prefetches at the same time; more are dropped.
@@ -150,8 +154,12 @@ pub struct Config {
 
 /// Who passes blocks on as they come.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// A block has come that brought something. Called by the task that carries all blocks: it must not wait.
-    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block);
+    /// A block has come that brought something; `is_checked` if it is known to be right. Called by the task that carries all blocks: it must
+    /// not wait.
+    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block, is_checked: bool);
+
+    /// All blocks of a generation that had come have been tested, and `rows` are those that are right. It must not wait.
+    fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>);
 
     /// A segment is going to be fetched.
     fn begun(&self, _meta: &Arc<message::Meta>) {}
@@ -168,6 +176,7 @@ impl Config {
             trust,
             certificate: None,
             token: None,
+            keys: proto::Keys::default(),
             datagrams: true,
             congestion: Congestion::default(),
             connect_timeout: Duration::from_secs(10),
@@ -177,6 +186,7 @@ impl Config {
             deadline: None,
             cache: ByteSize::mib(64),
             window: (ByteSize::kib(256), ByteSize::mib(16)),
+            rows: ByteSize::mib(128),
             requests_max: 64,
             prefetches_max: 8,
             neighbours_max: 0,
@@ -231,6 +241,14 @@ pub struct Stats {
     pub segments_verified: u64,
     /// Segments and whole objects with a wrong one.
     pub segments_corrupt: u64,
+    /// Segments with a wrong one that were mended: the wrong blocks were found, dropped and made up for.
+    pub segments_mended: u64,
+    /// Blocks that were proved wrong, and dropped.
+    pub blocks_wrong: u64,
+    /// Servers that sent such as their own, or forged answers, and are not used any more.
+    pub polluters: u64,
+    /// Bytes of blocks kept at present until their segments are verified.
+    pub rows_bytes: u64,
     /// Verified bytes.
     pub bytes: u64,
     /// Bytes of payload in blocks that were asked for.
@@ -258,6 +276,8 @@ pub struct SourceStats {
     pub server: Server,
     /// What it said of itself, while it is connected and takes requests.
     pub hello: Option<Hello>,
+    /// SHA-256 of the certificate that it has shown.
+    pub identity: Option<Fingerprint>,
     /// Where it is, while a connection stands.
     pub address: Option<SocketAddr>,
     /// The round trip.
@@ -307,6 +327,7 @@ impl From<Failure> for Error {
             Failure::Refused(refusal) => Self::Refused(refusal),
             Failure::Deadline => Self::Deadline,
             Failure::Stalled => Self::Stalled,
+            Failure::Corrupt => Self::Corrupt,
         }
     }
 }

@@ -4,7 +4,8 @@
 //! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
 //! blocks of it. A path is asked of the relay's own sources, and answered as they answered. A segment is fetched when the first block of
 //! it is wanted. Until it is complete and verified its blocks are combinations of the rows that have come, sent with explicit vectors,
-//! and no session gets more of them than there are rows; then they are those of a server: source blocks, and coded ones with seeds.
+//! and no session gets more of them than there are rows; then they are those of a server: source blocks, and coded ones with seeds. Rows are
+//! tested by checksums of the first source. Until they are, no two sources' rows are mixed, and what is made of them is marked as unverified.
 //!
 //! A viewer that serves others is a relay whose program reads as well: it serves what it reads, to those whom its servers send with a
 //! ticket, and answers no other question.
@@ -15,6 +16,7 @@
 mod holdings;
 mod metrics;
 mod recoder;
+mod rows;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,6 +45,7 @@ use holdings::{Holdings, Keeper};
 use recoder::Recoder;
 
 pub use metrics::Metrics;
+pub use rows::{Heap, News, Plan, Rows, plan};
 
 /// Announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;

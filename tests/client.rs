@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ncserverd::object::RefusalCode;
 use ncserverd::peer::fetch::{self, Target};
+use ncserverd::peer::proto::Keys;
 use ncserverd::peer::{Client, Config, Error};
+use ncserverd::wire::CloseCode;
 use script::{Fault, Script, bytes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -228,7 +230,12 @@ async fn no_server_is_an_error_and_one_of_several_is_enough() {
 
 /// A client of several servers, each with a certificate of its own.
 async fn connect_to(servers: &[&Script]) -> Client {
-    let config = Config { servers: servers.iter().map(|server| server.server()).collect(), ..servers[0].config() };
+    connect_with(servers, Keys::default()).await
+}
+
+/// The same with keys that it knows before.
+async fn connect_with(servers: &[&Script], keys: Keys) -> Client {
+    let config = Config { servers: servers.iter().map(|server| server.server()).collect(), keys, ..servers[0].config() };
     let client = Client::connect(config).await.unwrap();
     let mut stats = client.stats();
     let all = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
@@ -301,4 +308,152 @@ async fn a_server_that_breaks_the_rules_is_left_and_the_others_go_on() {
     let stats = client.stats().borrow().clone();
     assert!(stats.reconnects > 0, "{stats:?}");
     assert!(stats.sources[1].counts.useless > 0 && stats.sources[0].counts.useless < 10, "{stats:?}");
+}
+
+async fn three() -> [Script; 3] {
+    [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await]
+}
+
+/// Waits until a server has seen something.
+async fn saw(server: &Script, what: impl Fn(script::Seen) -> bool) {
+    for _ in 0..600 {
+        if what(server.seen()) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{:?}", server.seen());
+}
+
+const POLLUTION: Option<u64> = Some(CloseCode::Pollution.quic() as u64);
+
+#[tokio::test]
+async fn a_forged_answer_ends_the_connection_for_good() {
+    let (servers, key) = (three().await, Script::key());
+    let all = bytes(1, 20_000);
+    servers.iter().for_each(|server| server.sign(&key, 1000));
+    servers[0].publish("/a/known", &all, all.len());
+    servers[1].publish("/a/b", &all, all.len());
+    servers[1].spoil(Fault::Forge, u32::MAX);
+    let keys = Keys { any: Some(key.public()), ..Keys::default() };
+    let client = connect_with(&servers.each_ref(), keys).await;
+    let Err(Error::Refused(refusal)) = read(&client, "/a/b").await else { panic!("it was taken") };
+    assert!(matches!(refusal.code, RefusalCode::Origin | RefusalCode::Unknown), "{refusal:?}");
+    saw(&servers[1], |seen| seen.closed == POLLUTION).await;
+    let mut stats = client.stats();
+    stats.wait_for(|stats| stats.polluters == 1 && stats.sources[1].counts.is_polluter).await.unwrap();
+    // The others go on, and nobody connects to that one again.
+    assert!(read(&client, "/a/known").await.unwrap() == all);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(servers[1].seen().connections, 1);
+}
+
+#[tokio::test]
+async fn of_a_signed_stream_only_what_is_signed_is_taken() {
+    let (servers, key, other) = (three().await, Script::key(), Script::key());
+    let (right, wrong) = (bytes(1, 20_000), bytes(2, 20_000));
+    servers[0].sign(&key, 1000);
+    servers[1].sign(&other, 2000);
+    servers[0].publish("/a/known", &right, right.len());
+    servers[1].publish("/a/b", &wrong, wrong.len());
+    servers[2].publish("/a/b", &wrong, wrong.len());
+    let client = connect_to(&servers.each_ref()).await;
+    // The first server names the key.
+    assert!(read(&client, "/a/known").await.unwrap() == right);
+    assert!(matches!(read(&client, "/a/b").await, Err(Error::Refused(_))));
+    assert!(servers[1].seen().gets > 0 && servers[2].seen().gets > 0);
+    assert_eq!((servers[1].seen().closed, servers[2].seen().closed, client.stats().borrow().polluters), (None, None, 0));
+    servers[2].sign(&key, 1000);
+    servers[2].publish("/a/c", &right, right.len());
+    assert!(read(&client, "/a/c").await.unwrap() == right);
+    // The first server itself is held to it.
+    servers[0].publish("/a/d", &right, right.len());
+    servers[0].spoil(Fault::Unsigned, 1);
+    assert!(matches!(read(&client, "/a/d").await, Err(Error::Refused(_))));
+    assert!(read(&client, "/a/d").await.unwrap() == right);
+    // A stream of another name has no key, and works as ever.
+    servers[2].spoil(Fault::Unsigned, u32::MAX);
+    servers[2].publish("/b/b", &wrong, wrong.len());
+    assert!(read(&client, "/b/b").await.unwrap() == wrong);
+}
+
+#[tokio::test]
+async fn an_old_version_is_not_passed_off_as_the_present_one() {
+    let (servers, key) = (three().await, Script::key());
+    for (server, bytes, issued_ms) in [(&servers[0], b"new", 2000), (&servers[1], b"old", 1000), (&servers[2], b"nxt", 3000)] {
+        server.sign(&key, issued_ms);
+        server.age(0);
+        server.publish_whole("/a/list", bytes);
+    }
+    let client = connect_to(&[&servers[0], &servers[1]]).await;
+    assert_eq!(read(&client, "/a/list").await.unwrap(), b"new");
+    servers[0].withdraw("/a/list");
+    assert!(matches!(read(&client, "/a/list").await, Err(Error::Refused(_))));
+    assert!(servers[1].seen().gets > 0 && servers[1].seen().closed.is_none());
+    servers[0].sign(&key, 3000);
+    servers[0].publish_whole("/a/list", b"nxt");
+    assert_eq!(read(&client, "/a/list").await.unwrap(), b"nxt");
+}
+
+#[tokio::test]
+async fn a_polluter_among_three_is_named_and_the_segment_mended() {
+    for is_signed in [true, false] {
+        let (servers, key) = (three().await, Script::key());
+        let all = bytes(1, 300_000);
+        for server in &servers {
+            server.publish("/a/b", &all, all.len());
+            match is_signed {
+                true => server.sign(&key, 1000),
+                false => server.give_checks(true),
+            }
+        }
+        servers[2].spoil(Fault::Corrupt, u32::MAX);
+        let client = connect_to(&servers.each_ref()).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        saw(&servers[2], |seen| seen.closed == POLLUTION).await;
+        saw(&servers[0], |seen| seen.blamed == Some(servers[2].identity())).await;
+        let stats = client.stats().borrow().clone();
+        assert!(stats.blocks_wrong > 0 && stats.polluters == 1 && stats.sources[2].counts.is_polluter, "{stats:?}");
+        assert!(fetch::pollution(&stats).unwrap().contains(&servers[2].server().to_string()));
+        let more = bytes(2, 300_000);
+        servers.iter().for_each(|server| server.publish("/a/c", &more, more.len()));
+        assert!(read(&client, "/a/c").await.unwrap() == more);
+        assert_eq!((servers[2].seen().connections, servers[1].seen().closed, servers[1].seen().blamed), (1, None, None));
+    }
+}
+
+#[tokio::test]
+async fn wrong_source_blocks_are_known_as_they_come() {
+    let (servers, key) = (three().await, Script::key());
+    let all = bytes(1, 2_000_000);
+    for server in &servers[..2] {
+        server.sign(&key, 1000);
+        server.send_sources();
+        // Checksums would tell as well.
+        server.give_checks(false);
+        server.publish("/a/b", &all, all.len());
+    }
+    servers[1].spoil(Fault::Corrupt, u32::MAX);
+    let client = connect_to(&[&servers[0], &servers[1]]).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    saw(&servers[1], |seen| seen.closed == POLLUTION).await;
+    assert!(servers[0].seen().hashes + servers[1].seen().hashes > 0);
+    assert_eq!(client.stats().borrow().polluters, 1);
+}
+
+#[tokio::test]
+async fn where_nobody_gives_checksums_the_first_server_sends_all_of_it() {
+    let (servers, key) = (three().await, Script::key());
+    let all = bytes(1, 100_000);
+    for server in &servers[..2] {
+        server.sign(&key, 1000);
+        server.give_checks(false);
+        server.publish("/a/b", &all, all.len());
+    }
+    servers[1].spoil(Fault::Corrupt, u32::MAX);
+    let client = connect_to(&[&servers[0], &servers[1]]).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let stats = client.stats().borrow().clone();
+    assert!(stats.segments_corrupt > 0 && stats.polluters == 0, "{stats:?}");
+    assert!(servers[0].seen().checks > 0);
 }

@@ -211,3 +211,60 @@ async fn news_of_a_stream_is_passed_on() {
         }
     }
 }
+
+/// The liar feeds a relay, which draws on a server, too: the relay finds it, and the viewer has nobody to blame.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_liar_behind_a_relay_is_found_by_the_relay() {
+    let (honest, liar, key) = (Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::key());
+    let all = bytes(1, 400_000);
+    for server in [&honest, &liar] {
+        server.sign(&key, 1000);
+        server.publish("/a/b", &all, all.len());
+    }
+    liar.spoil(Fault::Corrupt, u32::MAX);
+    let sources = peer::Config { servers: vec![honest.server(), liar.server()], ..honest.config() };
+    let station = Station::start(sources).await;
+    let mut stats = station.relay.client().stats();
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some())))
+        .await
+        .unwrap()
+        .unwrap();
+    let viewer = client(station.config()).await;
+    assert!(read(&viewer, "/a/b").await.unwrap() == all);
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.polluters == 1)).await.unwrap().unwrap();
+    assert!(stats.borrow().sources[1].counts.is_polluter && honest.seen().blamed == Some(liar.identity()));
+    assert_eq!(viewer.stats().borrow().polluters, 0);
+    // Whoever comes later gets what is right, beside a server, too.
+    let both = peer::Config { servers: vec![honest.server(), station.server.clone()], ..station.config() };
+    let later = client(both).await;
+    assert!(read(&later, "/a/b").await.unwrap() == all);
+    assert_eq!((later.stats().borrow().polluters, later.stats().borrow().blocks_wrong), (0, 0));
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(station.read("ncserverd_relay_polluters_total"), 1.0);
+    assert!(station.read("ncserverd_relay_wrong_blocks_total") > 0.0);
+}
+
+/// A relay that nobody gives checksums marks what it mixes as unverified: what is wrong in it is dropped, and the relay stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_relay_could_not_test_it_says_so() {
+    let script = Script::start("127.0.0.1:0").await;
+    let all = bytes(1, 16 * 1024);
+    script.publish("/a/b", &all, all.len());
+    script.ration(10);
+    for gives_checks in [false, true] {
+        script.give_checks(gives_checks);
+        let station = Station::start(script.config()).await;
+        let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
+        assert!(matches!(read(&viewer, "/a/b").await, Err(Error::Stalled)));
+        let counts =
+            || ["ncserverd_relay_recoded_blocks_total", "ncserverd_relay_unverified_blocks_total"].map(|name| station.read(name));
+        let [recoded, unverified] = counts();
+        assert!(recoded >= 10.0 && (gives_checks || unverified == recoded), "{unverified} of {recoded}");
+        // By now everything that has come is tested, if it can be.
+        let later = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
+        assert!(matches!(read(&later, "/a/b").await, Err(Error::Stalled)));
+        let [more, unverified_now] = counts();
+        assert!(more >= recoded + 10.0, "{more} after {recoded}");
+        assert_eq!(unverified_now - unverified, if gives_checks { 0.0 } else { more - recoded });
+    }
+}

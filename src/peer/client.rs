@@ -18,8 +18,9 @@ use tokio::task::JoinHandle;
 
 use super::cache::Cache;
 use super::driver::{self, Command};
-use super::proto::{Answer, Order, Place, Urgency};
-use super::{Config, Error, Keys, Listener, Stats};
+use super::proto::{Answer, Order, Place, Proof, Urgency};
+use super::{Config, Error, KnownKeys, Listener, Stats};
+use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId};
 use crate::wire::message::{self, Delivery, Holding, is_path, is_stream_name};
 
@@ -55,7 +56,7 @@ struct Common {
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<SegmentId, Bytes>,
     prefetches: Arc<Semaphore>,
-    keys: Arc<Keys>,
+    keys: Arc<KnownKeys>,
     listener: Option<Arc<dyn Listener>>,
 }
 
@@ -104,6 +105,8 @@ pub struct Meta {
     pub max_age: Duration,
     /// Whether the object is sent whole, as playlists are, and may change.
     pub mutable: bool,
+    /// The key that has signed this.
+    pub key: Option<StreamKey>,
 }
 
 /// An object being read.
@@ -221,7 +224,7 @@ impl Client {
     }
 
     /// The keys of streams that this side has heard of.
-    pub fn keys(&self) -> Arc<Keys> {
+    pub fn keys(&self) -> Arc<KnownKeys> {
         Arc::clone(&self.common.keys)
     }
 
@@ -412,7 +415,8 @@ impl Client {
         let deadline = self.common.deadline.map(|deadline| Instant::now() + deadline);
         let (reply, bytes) = oneshot::channel();
         let place = Place { path: meta.path.clone(), offset: meta.offset, length: Some(meta.length) };
-        self.command(Command::Fetch { order: Order { segment: meta.id, shape, deadline, urgency }, place, reply }).await?;
+        let order = Order { segment: meta.id, shape, proof: Proof::of(meta), deadline, urgency };
+        self.command(Command::Fetch { order, place, reply }).await?;
         bytes.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -492,6 +496,7 @@ impl From<&message::Meta> for Meta {
             version: meta.version,
             max_age: Duration::from_millis(meta.max_age_ms),
             mutable: !matches!(meta.delivery, Delivery::Coded(_)),
+            key: meta.signature.map(|signature| StreamKey::from_bytes(signature.key)),
         }
     }
 }

@@ -121,10 +121,8 @@ struct Waiting {
 /// A segment that comes generation by generation.
 struct Rebuild {
     order: Order,
-    place: Place,
     generations: Vec<Option<Vec<u8>>>,
     left: usize,
-    retried: bool,
     reply: oneshot::Sender<Result<Bytes, Error>>,
 }
 
@@ -159,6 +157,8 @@ impl Driver {
             kernels: Kernels::detect(),
             gathers: config.device.is_some(),
             tells: config.listener.is_some(),
+            keys: config.keys.clone(),
+            rows_max: config.rows.as_u64(),
         });
         let first = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         Self {
@@ -254,6 +254,9 @@ impl Driver {
             Happening::Connected => {
                 let now = Instant::now();
                 self.proto.handle_connected(now, source, link.shown.first(now));
+                if let Some(identity) = link.identify() {
+                    self.proto.identify(source, *identity.as_bytes());
+                }
                 Ok(())
             }
             Happening::NotConnected(fault) => {
@@ -335,7 +338,7 @@ impl Driver {
                 let request = self.proto.get(now, &path, offset, length);
                 self.gets.insert(request, reply);
             }
-            Command::Fetch { order, place, reply } => self.fetch(order, place, reply, false),
+            Command::Fetch { order, place, reply } => self.fetch(order, place, reply),
             Command::Hurry(segment) => {
                 let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| rebuild.order.segment == segment);
                 wanted.for_each(|(fetch, rebuild)| {
@@ -355,11 +358,11 @@ impl Driver {
         }
     }
 
-    fn fetch(&mut self, order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>>, retried: bool) {
-        let fetch = self.proto.fetch(Instant::now(), order, Some(place.clone()));
+    fn fetch(&mut self, order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>>) {
+        let fetch = self.proto.fetch(Instant::now(), order, Some(place));
         let left = order.shape.generations() as usize;
         let generations = (0..left).map(|_| None).collect();
-        self.fetches.insert(fetch, Rebuild { order, place, generations, left, retried, reply });
+        self.fetches.insert(fetch, Rebuild { order, generations, left, reply });
     }
 
     /// Ends what nobody waits for any more.
@@ -414,9 +417,14 @@ impl Driver {
                     tracing::debug!(reason = refusal.reason, "subscription ended");
                     self.subscriptions.remove(&request);
                 }
-                Event::Brought { segment, generation, source, block } => {
+                Event::Brought { segment, generation, source, block, is_checked } => {
                     if let Some(listener) = &self.listener {
-                        listener.brought(&segment, generation, source, block);
+                        listener.brought(&segment, generation, source, block, is_checked);
+                    }
+                }
+                Event::Checked { segment, generation, rows } => {
+                    if let Some(listener) = &self.listener {
+                        listener.checked(&segment, generation, rows);
                     }
                 }
                 Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
@@ -433,6 +441,11 @@ impl Driver {
                 }
                 Event::Peers { segment, peers } => {
                     peers.into_iter().for_each(|peer| self.named(links, segment, peer));
+                }
+                Event::Polluter(source) => {
+                    if let Some(link) = links.iter_mut().find(|link| link.id == source) {
+                        self.end(link, End::Polluted);
+                    }
                 }
                 Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),
             }
@@ -516,8 +529,7 @@ impl Driver {
             }
             Done::Multiplied { fetch, index, bytes } => self.multiplied(fetch, index, bytes),
             Done::Verified { fetch, bytes } => {
-                let Some(rebuild) = self.fetches.remove(&fetch) else { return };
-                self.verified(rebuild, bytes);
+                self.verified(fetch, bytes);
             }
         }
     }
@@ -549,7 +561,16 @@ impl Driver {
         }
     }
 
-    fn verified(&mut self, rebuild: Rebuild, bytes: Option<Bytes>) {
+    fn verified(&mut self, fetch: FetchId, bytes: Option<Bytes>) {
+        let comes_again = self.proto.confirm(Instant::now(), fetch, bytes.is_some());
+        if comes_again && let Some(rebuild) = self.fetches.get_mut(&fetch) {
+            self.stats.segments_corrupt += 1;
+            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are not those of the segment");
+            rebuild.left = rebuild.order.shape.generations() as usize;
+            rebuild.generations = (0..rebuild.left).map(|_| None).collect();
+            return;
+        }
+        let Some(rebuild) = self.fetches.remove(&fetch) else { return };
         match bytes {
             Some(bytes) => {
                 self.stats.segments_verified += 1;
@@ -563,19 +584,15 @@ impl Driver {
             }
             None => {
                 self.stats.segments_corrupt += 1;
-                tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are not those of the segment");
-                if rebuild.retried {
-                    let _ = rebuild.reply.send(Err(Error::Corrupt));
-                } else {
-                    self.fetch(rebuild.order, rebuild.place, rebuild.reply, true);
-                }
+                tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are once more not those of the segment");
+                let _ = rebuild.reply.send(Err(Error::Corrupt));
             }
         }
     }
 
     /// Ends a connection, and keeps what the next one needs.
     fn end(&mut self, link: &mut Link, end: End) {
-        let broke_the_rules = matches!(end, End::Violation(_));
+        let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted);
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "closed".to_owned()),
             End::Violation(violation) => {
@@ -584,10 +601,18 @@ impl Driver {
                 (violation.close_code(), violation.to_string())
             }
             End::Lost(fault) => (CloseCode::Done, fault),
+            End::Polluted => {
+                let peer = link.connection().map(Connection::remote_address);
+                tracing::warn!(server = %link.server, ?peer, "what the server sent is proved wrong: it is not used any more");
+                (CloseCode::Pollution, "proved to send what is wrong".to_owned())
+            }
         };
         tracing::debug!(server = %link.server, fault, "the connection has ended");
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault);
+        if code == CloseCode::Pollution {
+            link.give_up();
+        }
         self.proto.handle_disconnected(Instant::now(), link.id);
         if self.neighbours.failed(link.id, broke_the_rules) {
             self.dismissed.push(link.id);
@@ -630,6 +655,7 @@ impl Driver {
         let source = |link: &Link| SourceStats {
             server: link.server.clone(),
             hello: self.proto.server(link.id).cloned(),
+            identity: link.identity,
             address: link.connection().map(Connection::remote_address),
             rtt: link.connection().map_or(Duration::ZERO, Connection::rtt),
             counts: self.proto.source_counts(link.id),
@@ -652,6 +678,10 @@ impl Driver {
             blocks_ahead: counts.ahead,
             blocks_ahead_used: counts.ahead_used,
             generations_spared: counts.generations_spared,
+            blocks_wrong: counts.wrong,
+            polluters: counts.polluters,
+            segments_mended: counts.mended,
+            rows_bytes: counts.kept_bytes,
             generations: counts.generations,
             generations_progressive: counts.generations_progressive,
             wire_bytes: self.wire_bytes_before + links.iter().map(Link::wire_bytes).sum::<u64>(),

@@ -199,6 +199,18 @@ pub fn repair(stats: &Stats) -> Option<String> {
     })
 }
 
+/// What was wrong and whose it was, if anything was.
+pub fn pollution(stats: &Stats) -> Option<String> {
+    let Stats { blocks_wrong, polluters, segments_mended, sources, .. } = stats;
+    if *blocks_wrong == 0 && *polluters == 0 {
+        return None;
+    }
+    let named = sources.iter().filter(|source| source.counts.is_polluter).map(|source| source.server.to_string());
+    let named = named.collect::<Vec<_>>().join(", ");
+    let whose = if named.is_empty() { "nobody to blame".to_owned() } else { format!("not used any more: {named}") };
+    Some(format!("wrong blocks dropped: {blocks_wrong}, segments mended: {segments_mended}, {whose}"))
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.task.abort();
@@ -226,6 +238,9 @@ mod tests {
         let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
         assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by ncpeer itself");
         assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");
+        assert_eq!(pollution(&stats), None);
+        let wrong = Stats { blocks_wrong: 3, segments_mended: 1, ..stats };
+        assert_eq!(pollution(&wrong).unwrap(), "wrong blocks dropped: 3, segments mended: 1, nobody to blame");
     }
 
     #[test]

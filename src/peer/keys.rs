@@ -11,9 +11,9 @@ const STREAMS_MAX: usize = 1024;
 
 /// Which key each stream has, for who is shown tickets.
 #[derive(Debug, Default)]
-pub struct Keys(Mutex<HashMap<String, StreamKey>>);
+pub struct KnownKeys(Mutex<HashMap<String, StreamKey>>);
 
-impl Keys {
+impl KnownKeys {
     /// Learns the key of a stream from metadata that was taken, unless it is known.
     pub(super) fn learn(&self, meta: &Meta) {
         let Some(stream) = meta.path.strip_prefix('/').and_then(|path| path.split('/').next()) else { return };
@@ -28,7 +28,7 @@ impl Keys {
     }
 }
 
-impl StreamKeys for Keys {
+impl StreamKeys for KnownKeys {
     fn key_of(&self, stream: &str) -> Option<StreamKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(stream).copied()
     }

@@ -12,10 +12,15 @@
 //!
 //! Wishes outlive connections: what is not answered when one ends is asked of another source or on the next connection, and decoders
 //! keep what they hold, for a segment is the same segment everywhere.
+//!
+//! The first source is trusted, the others are believed what proves itself (`keyring`, `evidence`): one that sends wrong blocks or forged answers
+//! is done with for good ([`Event::Polluter`]).
 
+mod evidence;
 mod fetches;
 mod flight;
 mod gets;
+mod keyring;
 mod pace;
 mod path;
 mod rebuilder;
@@ -36,8 +41,10 @@ use crate::wire::message::{
 };
 use crate::wire::{CODE_BASE, Violation};
 
-use fetches::Fetches;
+use fetches::{Fetches, Lie};
 use gets::Gets;
+use keyring::{FIRST, Keyring, Verdict};
+pub use keyring::{Keys, Proof};
 pub use rebuilder::Rebuilder;
 
 /// Segments that a server is told of which connects later than they came.
@@ -68,8 +75,13 @@ pub struct Config {
     pub kernels: Kernels,
     /// Whether generations are decoded elsewhere: then blocks are gathered, and tried for what they bring, and no more.
     pub gathers: bool,
-    /// Whether each block that brings something is told of ([`Event::Brought`]), for who passes it on.
+    /// Whether each block that brings something is told of ([`Event::Brought`]), for who passes it on. Then all of them are tested as soon as
+    /// the trusted source gives checksums.
     pub tells: bool,
+    /// Keys of streams. Of others the first source names them.
+    pub keys: Keys,
+    /// Bytes of rows kept until their segments are verified, at most. Where there is no room, a wrong segment is fetched anew.
+    pub rows_max: u64,
 }
 
 /// A segment to fetch.
@@ -79,6 +91,8 @@ pub struct Order {
     pub segment: SegmentId,
     /// How it is cut.
     pub shape: Shape,
+    /// What its META proves, if it is signed.
+    pub proof: Option<Proof>,
     /// When it is of no use any more; `None` waits as long as it progresses.
     pub deadline: Option<Instant>,
     /// Whether somebody waits for it.
@@ -149,9 +163,21 @@ pub enum Event {
         source: SourceId,
         /// The block.
         block: Block,
+        /// Whether it was tested.
+        is_checked: bool,
+    },
+    /// All blocks of a generation that had come have been tested, and all that come are from now on.
+    Checked {
+        /// The segment.
+        segment: SegmentId,
+        /// Index of the generation.
+        generation: u32,
+        /// Those that are right.
+        rows: Vec<Block>,
     },
     /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
-    /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. A fetch is over when all its generations have come.
+    /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. When all generations of a fetch have come, their hash is to be compared, and
+    /// [`Proto::confirm`] to be told.
     Decoded {
         /// The fetch.
         fetch: FetchId,
@@ -177,6 +203,8 @@ pub enum Event {
         /// Where they are.
         peers: Vec<message::Introduction>,
     },
+    /// A source has sent what was proved wrong: its connection is to be closed with POLLUTION, and none to be made to it again.
+    Polluter(SourceId),
 }
 
 /// Metadata, and the bytes where they came whole. Nothing is verified yet.
@@ -197,6 +225,8 @@ pub enum Failure {
     Deadline,
     /// Nothing came for too long.
     Stalled,
+    /// What came is wrong, twice.
+    Corrupt,
 }
 
 /// How a stream ended.
@@ -247,6 +277,14 @@ pub struct Counts {
     pub credits: u64,
     /// Blocks asked of another source because the one that had them to send was silent, or far slower than it had been.
     pub reassigned: u64,
+    /// Blocks that were proved wrong, and dropped.
+    pub wrong: u64,
+    /// Sources that sent such, or forged answers, and are not asked any more.
+    pub polluters: u64,
+    /// Segments that were wrong, and were mended by dropping these blocks.
+    pub mended: u64,
+    /// Bytes of blocks kept until their segments are verified.
+    pub kept_bytes: u64,
 }
 
 /// What one source has done since the start, and what is known of the path to it.
@@ -264,6 +302,10 @@ pub struct SourceCounts {
     pub lost: u64,
     /// Bytes of payload in blocks of open requests.
     pub payload_bytes: u64,
+    /// Blocks that were proved wrong.
+    pub wrong: u64,
+    /// Whether it is done with: it sent such that were its own, or forged answers.
+    pub is_polluter: bool,
     /// Share of the datagrams that are lost at present.
     pub loss: f64,
     /// Bytes of payload a second at present.
@@ -297,6 +339,10 @@ pub struct Proto {
     neighbours: BTreeSet<SourceId>,
     /// What this side offers to others.
     offer: Option<Offer>,
+    keyring: Keyring,
+    /// SHA-256 of the certificates that sources have shown.
+    identities: BTreeMap<SourceId, [u8; 32]>,
+    polluters: BTreeSet<SourceId>,
 }
 
 /// What servers are told that this side would serve.
@@ -348,6 +394,9 @@ enum Incoming {
     Object {
         request: u64,
     },
+    Hashes {
+        request: u64,
+    },
     /// What still comes before STOP_SENDING has arrived.
     Refused,
 }
@@ -358,6 +407,7 @@ impl Proto {
         Self {
             gets: Gets::new(config.hello.segment_bytes_max),
             fetches: Fetches::new(config.clone()),
+            keyring: Keyring::new(config.keys.clone()),
             config,
             sources: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
@@ -365,6 +415,8 @@ impl Proto {
             events: VecDeque::new(),
             neighbours: BTreeSet::new(),
             offer: None,
+            identities: BTreeMap::new(),
+            polluters: BTreeSet::new(),
         }
     }
 
@@ -380,7 +432,15 @@ impl Proto {
 
     /// Fetches a segment. Sources that do not know it are asked for the path that led to it, if there is one.
     pub fn fetch(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
-        self.fetches.add(now, order, place)
+        let key = place.as_ref().and_then(|place| self.keyring.key(&place.path));
+        let proof = order.proof.filter(|proof| key == Some(proof.key));
+        self.fetches.add(now, order, place, proof)
+    }
+
+    /// Says whether the bytes of a fetch, all of whose generations have come, have the hash that names them. True if they have not, and all
+    /// generations will come again.
+    pub fn confirm(&mut self, now: Instant, fetch: FetchId, is_right: bool) -> bool {
+        self.fetches.confirm(now, fetch, is_right)
     }
 
     /// Somebody waits for this one after all.
@@ -464,6 +524,10 @@ impl Proto {
 
     /// A connection to a source stands; this is shown before anything is asked.
     pub fn handle_connected(&mut self, now: Instant, source: SourceId, credential: Option<Credential>) {
+        if self.polluters.contains(&source) {
+            self.events.push_back(Event::Polluter(source));
+            return;
+        }
         let link = Link::Greeting { due: now + self.config.hello_timeout };
         self.sources.insert(source, Source { link, streams: HashMap::new(), stops: VecDeque::new() });
         self.outbox.open(source);
@@ -478,6 +542,11 @@ impl Proto {
             subscription.refused.remove(&source);
             self.outbox.push(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
         }
+    }
+
+    /// Who a source is: SHA-256 of the certificate that it has shown.
+    pub fn identify(&mut self, source: SourceId, identity: [u8; 32]) {
+        self.identities.insert(source, identity);
     }
 
     /// The connection to a source is gone.
@@ -501,15 +570,20 @@ impl Proto {
             Some(Link::Open { .. } | Link::Leaving) => {}
         }
         match message {
-            Message::Meta(meta) => self.handle_meta(source, meta),
+            Message::Meta(meta) => self.handle_meta(now, source, meta),
             Message::Error(error) if error.code == RefusalCode::GoingAway => {
                 // What was asked too late is asked of others, or again on the next connection, subscriptions too.
                 self.leave(source);
-                self.gets.postpone(error.request, source);
+                if !self.fetches.question_refused(now, error.request, source, None) {
+                    self.gets.postpone(error.request, source);
+                }
                 Ok(())
             }
             Message::Error(error) => {
                 let refusal = refusal(error.code, error.retry_after_ms, error.reason);
+                if self.fetches.question_refused(now, error.request, source, refusal.retry_after) {
+                    return Ok(());
+                }
                 if self.unsubscribed(source, error.request, &refusal) {
                     return Ok(());
                 }
@@ -557,9 +631,14 @@ impl Proto {
                 self.events.push_back(Event::Peers { segment, peers });
                 Ok(())
             }
+            Message::Checks(checks) => {
+                if self.fetches.checks(source, &checks, &mut self.events) {
+                    return Ok(());
+                }
+                self.gets.check_known(checks.request)
+            }
             // Nothing of this was asked for, or it is for those who serve.
-            Message::Checks(_)
-            | Message::Peers { .. }
+            Message::Peers { .. }
             | Message::Have(_)
             | Message::Offer { .. }
             | Message::Blame { .. }
@@ -573,6 +652,9 @@ impl Proto {
 
     /// Takes a datagram of a source.
     pub fn handle_datagram(&mut self, now: Instant, source: SourceId, mut datagram: Bytes) -> Result<(), Violation> {
+        if !self.sources.contains_key(&source) {
+            return Ok(());
+        }
         match block::parse_datagram(&mut datagram) {
             Some(head) => self.fetches.datagram(now, source, head, datagram, &mut self.outbox, &mut self.events),
             None => self.fetches.stray(source),
@@ -592,6 +674,10 @@ impl Proto {
             Incoming::Object { request } => {
                 let request = *request;
                 self.take_object(source, stream, request, bytes)
+            }
+            Incoming::Hashes { request } => {
+                let request = *request;
+                self.take_hashes(source, stream, request, bytes)
             }
             Incoming::Refused => Ok(()),
             Incoming::Head(head) => {
@@ -614,6 +700,9 @@ impl Proto {
                 let others = self.open_servers();
                 self.gets.refused(request, source, refusal, &others, &mut self.events)
             }
+            (Some(Incoming::Hashes { request }), StreamEnd::Finished) => {
+                self.fetches.hashes_finished(request, source, &mut self.events)
+            }
             (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished) if !records.is_between_records() => {
                 Err(Violation::Malformed("block record"))
             }
@@ -633,8 +722,8 @@ impl Proto {
         }
         self.gets.expire(now, &mut self.events);
         self.take_introductions();
-        self.fetches.advance(now, &mut self.outbox, &mut self.events);
-        Ok(())
+        self.advance(now);
+        self.fetches.next_broken().map_or(Ok(()), Err)
     }
 
     /// When [`Proto::handle_timeout`] has something to do.
@@ -651,14 +740,14 @@ impl Proto {
     pub fn poll_message(&mut self, now: Instant, source: SourceId) -> Option<Message> {
         self.take_introductions();
         if self.fetches.is_stirred() {
-            self.fetches.advance(now, &mut self.outbox, &mut self.events);
+            self.advance(now);
         }
         if self.outbox.is_empty_for(source)
             && !self.neighbours.contains(&source)
             && let Some(unanswered_max) = self.sources.get(&source).and_then(|source| source.link.unanswered_max())
-            && let Some(get) = self.gets.next_question(now, source, unanswered_max)
+            && let Some(question) = self.next_question(now, source, unanswered_max)
         {
-            return Some(Message::Get(get));
+            return Some(question);
         }
         self.outbox.pop(source)
     }
@@ -675,12 +764,12 @@ impl Proto {
 
     /// What was counted since the start.
     pub fn counts(&self) -> Counts {
-        self.fetches.counts()
+        Counts { polluters: self.polluters.len() as u64, ..self.fetches.counts() }
     }
 
     /// The same for one source.
     pub fn source_counts(&self, source: SourceId) -> SourceCounts {
-        self.fetches.source_counts(source)
+        SourceCounts { is_polluter: self.polluters.contains(&source), ..self.fetches.source_counts(source) }
     }
 
     /// How far the open generations are.
@@ -716,6 +805,50 @@ impl Proto {
     /// Whether everything wished for has been granted or refused.
     pub fn is_idle(&self) -> bool {
         self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Lets fetches go on, and is done with whoever they have found to lie.
+    fn advance(&mut self, now: Instant) {
+        self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        let mut has_lied = false;
+        while let Some(lie) = self.fetches.next_lie() {
+            has_lied = true;
+            self.condemn(now, lie.source, Some(lie));
+        }
+        if has_lied {
+            // What they were to send is asked of the others.
+            self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        }
+    }
+
+    /// A source has been proved to lie.
+    fn condemn(&mut self, now: Instant, source: SourceId, lie: Option<Lie>) {
+        if let Some(Lie { segment, generation, blocks, .. }) = lie
+            && let Some(identity) = self.identities.get(&source).copied()
+        {
+            self.outbox.push(FIRST, Message::Blame { segment, generation, blocks, identity });
+        }
+        if self.polluters.insert(source) {
+            self.handle_disconnected(now, source);
+            self.events.push_back(Event::Polluter(source));
+        }
+    }
+
+    /// What is asked of a source next: a path, or about blocks.
+    fn next_question(&mut self, now: Instant, source: SourceId, unanswered_max: usize) -> Option<Message> {
+        let left = unanswered_max.saturating_sub(self.fetches.questions(source));
+        // Who names the key of a stream is to be asked first.
+        let first_is_open = source != FIRST && self.sources.get(&FIRST).is_some_and(|first| first.link.server().is_some());
+        let keyring = &self.keyring;
+        let waits_for_key = |path: &str| first_is_open && keyring.key(path).is_none();
+        if let Some(get) = self.gets.next_question(now, source, left, waits_for_key) {
+            return Some(Message::Get(get));
+        }
+        if self.gets.unanswered(source) >= left {
+            return None;
+        }
+        let gets = &mut self.gets;
+        self.fetches.next_question(now, source, || gets.number())
     }
 
     /// Tells fetches which sources have heard of their segments.
@@ -776,7 +909,7 @@ impl Proto {
         true
     }
 
-    fn handle_meta(&mut self, source: SourceId, meta: Meta) -> Result<(), Violation> {
+    fn handle_meta(&mut self, now: Instant, source: SourceId, meta: Meta) -> Result<(), Violation> {
         let fits = match &meta.delivery {
             message::Delivery::Coded(shape) => self.config.hello.takes(shape),
             _ => meta.length <= self.config.hello.segment_bytes_max,
@@ -784,11 +917,35 @@ impl Proto {
         if !fits {
             return Err(Violation::Limit("META"));
         }
-        if self.subscriptions.contains_key(&meta.request) {
-            self.events.push_back(Event::Announced { request: meta.request, meta });
+        if let Some(subscription) = self.subscriptions.get(&meta.request) {
+            if keyring::stream(&meta.path) != subscription.stream {
+                return Err(Violation::Unexpected("news of another stream"));
+            }
+            match self.keyring.judge(source, None, &meta) {
+                Verdict::Taken => self.events.push_back(Event::Announced { request: meta.request, meta }),
+                Verdict::Refused(_) => {}
+                Verdict::Forged => self.condemn(now, source, None),
+            }
             return Ok(());
         }
-        self.gets.answered(source, meta, &mut self.events)
+        let Some(path) = self.gets.path(meta.request, source) else {
+            return self.gets.answered(source, meta, &mut self.events);
+        };
+        match self.keyring.judge(source, Some(path), &meta) {
+            Verdict::Taken => self.gets.answered(source, meta, &mut self.events),
+            Verdict::Refused(reason) => {
+                let others = self.open_servers();
+                let refusal = refusal(RefusalCode::Origin, 0, reason.to_owned());
+                self.gets.refused(meta.request, source, refusal, &others, &mut self.events)
+            }
+            Verdict::Forged => {
+                let others = self.open_servers();
+                let refusal = refusal(RefusalCode::Origin, 0, "the answer is forged".to_owned());
+                self.gets.refused(meta.request, source, refusal, &others, &mut self.events)?;
+                self.condemn(now, source, None);
+                Ok(())
+            }
+        }
     }
 
     /// The head of a stream has come, and perhaps more.
@@ -809,10 +966,9 @@ impl Proto {
                 peer.streams.insert(stream, Incoming::Object { request });
                 self.take_object(source, stream, request, rest)
             }
-            // Not asked for.
-            StreamHead::Hashes { .. } => {
-                peer.refuse(stream);
-                Ok(())
+            StreamHead::Hashes { request } => {
+                peer.streams.insert(stream, Incoming::Hashes { request });
+                self.take_hashes(source, stream, request, rest)
             }
         }
     }
@@ -821,10 +977,19 @@ impl Proto {
         let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
         let Some(Incoming::Blocks { records, .. }) = peer.streams.get_mut(&stream) else { return Ok(()) };
         while let Some(block) = records.next()? {
-            if !self.fetches.record(now, source, alias, &block, &mut self.outbox, &mut self.events)? {
+            if !self.fetches.record(now, source, alias, block, &mut self.outbox, &mut self.events)? {
                 peer.refuse(stream);
                 return Ok(());
             }
+        }
+        Ok(())
+    }
+
+    fn take_hashes(&mut self, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
+        if !self.fetches.hash_bytes(request, source, bytes)?
+            && let Some(peer) = self.sources.get_mut(&source)
+        {
+            peer.refuse(stream);
         }
         Ok(())
     }

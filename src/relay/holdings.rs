@@ -4,7 +4,7 @@
 //! Only what is coming or whole takes memory, and is charged with the segment's length from the beginning. Blocks that come are put
 //! aside by the task that carries them; they are eliminated when somebody wants a combination.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::Metrics;
+use super::rows::{Heap, News, Rows};
 use crate::block::Block;
-use crate::codec::rlnc::{Decoder, Encoder, row_key};
+use crate::codec::rlnc::{Encoder, row_key};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::{FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
@@ -77,20 +78,26 @@ enum Fetch {
 /// A generation that is coming.
 #[derive(Debug)]
 struct Part {
-    decoder: Arc<Mutex<Decoder>>,
-    /// Blocks that nobody has shown to the decoder.
-    pending: Vec<Block>,
-    /// Blocks that somebody is showing to it.
-    given: u32,
-    /// Its rank, as last told.
-    rank: u32,
+    rows: Arc<Mutex<Rows>>,
+    /// What has come and nobody has shown to the rows.
+    pending: Vec<News>,
+    /// Rows of each heap that somebody is showing to them.
+    given: BTreeMap<Heap, u32>,
+    /// Their ranks, as last told.
+    ranks: BTreeMap<Heap, u32>,
+    /// Blocks of the generation.
+    n: u32,
+    /// Whether rows were tested; those that are not are of no use then.
+    is_checked: bool,
+    /// Whether some that had come were wrong.
+    is_tainted: bool,
 }
 
 /// What blocks of a generation can be made of.
 #[derive(Debug)]
 pub(super) enum Supply {
-    /// Rows: so many, among them those that are still to be absorbed.
-    Rows { decoder: Arc<Mutex<Decoder>>, pending: Vec<Block>, rows: u32 },
+    /// Rows: so many of each heap, among them those that are still to be absorbed.
+    Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, held: BTreeMap<Heap, u32>, is_tainted: bool },
     /// All of it.
     Whole(Arc<Encoder>),
     /// Nothing yet.
@@ -167,10 +174,13 @@ impl Holdings {
         }
         state.used += shape.length();
         let part = |generation: Generation| Part {
-            decoder: Arc::new(Mutex::new(Decoder::gathering(generation, row_key(&id, &generation), Kernels::detect()))),
+            rows: Arc::new(Mutex::new(Rows::new(generation, row_key(&id, &generation)))),
             pending: Vec::new(),
-            given: 0,
-            rank: 0,
+            given: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            n: generation.n.into(),
+            is_checked: false,
+            is_tainted: false,
         };
         let segment = state.segments.get_mut(&key).expect("it is leased by whoever wants its blocks");
         segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
@@ -246,24 +256,33 @@ impl Holdings {
             Body::Whole(encoders) => encoders.get(index).map_or(Supply::Gone, |encoder| Supply::Whole(Arc::clone(encoder))),
             Body::Coming { parts, .. } => match parts.get_mut(index) {
                 None => Supply::Gone,
-                Some(part) if part.rows() == 0 => Supply::None,
                 Some(part) => {
-                    let rows = part.rows();
+                    let held = part.held();
+                    if held.values().all(|rows| *rows == 0) {
+                        return Supply::None;
+                    }
                     let pending = std::mem::take(&mut part.pending);
-                    part.given += count(&pending);
-                    Supply::Rows { decoder: Arc::clone(&part.decoder), pending, rows }
+                    for (heap, rows) in counts(&pending) {
+                        *part.given.entry(heap).or_default() += rows;
+                    }
+                    Supply::Rows { rows: Arc::clone(&part.rows), pending, held, is_tainted: part.is_tainted }
                 }
             },
         }
     }
 
-    /// So many blocks that were pending are absorbed, after which the generation had this rank.
-    pub(super) fn absorbed(&self, key: GenerationKey, blocks: u32, rank: u32) {
+    /// So many rows of each heap that were pending are absorbed, after which the heaps had these ranks.
+    pub(super) fn absorbed(&self, key: GenerationKey, counts: &BTreeMap<Heap, u32>, ranks: &BTreeMap<Heap, u32>) {
         if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = self.state().segments.get_mut(&key.segment)
             && let Some(part) = parts.get_mut(key.index as usize)
         {
-            part.given = part.given.saturating_sub(blocks);
-            part.rank = part.rank.max(rank);
+            for (heap, count) in counts {
+                part.given.entry(*heap).and_modify(|given| *given = given.saturating_sub(*count));
+            }
+            for (heap, rank) in ranks {
+                let known = part.ranks.entry(*heap).or_default();
+                *known = (*known).max(*rank);
+            }
         }
     }
 
@@ -294,13 +313,13 @@ impl Holdings {
         untold.into_iter().map(|(segment, state)| Holding { segment, state }).collect()
     }
 
-    /// A block has come.
-    fn put(&self, segment: &SegmentId, generation: u32, block: Block) {
+    /// Something has come of a generation that is coming.
+    fn add(&self, segment: &SegmentId, generation: u32, put: impl FnOnce(&mut Part)) {
         let mut state = self.state();
         let Some(key) = state.keys.get(segment).copied() else { return };
         let Some(Segment { body: Body::Coming { parts, .. }, is_told, .. }) = state.segments.get_mut(&key) else { return };
         let Some(part) = parts.get_mut(generation as usize) else { return };
-        part.pending.push(block);
+        put(part);
         if !std::mem::replace(is_told, true) {
             state.untold.insert(*segment, HoldingState::Partial);
         }
@@ -327,8 +346,18 @@ pub(super) struct Keeper {
 }
 
 impl Listener for Keeper {
-    fn brought(&self, segment: &SegmentId, generation: u32, _source: SourceId, block: Block) {
-        self.holdings.put(segment, generation, block);
+    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block, is_checked: bool) {
+        self.holdings.add(segment, generation, |part| part.pending.push(News::Row { source, block, is_checked }));
+    }
+
+    fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>) {
+        self.holdings.add(segment, generation, |part| {
+            let before: u32 = part.held().values().sum();
+            part.is_tainted |= u32::try_from(rows.len()).unwrap_or(u32::MAX) < before;
+            part.is_checked = true;
+            part.pending.retain(|news| news.count(Heap::Checked) > 0);
+            part.pending.push(News::Checked(rows));
+        });
     }
 
     fn begun(&self, meta: &Arc<Meta>) {
@@ -355,14 +384,30 @@ impl Listener for Keeper {
 }
 
 impl Part {
-    /// How many rows there are, as far as is known.
-    fn rows(&self) -> u32 {
-        self.rank + self.given + count(&self.pending)
+    /// How many rows there are of each heap, as far as is known.
+    fn held(&self) -> BTreeMap<Heap, u32> {
+        let mut held = self.ranks.clone();
+        for (heap, rows) in self.given.iter().map(|(heap, rows)| (*heap, *rows)).chain(counts(&self.pending)) {
+            *held.entry(heap).or_default() += rows;
+        }
+        held.retain(|heap, _| !self.is_checked || *heap == Heap::Checked);
+        // What was tested may have been told before.
+        held.values_mut().for_each(|rows| *rows = (*rows).min(self.n));
+        held
     }
 }
 
-fn count(blocks: &[Block]) -> u32 {
-    u32::try_from(blocks.len()).unwrap_or(u32::MAX)
+/// Rows of each heap.
+pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
+    let mut counts = BTreeMap::new();
+    for some in news {
+        let heap = match some {
+            News::Row { source, is_checked: false, .. } => Heap::Of(*source),
+            News::Row { .. } | News::Checked(_) => Heap::Checked,
+        };
+        *counts.entry(heap).or_default() += u32::try_from(some.count(heap)).unwrap_or(u32::MAX);
+    }
+    counts
 }
 
 impl State {

@@ -19,6 +19,12 @@ pub struct Metrics {
     pub failed: IntCounter,
     /// Blocks recoded of what was there.
     pub recoded_blocks: IntCounter,
+    /// Those of them whose rows nobody had tested.
+    pub unverified_blocks: IntCounter,
+    /// Blocks from sources that were proved wrong.
+    pub wrong_blocks: IntCounter,
+    /// Sources that sent such as their own, or forged answers, and are not used any more.
+    pub polluters: IntCounter,
     /// Coded blocks made of complete segments.
     pub coded_blocks: IntCounter,
     /// Source blocks of complete segments.
@@ -50,6 +56,15 @@ impl Metrics {
             completed: counter("ncserverd_relay_segments_completed_total", "Segments that came in full and were verified.")?,
             failed: counter("ncserverd_relay_segments_failed_total", "Attempts to fetch a segment that failed.")?,
             recoded_blocks: counter("ncserverd_relay_recoded_blocks_total", "Blocks recoded of incomplete segments.")?,
+            unverified_blocks: counter(
+                "ncserverd_relay_unverified_blocks_total",
+                "Those recoded blocks whose rows could not be tested.",
+            )?,
+            wrong_blocks: counter("ncserverd_relay_wrong_blocks_total", "Blocks of sources that were proved wrong.")?,
+            polluters: counter(
+                "ncserverd_relay_polluters_total",
+                "Sources that sent wrong blocks as their own, or forged answers, and are not used any more.",
+            )?,
             coded_blocks: counter("ncserverd_relay_coded_blocks_total", "Coded blocks made of complete segments.")?,
             source_blocks: counter("ncserverd_relay_source_blocks_total", "Source blocks taken of complete segments.")?,
             ahead_blocks: counter(

@@ -2,14 +2,14 @@
 //!
 //! One task, the relay's counterpart of the encoder. It takes orders from the ring, reserves slots, and has the blocking pool fill them.
 //! Of an incomplete generation no session gets more blocks than there are rows: what goes beyond is held back until another row
-//! comes, or until the session says that some were lost. Orders for a segment that does not come yet make it come.
+//! comes, or until the session says that some were lost. Rows that were not tested are mixed with those of the same source alone, and each session gets
+//! as many blocks of each source's rows as that has sent: nothing of what is there is missing in the end. Orders for a segment that does not come yet make it come.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rand::rngs::{SmallRng, StdRng};
@@ -17,9 +17,10 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
 use super::Metrics;
-use super::holdings::{Holdings, Supply};
-use crate::block::{Block, Vector};
-use crate::codec::rlnc::{Decoder, Encoder};
+use super::holdings::{Holdings, Supply, counts};
+use super::rows::{Heap, News, Plan, Rows, plan};
+use crate::block::Vector;
+use crate::codec::rlnc::Encoder;
 use crate::encoder::planned;
 use crate::encoder::planner::{Planner, Step};
 use crate::object::{GenerationKey, SegmentKey};
@@ -45,17 +46,19 @@ pub(super) struct Recoder {
     client: Client,
     metrics: Metrics,
     planner: Planner,
-    /// Blocks made of incomplete generations, for each session.
-    made: HashMap<LineKey, u32>,
+    /// Blocks made of each heap of incomplete generations, for each session.
+    made: HashMap<LineKey, BTreeMap<Heap, u32>>,
     seeds: HashMap<GenerationKey, u32>,
     /// Segments that are wanted and not complete: what is held of them is tried again now and then.
     waiting: HashSet<SegmentKey>,
     random: StdRng,
+    /// Wrong blocks and polluters that the metrics know of.
+    told: (u64, u64),
 }
 
 /// What a job makes blocks of.
 enum Source {
-    Rows { decoder: Arc<Mutex<Decoder>>, pending: Vec<Block> },
+    Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
     Seeds(Arc<Encoder>, u32),
     Blocks(Arc<Encoder>, Vec<u16>),
 }
@@ -79,18 +82,18 @@ struct Part {
     slots: Vec<Slot>,
 }
 
-/// A part that is done: its blocks, and where rows were absorbed their number and the generation's rank.
+/// A part that is done: its blocks, and where rows were absorbed their number and rank, heap by heap.
 struct Made {
     line: LineKey,
     blocks: Vec<(Vector, Slot)>,
-    absorbed: Option<(u32, u32)>,
+    absorbed: Option<(BTreeMap<Heap, u32>, BTreeMap<Heap, u32>)>,
 }
 
 impl Recoder {
     pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, client: Client, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: HashSet::new(), random }
+        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: HashSet::new(), random, told: (0, 0) }
     }
 
     /// Runs until it is aborted.
@@ -123,6 +126,7 @@ impl Recoder {
                     let waiting = std::mem::take(&mut self.waiting);
                     waiting.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
                     self.prune();
+                    self.tell();
                 }
                 () = planned(step) => {}
                 () = ring::next_wake() => {}
@@ -165,12 +169,15 @@ impl Recoder {
                 self.ring.hold(&order);
                 return Prepared::Passed;
             }
-            Supply::Rows { decoder, pending, rows } => {
+            Supply::Rows { rows, pending, held, is_tainted } => {
                 self.start(key.segment);
-                match self.allow(order, rows) {
-                    Some(order) => (Source::Rows { decoder, pending }, order),
+                match self.allow(order, &held, is_tainted) {
+                    Some((order, plan)) => (Source::Rows { rows, pending, plan }, order),
                     None if pending.is_empty() => return Prepared::Passed,
-                    None => return Prepared::Ready(Part { line, source: Source::Rows { decoder, pending }, slots: Vec::new() }),
+                    None => {
+                        let source = Source::Rows { rows, pending, plan: Plan::new() };
+                        return Prepared::Ready(Part { line, source, slots: Vec::new() });
+                    }
                 }
             }
             Supply::Whole(encoder) => match &order.blocks {
@@ -189,8 +196,11 @@ impl Recoder {
         let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.n_max());
         let slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
+        let mut source = source;
         if let Some(rest) = rest {
-            self.take_back(&rest);
+            if let Source::Rows { plan, .. } = &mut source {
+                self.take_back(&rest, plan);
+            }
             self.ring.give_up(&rest);
         }
         if order.is_none() {
@@ -210,8 +220,8 @@ impl Recoder {
         Prepared::Ready(Part { line, source, slots })
     }
 
-    /// As much of an order as a session may have of so many rows; the rest is held.
-    fn allow(&mut self, order: Order, rows: u32) -> Option<Order> {
+    /// As much of an order as a session may have of so many rows, and of which heaps; the rest is held.
+    fn allow(&mut self, order: Order, held: &BTreeMap<Heap, u32>, is_tainted: bool) -> Option<(Order, Plan)> {
         let (Blocks::Coded(count), Lane::Recoded(_)) = (&order.blocks, order.line.lane) else {
             // Source blocks, and blocks with seeds, take all of it.
             self.ring.hold(&order);
@@ -219,19 +229,25 @@ impl Recoder {
         };
         let count = *count;
         let made = self.made.entry(order.line).or_default();
-        *made = made.saturating_sub(self.ring.take_lost(order.line));
-        let now = count.min(rows.saturating_sub(*made));
-        *made += now;
+        // Of which heap those were that were lost is not known: each may send as many more.
+        let lost = self.ring.take_lost(order.line);
+        made.values_mut().for_each(|made| *made = made.saturating_sub(lost));
+        let plan = plan(count, held, made, is_tainted);
+        let now = plan.iter().map(|(_, count)| count).sum();
         if now < count {
             self.ring.hold(&Order { line: order.line, blocks: Blocks::Coded(count - now) });
         }
-        (now > 0).then_some(Order { line: order.line, blocks: Blocks::Coded(now) })
+        (now > 0).then_some((Order { line: order.line, blocks: Blocks::Coded(now) }, plan))
     }
 
     /// What was allowed is not made.
-    fn take_back(&mut self, order: &Order) {
-        if let Some(made) = self.made.get_mut(&order.line) {
-            *made = made.saturating_sub(order.blocks.count());
+    fn take_back(&mut self, order: &Order, plan: &mut Plan) {
+        let Some(made) = self.made.get_mut(&order.line) else { return };
+        let mut left = order.blocks.count();
+        for (heap, count) in plan.iter_mut().rev() {
+            let some = left.min(*count);
+            (left, *count) = (left - some, *count - some);
+            made.entry(*heap).and_modify(|made| *made = made.saturating_sub(some));
         }
     }
 
@@ -257,17 +273,30 @@ impl Recoder {
     fn finish(&mut self, made: Vec<Made>) {
         self.planner.done();
         for Made { line, blocks, absorbed } in made {
-            if let Some((count, rank)) = absorbed {
-                self.holdings.absorbed(line.generation, count, rank);
+            if let Some((counts, ranks)) = absorbed {
+                self.holdings.absorbed(line.generation, &counts, &ranks);
             }
             let count = |is: fn(&Vector) -> bool| blocks.iter().filter(|(vector, _)| is(vector)).count() as u64;
-            self.metrics.recoded_blocks.inc_by(count(|vector| matches!(vector, Vector::Explicit(_))));
+            self.metrics.recoded_blocks.inc_by(count(|vector| matches!(vector, Vector::Explicit(_) | Vector::Unverified(_))));
+            self.metrics.unverified_blocks.inc_by(count(|vector| matches!(vector, Vector::Unverified(_))));
             self.metrics.coded_blocks.inc_by(count(|vector| matches!(vector, Vector::Seed(_))));
             self.metrics.source_blocks.inc_by(count(|vector| matches!(vector, Vector::Source(_))));
             if !blocks.is_empty() {
                 self.ring.publish(line, blocks);
             }
         }
+    }
+
+    /// Brings what was counted of sources into the metrics.
+    fn tell(&mut self) {
+        let stats = self.client.stats();
+        let now = {
+            let stats = stats.borrow();
+            (stats.blocks_wrong, stats.polluters)
+        };
+        self.metrics.wrong_blocks.inc_by(now.0.saturating_sub(self.told.0));
+        self.metrics.polluters.inc_by(now.1.saturating_sub(self.told.1));
+        self.told = now;
     }
 
     /// Forgets the books of segments that are complete or gone. Sessions do not say that they are.
@@ -298,32 +327,25 @@ impl Part {
                 encoder.blocks(first, &mut outs);
                 (first..=u32::MAX).chain(0..=u32::MAX).take(self.slots.len()).map(Vector::Seed).collect()
             }
-            Source::Rows { decoder, pending } => {
-                let mut decoder = decoder.lock().unwrap_or_else(PoisonError::into_inner);
-                let count = u32::try_from(pending.len()).unwrap_or(u32::MAX);
-                for block in pending {
-                    // What the peer took fits; what came again after a new beginning brings nothing.
-                    let _ = decoder.absorb(&block.vector, &block.payload);
+            Source::Rows { rows, pending, plan } => {
+                let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+                let counts = counts(&pending);
+                pending.into_iter().for_each(|news| rows.take(news));
+                absorbed = Some((counts, rows.ranks()));
+                let (mut vectors, mut left) = (Vec::new(), std::mem::take(&mut self.slots));
+                for (heap, count) in plan {
+                    let mut some: Vec<Slot> = left.drain(..left.len().min(count as usize)).collect();
+                    let mut payloads: Vec<&mut [u8]> = some.iter_mut().map(Slot::payload_mut).collect();
+                    let made = rows.recode(heap, random, &mut payloads);
+                    // Slots of what could not be made go home.
+                    some.truncate(made.len());
+                    vectors.extend(made);
+                    self.slots.extend(some);
                 }
-                absorbed = Some((count, decoder.rank().into()));
-                recode(&decoder, random, &mut self.slots)
+                vectors
             }
         };
         let vectors: Vec<Vector> = vectors;
         Made { line, blocks: vectors.into_iter().zip(self.slots).collect(), absorbed }
     }
-}
-
-/// Fills slots with combinations of all rows.
-fn recode(decoder: &Decoder, random: &mut SmallRng, slots: &mut [Slot]) -> Vec<Vector> {
-    if slots.is_empty() || decoder.rank() == 0 {
-        return Vec::new();
-    }
-    let n = usize::from(decoder.n());
-    let mut vectors = BytesMut::zeroed(n * slots.len());
-    let mut rows: Vec<&mut [u8]> = vectors.chunks_exact_mut(n).collect();
-    let mut outs: Vec<&mut [u8]> = slots.iter_mut().map(Slot::payload_mut).collect();
-    decoder.recode_into(random, &mut rows, &mut outs);
-    let vectors = vectors.freeze();
-    (0..slots.len()).map(|index| Vector::Explicit(vectors.slice(index * n..(index + 1) * n))).collect()
 }

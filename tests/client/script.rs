@@ -7,13 +7,16 @@ use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Encoder, row_key};
 use ncserverd::gf::Kernels;
+use ncserverd::integrity::checks::{COLUMNS, project};
+use ncserverd::integrity::hashes::BlockHashes;
+use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{RefusalCode, SegmentId, Shape};
 use ncserverd::peer::{Config, Server};
 use ncserverd::tls::{ServerIdentity, Trust};
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Delivery, Get, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
-use quinn::{Connection, Endpoint, SendStream};
+use ncserverd::wire::message::{Checks, Delivery, Get, GetChecks, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
+use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
 const N_MAX: u16 = 16;
@@ -35,6 +38,10 @@ pub(crate) enum Fault {
     Silent,
     /// A block is the one before once more.
     Repeat,
+    /// A META bears a signature of another one.
+    Forge,
+    /// A META bears none.
+    Unsigned,
 }
 
 /// What the server has seen.
@@ -43,6 +50,13 @@ pub(crate) struct Seen {
     pub(crate) gets: usize,
     pub(crate) requests: usize,
     pub(crate) stops: usize,
+    pub(crate) connections: usize,
+    pub(crate) checks: usize,
+    pub(crate) hashes: usize,
+    /// Whom a BLAME was about that came.
+    pub(crate) blamed: Option<[u8; 32]>,
+    /// What the last connection was closed with.
+    pub(crate) closed: Option<u64>,
 }
 
 pub(crate) struct Script {
@@ -58,6 +72,14 @@ struct State {
     seen: Seen,
     /// Blocks that one connection gets, at most.
     blocks_max: Option<u32>,
+    /// What METAs and checksums are signed with, and when METAs were issued.
+    key: Option<Arc<SigningKey>>,
+    issued_ms: u64,
+    /// Whether there are checksums.
+    gives_checks: bool,
+    max_age_ms: Option<u64>,
+    /// Whether source blocks come first.
+    is_systematic: bool,
 }
 
 struct Object {
@@ -68,6 +90,8 @@ struct Object {
 
 struct Open {
     encoder: Encoder,
+    /// Source blocks that are still to come, the last first: their index and length.
+    sources: Vec<(u16, usize)>,
     seed: u32,
     stream: SendStream,
 }
@@ -91,8 +115,12 @@ impl Script {
                 let state = state.clone();
                 tokio::spawn(async move {
                     if let Ok(connection) = incoming.await {
+                        state.lock().unwrap().seen.connections += 1;
                         // It ends when the client goes, or when a fault says so.
                         let _ = converse(&connection, &state).await;
+                        if let ConnectionError::ApplicationClosed(close) = connection.closed().await {
+                            state.lock().unwrap().seen.closed = Some(close.error_code.into_inner());
+                        }
                     }
                 });
             }
@@ -116,9 +144,43 @@ impl Script {
         self.state.lock().unwrap().objects.insert(path.to_owned(), object);
     }
 
+    pub(crate) fn key() -> Arc<SigningKey> {
+        Arc::new(SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap())
+    }
+
     pub(crate) fn publish_whole(&self, path: &str, bytes: &[u8]) {
         let object = Object { bytes: Bytes::copy_from_slice(bytes), part: None };
         self.state.lock().unwrap().objects.insert(path.to_owned(), object);
+    }
+
+    pub(crate) fn withdraw(&self, path: &str) {
+        self.state.lock().unwrap().objects.remove(path);
+    }
+
+    /// From now on METAs are signed with this key, as issued then, and checksums are given.
+    pub(crate) fn sign(&self, key: &Arc<SigningKey>, issued_ms: u64) {
+        let mut state = self.state.lock().unwrap();
+        (state.key, state.issued_ms, state.gives_checks) = (Some(key.clone()), issued_ms, true);
+    }
+
+    /// Whether checksums are given.
+    pub(crate) fn give_checks(&self, gives: bool) {
+        self.state.lock().unwrap().gives_checks = gives;
+    }
+
+    /// How long answers may be kept.
+    pub(crate) fn age(&self, max_age_ms: u64) {
+        self.state.lock().unwrap().max_age_ms = Some(max_age_ms);
+    }
+
+    /// From now on source blocks come first.
+    pub(crate) fn send_sources(&self) {
+        self.state.lock().unwrap().is_systematic = true;
+    }
+
+    pub(crate) fn identity(&self) -> [u8; 32] {
+        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
+        *fingerprint.as_bytes()
     }
 
     pub(crate) fn spoil(&self, fault: Fault, times: u32) {
@@ -175,7 +237,11 @@ impl State {
             }
         };
         let described = bytes.slice(start.clone());
-        let meta = Meta {
+        let digest = match &delivery {
+            Delivery::Coded(shape) => Some(BlockHashes::of(&described, shape).digest()),
+            _ => None,
+        };
+        let mut meta = Meta {
             request: get.request,
             path: get.path.clone(),
             id: SegmentId::of(&described),
@@ -183,12 +249,34 @@ impl State {
             length: described.len() as u64,
             object_length: Some(bytes.len() as u64),
             version: 1 + u64::from(other_version),
-            max_age_ms: 60_000,
+            max_age_ms: self.max_age_ms.unwrap_or(60_000),
             content_type: "video/mp4".to_owned(),
             delivery,
             signature: None,
         };
+        if let Some(key) = self.key.clone().filter(|_| !self.take(Fault::Unsigned)) {
+            key.sign_meta(&mut meta, self.issued_ms, digest);
+            meta.version += u64::from(self.take(Fault::Forge));
+        }
         (Message::Meta(meta), whole)
+    }
+
+    fn checks(&mut self, asked: &GetChecks) -> Message {
+        self.seen.checks += 1;
+        let Some(segment) = self.segment(asked.segment).filter(|_| self.gives_checks) else {
+            let (request, code, reason) = (asked.request, RefusalCode::Unknown, String::new());
+            return Message::Error(RequestError { request, code, retry_after_ms: 0, reason });
+        };
+        let generation = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap().generation(asked.generation).unwrap();
+        let start = usize::try_from(generation.offset).unwrap();
+        let own = &segment[start..start + usize::try_from(generation.length).unwrap()];
+        let seed = rand::random();
+        let projections = project(Kernels::detect(), &seed, &asked.segment, &generation, COLUMNS, own).into();
+        let mut answer = Checks { request: asked.request, seed, columns: COLUMNS, projections, signature: None };
+        if let Some(key) = &self.key {
+            key.sign_checks(asked, &mut answer);
+        }
+        Message::Checks(answer)
     }
 
     fn segment(&self, id: SegmentId) -> Option<Bytes> {
@@ -242,6 +330,31 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                         send_blocks(request, blocks, state, &mut ration).await?;
                     }
                 }
+                Message::GetChecks(asked) => {
+                    let answer = state.lock().unwrap().checks(&asked);
+                    send.write_all(&answer.to_frame()).await?;
+                }
+                Message::GetHashes { request, segment } => {
+                    let segment = {
+                        let mut state = state.lock().unwrap();
+                        state.seen.hashes += 1;
+                        state.segment(segment)
+                    };
+                    let Some(segment) = segment else {
+                        let (code, reason) = (RefusalCode::Unknown, String::new());
+                        let error = Message::Error(RequestError { request, code, retry_after_ms: 0, reason });
+                        send.write_all(&error.to_frame()).await?;
+                        continue;
+                    };
+                    let mut out = Vec::new();
+                    StreamHead::Hashes { request }.encode(&mut out);
+                    let shape = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+                    out.extend_from_slice(BlockHashes::of(&segment, &shape).as_bytes());
+                    let mut stream = connection.open_uni().await?;
+                    stream.write_all(&out).await?;
+                    stream.finish()?;
+                }
+                Message::Blame { identity, .. } => state.lock().unwrap().seen.blamed = Some(identity),
                 Message::Stop { alias, .. } => {
                     state.lock().unwrap().seen.stops += 1;
                     open.remove(&alias);
@@ -286,7 +399,12 @@ async fn begin(
     StreamHead::Blocks { alias: request.alias }.encode(&mut head);
     stream.write_all(&head).await?;
     let seed = rand::random();
-    let open = open.entry(request.alias).or_insert(Open { encoder, seed, stream });
+    let is_systematic = state.lock().unwrap().is_systematic && request.accept.systematic;
+    let ranges = if request.ranges.is_empty() { vec![(0, generation.n)] } else { request.ranges.clone() };
+    let sources = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
+    let mut sources: Vec<_> = sources.map(|index| (index, generation.block_length(index))).collect();
+    sources.reverse();
+    let open = open.entry(request.alias).or_insert(Open { encoder, sources, seed, stream });
     send_blocks(open, request.credit, state, ration).await?;
     Ok(None)
 }
@@ -303,12 +421,19 @@ async fn send_blocks(
         }
         let repeats = state.lock().unwrap().take(Fault::Repeat);
         open.seed = open.seed.wrapping_add(u32::from(!repeats));
-        let vector = Vector::Seed(open.seed);
+        let source = open.sources.pop();
+        let vector = source.map_or(Vector::Seed(open.seed), |(index, _)| Vector::Source(index));
         let mut record = vec![0; block::record_header_len(&vector)];
         block::write_record_header(&mut record, &vector);
         let header = record.len();
         record.resize(header + open.encoder.block_bytes(), 0);
-        open.encoder.block(open.seed, &mut record[header..]);
+        match source {
+            Some((index, length)) => {
+                open.encoder.source(index, &mut record[header..]);
+                record.truncate(header + length);
+            }
+            None => open.encoder.block(open.seed, &mut record[header..]),
+        }
         record[header] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
         // The client may have refused the stream: it has enough.
         if open.stream.write_all(&record).await.is_err() {

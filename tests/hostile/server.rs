@@ -63,7 +63,7 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
         ("ranges that go back", frame(REQUEST, &tail(&[0, 0, 0, 3, 2, 5, 1, 4, 1]))),
         ("65 ranges", frame(REQUEST, &tail(&[&[0, 0, 0, 3, 0x40, 65][..], &[0; 130]].concat()))),
         ("a CREDIT of nothing", frame(CREDIT, &[0, 1, 0])),
-        ("an AUTH of another scheme", frame(0x02, &[2, 1, b'x'])),
+        ("an AUTH of another scheme", frame(0x02, &[3, 1, b'x'])),
         ("an AUTH with a blank", frame(0x02, &[1, 1, b' '])),
         ("a stream whose name is a path", frame(0x06, &[1, 3, b'a', b'/', b'b'])),
         ("a second HELLO", frame(HELLO, &[0])),

@@ -161,6 +161,8 @@ impl World {
             kernels: Kernels::detect(),
             gathers: setup.gathers,
             tells: false,
+            keys: peer::Keys::default(),
+            rows_max: 64 << 20,
         };
         let mut world = Self {
             now,
@@ -310,7 +312,8 @@ impl World {
         let answer = self.answers[&request].clone().unwrap();
         let Delivery::Coded(shape) = answer.meta.delivery else { panic!("not coded") };
         let deadline = deadline.map(|deadline| self.now + deadline);
-        self.peer.fetch(self.now, Order { segment: answer.meta.id, shape, deadline, urgency: Urgency::Now }, None)
+        let order = Order { segment: answer.meta.id, shape, proof: None, deadline, urgency: Urgency::Now };
+        self.peer.fetch(self.now, order, None)
     }
 
     /// Where the generations of a fetch begin that are complete, in the order in which they became so.
@@ -430,6 +433,8 @@ impl World {
                 Event::Ready(_)
                 | Event::Brought { .. }
                 | Event::Peers { .. }
+                | Event::Checked { .. }
+                | Event::Polluter(_)
                 | Event::TokenRefused(_)
                 | Event::GoingAway(_)
                 | Event::Unsubscribed { .. } => {}

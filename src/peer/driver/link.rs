@@ -12,12 +12,14 @@ use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
 use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::endpoint::{Congestion, INITIAL_RTT};
 use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
+use crate::tls::Fingerprint;
 use crate::wire::message::{Credential, Ticket};
 use crate::wire::{CloseCode, Violation, frame};
 
@@ -42,6 +44,8 @@ pub(super) struct Link {
     pub(super) server: Server,
     /// What it is shown.
     pub(super) shown: Shown,
+    /// SHA-256 of the certificate that it has shown.
+    pub(super) identity: Option<Fingerprint>,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
     reconnect_max: Duration,
@@ -151,6 +155,8 @@ pub(super) enum End {
     Violation(Violation),
     /// QUIC says so.
     Lost(String),
+    /// What the source sent is proved wrong.
+    Polluted,
 }
 
 impl From<Violation> for End {
@@ -184,7 +190,8 @@ impl Link {
         let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
         let state = State::Connecting(connecting(server.clone(), quic.clone(), connect_timeout));
         let (pauses, begun) = (pauses(reconnect_max), Instant::now());
-        Self { id, server, shown, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before: 0 }
+        let (identity, wire_bytes_before) = (None, 0);
+        Self { id, server, shown, identity, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before }
     }
 
     /// The connection, while there is one.
@@ -203,6 +210,13 @@ impl Link {
         }
     }
 
+    /// SHA-256 of the certificate that it shows on this connection.
+    pub(super) fn identify(&mut self) -> Option<Fingerprint> {
+        let shown = self.connection()?.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        self.identity = shown.first().map(Fingerprint::of);
+        self.identity
+    }
+
     /// UDP bytes that have come over all connections.
     pub(super) fn wire_bytes(&self) -> u64 {
         self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
@@ -218,6 +232,16 @@ impl Link {
             self.state = State::Resting(Box::pin(async move {
                 closing.await;
                 tokio::time::sleep(pause).await;
+            }));
+        }
+    }
+
+    /// No other attempt follows after [`Link::end`].
+    pub(super) fn give_up(&mut self) {
+        if let State::Resting(rest) = std::mem::replace(&mut self.state, State::Resting(Box::pin(pending()))) {
+            self.state = State::Resting(Box::pin(async move {
+                rest.await;
+                pending().await
             }));
         }
     }

@@ -9,13 +9,19 @@
 //! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
 //! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
 
+mod trial;
+
+pub(super) use trial::Lie;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::evidence::{Evidence, Row};
 use super::flight::Arrival;
 use super::gets::Introduction;
+use super::keyring::{FIRST, Proof};
 use super::pace::{self, Pace};
 use super::path::{Load, Path, Trust, together};
 use super::rebuilder::Rebuilder;
@@ -66,6 +72,11 @@ pub(super) struct Fetches {
     /// When anything last brought something.
     progress_at: Option<Instant>,
     stirred: bool,
+    evidence: Evidence,
+    /// Who has been proved to send wrong blocks, and is not dealt with yet.
+    liars: VecDeque<Lie>,
+    /// Who has broken the rules by what was tested later than it came.
+    broken: VecDeque<(Instant, SourceId, Violation)>,
 }
 
 #[derive(Debug)]
@@ -80,6 +91,8 @@ struct Fetch {
     place: Option<Place>,
     /// Sources that did not know it.
     strangers: BTreeMap<SourceId, Stranger>,
+    /// Whether the trusted source alone is asked.
+    is_alone: bool,
 }
 
 /// The place of a fetch in the order in which all are served.
@@ -94,11 +107,14 @@ enum Stranger {
     Introduced,
     /// It does not have it.
     Refused,
+    /// It is not asked: what came was wrong, and the trusted source sends all of it.
+    Excluded,
 }
 
 impl Fetches {
     pub(super) fn new(config: Config) -> Self {
         Self {
+            evidence: Evidence::new(config.kernels, config.rows_max),
             config,
             paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
@@ -106,10 +122,13 @@ impl Fetches {
             counts: Counts::default(),
             progress_at: None,
             stirred: false,
+            liars: VecDeque::new(),
+            broken: VecDeque::new(),
         }
     }
 
-    pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
+    /// `proof` is the order's, if the key of its stream is known and no other.
+    pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>, proof: Option<Proof>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
         // A neighbour has what it was named for, and nothing else.
@@ -119,8 +138,8 @@ impl Fetches {
         };
         let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
         let strangers = neighbours.map(|(source, path)| (*source, stands(path))).collect();
-        let fetch = Fetch { order, works: BTreeMap::new(), next: 0, touched: now, place, strangers };
-        self.fetches.insert(id, fetch);
+        self.evidence.open(id, order, place.clone(), proof);
+        self.fetches.insert(id, Fetch { strangers, ..Fetch::new(now, order, place) });
         self.stirred = true;
         id
     }
@@ -128,11 +147,13 @@ impl Fetches {
     pub(super) fn hurry(&mut self, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(&id) {
             fetch.order.urgency = Urgency::Now;
+            self.evidence.hurry(id);
             self.stirred = true;
         }
     }
 
     pub(super) fn cancel(&mut self, id: FetchId, outbox: &mut Outbox) {
+        self.evidence.close(id);
         self.remove(id, StopReason::Cancelled, outbox);
     }
 
@@ -156,7 +177,7 @@ impl Fetches {
         if path.holds.len() > HELD_MAX {
             path.holds.pop_front();
         }
-        for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment) {
+        for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment && !fetch.is_alone) {
             fetch.strangers.insert(source, Stranger::Introduced);
         }
         self.stirred = true;
@@ -211,7 +232,7 @@ impl Fetches {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.fetches.is_empty()
+        self.fetches.is_empty() && !self.evidence.is_trying()
     }
 
     /// What every source has done, and what none has alone.
@@ -225,6 +246,8 @@ impl Fetches {
             payload_bytes: counts.payload_bytes + path.counts.payload_bytes,
             late: counts.late + path.late,
             neighbour_bytes: counts.neighbour_bytes + if path.is_neighbour { path.counts.payload_bytes } else { 0 },
+            wrong: counts.wrong + path.counts.wrong,
+            kept_bytes: self.evidence.bytes(),
             ..counts
         })
     }
@@ -278,11 +301,13 @@ impl Fetches {
                 }
                 _ => drop(fetch.strangers.remove(&source)),
             }
+            fetch.exclude_others(self.paths.keys());
             fetch.works.values_mut().for_each(|work| {
                 work.asked.remove(&source);
                 work.paused.remove(&source);
             });
         }
+        self.evidence.disconnected(source);
         self.stirred = true;
     }
 
@@ -349,7 +374,9 @@ impl Fetches {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         fetch.strangers.insert(source, Stranger::Refused);
         let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
-        if open.all(|(source, _)| fetch.strangers.get(source) == Some(&Stranger::Refused)) {
+        let cannot = |stranger: Option<&Stranger>| matches!(stranger, Some(Stranger::Refused | Stranger::Excluded));
+        if open.all(|(source, _)| cannot(fetch.strangers.get(source))) {
+            self.evidence.close(id);
             self.remove(id, StopReason::Cancelled, outbox);
             events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
         }
@@ -401,7 +428,7 @@ impl Fetches {
             }
             Arrival::Excess => self.excess(source, id, index),
             Arrival::New | Arrival::Returned => match block::parse_block(head.kind, work.decoder.generation(), rest) {
-                Some(block) => self.absorb(now, source, id, index, &block, outbox, events),
+                Some(block) => self.take(now, source, id, index, block, outbox, events),
                 None => self.stray(source),
             },
         }
@@ -413,7 +440,7 @@ impl Fetches {
         now: Instant,
         source: SourceId,
         alias: u16,
-        block: &Block,
+        block: Block,
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<bool, Violation> {
@@ -426,7 +453,7 @@ impl Fetches {
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         self.stirred = true;
         match asked.flight.record(now) {
-            Arrival::New | Arrival::Returned => self.absorb(now, source, id, index, block, outbox, events)?,
+            Arrival::New | Arrival::Returned => self.take(now, source, id, index, block, outbox, events)?,
             Arrival::Duplicate | Arrival::Excess => self.excess(source, id, index)?,
         }
         Ok(true)
@@ -435,9 +462,11 @@ impl Fetches {
     /// Gives credit, opens requests, and ends what is too late. To be called when something has come and when something is due.
     pub(super) fn advance(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         self.stirred = false;
+        self.try_rows(now, outbox, events);
         let order = self.order();
         for &id in &order {
             if let Some(failure) = self.failure(id, now) {
+                self.evidence.close(id);
                 self.remove(id, StopReason::Deadline, outbox);
                 events.push_back(Event::Failed { fetch: id, failure });
             }
@@ -446,6 +475,7 @@ impl Fetches {
         self.weigh(now);
         for id in order {
             let Some(mut fetch) = self.fetches.remove(&id) else { continue };
+            fetch.exclude_others(self.paths.keys());
             let mut indices: VecDeque<u32> = fetch.works.keys().copied().collect();
             while let Some(index) = indices.pop_front().or_else(|| self.begin(now, &mut fetch)) {
                 self.tend(now, id, &mut fetch, index, outbox);
@@ -460,8 +490,9 @@ impl Fetches {
     /// When [`Fetches::advance`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
-        let mut due: Option<Instant> = None;
+        let mut due: Option<Instant> = self.evidence.due();
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
+        at(self.broken.front().map(|(at, ..)| *at));
         for id in self.order() {
             let Some(fetch) = self.fetches.get(&id) else { continue };
             let shuns = self.shuns(&fetch.strangers);
@@ -591,14 +622,18 @@ impl Fetches {
         let (_, rate) = together(self.paths.values().filter(|path| path.is_open), Pace::loss);
         let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let is_pressed = left.is_some_and(|left| pace::is_pressed(rate, self.rtt(), left, &generation));
-        let (key, kernels) = (row_key(&fetch.order.segment, &generation), self.config.kernels);
-        let decoder = Box::new(match (self.config.gathers, is_pressed) {
+        let decoder = self.decoder(&fetch.order.segment, generation, is_pressed);
+        fetch.works.insert(generation.index, Work::new(decoder));
+        Some(generation.index)
+    }
+
+    fn decoder(&self, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Rebuilder> {
+        let (key, kernels) = (row_key(segment, &generation), self.config.kernels);
+        Box::new(match (self.config.gathers, is_pressed) {
             (true, _) => Rebuilder::Blocked(Decoder::gathering(generation, key, kernels)),
             (false, false) => Rebuilder::Blocked(Decoder::new(generation, key, kernels)),
             (false, true) => Rebuilder::Progressive(Progressive::new(generation, key, kernels)),
-        });
-        fetch.works.insert(generation.index, Work::new(decoder));
-        Some(generation.index)
+        })
     }
 
     /// Gives the credit that a generation is due.
@@ -690,6 +725,7 @@ impl Fetches {
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
                 None => path.credit_max,
             };
+            let room = if path.is_doubtful() { room.min(NEW_MAX.saturating_sub(work.in_flight_at(source))) } else { room };
             let rate = if path.pace.rate() > 0.0 { path.pace.rate() } else { assumed };
             let bytes = path.load.of(urgency).1;
             let backlog = path.pace.time(bytes, 0, assumed).as_secs_f64();
@@ -833,10 +869,12 @@ impl Fetches {
         source: SourceId,
         id: FetchId,
         index: u32,
-        block: &Block,
+        block: Block,
+        is_checked: bool,
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
+        let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
         let Some(Fetch { order: Order { segment, .. }, works, touched, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
@@ -863,12 +901,16 @@ impl Fetches {
                 *touched = now;
                 self.progress_at = Some(now);
                 if self.config.tells {
-                    let segment = *segment;
-                    events.push_back(Event::Brought { segment, generation: index, source, block: block.clone() });
+                    let (segment, block) = (*segment, block.clone());
+                    events.push_back(Event::Brought { segment, generation: index, source, block, is_checked });
+                }
+                if keeps {
+                    self.evidence.keep(id, index, Row { source, block, is_right: is_checked });
                 }
             }
         }
         if outcome == Outcome::Complete {
+            self.evidence.finished(id, index);
             self.finish(id, index, outbox, events);
         } else if asked.unreported >= RANK_BLOCKS && asked.reported_at + path.pace.rtt() / 2 <= now {
             outbox.push(source, asked.rank(work.decoder.rank()));
@@ -934,6 +976,18 @@ impl Fetches {
 impl Fetch {
     fn turn(&self, id: FetchId) -> Turn {
         (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
+    }
+
+    fn new(now: Instant, order: Order, place: Option<Place>) -> Self {
+        let (works, strangers) = (BTreeMap::new(), BTreeMap::new());
+        Self { order, works, next: 0, touched: now, place, strangers, is_alone: false }
+    }
+
+    /// Leaves the others out where the trusted source is to send all of it.
+    fn exclude_others<'a>(&mut self, sources: impl Iterator<Item = &'a SourceId>) {
+        if self.is_alone {
+            self.strangers.extend(sources.filter(|source| **source != FIRST).map(|source| (*source, Stranger::Excluded)));
+        }
     }
 
     /// Whether a source may have it.

@@ -113,12 +113,34 @@ impl Gets {
         }
     }
 
-    /// The next GET to send to a source, if one more may be unanswered by it.
-    pub(super) fn next_question(&mut self, now: Instant, source: SourceId, unanswered_max: usize) -> Option<Get> {
-        if self.open.values().filter(|question| question.asked.contains_key(&source)).count() >= unanswered_max {
+    /// GETs that a source has not answered.
+    pub(super) fn unanswered(&self, source: SourceId) -> usize {
+        self.open.values().filter(|question| question.asked.contains_key(&source)).count()
+    }
+
+    /// The path that a source was asked for by this number, and has not described yet.
+    pub(super) fn path(&self, request: u64, source: SourceId) -> Option<&str> {
+        let question = self.open.get(&request)?;
+        question.asked.get(&source).filter(|reply| reply.meta.is_none()).map(|_| question.place.path.as_str())
+    }
+
+    /// The next GET to send to a source, if one more may be unanswered by it. Of paths that wait for the trusted source it is asked once
+    /// that one has refused, or takes long.
+    pub(super) fn next_question(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        unanswered_max: usize,
+        waits: impl Fn(&str) -> bool,
+    ) -> Option<Get> {
+        if self.unanswered(source) >= unanswered_max {
             return None;
         }
-        let (request, question) = self.open.iter_mut().find(|(_, question)| question.may_be_asked(source))?;
+        let may_be_asked = |question: &Question| {
+            let is_new = question.asked.is_empty() && question.refused.is_empty() && question.introduction.is_none();
+            question.may_be_asked(source) && !(is_new && waits(&question.place.path))
+        };
+        let (request, question) = self.open.iter_mut().find(|(_, question)| may_be_asked(question))?;
         question.asked.insert(source, Reply::default());
         question.patient_until = Some(now + PATIENCE);
         question.is_pressing = false;
@@ -231,7 +253,7 @@ impl Gets {
     }
 
     /// An answer to a GET that was given up is no fault, one to a GET that never was is.
-    fn check_known(&self, request: u64) -> Result<(), Violation> {
+    pub(super) fn check_known(&self, request: u64) -> Result<(), Violation> {
         if request < self.next { Ok(()) } else { Err(Violation::Unexpected("answer")) }
     }
 }

@@ -10,6 +10,9 @@ use crate::object::SegmentId;
 /// Requests that are open at a source however little its path holds.
 const REQUESTS_MIN: usize = 2;
 
+/// One block in so many may be wrong.
+const WRONG_PER: u64 = 10;
+
 /// A source, and the way to it. Outlives connections.
 #[derive(Debug)]
 pub(super) struct Path {
@@ -87,6 +90,11 @@ impl Path {
         let (requests, bytes) = self.load.of(urgency);
         let window = self.pace.window(config.window_min, config.window_max);
         self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
+    }
+
+    /// Whether so many of its blocks are wrong, without its being to blame, that it gets no more credit than a source that nothing is known of.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.counts.wrong * WRONG_PER > self.counts.blocks
     }
 
     /// The alias whose last use is the longest ago, from now on for this generation.

@@ -20,6 +20,8 @@ fn config() -> Config {
         kernels: Kernels::detect(),
         gathers: false,
         tells: false,
+        keys: Keys::default(),
+        rows_max: 1 << 20,
     }
 }
 
@@ -41,7 +43,7 @@ fn source() -> Vec<u8> {
 /// 1000 bytes in 16 blocks of 64: two generations of 8.
 fn order() -> Order {
     let shape = Shape::new(1000, 64, 8).unwrap();
-    Order { segment: SegmentId::of(&source()), shape, deadline: None, urgency: Urgency::Now }
+    Order { segment: SegmentId::of(&source()), shape, proof: None, deadline: None, urgency: Urgency::Now }
 }
 
 fn meta(request: u64, delivery: Delivery, bytes: &[u8]) -> Meta {
@@ -543,4 +545,54 @@ fn who_does_not_know_a_segment_is_asked_for_its_path() {
         while proto.poll_event().is_some() {}
         while proto.poll_message(now, HERE).is_some() {}
     }
+}
+
+#[test]
+fn who_passes_on_wrong_rows_is_not_blamed_and_gets_little_credit() {
+    use crate::integrity::checks::{COLUMNS, project};
+    use crate::wire::message::Checks;
+
+    let now = Instant::now();
+    let mut proto = Proto::new(Config { tells: true, ..config() });
+    for source in [HERE, THERE] {
+        proto.handle_connected(now, source, None);
+        proto.handle_message(now, source, Message::Hello(Hello::defaults())).unwrap();
+    }
+    // Four generations of 50.
+    let order = |bytes: &[u8]| Order {
+        segment: SegmentId::of(bytes),
+        shape: Shape::new(12_800, 64, 64).unwrap(),
+        proof: None,
+        deadline: None,
+        urgency: Urgency::Now,
+    };
+    let bytes = [5; 12_800];
+    proto.fetch(now, order(&bytes), None);
+    let request = requests_to(&mut proto, now, THERE).remove(0);
+    assert!(request.credit > 8, "{request:?}");
+    // A source block in full, and nothing in it.
+    let vector = Vector::Unverified([&[1][..], &[0; 49]].concat().into());
+    let mut wrong = vec![0; block::datagram_header_len(&vector) + 64];
+    let header = wrong.len() - 64;
+    block::write_datagram_header(&mut wrong[..header], &vector, request.alias, 0, false);
+    proto.handle_datagram(now, THERE, wrong.into()).unwrap();
+
+    // Everything that came is tested by what the first source says.
+    let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, HERE)).collect();
+    let asked = said.iter().find_map(|message| match message {
+        Message::GetChecks(asked) => Some(asked.clone()),
+        _ => None,
+    });
+    let asked = asked.unwrap_or_else(|| panic!("{said:?}"));
+    let generation = order(&bytes).shape.generation(asked.generation).unwrap();
+    let projections = project(Kernels::detect(), &[1; 32], &asked.segment, &generation, COLUMNS, &bytes[..3200]).into();
+    let answer = Checks { request: asked.request, seed: [1; 32], columns: COLUMNS, projections, signature: None };
+    proto.handle_message(now, HERE, Message::Checks(answer)).unwrap();
+    while proto.poll_message(now, THERE).is_some() {}
+    assert_eq!((proto.counts().wrong, proto.counts().polluters), (1, 0));
+    assert!(proto.progress().iter().all(|progress| progress.rank == 0), "it has left the generation");
+
+    proto.fetch(now, order(&[6; 12_800]), None);
+    let credits: Vec<u32> = requests_to(&mut proto, now, THERE).iter().map(|request| request.credit).collect();
+    assert!(!credits.is_empty() && credits.iter().all(|credit| *credit <= 8), "{credits:?}");
 }

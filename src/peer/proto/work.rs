@@ -71,6 +71,11 @@ impl Work {
         wanting.saturating_sub(again).min(self.ahead)
     }
 
+    /// Blocks that a source has to send.
+    pub(super) fn in_flight_at(&self, source: &SourceId) -> u32 {
+        self.asked.get(source).map_or(0, Asked::in_flight)
+    }
+
     /// Which source blocks a source may send that is asked for so many blocks: others than anybody was asked for before. `None` if there are
     /// none left, no ranges if all are its own.
     pub(super) fn source_blocks(&mut self, blocks: u32, is_only: bool) -> Option<Vec<(u16, u16)>> {

@@ -1,0 +1,622 @@
+//! What is kept and asked for to tell who sent a wrong block.
+//!
+//! Of each segment under way that somebody untrusted has a part in, the rows that brought something are kept as they came until the segment
+//! is verified. They are tested by what the stream's key vouches for: hashes of source blocks, and checksums ([`RowChecks`]). Checksums
+//! that came from the trusted source serve for rows to come, too; those that passed through another serve for rows that were there
+//! when they were asked for, because whoever has seen them can make wrong rows that pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+
+use super::keyring::{FIRST, Proof};
+use super::{FetchId, Order, Place, SourceId};
+use crate::block::{Block, Vector};
+use crate::codec::rlnc::row_key;
+use crate::gf::Kernels;
+use crate::integrity::checks::RowChecks;
+use crate::integrity::hashes::BlockHashes;
+use crate::object::Generation;
+use crate::wire::Violation;
+use crate::wire::message::{Checks, GetChecks, Message};
+
+/// Questions that a source may have unanswered.
+const QUESTIONS_MAX: usize = 8;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often a source that has too much to do is asked again.
+const RETRIES: u8 = 40;
+/// Trials of one segment: each drops rows, or is the last.
+const TRIALS_MAX: u32 = 8;
+
+/// Rows of all segments that are not verified yet, and what is asked about them.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    kernels: Kernels,
+    bytes_max: u64,
+    bytes: u64,
+    cases: BTreeMap<FetchId, Case>,
+    wants: Vec<Want>,
+    questions: BTreeMap<u64, Question>,
+    /// Whether anything wrong has ever come: from then on rows are tested as they come.
+    is_alarmed: bool,
+}
+
+/// A segment.
+#[derive(Debug)]
+struct Case {
+    order: Order,
+    place: Option<Place>,
+    /// What the stream's key has signed about it.
+    proof: Option<Proof>,
+    parts: BTreeMap<u32, Part>,
+    hashes: Option<BlockHashes>,
+    wants_hashes: bool,
+    refused: BTreeSet<(SourceId, Topic)>,
+    stage: Stage,
+    trials: u32,
+    /// Whether rows were dropped of generations that were complete.
+    has_dropped: bool,
+    /// Whether it was begun anew.
+    is_second: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Its blocks come.
+    Coming,
+    /// It is wrong; these generations are to be tested.
+    Trial(BTreeSet<u32>),
+}
+
+/// A generation.
+#[derive(Debug, Default)]
+struct Part {
+    rows: Vec<Row>,
+    /// For rows as they come.
+    checks: Option<RowChecks>,
+    /// Rows that have come and are not tested.
+    waiting: Vec<Row>,
+    is_asked: bool,
+}
+
+/// A block as it came.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) source: SourceId,
+    pub(super) block: Block,
+    /// Whether it was tested.
+    pub(super) is_right: bool,
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    Hashes,
+    Checks,
+}
+
+/// A question that is to be put to somebody.
+#[derive(Debug, Clone, Copy)]
+struct Want {
+    fetch: FetchId,
+    /// Of this generation checksums; hashes of all blocks without one.
+    generation: Option<u32>,
+    /// Whether the answer is for rows to come, and of no use from others than the trusted source.
+    is_early: bool,
+    not_before: Option<Instant>,
+    retries: u8,
+}
+
+#[derive(Debug)]
+struct Question {
+    source: SourceId,
+    want: Want,
+    due: Instant,
+    asked: Asked,
+}
+
+#[derive(Debug)]
+enum Asked {
+    Hashes {
+        received: BytesMut,
+    },
+    /// With how many rows there were then.
+    Checks {
+        question: GetChecks,
+        rows: usize,
+    },
+}
+
+/// What a test has brought.
+#[derive(Debug)]
+pub(super) struct Findings {
+    pub(super) fetch: FetchId,
+    pub(super) generation: u32,
+    pub(super) wrong: Vec<Row>,
+    /// Whether all rows that were there are tested, and those to come will be.
+    pub(super) is_checked: bool,
+}
+
+/// What a block that has just come is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Nobody knows.
+    Unproved,
+    /// What its sender says.
+    Right,
+    /// Something else.
+    Wrong,
+    /// It is kept, to be tested with others.
+    Later,
+}
+
+impl Evidence {
+    pub(super) fn new(kernels: Kernels, bytes_max: u64) -> Self {
+        let (cases, wants, questions) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Self { kernels, bytes_max, bytes: 0, cases, wants, questions, is_alarmed: false }
+    }
+
+    /// A segment is to be fetched.
+    pub(super) fn open(&mut self, id: FetchId, order: Order, place: Option<Place>, proof: Option<Proof>) {
+        let case = Case {
+            order,
+            place,
+            proof,
+            parts: BTreeMap::new(),
+            hashes: None,
+            wants_hashes: false,
+            refused: BTreeSet::new(),
+            stage: Stage::Coming,
+            trials: 0,
+            has_dropped: false,
+            is_second: false,
+        };
+        self.cases.insert(id, case);
+    }
+
+    /// A segment is verified, or nobody wants it any more.
+    pub(super) fn close(&mut self, id: FetchId) {
+        if let Some(case) = self.cases.remove(&id) {
+            self.bytes -= case.bytes();
+        }
+        self.wants.retain(|want| want.fetch != id);
+    }
+
+    /// Bytes of rows kept.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether anything wrong has ever come.
+    pub(super) fn is_alarmed(&self) -> bool {
+        self.is_alarmed
+    }
+
+    /// Whether a segment is tried.
+    pub(super) fn is_trying(&self) -> bool {
+        self.cases.values().any(|case| matches!(case.stage, Stage::Trial(_)))
+    }
+
+    /// A segment and where it is.
+    pub(super) fn order(&self, id: FetchId) -> Option<(Order, Option<Place>)> {
+        self.cases.get(&id).map(|case| (case.order, case.place.clone()))
+    }
+
+    /// Looks at a block of an open request.
+    pub(super) fn look(&mut self, id: FetchId, generation: &Generation, source: SourceId, block: &Block) -> Look {
+        let Some(case) = self.cases.get_mut(&id) else { return Look::Unproved };
+        if source != FIRST
+            && let Some(fits) = case.fits(generation, block)
+        {
+            return if fits { Look::Right } else { Look::Wrong };
+        }
+        match case.parts.get_mut(&generation.index) {
+            Some(part) if part.checks.is_some() => {
+                part.waiting.push(Row { source, block: block.clone(), is_right: false });
+                Look::Later
+            }
+            _ => Look::Unproved,
+        }
+    }
+
+    /// Tests what waits to be tested: the rows, each now marked, by generation.
+    pub(super) fn test_waiting(&mut self) -> Vec<(FetchId, u32, Vec<Row>)> {
+        let mut tested = Vec::new();
+        for (id, case) in &mut self.cases {
+            for (index, part) in case.parts.iter_mut().filter(|(_, part)| !part.waiting.is_empty()) {
+                let Some(checks) = &part.checks else { continue };
+                let mut rows = std::mem::take(&mut part.waiting);
+                let blocks: Vec<_> = rows.iter().map(|row| (&row.block.vector, &row.block.payload[..])).collect();
+                let verdicts = checks.are_right(&blocks);
+                rows.iter_mut().zip(verdicts).for_each(|(row, is_right)| row.is_right = is_right);
+                self.is_alarmed |= rows.iter().any(|row| !row.is_right);
+                tested.push((*id, *index, rows));
+            }
+        }
+        tested
+    }
+
+    /// Keeps a row that brought something. What there is no room for is not kept: then a wrong segment is fetched anew.
+    pub(super) fn keep(&mut self, id: FetchId, generation: u32, row: Row) {
+        let Some(case) = self.cases.get_mut(&id) else { return };
+        let bytes = row.bytes();
+        if self.bytes + bytes > self.bytes_max {
+            return;
+        }
+        self.bytes += bytes;
+        case.parts.entry(generation).or_default().rows.push(row);
+    }
+
+    /// Wants the hashes of a segment's blocks, if they can be checked.
+    pub(super) fn want_hashes(&mut self, id: FetchId) {
+        if let Some(case) = self.cases.get_mut(&id)
+            && case.proof.is_some()
+            && !std::mem::replace(&mut case.wants_hashes, true)
+        {
+            self.wants.push(Want { fetch: id, generation: None, is_early: false, not_before: None, retries: 0 });
+        }
+    }
+
+    /// Wants checksums of a generation from the trusted source.
+    pub(super) fn want_checks(&mut self, id: FetchId, generation: u32) {
+        let Some(case) = self.cases.get_mut(&id) else { return };
+        if case.refused.contains(&(FIRST, Topic::Checks)) {
+            return;
+        }
+        let part = case.parts.entry(generation).or_default();
+        if part.checks.is_none() && !std::mem::replace(&mut part.is_asked, true) {
+            let generation = Some(generation);
+            self.wants.push(Want { fetch: id, generation, is_early: true, not_before: None, retries: 0 });
+        }
+    }
+
+    /// A generation is complete: nothing of it is to come.
+    pub(super) fn finished(&mut self, id: FetchId, generation: u32) {
+        if let Some(part) = self.cases.get_mut(&id).and_then(|case| case.parts.get_mut(&generation)) {
+            part.checks = None;
+            part.waiting.clear();
+            part.is_asked = false;
+        }
+        self.wants.retain(|want| !(want.is_early && want.fetch == id && want.generation == Some(generation)));
+    }
+
+    /// The bytes of a segment are wrong. Whether that can be tried: there are rows, and somebody may know which are wrong.
+    pub(super) fn begin_trial(&mut self, id: FetchId, open: &BTreeSet<SourceId>) -> bool {
+        self.is_alarmed = true;
+        let Some(case) = self.cases.get_mut(&id) else { return false };
+        let mut known = open.iter().filter(|source| **source == FIRST || case.proof.is_some());
+        let can_ask = known.any(|source| !case.refused.contains(&(*source, Topic::Checks)));
+        let untested = case.parts.iter().filter(|(_, part)| part.rows.iter().any(|row| !row.is_right));
+        let untested: BTreeSet<u32> = untested.map(|(index, _)| *index).collect();
+        if case.trials >= TRIALS_MAX || !(case.has_dropped || (can_ask && !untested.is_empty())) {
+            return false;
+        }
+        case.trials += 1;
+        let want =
+            |generation: &u32| Want { fetch: id, generation: Some(*generation), is_early: false, not_before: None, retries: 0 };
+        self.wants.retain(|want| want.fetch != id || want.generation.is_none());
+        self.wants.extend(untested.iter().map(want));
+        case.stage = Stage::Trial(untested);
+        true
+    }
+
+    /// Rows of a generation that was complete have turned out to be wrong.
+    pub(super) fn note_dropped(&mut self, id: FetchId) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            case.has_dropped = true;
+        }
+    }
+
+    /// The next trial that is over, and whether it has found anything.
+    pub(super) fn next_concluded(&mut self) -> Option<(FetchId, bool)> {
+        let is_over = |case: &Case| matches!(&case.stage, Stage::Trial(left) if left.is_empty());
+        let (id, case) = self.cases.iter_mut().find(|(_, case)| is_over(case))?;
+        case.stage = Stage::Coming;
+        Some((*id, std::mem::take(&mut case.has_dropped)))
+    }
+
+    /// Trials that have taken too long.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<FetchId> {
+        let is_overdue =
+            |case: &Case| matches!(case.stage, Stage::Trial(_)) && case.order.deadline.is_some_and(|deadline| deadline <= now);
+        self.cases.iter().filter(|(_, case)| is_overdue(case)).map(|(id, _)| *id).collect()
+    }
+
+    /// Somebody waits for a segment after all.
+    pub(super) fn hurry(&mut self, id: FetchId) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            case.order.urgency = super::Urgency::Now;
+        }
+    }
+
+    /// The rows of a generation.
+    pub(super) fn rows(&self, id: FetchId, generation: u32) -> &[Row] {
+        self.cases.get(&id).and_then(|case| case.parts.get(&generation)).map_or(&[], |part| &part.rows)
+    }
+
+    /// A segment is begun anew; false if it was before.
+    pub(super) fn begin_anew(&mut self, id: FetchId) -> bool {
+        let Some(case) = self.cases.get_mut(&id).filter(|case| !case.is_second) else { return false };
+        self.bytes -= case.bytes();
+        case.parts.clear();
+        case.is_second = true;
+        case.has_dropped = false;
+        case.stage = Stage::Coming;
+        self.wants.retain(|want| want.fetch != id || want.generation.is_none());
+        true
+    }
+
+    /// Questions that a source has not answered.
+    pub(super) fn unanswered(&self, source: SourceId) -> usize {
+        self.questions.values().filter(|question| question.source == source).count()
+    }
+
+    /// The next question to a source; `open` are those that can be asked, `number` gives it one.
+    pub(super) fn next_question(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        open: &BTreeSet<SourceId>,
+        number: impl FnOnce() -> u64,
+    ) -> Option<Message> {
+        if self.wants.is_empty() || self.unanswered(source) >= QUESTIONS_MAX {
+            return None;
+        }
+        let is_due = |want: &Want| want.not_before.is_none_or(|at| at <= now);
+        let index = self.wants.iter().position(|want| is_due(want) && self.choose(want, open) == Some(source))?;
+        let want = self.wants.remove(index);
+        let case = self.cases.get(&want.fetch)?;
+        let (request, segment) = (number(), case.order.segment);
+        let (asked, message) = match want.generation {
+            None => (Asked::Hashes { received: BytesMut::new() }, Message::GetHashes { request, segment }),
+            Some(generation) => {
+                let question = GetChecks { request, segment, generation, nonce: rand::random() };
+                let rows = case.parts.get(&generation).map_or(0, |part| part.rows.len());
+                (Asked::Checks { question: question.clone(), rows }, Message::GetChecks(question))
+            }
+        };
+        self.questions.insert(request, Question { source, want, due: now + PATIENCE, asked });
+        Some(message)
+    }
+
+    /// The generation whose checksums a source was asked for by this number.
+    pub(super) fn asked_about(&self, source: SourceId, request: u64) -> Option<(FetchId, u32)> {
+        let is_ours = |question: &&Question| question.source == source && matches!(question.asked, Asked::Checks { .. });
+        let Question { want, .. } = self.questions.get(&request).filter(is_ours)?;
+        Some((want.fetch, want.generation?))
+    }
+
+    /// Checksums have come; [`Evidence::asked_about`]. `is_open`: whether rows of the generation still come. `None` if they are of no use.
+    pub(super) fn checks(&mut self, source: SourceId, answer: &Checks, is_open: bool) -> Option<Findings> {
+        let Question { want, asked: Asked::Checks { question, rows }, .. } = self.questions.remove(&answer.request)? else {
+            return None;
+        };
+        let case = self.cases.get_mut(&want.fetch)?;
+        let generation = case.order.shape.generation(question.generation)?;
+        let is_vouched_for = match &case.proof {
+            Some(proof) => proof.key.vouches_for(&question, answer),
+            None => source == FIRST,
+        };
+        let key = row_key(&question.segment, &generation);
+        let checks = RowChecks::new(self.kernels, &question.segment, key, generation, answer).filter(|_| is_vouched_for);
+        let Some(checks) = checks else {
+            case.refused.insert((source, Topic::Checks));
+            self.wants.push(want);
+            return None;
+        };
+        let part = case.parts.entry(generation.index).or_default();
+        // Who has seen the checksums before they came here could have made rows of their own by them.
+        let count = if source == FIRST { part.rows.len() } else { rows.min(part.rows.len()) };
+        let wrong = part.test(&checks, count);
+        let is_trial = match &mut case.stage {
+            Stage::Trial(left) => left.remove(&generation.index),
+            Stage::Coming => false,
+        };
+        let is_checked = source == FIRST;
+        part.checks = Some(checks).filter(|_| is_checked && (is_open || is_trial));
+        part.is_asked = part.checks.is_some();
+        self.found(&wrong);
+        self.wants.retain(|other| (other.fetch, other.generation) != (want.fetch, want.generation));
+        Some(Findings { fetch: want.fetch, generation: generation.index, wrong, is_checked })
+    }
+
+    /// Bytes of hashes have come. False if nobody waits for them.
+    pub(super) fn hash_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
+        let Some(Question { want, asked: Asked::Hashes { received }, .. }) =
+            self.questions.get_mut(&request).filter(|question| question.source == source)
+        else {
+            return Ok(false);
+        };
+        let Some(case) = self.cases.get(&want.fetch) else { return Ok(false) };
+        if (received.len() + bytes.len()) as u64 > BlockHashes::bytes(&case.order.shape) {
+            return Err(Violation::Malformed("hashes stream"));
+        }
+        received.extend_from_slice(bytes);
+        Ok(true)
+    }
+
+    /// A stream of hashes has ended. What they say of the rows that are there.
+    pub(super) fn hashes_finished(&mut self, request: u64, source: SourceId) -> Result<Vec<Findings>, Violation> {
+        let is_ours = |question: &Question| question.source == source && matches!(question.asked, Asked::Hashes { .. });
+        if !self.questions.get(&request).is_some_and(is_ours) {
+            return Ok(Vec::new());
+        }
+        let Some(Question { want, asked: Asked::Hashes { received }, .. }) = self.questions.remove(&request) else {
+            return Ok(Vec::new());
+        };
+        let Some(case) = self.cases.get_mut(&want.fetch) else { return Ok(Vec::new()) };
+        let (shape, Some(proof)) = (case.order.shape, case.proof) else { return Ok(Vec::new()) };
+        if (received.len() as u64) < BlockHashes::bytes(&shape) {
+            return Err(Violation::Malformed("hashes stream"));
+        }
+        case.hashes = BlockHashes::checked(received.freeze(), &shape, &proof.blocks);
+        if case.hashes.is_none() {
+            // Others may have the right ones. Who passed these on may have been told them.
+            case.refused.insert((source, Topic::Hashes));
+            self.wants.push(want);
+            return Ok(Vec::new());
+        }
+        let mut all = Vec::new();
+        for index in case.parts.keys().copied().collect::<Vec<_>>() {
+            let Some(generation) = shape.generation(index) else { continue };
+            let wrong = case.test_sources(&generation);
+            if !wrong.is_empty() {
+                all.push(Findings { fetch: want.fetch, generation: index, wrong, is_checked: false });
+            }
+        }
+        all.iter().for_each(|findings| self.found(&findings.wrong));
+        Ok(all)
+    }
+
+    /// A source does not answer a question. False if it is none of these.
+    pub(super) fn refused(&mut self, now: Instant, request: u64, source: SourceId, retry_after: Option<Duration>) -> bool {
+        if self.questions.get(&request).is_none_or(|question| question.source != source) {
+            return false;
+        }
+        let Some(Question { mut want, .. }) = self.questions.remove(&request) else { return false };
+        match retry_after.filter(|_| want.retries < RETRIES) {
+            Some(after) => {
+                want.retries += 1;
+                want.not_before = Some(now + after);
+            }
+            None => self.give_up(source, want),
+        }
+        self.ask_again(want);
+        true
+    }
+
+    /// What a source was asked is asked of others.
+    pub(super) fn disconnected(&mut self, source: SourceId) {
+        let gone: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| question.source == source).map(|(request, _)| *request).collect();
+        for request in gone {
+            let Some(Question { want, .. }) = self.questions.remove(&request) else { continue };
+            self.ask_again(want);
+        }
+        // The next connection may lead to one that knows more.
+        self.cases.values_mut().for_each(|case| case.refused.retain(|(refused, _)| *refused != source));
+    }
+
+    /// Gives up what is not answered in time, and what nobody can be asked for.
+    pub(super) fn expire(&mut self, now: Instant, open: &BTreeSet<SourceId>) {
+        let late: Vec<u64> =
+            self.questions.iter().filter(|(_, question)| question.due <= now).map(|(request, _)| *request).collect();
+        for request in late {
+            let Some(Question { source, want, .. }) = self.questions.remove(&request) else { continue };
+            self.give_up(source, want);
+            self.ask_again(want);
+        }
+        let (wants, hopeless): (Vec<Want>, Vec<Want>) =
+            std::mem::take(&mut self.wants).into_iter().partition(|want| self.choose(want, open).is_some());
+        self.wants = wants;
+        for Want { fetch, generation, .. } in hopeless {
+            let Some(case) = self.cases.get_mut(&fetch) else { continue };
+            let Some(generation) = generation else {
+                // Whoever comes may know them.
+                case.wants_hashes = false;
+                continue;
+            };
+            if let Stage::Trial(left) = &mut case.stage {
+                left.remove(&generation);
+            }
+            if let Some(part) = case.parts.get_mut(&generation) {
+                part.is_asked = false;
+            }
+        }
+    }
+
+    /// When [`Evidence::expire`] or [`Evidence::next_question`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let wants = self.wants.iter().filter_map(|want| want.not_before);
+        self.questions.values().map(|question| question.due).chain(wants).min()
+    }
+
+    fn give_up(&mut self, source: SourceId, want: Want) {
+        let topic = if want.generation.is_some() { Topic::Checks } else { Topic::Hashes };
+        if let Some(case) = self.cases.get_mut(&want.fetch) {
+            case.refused.insert((source, topic));
+        }
+    }
+
+    fn ask_again(&mut self, want: Want) {
+        if self.cases.contains_key(&want.fetch) {
+            self.wants.push(want);
+        }
+    }
+
+    /// Who is asked: the trusted source, and others where the stream's key vouches for what they say.
+    fn choose(&self, want: &Want, open: &BTreeSet<SourceId>) -> Option<SourceId> {
+        let case = self.cases.get(&want.fetch)?;
+        let topic = if want.generation.is_some() { Topic::Checks } else { Topic::Hashes };
+        let may_be_asked = |source: &SourceId| open.contains(source) && !case.refused.contains(&(*source, topic));
+        if may_be_asked(&FIRST) {
+            return Some(FIRST);
+        }
+        let serves = !want.is_early && case.proof.is_some();
+        open.iter().copied().find(|source| serves && may_be_asked(source))
+    }
+
+    /// Rows were found to be wrong, and are gone.
+    fn found(&mut self, wrong: &[Row]) {
+        self.is_alarmed |= !wrong.is_empty();
+        self.bytes -= wrong.iter().map(Row::bytes).sum::<u64>();
+    }
+}
+
+impl Case {
+    fn bytes(&self) -> u64 {
+        self.parts.values().flat_map(|part| &part.rows).map(Row::bytes).sum()
+    }
+
+    /// Whether a source block is the one that it should be, if that is known.
+    fn fits(&self, generation: &Generation, block: &Block) -> Option<bool> {
+        let Vector::Source(index) = block.vector else { return None };
+        let hashes = self.hashes.as_ref()?;
+        let first = generation.offset / u64::from(generation.block_bytes);
+        Some(hashes.fit(first + u64::from(index), &block.payload, generation.block_bytes))
+    }
+
+    /// Tests the source blocks of a generation by their hashes, and takes out the wrong ones.
+    fn test_sources(&mut self, generation: &Generation) -> Vec<Row> {
+        let Some(mut part) = self.parts.remove(&generation.index) else { return Vec::new() };
+        let wrong = |row: &mut Row| match self.fits(generation, &row.block) {
+            Some(fits) => {
+                row.is_right |= fits;
+                !fits
+            }
+            None => false,
+        };
+        let wrong = part.rows.extract_if(.., wrong).collect();
+        self.parts.insert(generation.index, part);
+        wrong
+    }
+}
+
+impl Part {
+    /// Tests the first `count` rows, and takes out the wrong ones.
+    fn test(&mut self, checks: &RowChecks, count: usize) -> Vec<Row> {
+        let rows = || self.rows.iter().take(count).filter(|row| !row.is_right);
+        let blocks: Vec<_> = rows().map(|row| (&row.block.vector, &row.block.payload[..])).collect();
+        let mut verdicts = checks.are_right(&blocks).into_iter();
+        for row in self.rows.iter_mut().take(count).filter(|row| !row.is_right) {
+            row.is_right = verdicts.next().unwrap_or_default();
+        }
+        self.rows.extract_if(..count, |row| !row.is_right).collect()
+    }
+}
+
+impl Row {
+    /// Bytes of memory that it keeps from being used otherwise, about.
+    fn bytes(&self) -> u64 {
+        let vector = match &self.block.vector {
+            Vector::Explicit(vector) | Vector::Unverified(vector) => vector.len(),
+            Vector::Source(_) | Vector::Seed(_) => 0,
+        };
+        (self.block.payload.len() + vector + size_of::<Self>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;

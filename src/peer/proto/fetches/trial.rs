@@ -1,0 +1,286 @@
+//! Wrong blocks: found, dropped, laid at their sender's door, and made up for.
+//!
+//! A row is tested as it comes where there is something to test it by, and else when a segment has turned out to be wrong. What is found to be
+//! wrong leaves its generation, which is rebuilt of the other rows and goes on from there. Where nobody can tell right rows from wrong, the
+//! segment is fetched once more, from the trusted source alone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::{Fetch, Fetches, find};
+use crate::block::{Block, Vector};
+use crate::object::{Generation, SegmentId};
+use crate::peer::proto::evidence::{Findings, Look, Row};
+use crate::peer::proto::keyring::FIRST;
+use crate::peer::proto::rebuilder::Rebuilder;
+use crate::peer::proto::work::Work;
+use crate::peer::proto::{Event, Failure, FetchId, Outbox, SourceId};
+use crate::wire::Violation;
+use crate::wire::message::{Checks, Message};
+
+/// A source has sent blocks that were proved wrong.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::peer::proto) struct Lie {
+    pub(in crate::peer::proto) source: SourceId,
+    pub(in crate::peer::proto) segment: SegmentId,
+    pub(in crate::peer::proto) generation: u32,
+    pub(in crate::peer::proto) blocks: u32,
+}
+
+impl Fetches {
+    /// Takes a block that a request has asked for.
+    #[expect(clippy::too_many_arguments, reason = "what came, of whom, for what")]
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        id: FetchId,
+        index: u32,
+        block: Block,
+        outbox: &mut Outbox,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Violation> {
+        let Some(generation) = self.fetches.get(&id).and_then(|fetch| fetch.order.shape.generation(index)) else { return Ok(()) };
+        if source != FIRST && matches!(block.vector, Vector::Source(_)) {
+            self.evidence.want_hashes(id);
+        }
+        if self.tests_early() {
+            self.evidence.want_checks(id, index);
+        }
+        match self.evidence.look(id, &generation, source, &block) {
+            Look::Unproved => self.absorb(now, source, id, index, block, false, outbox, events),
+            Look::Right => self.absorb(now, source, id, index, block, true, outbox, events),
+            Look::Wrong => {
+                self.turn_away(now, id, index, vec![Row { source, block, is_right: false }]);
+                Ok(())
+            }
+            Look::Later => Ok(()),
+        }
+    }
+
+    /// The driver has the bytes of a segment, and has compared their hash. True if they are wrong and the segment comes again, all of its
+    /// generations.
+    pub(in crate::peer::proto) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
+        let open = self.open();
+        if !is_right && (self.evidence.begin_trial(id, &open) || self.begin_anew(now, id)) {
+            self.stirred = true;
+            return true;
+        }
+        self.evidence.close(id);
+        false
+    }
+
+    /// Tests what has come, and ends trials.
+    pub(super) fn try_rows(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+        for (id, index, rows) in self.evidence.test_waiting() {
+            let (right, wrong): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.is_right);
+            self.turn_away(now, id, index, wrong);
+            for Row { source, block, .. } in right {
+                if let Err(violation) = self.absorb(now, source, id, index, block, true, outbox, events) {
+                    self.broken.push_back((now, source, violation));
+                }
+            }
+        }
+        let open = self.open();
+        self.evidence.expire(now, &open);
+        for id in self.evidence.overdue(now) {
+            self.evidence.close(id);
+            events.push_back(Event::Failed { fetch: id, failure: Failure::Deadline });
+        }
+        while let Some((id, has_dropped)) = self.evidence.next_concluded() {
+            if has_dropped {
+                self.reopen(now, id, events);
+            } else if !self.begin_anew(now, id) {
+                self.evidence.close(id);
+                events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
+            }
+        }
+    }
+
+    /// The next source that has been proved to send wrong blocks.
+    pub(in crate::peer::proto) fn next_lie(&mut self) -> Option<Lie> {
+        self.liars.pop_front()
+    }
+
+    /// A source that has broken the rules by what came earlier.
+    pub(in crate::peer::proto) fn next_broken(&mut self) -> Option<(SourceId, Violation)> {
+        self.broken.pop_front().map(|(_, source, violation)| (source, violation))
+    }
+
+    /// Questions that a source has not answered.
+    pub(in crate::peer::proto) fn questions(&self, source: SourceId) -> usize {
+        self.evidence.unanswered(source)
+    }
+
+    /// The next question to a source about blocks.
+    pub(in crate::peer::proto) fn next_question(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        number: impl FnOnce() -> u64,
+    ) -> Option<Message> {
+        let open = self.open();
+        self.evidence.next_question(now, source, &open, number)
+    }
+
+    /// Checksums have come. False if nobody waits for them.
+    pub(in crate::peer::proto) fn checks(&mut self, source: SourceId, answer: &Checks, events: &mut VecDeque<Event>) -> bool {
+        let Some((id, index)) = self.evidence.asked_about(source, answer.request) else { return false };
+        let is_open = find(&mut self.fetches, id, index).is_some();
+        if let Some(findings) = self.evidence.checks(source, answer, is_open) {
+            self.judge(findings, events);
+        }
+        self.stirred = true;
+        true
+    }
+
+    pub(in crate::peer::proto) fn hash_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
+        self.evidence.hash_bytes(request, source, bytes)
+    }
+
+    pub(in crate::peer::proto) fn hashes_finished(
+        &mut self,
+        request: u64,
+        source: SourceId,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Violation> {
+        for findings in self.evidence.hashes_finished(request, source)? {
+            self.judge(findings, events);
+        }
+        self.stirred = true;
+        Ok(())
+    }
+
+    /// A source does not answer a question about blocks. False if it was asked none of this number.
+    pub(in crate::peer::proto) fn question_refused(
+        &mut self,
+        now: Instant,
+        request: u64,
+        source: SourceId,
+        retry_after: Option<Duration>,
+    ) -> bool {
+        let is_ours = self.evidence.refused(now, request, source, retry_after);
+        self.stirred |= is_ours;
+        is_ours
+    }
+
+    /// Whether rows of a source are kept until their segment is verified.
+    pub(super) fn keeps_rows_of(&self, source: SourceId) -> bool {
+        source != FIRST || self.tests_early() || self.untrusted() > 0
+    }
+
+    /// Whether checksums are wanted from the beginning: one liar among several would not be known without, somebody passes rows on,
+    /// or it has happened before.
+    fn tests_early(&self) -> bool {
+        self.config.tells || self.evidence.is_alarmed() || self.untrusted() > 1
+    }
+
+    fn untrusted(&self) -> usize {
+        self.paths.iter().filter(|(source, path)| **source != FIRST && path.is_open).count()
+    }
+
+    fn open(&self) -> BTreeSet<SourceId> {
+        let open = self.paths.iter().filter(|(_, path)| path.is_open && !path.is_neighbour);
+        open.map(|(source, _)| *source).collect()
+    }
+
+    /// What a test has brought counts.
+    fn judge(&mut self, findings: Findings, events: &mut VecDeque<Event>) {
+        let Findings { fetch: id, generation: index, wrong, is_checked } = findings;
+        if !wrong.is_empty() {
+            self.blame(id, index, &wrong);
+            if find(&mut self.fetches, id, index).is_some() {
+                self.rebuild(id, index);
+            } else {
+                self.evidence.note_dropped(id);
+            }
+        }
+        if is_checked
+            && self.config.tells
+            && let Some((order, _)) = self.evidence.order(id)
+        {
+            let rows = self.evidence.rows(id, index).iter().map(|row| row.block.clone()).collect();
+            events.push_back(Event::Checked { segment: order.segment, generation: index, rows });
+        }
+        self.stirred = true;
+    }
+
+    /// Rows that were found to be wrong before they brought anything.
+    fn turn_away(&mut self, now: Instant, id: FetchId, index: u32, wrong: Vec<Row>) {
+        for row in &wrong {
+            let Some(path) = self.paths.get_mut(&row.source) else { continue };
+            path.counts.blocks += 1;
+            path.counts.payload_bytes += row.block.payload.len() as u64;
+            path.pace.arrived(now, row.block.payload.len());
+        }
+        self.blame(id, index, &wrong);
+    }
+
+    /// Lays wrong rows at their senders' door. Whoever marks a row as unverified may have got it so, and the trusted source is believed by whoever named
+    /// it: of these it is counted and no more.
+    fn blame(&mut self, id: FetchId, index: u32, wrong: &[Row]) {
+        let Some((order, _)) = self.evidence.order(id) else { return };
+        let mut lies: BTreeMap<SourceId, u32> = BTreeMap::new();
+        for Row { source, block, .. } in wrong {
+            if let Some(path) = self.paths.get_mut(source) {
+                path.counts.wrong += 1;
+            }
+            if *source != FIRST && !matches!(block.vector, Vector::Unverified(_)) {
+                *lies.entry(*source).or_default() += 1;
+            }
+        }
+        let lies = lies.into_iter().map(|(source, blocks)| Lie { source, segment: order.segment, generation: index, blocks });
+        self.liars.extend(lies);
+    }
+
+    /// A generation under way goes on with the rows that are left.
+    fn rebuild(&mut self, id: FetchId, index: u32) {
+        let Some((order, _)) = self.evidence.order(id) else { return };
+        let Some(generation) = order.shape.generation(index) else { return };
+        let is_progressive = find(&mut self.fetches, id, index).is_some_and(|work| work.decoder.is_progressive());
+        let decoder = self.decoder_of_rows(id, &order.segment, generation, is_progressive);
+        if let Some(work) = find(&mut self.fetches, id, index) {
+            work.decoder = decoder;
+        }
+    }
+
+    /// A decoder with all rows that are kept of a generation.
+    fn decoder_of_rows(&self, id: FetchId, segment: &SegmentId, generation: Generation, is_progressive: bool) -> Box<Rebuilder> {
+        let mut decoder = self.decoder(segment, generation, is_progressive);
+        for row in self.evidence.rows(id, generation.index) {
+            // They fitted when they came.
+            let _ = decoder.absorb(&row.block.vector, &row.block.payload);
+        }
+        decoder
+    }
+
+    /// A segment that was tried is decoded again of the rows that are left, and what is missing now is asked for.
+    fn reopen(&mut self, now: Instant, id: FetchId, events: &mut VecDeque<Event>) {
+        let Some((order, place)) = self.evidence.order(id) else { return };
+        let mut fetch = Fetch::new(now, order, place);
+        fetch.next = order.shape.generations();
+        for generation in order.shape.iter() {
+            let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
+            if decoder.missing() == 0 {
+                events.push_back(Event::Decoded { fetch: id, decoder });
+            } else {
+                // Source blocks have had their turn.
+                fetch.works.insert(generation.index, Work { next_source: generation.n, ..Work::new(decoder) });
+            }
+        }
+        self.counts.mended += 1;
+        self.stirred = true;
+        if !fetch.works.is_empty() {
+            self.fetches.insert(id, fetch);
+        }
+    }
+
+    /// Nobody knows which rows are wrong: all of it comes once more, from the trusted source if it can be asked.
+    fn begin_anew(&mut self, now: Instant, id: FetchId) -> bool {
+        let Some((order, place)) = self.evidence.order(id).filter(|_| self.evidence.begin_anew(id)) else { return false };
+        let is_alone = self.paths.get(&FIRST).is_some_and(|path| path.is_open);
+        self.fetches.insert(id, Fetch { is_alone, ..Fetch::new(now, order, place) });
+        self.stirred = true;
+        true
+    }
+}

@@ -1,0 +1,238 @@
+//! Rows of a generation that is coming, kept apart as far as they must not be mixed.
+//!
+//! Rows that were tested are one heap, mixed freely. Until they are, the rows of each source are a heap of their own, and what is made of one is
+//! marked as unverified: a wrong row spoils nothing but what comes from whoever sent it, and nobody blames this relay for it.
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use rand::Rng;
+
+use crate::block::{Block, Vector};
+use crate::codec::rlnc::Decoder;
+use crate::gf::{Kernels, RowKey};
+use crate::object::Generation;
+use crate::peer::proto::SourceId;
+
+/// What may be mixed with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Heap {
+    /// Rows that were tested.
+    Checked,
+    /// Rows of one source.
+    Of(SourceId),
+}
+
+/// What has come of a generation.
+#[derive(Debug, Clone)]
+pub enum News {
+    /// A row.
+    Row {
+        /// Who sent it.
+        source: SourceId,
+        /// The row.
+        block: Block,
+        /// Whether it was tested.
+        is_checked: bool,
+    },
+    /// All rows so far were tested, and these are right.
+    Checked(Vec<Block>),
+}
+
+/// How many blocks are to be made of each heap.
+pub type Plan = Vec<(Heap, u32)>;
+
+/// The rows of a generation.
+#[derive(Debug)]
+pub struct Rows {
+    generation: Generation,
+    key: RowKey,
+    heaps: BTreeMap<Heap, Decoder>,
+}
+
+impl News {
+    /// Rows of a heap in it.
+    pub fn count(&self, heap: Heap) -> usize {
+        match self {
+            Self::Row { is_checked: true, .. } => usize::from(heap == Heap::Checked),
+            Self::Row { source, .. } => usize::from(heap == Heap::Of(*source)),
+            Self::Checked(rows) => {
+                if heap == Heap::Checked {
+                    rows.len()
+                } else {
+                    0
+                }
+            }
+        }
+    }
+}
+
+impl Rows {
+    /// None yet.
+    pub fn new(generation: Generation, key: RowKey) -> Self {
+        Self { generation, key, heaps: BTreeMap::new() }
+    }
+
+    /// Takes what has come. Rows that were not tested are of no use beside those that were.
+    pub fn take(&mut self, news: News) {
+        match news {
+            News::Row { source, block, is_checked } => {
+                let heap = if is_checked { Heap::Checked } else { Heap::Of(source) };
+                if is_checked || !self.is_checked() {
+                    self.put(heap, &block);
+                }
+            }
+            News::Checked(rows) => {
+                self.heaps.retain(|heap, _| *heap == Heap::Checked);
+                self.heap(Heap::Checked);
+                rows.iter().for_each(|block| self.put(Heap::Checked, block));
+            }
+        }
+    }
+
+    /// Independent rows of each heap.
+    pub fn ranks(&self) -> BTreeMap<Heap, u32> {
+        self.heaps.iter().map(|(heap, decoder)| (*heap, decoder.rank().into())).collect()
+    }
+
+    /// Fills `payloads` with combinations of the rows of a heap, or of the tested ones if it has become part of them. None where there are no
+    /// rows.
+    pub fn recode(&self, heap: Heap, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+        let heap = if self.is_checked() { Heap::Checked } else { heap };
+        let Some(decoder) = self.heaps.get(&heap).filter(|decoder| decoder.rank() > 0 && !payloads.is_empty()) else {
+            return Vec::new();
+        };
+        let n = usize::from(decoder.n());
+        let mut vectors = BytesMut::zeroed(n * payloads.len());
+        decoder.recode_into(random, &mut vectors.chunks_exact_mut(n).collect::<Vec<_>>(), payloads);
+        let vectors = vectors.freeze();
+        let vector = |index: usize| vectors.slice(index * n..(index + 1) * n);
+        let vector = |index| match heap {
+            Heap::Checked => Vector::Explicit(vector(index)),
+            Heap::Of(_) => Vector::Unverified(vector(index)),
+        };
+        (0..payloads.len()).map(vector).collect()
+    }
+
+    fn is_checked(&self) -> bool {
+        self.heaps.contains_key(&Heap::Checked)
+    }
+
+    fn heap(&mut self, heap: Heap) -> &mut Decoder {
+        let (generation, key) = (self.generation, self.key);
+        self.heaps.entry(heap).or_insert_with(|| Decoder::gathering(generation, key, Kernels::detect()))
+    }
+
+    fn put(&mut self, heap: Heap, block: &Block) {
+        // What the peer took fits; what came again after a new beginning brings nothing.
+        let _ = self.heap(heap).absorb(&block.vector, &block.payload);
+    }
+}
+
+/// Which heaps so many blocks for one receiver are made of, at most as many of each as it has rows (`held`), less those that the receiver has had
+/// (`made`, brought up to date): each source's rows in proportion. `is_tainted`: some of what it had was wrong.
+pub fn plan(count: u32, held: &BTreeMap<Heap, u32>, made: &mut BTreeMap<Heap, u32>, is_tainted: bool) -> Plan {
+    if held.contains_key(&Heap::Checked) && !made.contains_key(&Heap::Checked) {
+        // What a session has had of rows that turned out to be right, it need not have again.
+        let had = made.values().sum();
+        made.clear();
+        made.insert(Heap::Checked, if is_tainted { 0 } else { had });
+    }
+    let mut plan: BTreeMap<Heap, u32> = BTreeMap::new();
+    for _ in 0..count {
+        let share = |heap: &Heap, rows: u32| {
+            let left = rows.saturating_sub(made.get(heap).copied().unwrap_or_default());
+            (u64::from(left) << 16) / u64::from(rows.max(1))
+        };
+        let shares = held.iter().map(|(heap, rows)| (share(heap, *rows), *heap));
+        let Some((_, heap)) = shares.filter(|(share, _)| *share > 0).max() else { break };
+        *made.entry(heap).or_default() += 1;
+        *plan.entry(heap).or_default() += 1;
+    }
+    plan.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+
+    use super::*;
+    use crate::codec::rlnc::{Encoder, row_key};
+    use crate::object::{SegmentId, Shape};
+
+    const ONE: SourceId = SourceId(1);
+    const TWO: SourceId = SourceId(2);
+
+    fn rows() -> (Rows, impl Fn(u32) -> Block) {
+        let bytes = [7; 512];
+        let id = SegmentId::of(&bytes);
+        let generation = Shape::new(512, 64, 8).unwrap().generation(0).unwrap();
+        let key = row_key(&id, &generation);
+        let encoder = Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap();
+        let block = move |seed| {
+            let mut payload = vec![0; 64];
+            encoder.block(seed, &mut payload);
+            Block { vector: Vector::Seed(seed), payload: payload.into() }
+        };
+        (Rows::new(generation, key), block)
+    }
+
+    fn made(rows: &Rows, heap: Heap, count: usize) -> Vec<Vector> {
+        let mut payloads = vec![0; 64 * count];
+        rows.recode(heap, &mut SmallRng::seed_from_u64(1), &mut payloads.chunks_mut(64).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn rows_of_two_sources_are_not_mixed_before_they_are_tested() {
+        let (mut rows, block) = rows();
+        for (source, seed) in [(ONE, 1), (ONE, 2), (TWO, 3)] {
+            rows.take(News::Row { source, block: block(seed), is_checked: false });
+        }
+        assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Of(ONE), 2), (Heap::Of(TWO), 1)]));
+        // All that is made of one row is that row over and over: nothing else was mixed in.
+        let (generation, key) = (rows.generation, rows.key);
+        let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
+        decoder.absorb(&Vector::Seed(3), &block(3).payload).unwrap();
+        for vector in made(&rows, Heap::Of(TWO), 4) {
+            assert!(matches!(vector, Vector::Unverified(_)));
+            assert_eq!(decoder.absorb(&vector, &[0; 64]), Ok(crate::codec::Outcome::Redundant));
+        }
+        assert!(made(&rows, Heap::Of(SourceId(3)), 1).is_empty() && made(&rows, Heap::Checked, 1).is_empty());
+    }
+
+    #[test]
+    fn what_was_tested_takes_the_place_of_all_else() {
+        let (mut rows, block) = rows();
+        rows.take(News::Row { source: ONE, block: block(1), is_checked: false });
+        rows.take(News::Checked(vec![]));
+        assert!(made(&rows, Heap::Of(ONE), 1).is_empty(), "it was wrong");
+        rows.take(News::Row { source: ONE, block: block(2), is_checked: false });
+        rows.take(News::Row { source: TWO, block: block(3), is_checked: true });
+        assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
+        // What was planned of a heap that is no more is made of this one.
+        assert!(matches!(made(&rows, Heap::Of(ONE), 1)[..], [Vector::Explicit(_)]));
+    }
+
+    const A: Heap = Heap::Of(SourceId(1));
+    const B: Heap = Heap::Of(SourceId(2));
+
+    #[test]
+    fn each_source_has_its_part_in_what_a_session_gets() {
+        let mut made = BTreeMap::new();
+        let held = BTreeMap::from([(A, 6), (B, 2)]);
+        assert_eq!(plan(4, &held, &mut made, false), [(A, 3), (B, 1)]);
+        assert_eq!(plan(3, &held, &mut made, false), [(A, 2), (B, 1)]);
+        assert_eq!(plan(9, &held, &mut made, false), [(A, 1)], "no more than there are rows");
+        assert_eq!(plan(9, &held, &mut made, false), []);
+    }
+
+    #[test]
+    fn what_was_right_before_it_was_tested_is_not_sent_again() {
+        for (is_tainted, again) in [(false, 1), (true, 5)] {
+            let mut made = BTreeMap::from([(A, 3), (B, 1)]);
+            let held = BTreeMap::from([(Heap::Checked, 5)]);
+            assert_eq!(plan(9, &held, &mut made, is_tainted), [(Heap::Checked, again)]);
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! A viewer, relays, servers and liars in virtual time: `peer::proto` at every consumer, the relay's rows at every relay, and senders that are no more
+//! than what they send. Nothing here knows a socket or a real clock.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ncserverd::block::{Block, Vector};
+use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::gf::Kernels;
+use ncserverd::integrity::checks::{self, COLUMNS};
+use ncserverd::integrity::hashes::BlockHashes;
+use ncserverd::integrity::signing::SigningKey;
+use ncserverd::object::{Generation, RefusalCode, SegmentId, Shape};
+use ncserverd::peer::proto::{Config, Counts, Event, FetchId, Keys, Order, Place, Proof, Proto, SourceId, StreamEnd, Urgency};
+use ncserverd::relay::{Heap, News, Rows, plan};
+use ncserverd::wire::block::{self, StreamHead};
+use ncserverd::wire::message::{Checks, Delivery, GetChecks, Hello, Message, Meta, Request, RequestError};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+const DELAY: Duration = Duration::from_millis(10);
+const GAP: Duration = Duration::from_micros(400);
+const STEPS_MAX: usize = 200_000;
+const BLOCK_BYTES: u32 = 64;
+const N_MAX: u16 = 12;
+
+static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub(crate) enum Role {
+    /// Has all segments and tells the truth. `answers`: it gives checksums.
+    Server { answers: bool },
+    /// Has all segments, and sends wrong blocks: the first of each request, and this share of the others.
+    Liar { share: f64 },
+    /// Passes on what it gets from these.
+    Relay { sources: Vec<usize> },
+    /// The one that looks.
+    Viewer { sources: Vec<usize> },
+}
+
+pub(crate) struct Swarm {
+    pub(crate) now: Instant,
+    rng: StdRng,
+    loss: f64,
+    is_signed: bool,
+    segments: Vec<Segment>,
+    pub(crate) nodes: Vec<Node>,
+    queue: BinaryHeap<Reverse<(Instant, u64)>>,
+    parcels: HashMap<u64, Parcel>,
+    next: u64,
+    /// BLAMEs that nodes were told: whom, and about whom.
+    pub(crate) blames: Vec<(usize, usize)>,
+}
+
+struct Segment {
+    path: String,
+    id: SegmentId,
+    bytes: Bytes,
+    shape: Shape,
+    meta: Meta,
+}
+
+pub(crate) struct Node {
+    role: Role,
+    consumer: Option<Consumer>,
+    open: BTreeMap<(usize, u16), Sending>,
+    encoders: HashMap<(usize, u32), Encoder>,
+}
+
+/// The side of a node that asks.
+struct Consumer {
+    proto: Proto,
+    sources: Vec<usize>,
+    fetches: HashMap<FetchId, Coming>,
+    /// Segments that are verified, and that are being fetched.
+    whole: Vec<usize>,
+    wanted: Vec<usize>,
+    answers: HashMap<u64, usize>,
+    rows: HashMap<(usize, u32), Rows>,
+    /// Sources that it has found to lie, and at which of its segments.
+    polluters: Vec<(SourceId, usize)>,
+}
+
+struct Coming {
+    segment: usize,
+    generations: BTreeMap<u32, Vec<u8>>,
+}
+
+/// An open request at a node.
+struct Sending {
+    source: SourceId,
+    segment: usize,
+    generation: Generation,
+    credit: u32,
+    seq: u16,
+    seed: u32,
+    sources: Vec<u16>,
+    made: BTreeMap<Heap, u32>,
+    sent: u32,
+}
+
+enum Parcel {
+    /// From a consumer to one of its sources.
+    Up {
+        from: usize,
+        source: SourceId,
+        to: usize,
+        message: Box<Message>,
+    },
+    Down {
+        to: usize,
+        source: SourceId,
+        what: Down,
+    },
+}
+
+#[derive(Clone)]
+enum Down {
+    Message(Box<Message>),
+    Datagram(Bytes),
+    /// A whole stream.
+    Stream(u64, Bytes),
+}
+
+impl Swarm {
+    /// A swarm with these nodes, and so many segments, signed or not.
+    pub(crate) fn new(seed: u64, roles: Vec<Role>, segments: usize, is_signed: bool, loss: f64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let now = Instant::now();
+        let segments = (0..segments).map(|index| Segment::new(index, is_signed, &mut rng)).collect();
+        let nodes = roles.into_iter().map(|role| Node::new(role, now)).collect();
+        let mut swarm = Self {
+            now,
+            rng,
+            loss,
+            is_signed,
+            segments,
+            nodes,
+            queue: BinaryHeap::new(),
+            parcels: HashMap::new(),
+            next: 0,
+            blames: Vec::new(),
+        };
+        for node in 0..swarm.nodes.len() {
+            swarm.settle(node);
+        }
+        swarm
+    }
+
+    /// Has the viewer fetch all segments, one after the other. Fails if it takes longer than this in all.
+    pub(crate) fn watch(&mut self, viewer: usize, limit: Duration) {
+        let end = self.now + limit;
+        for segment in 0..self.segments.len() {
+            self.want(viewer, segment);
+            for step in 0.. {
+                if self.consumer(viewer).whole.contains(&segment) {
+                    break;
+                }
+                assert!(step < STEPS_MAX && self.now < end, "segment {segment}: {:?}", self.counts(viewer));
+                self.step();
+            }
+        }
+    }
+
+    /// The nodes that a consumer has found to lie, and at which of the segments.
+    pub(crate) fn polluters(&self, node: usize) -> Vec<(usize, usize)> {
+        let consumer = self.consumer(node);
+        consumer.polluters.iter().map(|(source, segment)| (consumer.sources[source.0 as usize], *segment)).collect()
+    }
+
+    pub(crate) fn counts(&self, node: usize) -> Counts {
+        self.consumer(node).proto.counts()
+    }
+
+    /// Blocks that a consumer got from a node.
+    pub(crate) fn blocks_from(&self, node: usize, from: usize) -> u64 {
+        let consumer = self.consumer(node);
+        let index = consumer.sources.iter().position(|source| *source == from).unwrap();
+        consumer.proto.source_counts(id(index)).blocks
+    }
+
+    /// Blocks of a segment.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.segments[0].shape.iter().map(|generation| u64::from(generation.n)).sum()
+    }
+
+    fn consumer(&self, node: usize) -> &Consumer {
+        self.nodes[node].consumer.as_ref().expect("it asks")
+    }
+
+    fn want(&mut self, node: usize, segment: usize) {
+        let now = self.now;
+        let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
+        if consumer.wanted.contains(&segment) {
+            return;
+        }
+        consumer.wanted.push(segment);
+        let request = consumer.proto.get(now, &self.segments[segment].path, 0, None);
+        consumer.answers.insert(request, segment);
+        self.settle(node);
+    }
+
+    /// The next thing happens.
+    fn step(&mut self) {
+        let parcel = self.queue.peek().map(|Reverse((at, _))| *at);
+        let timers = self.nodes.iter().filter_map(|node| node.consumer.as_ref()?.proto.poll_timeout());
+        let at = timers.chain(parcel).min().expect("something is still to happen");
+        self.now = self.now.max(at);
+        while let Some(Reverse((at, number))) = self.queue.peek().copied().filter(|Reverse((at, _))| *at <= self.now) {
+            let _ = at;
+            self.queue.pop();
+            match self.parcels.remove(&number).expect("it was posted") {
+                Parcel::Up { from, source, to, message } => self.ask(from, source, to, *message),
+                Parcel::Down { to, source, what } => self.tell(to, source, what),
+            }
+        }
+        for node in 0..self.nodes.len() {
+            let now = self.now;
+            if let Some(consumer) = self.nodes[node].consumer.as_mut()
+                && consumer.proto.poll_timeout().is_some_and(|due| due <= now)
+            {
+                consumer.proto.handle_timeout(now).unwrap();
+                self.settle(node);
+            }
+        }
+    }
+
+    /// A consumer says and does what it wants to.
+    fn settle(&mut self, node: usize) {
+        let now = self.now;
+        let Some(mut consumer) = self.nodes[node].consumer.take() else { return };
+        loop {
+            for (index, to) in consumer.sources.clone().into_iter().enumerate() {
+                consumer.proto.set_rtt(id(index), DELAY * 2);
+                while let Some(message) = consumer.proto.poll_message(now, id(index)) {
+                    let message = Box::new(message);
+                    self.post(now + DELAY, Parcel::Up { from: node, source: id(index), to, message });
+                }
+            }
+            let Some(event) = consumer.proto.poll_event() else { break };
+            self.happened(&mut consumer, event);
+        }
+        (0..consumer.sources.len()).for_each(|index| while consumer.proto.poll_stop(id(index)).is_some() {});
+        self.nodes[node].consumer = Some(consumer);
+        // A relay has more to pass on.
+        for key in self.nodes[node].open.keys().copied().collect::<Vec<_>>() {
+            self.send(node, key);
+        }
+    }
+
+    fn happened(&mut self, consumer: &mut Consumer, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Answered { request, answer } => {
+                let segment = consumer.answers.remove(&request).unwrap();
+                let meta = answer.expect("somebody knows it").meta;
+                let Delivery::Coded(shape) = meta.delivery else { panic!("not coded") };
+                let (proof, deadline, urgency) = (Proof::of(&meta), None, Urgency::Now);
+                let order = Order { segment: meta.id, shape, proof, deadline, urgency };
+                let place = Place { path: meta.path, offset: 0, length: None };
+                let fetch = consumer.proto.fetch(now, order, Some(place));
+                consumer.fetches.insert(fetch, Coming { segment, generations: BTreeMap::new() });
+            }
+            Event::Decoded { fetch, decoder } => {
+                let coming = consumer.fetches.get_mut(&fetch).unwrap();
+                let Segment { shape, id, .. } = &self.segments[coming.segment];
+                coming.generations.insert(decoder.generation().index, decoder.into_bytes().unwrap());
+                if coming.generations.len() < shape.generations() as usize {
+                    return;
+                }
+                let bytes: Vec<u8> = std::mem::take(&mut coming.generations).into_values().flatten().collect();
+                let is_right = SegmentId::of(&bytes) == *id;
+                let segment = coming.segment;
+                if is_right {
+                    consumer.whole.push(segment);
+                    consumer.fetches.remove(&fetch);
+                }
+                assert!(consumer.proto.confirm(now, fetch, is_right) || is_right, "{:?}", consumer.proto.counts());
+            }
+            Event::Failed { fetch, failure } => panic!("{fetch:?} {failure:?} {:?}", consumer.proto.counts()),
+            Event::Brought { segment, generation, source, block, is_checked } => {
+                let index = self.index(segment);
+                consumer.rows_of(&self.segments[index], index, generation).take(News::Row { source, block, is_checked });
+            }
+            Event::Checked { segment, generation, rows } => {
+                let index = self.index(segment);
+                consumer.rows_of(&self.segments[index], index, generation).take(News::Checked(rows));
+            }
+            Event::Polluter(source) => {
+                let segment = consumer.wanted.len() - 1;
+                consumer.polluters.push((source, segment));
+            }
+            Event::Ready(_)
+            | Event::Peers { .. }
+            | Event::Announced { .. }
+            | Event::Unsubscribed { .. }
+            | Event::TokenRefused(_)
+            | Event::GoingAway(_) => {}
+        }
+    }
+
+    fn index(&self, id: SegmentId) -> usize {
+        self.segments.iter().position(|segment| segment.id == id).expect("a segment of the library")
+    }
+
+    /// A consumer hears something.
+    fn tell(&mut self, node: usize, source: SourceId, what: Down) {
+        let now = self.now;
+        let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
+        match what {
+            Down::Message(message) => consumer.proto.handle_message(now, source, *message).unwrap(),
+            Down::Datagram(bytes) => consumer.proto.handle_datagram(now, source, bytes).unwrap(),
+            Down::Stream(stream, bytes) => {
+                consumer.proto.handle_stream(now, source, stream, &bytes).unwrap();
+                consumer.proto.handle_stream_end(source, stream, StreamEnd::Finished).unwrap();
+            }
+        }
+        self.settle(node);
+    }
+
+    /// A node is asked something by a consumer, to which it is `source`.
+    fn ask(&mut self, from: usize, source: SourceId, node: usize, message: Message) {
+        match message {
+            Message::Hello(_) => self.answer(from, source, Message::Hello(Hello::defaults())),
+            Message::Get(get) => {
+                let meta = self.segments.iter().find(|segment| segment.path == get.path).map(|segment| segment.meta.clone());
+                let meta = meta.expect("nobody asks for what is not there");
+                self.answer(from, source, Message::Meta(Meta { request: get.request, ..meta }));
+            }
+            Message::GetHashes { request, segment } => {
+                let Segment { bytes, shape, .. } = &self.segments[self.index(segment)];
+                let mut out = Vec::new();
+                StreamHead::Hashes { request }.encode(&mut out);
+                out.extend_from_slice(BlockHashes::of(bytes, shape).as_bytes());
+                let what = Down::Stream(request * 4 + 3, out.into());
+                self.post(self.now + DELAY, Parcel::Down { to: from, source, what });
+            }
+            Message::GetChecks(asked) => {
+                let answer = match self.nodes[node].role {
+                    Role::Server { answers: true } => Message::Checks(self.checks(&asked)),
+                    _ => {
+                        let (request, code, reason) = (asked.request, RefusalCode::Unknown, String::new());
+                        Message::Error(RequestError { request, code, retry_after_ms: 0, reason })
+                    }
+                };
+                self.answer(from, source, answer);
+            }
+            Message::Request(request) => {
+                let segment = self.index(request.segment);
+                if let Role::Relay { .. } = self.nodes[node].role {
+                    self.want(node, segment);
+                }
+                let sending = self.sending(source, segment, &request);
+                self.nodes[node].open.insert((from, request.alias), sending);
+                self.send(node, (from, request.alias));
+            }
+            Message::Credit { alias, blocks } => {
+                if let Some(sending) = self.nodes[node].open.get_mut(&(from, alias)) {
+                    sending.credit += blocks;
+                    self.send(node, (from, alias));
+                }
+            }
+            Message::Stop { alias, .. } => drop(self.nodes[node].open.remove(&(from, alias))),
+            Message::Blame { identity, .. } => self.blames.push((node, identity[0].into())),
+            Message::Rank { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(&mut self, to: usize, source: SourceId, message: Message) {
+        self.post(self.now + DELAY, Parcel::Down { to, source, what: Down::Message(Box::new(message)) });
+    }
+
+    fn checks(&mut self, asked: &GetChecks) -> Checks {
+        let seed = self.rng.random();
+        let Segment { bytes, shape, id, .. } = &self.segments[self.index(asked.segment)];
+        let generation = shape.generation(asked.generation).unwrap();
+        let projections = checks::project(Kernels::detect(), &seed, id, &generation, COLUMNS, &part(bytes, &generation)).into();
+        let mut answer = Checks { request: asked.request, seed, columns: COLUMNS, projections, signature: None };
+        if self.is_signed {
+            KEY.sign_checks(asked, &mut answer);
+        }
+        answer
+    }
+
+    fn sending(&mut self, source: SourceId, segment: usize, request: &Request) -> Sending {
+        let generation = self.segments[segment].shape.generation(request.generation).unwrap();
+        let ranges: Vec<(u16, u16)> = if request.ranges.is_empty() { vec![(0, generation.n)] } else { request.ranges.clone() };
+        let sources = ranges.into_iter().flat_map(|(first, count)| first..first + count);
+        let mut sources: Vec<u16> = sources.filter(|_| request.accept.systematic).collect();
+        sources.reverse();
+        let seed = self.rng.next_u32();
+        Sending { source, segment, generation, credit: request.credit, seq: 0, seed, sources, made: BTreeMap::new(), sent: 0 }
+    }
+
+    /// A node spends what credit it can.
+    fn send(&mut self, node: usize, key: (usize, u16)) {
+        let Some(mut sending) = self.nodes[node].open.remove(&key) else { return };
+        let mut at = self.now + DELAY;
+        while sending.credit > 0 {
+            let blocks = self.next_blocks(node, &mut sending);
+            if blocks.is_empty() {
+                break;
+            }
+            for Block { vector, payload } in blocks {
+                sending.credit -= 1;
+                let length = block::datagram_header_len(&vector);
+                let mut out = vec![0; length];
+                block::write_datagram_header(&mut out, &vector, key.1, sending.seq, sending.credit == 0);
+                out.extend_from_slice(&payload);
+                sending.seq = sending.seq.wrapping_add(1);
+                sending.sent += 1;
+                at += GAP;
+                if !self.rng.random_bool(self.loss) {
+                    let what = Down::Datagram(out.into());
+                    self.post(at, Parcel::Down { to: key.0, source: sending.source, what });
+                }
+            }
+        }
+        self.nodes[node].open.insert(key, sending);
+    }
+
+    /// What a node sends next for a request.
+    fn next_blocks(&mut self, node: usize, sending: &mut Sending) -> Vec<Block> {
+        let Segment { bytes, id, .. } = &self.segments[sending.segment];
+        let (generation, rng) = (sending.generation, &mut self.rng);
+        let node = &mut self.nodes[node];
+        if let (Role::Relay { .. }, Some(consumer)) = (&node.role, &mut node.consumer)
+            && !consumer.whole.contains(&sending.segment)
+        {
+            let Some(rows) = consumer.rows.get(&(sending.segment, generation.index)) else { return Vec::new() };
+            let Some((heap, _)) = plan(1, &rows.ranks(), &mut sending.made, true).pop() else { return Vec::new() };
+            let mut payload = vec![0; BLOCK_BYTES as usize];
+            let vectors = rows.recode(heap, rng, &mut [&mut payload]);
+            return vectors.into_iter().map(|vector| Block { vector, payload: payload.clone().into() }).collect();
+        }
+        let own = part(bytes, &generation);
+        let mut next = match sending.sources.pop() {
+            Some(index) => {
+                let start = usize::from(index) * BLOCK_BYTES as usize;
+                let payload = own.slice(start..start + generation.block_length(index));
+                Block { vector: Vector::Source(index), payload }
+            }
+            None => {
+                let encoder = node
+                    .encoders
+                    .entry((sending.segment, generation.index))
+                    .or_insert_with(|| Encoder::new(&generation, &own, row_key(id, &generation), Kernels::detect()).unwrap());
+                sending.seed = sending.seed.wrapping_add(1);
+                let mut payload = vec![0; BLOCK_BYTES as usize];
+                encoder.block(sending.seed, &mut payload);
+                Block { vector: Vector::Seed(sending.seed), payload: payload.into() }
+            }
+        };
+        if let Role::Liar { share } = node.role
+            && (sending.sent == 0 || rng.random_bool(share))
+        {
+            let mut wrong = next.payload.to_vec();
+            let at = rng.random_range(0..wrong.len());
+            wrong[at] ^= rng.random_range(1..=255u8);
+            next.payload = wrong.into();
+            // Now and then it makes its coefficients up, too.
+            if rng.random_bool(0.3) && !matches!(next.vector, Vector::Source(_)) {
+                next.vector = Vector::Explicit((0..generation.n).map(|_| rng.random()).collect::<Vec<u8>>().into());
+            }
+        }
+        vec![next]
+    }
+
+    fn post(&mut self, at: Instant, parcel: Parcel) {
+        self.queue.push(Reverse((at, self.next)));
+        self.parcels.insert(self.next, parcel);
+        self.next += 1;
+    }
+}
+
+impl Segment {
+    fn new(index: usize, is_signed: bool, rng: &mut StdRng) -> Self {
+        // Two generations, the last block not full.
+        let mut bytes = vec![0; 20 * BLOCK_BYTES as usize - 13];
+        rng.fill(&mut bytes[..]);
+        let bytes = Bytes::from(bytes);
+        let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+        let (path, id) = (format!("/live/{index}.m4s"), SegmentId::of(&bytes));
+        let mut meta = Meta {
+            request: 0,
+            path: path.clone(),
+            id,
+            offset: 0,
+            length: bytes.len() as u64,
+            object_length: Some(bytes.len() as u64),
+            version: 1,
+            max_age_ms: 1000,
+            content_type: String::new(),
+            delivery: Delivery::Coded(shape),
+            signature: None,
+        };
+        if is_signed {
+            KEY.sign_meta(&mut meta, 1000, Some(BlockHashes::of(&bytes, &shape).digest()));
+        }
+        Self { path, id, bytes, shape, meta }
+    }
+}
+
+impl Node {
+    fn new(role: Role, now: Instant) -> Self {
+        let consumer = match &role {
+            Role::Relay { sources } => Some(Consumer::new(sources.clone(), true, now)),
+            Role::Viewer { sources } => Some(Consumer::new(sources.clone(), false, now)),
+            Role::Server { .. } | Role::Liar { .. } => None,
+        };
+        Self { role, consumer, open: BTreeMap::new(), encoders: HashMap::new() }
+    }
+}
+
+impl Consumer {
+    fn new(sources: Vec<usize>, tells: bool, now: Instant) -> Self {
+        let mut proto = Proto::new(Config {
+            hello: Hello::defaults(),
+            datagrams: true,
+            requests_max: 16,
+            window_min: 1 << 20,
+            window_max: 1 << 20,
+            answer_timeout: Duration::from_secs(10),
+            hello_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(20),
+            kernels: Kernels::detect(),
+            gathers: false,
+            tells,
+            keys: Keys::default(),
+            rows_max: 1 << 20,
+        });
+        for (index, node) in sources.iter().enumerate() {
+            proto.handle_connected(now, id(index), None);
+            proto.identify(id(index), [u8::try_from(*node).unwrap(); 32]);
+        }
+        Self {
+            proto,
+            sources,
+            fetches: HashMap::new(),
+            whole: Vec::new(),
+            wanted: Vec::new(),
+            answers: HashMap::new(),
+            rows: HashMap::new(),
+            polluters: Vec::new(),
+        }
+    }
+
+    fn rows_of(&mut self, segment: &Segment, index: usize, generation: u32) -> &mut Rows {
+        let generation = segment.shape.generation(generation).unwrap();
+        let key = row_key(&segment.id, &generation);
+        self.rows.entry((index, generation.index)).or_insert_with(|| Rows::new(generation, key))
+    }
+}
+
+fn id(index: usize) -> SourceId {
+    SourceId(u32::try_from(index).unwrap())
+}
+
+fn part(bytes: &Bytes, generation: &Generation) -> Bytes {
+    let start = usize::try_from(generation.offset).unwrap();
+    bytes.slice(start..start + usize::try_from(generation.length).unwrap())
+}

@@ -1,0 +1,138 @@
+//! Sources that send wrong blocks, in virtual time: everything completes, they are found, and nobody else is ever blamed.
+//!
+//! `NCTEST_RUNS` says over how many seeds each scenario runs.
+
+#[path = "sim/swarm.rs"]
+mod swarm;
+
+use std::time::Duration;
+
+use swarm::{Role, Swarm};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SERVER: Role = Role::Server { answers: true };
+/// One that has everything and knows nothing that would tell right blocks from wrong.
+const PEER: Role = Role::Server { answers: false };
+
+fn runs() -> std::ops::Range<u64> {
+    let runs = std::env::var("NCTEST_RUNS").ok().map(|runs| runs.parse().expect("NCTEST_RUNS is a number"));
+    0..runs.unwrap_or(1000)
+}
+
+fn liar(seed: u64) -> Role {
+    Role::Liar { share: [0.0, 0.1, 0.5, 1.0][usize::try_from(seed % 4).unwrap()] }
+}
+
+fn loss(seed: u64) -> f64 {
+    if seed.is_multiple_of(3) { 0.03 } else { 0.0 }
+}
+
+/// Nobody but the liar is ever called one, whoever looks, and the trusted server hears of nobody else.
+fn check_blame(swarm: &Swarm, consumers: &[usize], liar: usize, seed: u64) {
+    for consumer in consumers {
+        assert!(
+            swarm.polluters(*consumer).iter().all(|(found, _)| *found == liar),
+            "seed {seed}: {:?}",
+            swarm.polluters(*consumer)
+        );
+    }
+    assert!(swarm.blames.iter().all(|(_, about)| *about == liar), "seed {seed}: {:?}", swarm.blames);
+}
+
+#[test]
+fn one_liar_among_eight_sources_is_found_and_all_is_right() {
+    for seed in runs() {
+        let mut roles = vec![SERVER; 1];
+        roles.extend(vec![PEER; 7]);
+        let at = 1 + usize::try_from(seed % 7).unwrap();
+        roles[at] = liar(seed);
+        roles.push(Role::Viewer { sources: (0..8).collect() });
+        let mut swarm = Swarm::new(seed, roles, 3, !seed.is_multiple_of(5), loss(seed));
+        swarm.watch(8, LIMIT);
+        check_blame(&swarm, &[8], at, seed);
+        let found = swarm.polluters(8);
+        assert!(matches!(found[..], [(_, 0 | 1)]), "seed {seed}: {found:?} {:?}", swarm.counts(8));
+        assert!(!swarm.blames.is_empty() && swarm.blames.iter().all(|(told, _)| *told == 0), "seed {seed}");
+    }
+}
+
+/// The liar feeds relays; what they pass on before they have tested it is marked, and nobody blames them for it.
+#[test]
+fn relays_find_the_liar_and_are_not_blamed_for_what_they_got() {
+    for seed in runs() {
+        // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 to 8 others, 9 viewer.
+        let mut roles = vec![SERVER, liar(seed)];
+        roles.extend([Role::Relay { sources: vec![0, 1, 4] }, Role::Relay { sources: vec![0, 1] }]);
+        roles.extend(vec![PEER; 5]);
+        roles.push(Role::Viewer { sources: vec![0, 2, 3, 4, 5, 6, 7, 8] });
+        let mut swarm = Swarm::new(seed, roles, 3, !seed.is_multiple_of(5), loss(seed));
+        swarm.watch(9, LIMIT);
+        check_blame(&swarm, &[2, 3, 9], 1, seed);
+        for relay in [2, 3] {
+            let found = swarm.polluters(relay);
+            let has_sent = swarm.blocks_from(relay, 1) > 0;
+            assert_eq!(found.len(), usize::from(has_sent), "seed {seed}: {:?}", swarm.counts(relay));
+            assert!(found.iter().all(|(_, segment)| *segment <= 1), "seed {seed}: {found:?}");
+        }
+        assert!(swarm.polluters(9).is_empty());
+    }
+}
+
+/// A relay that draws on another relay has nobody to ask for checksums: it mixes nothing, and whoever gets wrong blocks from it drops them.
+#[test]
+fn a_relay_that_cannot_test_is_not_blamed() {
+    for seed in runs() {
+        // 0 server, 1 liar, 2 relay of the server, 3 relay of that one and the liar, 4 to 8 others, 9 viewer.
+        let mut roles = vec![SERVER, liar(seed), Role::Relay { sources: vec![0] }, Role::Relay { sources: vec![2, 1] }];
+        roles.extend(vec![PEER; 5]);
+        roles.push(Role::Viewer { sources: vec![0, 3, 4, 5, 6, 7, 8] });
+        let mut swarm = Swarm::new(seed, roles, 3, true, loss(seed));
+        swarm.watch(9, LIMIT);
+        check_blame(&swarm, &[2, 3, 9], 1, seed);
+        assert!(swarm.polluters(9).is_empty() && swarm.polluters(2).is_empty(), "seed {seed}");
+    }
+}
+
+/// With one liar beside the server nothing is tested ahead: the first segment turns out to be wrong and is mended of what is right in it.
+#[test]
+fn a_segment_is_mended_without_starting_over() {
+    let mut mended = 0;
+    for seed in runs() {
+        let roles = vec![SERVER, Role::Liar { share: 1.0 }, Role::Viewer { sources: vec![0, 1] }];
+        let mut swarm = Swarm::new(seed, roles, 2, true, 0.0);
+        swarm.watch(2, LIMIT);
+        check_blame(&swarm, &[2], 1, seed);
+        let counts = swarm.counts(2);
+        mended += counts.mended;
+        // What the server sent is not asked for again: what it sent in all makes up the segments, and a few that were useless or late.
+        let from_server = swarm.blocks_from(2, 0);
+        assert!(from_server <= 2 * swarm.blocks() + counts.useless, "seed {seed}: {from_server} {counts:?}");
+        assert!(!swarm.blames.is_empty(), "seed {seed}");
+    }
+    assert!(mended > 0, "none was wrong when it was complete");
+}
+
+/// Nobody answers: then the segment comes once more, from the trusted source alone.
+#[test]
+fn where_nobody_can_tell_the_trusted_source_sends_all_of_it() {
+    for seed in runs().take(100) {
+        let roles = vec![PEER, Role::Liar { share: 0.5 }, Role::Viewer { sources: vec![0, 1] }];
+        let mut swarm = Swarm::new(seed, roles, 2, false, loss(seed));
+        swarm.watch(2, LIMIT);
+        assert!(swarm.polluters(2).is_empty() && swarm.blames.is_empty());
+    }
+}
+
+/// The trusted source gives no checksums, but another does that has the stream's key behind it: they serve for the rows that are there.
+#[test]
+fn checksums_of_others_count_where_the_key_vouches_for_them() {
+    let mut found = 0;
+    for seed in runs() {
+        let roles = vec![PEER, Role::Liar { share: 1.0 }, SERVER, Role::Viewer { sources: vec![0, 1, 2] }];
+        let mut swarm = Swarm::new(seed, roles, 2, true, loss(seed));
+        swarm.watch(3, LIMIT);
+        check_blame(&swarm, &[3], 1, seed);
+        found += swarm.polluters(3).len();
+    }
+    assert!(found > 0);
+}
