@@ -356,7 +356,7 @@ async fn ncpeer_brings_its_token_and_its_certificate() {
     };
     for (path, with, code) in [
         ("/live/a.ts", vec!["--token-file", "token"], 0),
-        ("/live/a.ts", vec!["--cert", "client.crt", "--key", "client.key"], 0),
+        ("/live/a.ts", vec!["--cert", "client.crt", "--cert-key", "client.key"], 0),
         ("/secret/a.ts", vec!["--token-file", "token"], 4),
         ("/live/a.ts", vec![], 4),
         ("/live/a.ts", vec!["--token", "not-one-of-its-own"], 4),

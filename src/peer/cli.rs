@@ -16,14 +16,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
+use super::proto::Keys;
 use super::{Client, Config, Server, Stats, TokenSource};
 use crate::admission;
 use crate::device::{self, BackendChoice, Device};
 use crate::endpoint::Congestion;
+use crate::integrity::signing::{NoKey, StreamKey};
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
+use crate::wire::message::is_stream_name;
 
 /// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
 #[derive(Debug, Parser)]
@@ -169,11 +172,15 @@ struct Connection {
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// Show this certificate chain, in PEM, to servers that ask for one
-    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    #[arg(long, global = true, value_name = "FILE", requires = "cert_key")]
     cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    cert_key: Option<PathBuf>,
+    /// Take of this stream, or of all that have no key of their own here, only what this Ed25519 key has signed (repeatable); of other streams
+    /// the first server names the key
+    #[arg(long, global = true, value_name = "[STREAM=]HEX", value_parser = parse_key)]
+    key: Vec<(Option<String>, StreamKey)>,
     /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
     #[arg(long, global = true)]
     no_datagrams: bool,
@@ -202,10 +209,14 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             unless_interrupted(async {
                 let client = cli.connection.connect_with(server, device).await?;
                 fetch::fetch(&client, &path, target).await?;
+                let stats = client.stats().borrow().clone();
                 if backend != Decoding::Cpu {
-                    eprintln!("{}", fetch::summary(&client.stats().borrow()));
+                    eprintln!("{}", fetch::summary(&stats));
                 }
-                say_repair(&client.stats().borrow());
+                if let Some(pollution) = fetch::pollution(&stats) {
+                    eprintln!("{pollution}");
+                }
+                say_repair(&stats);
                 Ok(())
             })
             .await
@@ -292,7 +303,7 @@ impl Connection {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
         let (datagrams, congestion, deadline) = (!self.no_datagrams, self.congestion, self.deadline);
-        let usual = Config { neighbours_max: self.peers, ..Config::new(server, trust) };
+        let usual = Config { keys: self.keys()?, neighbours_max: self.peers, ..Config::new(server, trust) };
         let mut config = Config { datagrams, congestion, deadline, device, token, certificate, ..usual };
         config.servers.extend(self.source.iter().cloned());
         Ok(config)
@@ -354,8 +365,23 @@ impl Connection {
         Ok(Some(source))
     }
 
+    /// A stream with two keys would have none.
+    fn keys(&self) -> Result<Keys, Failure> {
+        let mut keys = Keys::default();
+        for (stream, key) in &self.key {
+            let (before, of) = match stream {
+                Some(stream) => (keys.streams.insert(stream.clone(), *key), format!("stream {stream}")),
+                None => (keys.any.replace(*key), "all streams".to_owned()),
+            };
+            if before.is_some_and(|before| before != *key) {
+                return Err(Failure::Credential(format!("--key: two keys for {of}")));
+            }
+        }
+        Ok(keys)
+    }
+
     fn certificate(&self) -> Result<Option<ClientPair>, Failure> {
-        let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
+        let (Some(cert), Some(key)) = (&self.cert, &self.cert_key) else { return Ok(None) };
         ClientPair::read(cert, key).map(Some).map_err(|error| Failure::Credential(error.to_string()))
     }
 }
@@ -371,7 +397,7 @@ async fn describe(client: &Client, path: Option<&str>) -> Result<String, Failure
     for source in &stats.sources {
         line("server", &source.server);
         let Some(hello) = &source.hello else {
-            line("", &"does not answer");
+            line("", &if source.counts.is_polluter { "has sent what is wrong, and is not used" } else { "does not answer" });
             continue;
         };
         if let Some(address) = source.address {
@@ -395,6 +421,10 @@ async fn describe(client: &Client, path: Option<&str>) -> Result<String, Failure
         line("first part", &format_args!("{} bytes", meta.length));
         line("version", &format_args!("{:016x}", meta.version));
         line("valid for", &humantime::format_duration(meta.max_age));
+        match meta.key {
+            Some(key) => line("signed by", &key),
+            None => line("signed by", &"nobody"),
+        }
     }
     Ok(text)
 }
@@ -433,6 +463,14 @@ fn serve_metrics(
     let listener = telemetry::serve(&config, registry, readiness.clone())?;
     eprintln!("metrics on http://{}/metrics", listener.address());
     Ok(listener)
+}
+
+fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
+    let (stream, hex) = text.split_once('=').map_or((None, text), |(stream, hex)| (Some(stream), hex));
+    if let Some(stream) = stream.filter(|stream| !is_stream_name(stream)) {
+        return Err(format!("`{stream}` is not the name of a stream"));
+    }
+    Ok((stream.map(str::to_owned), hex.parse().map_err(|error: NoKey| error.to_string())?))
 }
 
 fn parse_path(text: &str) -> Result<String, String> {
@@ -552,6 +590,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn keys_belong_to_one_stream_or_to_all() {
+        let (one, other) = ("ab".repeat(32), "cd".repeat(32));
+        let keys = |words: &[&str]| {
+            let cli =
+                Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words)).map_err(|error| error.to_string())?;
+            cli.connection.keys().map_err(|error| error.to_string())
+        };
+        let live = format!("live={one}");
+        let both = keys(&["--key", &live, "--key", &other]).unwrap();
+        assert_eq!((both.streams["live"], both.any), (one.parse().unwrap(), Some(other.parse().unwrap())));
+        assert!(keys(&["--key", &one, "--key", &one]).is_ok());
+        assert!(keys(&["--key", &one, "--key", &other]).unwrap_err().contains("two keys for all streams"));
+        assert!(keys(&["--key", &format!("a/b={one}")]).unwrap_err().contains("not the name of a stream"));
+        assert!(keys(&["--key", "client.key"]).unwrap_err().contains("64 hexadecimal digits"));
     }
 
     #[test]
