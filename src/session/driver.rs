@@ -134,6 +134,8 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Pending<T> = FuturesUnordered<BoxFuture<T>>;
 /// A subscription: its request, and where its announcements come from.
 type Announcements = (u64, broadcast::Receiver<Arc<Resolved>>);
+/// An announcement of it; `None` once there are no more.
+type News = (Announcements, Option<Arc<Resolved>>);
 
 struct Session {
     id: SessionId,
@@ -148,7 +150,7 @@ struct Session {
     frames: frame::Reader,
     control: Option<SendStream>,
     answers: Pending<Answer>,
-    announcements: Pending<Result<(Announcements, Option<Arc<Resolved>>), Aborted>>,
+    announcements: Pending<Result<News, Aborted>>,
     /// Ends what waits for announcements of a subscription.
     listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,

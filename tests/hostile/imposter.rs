@@ -128,7 +128,7 @@ async fn converse(connection: &Connection, act: &Act) -> Said {
                     blocks.send(credit + excess).await;
                     streams.insert(alias, blocks);
                 }
-                (Act::Blocks { .. }, Message::Credit { alias, blocks }) => {
+                (Act::Blocks { .. } | Act::Lies(_), Message::Credit { alias, blocks }) => {
                     if let Some(open) = streams.get_mut(&alias) {
                         open.send(blocks).await;
                     }
@@ -237,11 +237,11 @@ impl Blocks {
             Row::Fresh => (Vector::Seed(self.sent), noise()),
             Row::Zero => (Vector::Explicit(vec![0; N.into()].into()), vec![0; BLOCK_BYTES]),
             Row::Low => {
-                let (one, other) = (self.sent % 3 != 0, self.sent % 3 != 1);
+                let (one, other) = [(true, false), (false, true), (true, true)][self.sent as usize % 3];
                 let mut row = vec![0; N.into()];
                 (row[0], row[1]) = (one.into(), other.into());
                 let [first, second] = [0, 1].map(|index| self.source(index));
-                let payload = first.iter().zip(second).map(|(a, b)| a * u8::from(one) ^ b * u8::from(other)).collect();
+                let payload = first.iter().zip(second).map(|(a, b)| (a * u8::from(one)) ^ (b * u8::from(other))).collect();
                 (Vector::Explicit(row.into()), payload)
             }
         }

@@ -225,6 +225,8 @@ async fn a_segment_of_lies_is_not_handed_out() {
     let imposter = Imposter::start(Act::Lies(coded(u64::from(N) * BLOCK_BYTES as u64, BLOCK_BYTES as u64, N.into())));
     let mut peer = Fetch::start(&[&imposter.url()]);
     assert!(!peer.end().await.success());
+    let said = peer.program.said();
+    assert!(said.contains("ncpeer: the bytes that came are not those of the segment"), "{said}");
     peer.assert_nothing_is_handed_out();
     peer.assert_less_than(PLAIN);
 }

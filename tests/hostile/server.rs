@@ -579,7 +579,7 @@ async fn early_data_is_not_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
-    let ground = Ground::with(&["server.drain_timeout=3s"]).await;
+    let ground = Ground::with(&["server.drain_timeout=2s"]).await;
     let mut attacker = Attacker::greeted(&ground).await;
     let id = segment(&mut attacker, &file(0)).await;
     // A request without credit is open, and the server waits for it.
@@ -631,8 +631,7 @@ async fn requests_that_are_given_up_at_once_starve_nobody() {
         let mut attacker = Attacker::greeted(&ground).await;
         attackers.push(tokio::spawn(async move {
             let end = Instant::now() + ATTACK;
-            let mut alias = 0;
-            for file_number in (0..FILES).cycle().skip(6 * number) {
+            for (alias, file_number) in (0..=u16::MAX).zip((0..FILES).cycle().skip(6 * number)) {
                 if Instant::now() > end {
                     break;
                 }
@@ -640,7 +639,6 @@ async fn requests_that_are_given_up_at_once_starve_nobody() {
                 attacker.say(&Message::Request(request(alias, id, 0, 64))).await;
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 attacker.say(&Message::Stop { alias, reason: StopReason::Cancelled }).await;
-                alias += 1;
             }
             attacker
         }));

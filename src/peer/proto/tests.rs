@@ -115,9 +115,20 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     }
     assert_eq!(decoded, source());
     assert!(proto.is_idle());
-    // One that was under way.
+    // One more than was asked for.
     proto.handle_datagram(now, HERE, datagram(&requests[0], 8, 99, true)).unwrap();
-    assert_eq!((proto.counts().late, proto.counts().useless), (1, 0));
+    let counts = proto.counts();
+    assert_eq!((counts.late, counts.stray, counts.useless), (0, 1, 0));
+}
+
+#[test]
+fn a_block_that_was_under_way_when_its_request_ended_is_late() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, order(), None);
+    let requests = requests(&messages(&mut proto, now));
+    proto.cancel_fetch(fetch);
+    proto.handle_datagram(now, HERE, datagram(&requests[0], 0, 40, false)).unwrap();
+    assert_eq!((proto.counts().late, proto.counts().stray), (1, 0));
 }
 
 /// The decoder is chosen when a generation is asked for: by its deadline and what is known of the path.
