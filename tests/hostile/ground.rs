@@ -180,8 +180,10 @@ impl Ground {
         command.env_clear().env("STATE_DIRECTORY", state.path());
         command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
         command.args(["--directory", &format!("live={}", media.path().display())]);
-        // A ring that an attack can fill, and no more threads than a test needs.
-        for setting in ["telemetry.log_format=json", "ring.bytes=16MiB", "device.cpu_threads=2"].iter().chain(settings) {
+        // A ring that an attack can fill, no more threads than a test needs, and files that are there at once.
+        let usual =
+            ["telemetry.log_format=json", "ring.bytes=16MiB", "device.cpu_threads=2", "ingest.settle=20ms", "ingest.rescan=50ms"];
+        for setting in usual.iter().chain(settings) {
             command.args(["--set", setting]);
         }
         let program = Program::start(&mut command);

@@ -14,7 +14,7 @@ use ncserverd::wire::message::{Get, Hello, Message, Request};
 use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 use tokio::sync::mpsc;
 
-use crate::attacker::{frame, get, varint};
+use crate::attacker::{HUGE, frame, get, varint};
 use crate::ground::{LARGE_BYTES, LARGE_SEED, PATIENCE, bytes};
 
 /// How generations of the streams here are cut, where servers have not been told otherwise.
@@ -190,7 +190,8 @@ fn stream_of(length: u64) -> Vec<u8> {
 
 /// Id, offset, length, that of the object, version, age, type.
 fn described(length: u64) -> Vec<u8> {
-    [&[5; 32][..], &[0], &varint(length), &[0], &[0; 8], &[0], &[0]].concat()
+    let all = if length < HUGE { length + 1 } else { 0 };
+    [&[5; 32][..], &[0], &varint(length), &varint(all), &[0; 8], &[0], &[0]].concat()
 }
 
 async fn send_object(connection: &Connection, get: &Get, bytes: usize) -> Said {
