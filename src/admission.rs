@@ -216,9 +216,13 @@ struct Rules {
 #[derive(Debug)]
 pub struct Replacement(Rules);
 
-/// A connection's place among those of its address.
+/// A connection's place among those of its address, and the address itself: the one that its handshake has proved. Where its packets
+/// come from later is anybody's word until QUIC has validated it.
 #[derive(Debug)]
-pub struct AddressPlace(Place<IpAddr>);
+pub struct AddressPlace {
+    place: Place<IpAddr>,
+    ip: IpAddr,
+}
 
 /// Why a newcomer has no place among those of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -319,7 +323,7 @@ impl Admission {
             Crowded::Full
         })?;
         place.set_rate(rules.config.address_rate());
-        Ok(AddressPlace(place))
+        Ok(AddressPlace { place, ip: address.to_canonical() })
     }
 
     /// A connection that stands, with the certificates its client has shown, its own first.
@@ -507,7 +511,7 @@ impl Visitor {
     pub fn review(&mut self, now: Now) -> Result<Access, Limited> {
         let rules = self.admission.inner.rules.load_full();
         let config = &rules.config;
-        self.address.0.set_rate(config.address_rate());
+        self.address.place.set_rate(config.address_rate());
         self.pays = (config.address_rate().is_some(), false);
         let Some(worth) = self.worth(&rules, now) else {
             self.holder = None;
@@ -536,6 +540,11 @@ impl Visitor {
         config.is_closed() || self.admission.inner.tickets.is_some()
     }
 
+    /// Where its connection began.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip
+    }
+
     /// Waits until it is to be reviewed.
     pub async fn due(&mut self) {
         // The sender lives as long as the admission that this visitor holds.
@@ -544,7 +553,7 @@ impl Visitor {
 
     /// Bytes that may be sent to it now, or when that will be more than none.
     pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
-        let address = if self.pays.0 { self.address.0.allowance(now) } else { Ok(u64::MAX) };
+        let address = if self.pays.0 { self.address.place.allowance(now) } else { Ok(u64::MAX) };
         let holder = self.paying_holder().map_or(Ok(u64::MAX), |place| place.allowance(now));
         match (address, holder) {
             (Ok(one), Ok(other)) => Ok(one.min(other)),
@@ -556,7 +565,7 @@ impl Visitor {
     /// Counts bytes that are sent to it.
     pub fn spend(&self, now: Instant, bytes: usize) {
         if self.pays.0 {
-            self.address.0.spend(now, bytes as u64);
+            self.address.place.spend(now, bytes as u64);
         }
         if let Some(place) = self.paying_holder() {
             place.spend(now, bytes as u64);

@@ -5,7 +5,7 @@
 //! the address that its own connection comes from and nowhere else, so nobody can point others at a third party.
 //!
 //! What is bounded, and what happens at the bound: peers that offer (more are not taken); segments that each is known to hold (what it
-//! told first is forgotten); peers named in an answer. A peer that several others have blamed is not named for a while.
+//! told first is forgotten), peers known to hold one, and both in all (more are not noted); peers named in an answer. A peer that several others have blamed is not named for a while.
 
 mod metrics;
 
@@ -28,8 +28,12 @@ pub use metrics::Metrics;
 
 /// Peers that may offer at the same time.
 const OFFERS_MAX: usize = 16_384;
-/// Segments that one peer is known to hold.
+/// Segments that one peer is known to hold, and all of them together: a few hundred bytes each.
 const HOLDINGS_MAX: usize = 1024;
+const HOLDINGS_TOTAL_MAX: usize = 1 << 18;
+/// Peers that are known to hold one segment, and those of them that are looked at for one answer.
+const HOLDERS_MAX: usize = 512;
+const LOOKED_AT_MAX: usize = 64;
 /// Peers named in one answer.
 const NAMED_MAX: usize = 8;
 /// How long a ticket counts from when it is made, and for how long the same is given out.
@@ -80,6 +84,8 @@ struct State {
     offers: BTreeMap<SessionId, Offer>,
     holders: HashMap<SegmentId, Vec<SessionId>>,
     blamed: HashMap<[u8; 32], Blame>,
+    /// Of all offers together.
+    holdings: usize,
 }
 
 struct Offer {
@@ -123,7 +129,7 @@ impl Directory {
     pub fn offer(&self, session: SessionId, address: SocketAddr, identity: [u8; 32]) {
         let mut state = self.state();
         state.withdraw(session);
-        if state.offers.len() < OFFERS_MAX && !state.streams.is_empty() {
+        if state.offers.len() < OFFERS_MAX {
             let (held, order, tickets) = (HashMap::new(), VecDeque::new(), HashMap::new());
             state.offers.insert(session, Offer { address, identity, held, order, tickets });
         }
@@ -207,7 +213,9 @@ impl State {
 
     fn forget(&mut self, session: SessionId, segment: &SegmentId) {
         if let Some(holders) = self.holders.get_mut(segment) {
+            let before = holders.len();
             holders.retain(|holder| *holder != session);
+            self.holdings -= before - holders.len();
             if holders.is_empty() {
                 self.holders.remove(segment);
             }
@@ -223,15 +231,22 @@ impl State {
             }
             return;
         }
-        if offer.held.insert(segment, held).is_some() {
+        if let Some(known) = offer.held.get_mut(&segment) {
+            *known = held;
             return;
         }
+        let holders = self.holders.get(&segment).map_or(0, Vec::len);
+        if holders >= HOLDERS_MAX || self.holdings >= HOLDINGS_TOTAL_MAX {
+            return;
+        }
+        offer.held.insert(segment, held);
         offer.order.push_back(segment);
         let oldest = if offer.order.len() > HOLDINGS_MAX { offer.order.pop_front() } else { None };
         if let Some(oldest) = &oldest {
             offer.held.remove(oldest);
         }
         self.holders.entry(segment).or_default().push(session);
+        self.holdings += 1;
         if let Some(oldest) = oldest {
             self.forget(session, &oldest);
         }
@@ -239,8 +254,11 @@ impl State {
 
     fn candidates(&self, now: Instant, asker: Asker, policy: Policy, segment: &SegmentId) -> Vec<(SessionId, HoldingState)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
+        // From somewhere among them, so that all have their turn.
+        let first = if holders.is_empty() { 0 } else { rand::random_range(0..holders.len()) };
+        let holders = holders.iter().cycle().skip(first).take(holders.len().min(LOOKED_AT_MAX));
         let own = self.offers.get(&asker.session).map(|offer| offer.identity);
-        let known = holders.iter().filter_map(|session| Some((*session, self.offers.get(session)?)));
+        let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
         let others = known.filter(|(session, offer)| *session != asker.session && Some(offer.identity) != own);
         let allowed = others.filter(|(_, offer)| match policy {
             Policy::Off => false,

@@ -135,7 +135,7 @@ impl Relay {
             config.admission.check_listen(&config.endpoint.listen)?;
         }
         let metrics = Metrics::new(registry)?;
-        let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), metrics.clone()));
+        let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), config.offers, metrics.clone()));
         // What is verified is kept here and not there, unless its own program reads it, too.
         let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
         let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
@@ -146,7 +146,8 @@ impl Relay {
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
         let follow = metrics.clone().follow(client.stats());
-        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), metrics, random);
+        let fetches = !config.own_only;
+        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), fetches, metrics, random);
         let mut tasks = vec![tokio::spawn(recoder.run()), tokio::spawn(follow)];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);

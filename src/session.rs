@@ -4,9 +4,10 @@
 //! [`Ring`](crate::ring::Ring) and QUIC. A session sees neither the store nor the device: what it wants to know it asks for
 //! ([`Ask`]), what it sends it claims from the ring.
 //!
-//! What is bounded, and what happens at the bound: open requests, credit, unanswered GETs (among them GET_HASHES until their hashes have left) and subscriptions (the connection is closed:
-//! the peer was told the limits); control bytes a second (the control stream is not read until they are earned); blocks registered at the ring (the rest of the credit waits); blocks not
-//! yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
+//! What is bounded, and what happens at the bound: open requests, credit and unanswered GETs, among them GET_HASHES until their hashes
+//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes a second (the control
+//! stream is not read until they are earned); offers and what a peer holds (not heard); blocks registered at the ring (the rest of the
+//! credit waits); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
 
 pub mod driver;

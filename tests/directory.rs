@@ -165,7 +165,7 @@ async fn nobody_is_named_where_the_stream_does_not_allow_it() {
     let second = Client::connect(place.viewer()).await.unwrap();
     assert!(read(&second, "/live/a.ts").await.unwrap() == all);
     assert_eq!(shares(&second).1, 0);
-    assert_eq!(place.read("ncserverd_directory_peers"), 0.0);
+    assert_eq!(place.read("ncserverd_directory_introductions_total"), 0.0);
     first.drain(Duration::ZERO).await;
 }
 

@@ -50,6 +50,12 @@ impl Scope {
         self.0.iter().any(|pattern| pattern.covers(&decoded))
     }
 
+    /// Whether every path of this stream may be asked for.
+    pub fn covers(&self, stream: &str) -> bool {
+        let top = format!("/{stream}/").into_bytes();
+        self.0.iter().any(|pattern| pattern.open && top.starts_with(&pattern.text))
+    }
+
     /// Whether any path of this stream may be asked for.
     pub fn touches(&self, stream: &str) -> bool {
         let top = format!("/{stream}/").into_bytes();
@@ -107,6 +113,15 @@ impl Access {
         match (self, path) {
             (Self::Granted { scope, .. }, None) => *scope == Scope::everything(),
             (_, path) => self.allows(path.unwrap_or_default()),
+        }
+    }
+
+    /// Whether every path of this stream may be asked for.
+    pub fn covers(&self, stream: &str) -> bool {
+        match self {
+            Self::Free => true,
+            Self::Granted { scope, .. } => scope.covers(stream),
+            Self::Refused { .. } => false,
         }
     }
 

@@ -234,10 +234,6 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
     if slots < 2 * batch {
         report.warning(key, "the ring holds less than two batches of this stream: the device waits while sessions drain it");
     }
-    if slots < 4 * u64::from(config.session.unacknowledged_blocks_max) {
-        let text = "four slow peers could hold the whole ring of this stream: lower `session.unacknowledged_blocks_max` or raise `ring.bytes`";
-        report.warning(key, text);
-    }
 }
 
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {

@@ -132,6 +132,11 @@ fn what_a_peer_tells_is_bounded() {
     assert_eq!(rig.ask(99, 0).len(), NAMED_MAX);
     rig.directory.set_streams(HashMap::new());
     assert!(rig.ask(99, 0).is_empty());
-    rig.directory.offer(SessionId(77), SocketAddr::from(([10, 0, 0, 1], 1)), [77; 32]);
-    assert!(!rig.directory.state().offers.contains_key(&SessionId(77)));
+    let noted = || {
+        let state = rig.directory.state();
+        (state.holdings, state.holders.values().map(Vec::len).sum::<usize>())
+    };
+    assert_eq!(noted(), (12, 12));
+    (1..=12).for_each(|number| rig.directory.withdraw(SessionId(number)));
+    assert_eq!(noted(), (0, 0));
 }

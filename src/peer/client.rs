@@ -145,18 +145,19 @@ impl Client {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (publish, stats) = watch::channel(Stats::default());
         let (ready, connected) = oneshot::channel();
+        let keys = Arc::default();
         let common = Common {
             commands,
             stats,
             deadline: config.deadline,
-            keys: Arc::default(),
+            keys: Arc::clone(&keys),
             listener: config.listener.clone(),
             shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
             metas: Coalesced::default(),
             segments: Coalesced::default(),
             prefetches: Arc::new(Semaphore::new(config.prefetches_max)),
         };
-        tokio::spawn(driver::run(config, inbox, publish, ready));
+        tokio::spawn(driver::run(config, inbox, publish, keys, ready));
         connected.await.unwrap_or(Err(Error::Closed))?;
         Ok(Self { common: Arc::new(common) })
     }
@@ -355,7 +356,6 @@ impl Client {
                 },
                 Err(error) => return Err(error),
             };
-            self.common.keys.learn(&meta);
             let right = match &bytes {
                 Some(bytes) => has_id(bytes.clone(), meta.id).await,
                 None => true,

@@ -21,13 +21,13 @@ use tokio::task::JoinHandle;
 use super::bulk::{self, Bulk};
 use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd};
 use super::token::Current;
-use super::{Config, Error, Listener, Server, SourceStats, Stats};
+use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use crate::codec::rlnc::System;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls::{self, Fingerprint};
-use crate::wire::CloseCode;
 use crate::wire::message::{Hello, Holding, Introduction, Meta};
+use crate::wire::{CloseCode, Violation};
 use link::{End, Happening, Link, Read, Shown, Wires};
 use neighbours::{Advice, Neighbours};
 
@@ -58,6 +58,7 @@ pub(super) async fn run(
     config: Config,
     commands: mpsc::Receiver<Command>,
     stats: watch::Sender<Stats>,
+    keys: Arc<KnownKeys>,
     ready: oneshot::Sender<Result<(), Error>>,
 ) {
     let mut links = Vec::new();
@@ -75,7 +76,7 @@ pub(super) async fn run(
         let _ = ready.send(Err(Error::Setup("no server is named".to_owned())));
         return;
     }
-    let mut driver = Driver::new(&config, commands, stats);
+    let mut driver = Driver::new(&config, commands, stats, keys);
     driver.ready = Some(Waiting { reply: ready, left: links.iter().map(|link| link.id).collect() });
     driver.drive(&mut links).await;
     link::close(links).await;
@@ -92,6 +93,8 @@ fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Resul
 
 struct Driver {
     config: Config,
+    /// What others may know of the keys of streams.
+    keys: Arc<KnownKeys>,
     proto: Proto,
     neighbours: Neighbours,
     /// Neighbours whose links are to be closed and forgotten.
@@ -134,7 +137,7 @@ enum Done {
 }
 
 impl Driver {
-    fn new(config: &Config, commands: mpsc::Receiver<Command>, publish: watch::Sender<Stats>) -> Self {
+    fn new(config: &Config, commands: mpsc::Receiver<Command>, publish: watch::Sender<Stats>, keys: Arc<KnownKeys>) -> Self {
         let hello = Hello {
             n_max: Shape::N_LIMIT,
             block_bytes_max: Shape::BLOCK_BYTES_MAX,
@@ -163,6 +166,7 @@ impl Driver {
         let first = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         Self {
             config: config.clone(),
+            keys,
             proto,
             neighbours: Neighbours::new(config.neighbours_max, first),
             dismissed: Vec::new(),
@@ -403,6 +407,11 @@ impl Driver {
                     }
                 }
                 Event::Answered { request, answer } => {
+                    if let Ok(Answer { meta, .. }) = &answer
+                        && let Some(key) = self.proto.key(&meta.path)
+                    {
+                        self.keys.learn(&meta.path, key);
+                    }
                     if let Some(reply) = self.gets.remove(&request) {
                         let _ = reply.send(answer.map_err(Error::from));
                     }
@@ -443,6 +452,9 @@ impl Driver {
                     peers.into_iter().for_each(|peer| self.named(links, segment, peer));
                 }
                 Event::Polluter(source) => {
+                    if let Some(identity) = self.proto.identity(source) {
+                        self.neighbours.ban(identity);
+                    }
                     if let Some(link) = links.iter_mut().find(|link| link.id == source) {
                         self.end(link, End::Polluted);
                     }
@@ -494,7 +506,7 @@ impl Driver {
             }
             Err(error) => {
                 tracing::debug!(error, "no way to connect to a peer");
-                self.neighbours.failed(source, true);
+                self.neighbours.remove(source);
                 false
             }
         }
@@ -592,7 +604,9 @@ impl Driver {
 
     /// Ends a connection, and keeps what the next one needs.
     fn end(&mut self, link: &mut Link, end: End) {
-        let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted);
+        // Who is slow may have been cut off.
+        let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
+        let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "closed".to_owned()),
             End::Violation(violation) => {

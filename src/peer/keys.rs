@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::integrity::signing::{StreamKey, StreamKeys};
-use crate::wire::message::Meta;
 
 /// Streams whose keys are kept; of more, none is.
 const STREAMS_MAX: usize = 1024;
@@ -14,15 +13,11 @@ const STREAMS_MAX: usize = 1024;
 pub struct KnownKeys(Mutex<HashMap<String, StreamKey>>);
 
 impl KnownKeys {
-    /// Learns the key of a stream from metadata that was taken, unless it is known.
-    pub(super) fn learn(&self, meta: &Meta) {
-        let Some(stream) = meta.path.strip_prefix('/').and_then(|path| path.split('/').next()) else { return };
+    /// Learns the key that is pinned for the stream of this path.
+    pub(super) fn learn(&self, path: &str, key: StreamKey) {
+        let Some(stream) = path.strip_prefix('/').and_then(|path| path.split('/').next()) else { return };
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if meta.signature.is_some()
-            && keys.len() < STREAMS_MAX
-            && !keys.contains_key(stream)
-            && let Some(key) = StreamKey::of(meta)
-        {
+        if keys.len() < STREAMS_MAX || keys.contains_key(stream) {
             keys.insert(stream.to_owned(), key);
         }
     }

@@ -34,6 +34,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::block::Block;
 use crate::gf::Kernels;
+use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
 use crate::wire::message::{
@@ -47,6 +48,8 @@ use keyring::{FIRST, Keyring, Verdict};
 pub use keyring::{Keys, Proof};
 pub use rebuilder::Rebuilder;
 
+/// Certificates of sources that are remembered.
+const IDENTITIES_MAX: usize = 1024;
 /// Segments that a server is told of which connects later than they came.
 const HOLDINGS_TOLD_MAX: usize = 1024;
 /// Answers that a source may leave unread.
@@ -498,7 +501,8 @@ impl Proto {
     /// Offers to serve others, to all servers: on this UDP port, with the certificate of this SHA-256.
     pub fn offer(&mut self, port: u16, identity: [u8; 32]) {
         self.offer = Some(Offer { port, identity, held: VecDeque::new() });
-        for source in self.servers() {
+        // Others are told when they have said HELLO.
+        for source in self.open_servers() {
             self.outbox.push(source, Message::Offer { port, identity });
         }
     }
@@ -515,7 +519,7 @@ impl Proto {
         while offer.held.len() > HOLDINGS_TOLD_MAX {
             offer.held.pop_front();
         }
-        for source in self.servers() {
+        for source in self.open_servers() {
             for some in changed.chunks(HOLDINGS_MAX) {
                 self.outbox.push(source, Message::Have(some.to_vec()));
             }
@@ -547,6 +551,22 @@ impl Proto {
     /// Who a source is: SHA-256 of the certificate that it has shown.
     pub fn identify(&mut self, source: SourceId, identity: [u8; 32]) {
         self.identities.insert(source, identity);
+        // Peers come and go under new names. What is known of those of long ago is of no use any more.
+        if self.identities.len() > IDENTITIES_MAX
+            && let Some(oldest) = self.identities.keys().copied().find(|source| *source != FIRST)
+        {
+            self.identities.remove(&oldest);
+        }
+    }
+
+    /// Who a source is, as far as it is known.
+    pub fn identity(&self, source: SourceId) -> Option<[u8; 32]> {
+        self.identities.get(&source).copied()
+    }
+
+    /// The key that is pinned for the stream of this path.
+    pub fn key(&self, path: &str) -> Option<StreamKey> {
+        self.keyring.key(path)
     }
 
     /// The connection to a source is gone.

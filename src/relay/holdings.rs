@@ -47,6 +47,7 @@ struct State {
     changed: HashSet<SegmentKey>,
     /// What servers have not been told of what is held.
     untold: HashMap<SegmentId, HoldingState>,
+    tells: bool,
 }
 
 #[derive(Debug)]
@@ -107,7 +108,8 @@ pub(super) enum Supply {
 }
 
 impl Holdings {
-    pub(super) fn new(budget: u64, metrics: Metrics) -> Self {
+    /// Nothing yet, and at most `budget` bytes. `tells`: whether somebody takes what has changed ([`Holdings::take_untold`]).
+    pub(super) fn new(budget: u64, tells: bool, metrics: Metrics) -> Self {
         let state = State {
             budget,
             used: 0,
@@ -117,6 +119,7 @@ impl Holdings {
             clock: 0,
             changed: HashSet::new(),
             untold: HashMap::new(),
+            tells,
         };
         Self { state: Mutex::new(state), changed: Notify::new(), metrics }
     }
@@ -210,7 +213,7 @@ impl Holdings {
         if let Some(segment) = state.segments.get_mut(&key) {
             segment.body = Body::Whole(encoders);
             state.changed.insert(key);
-            state.untold.insert(id, HoldingState::Complete);
+            state.note(id, HoldingState::Complete);
             self.metrics.completed.inc();
             self.changed.notify_one();
         }
@@ -321,7 +324,7 @@ impl Holdings {
         let Some(part) = parts.get_mut(generation as usize) else { return };
         put(part);
         if !std::mem::replace(is_told, true) {
-            state.untold.insert(*segment, HoldingState::Partial);
+            state.note(*segment, HoldingState::Partial);
         }
         state.changed.insert(key);
         self.changed.notify_one();
@@ -347,7 +350,11 @@ pub(super) struct Keeper {
 
 impl Listener for Keeper {
     fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block, is_checked: bool) {
-        self.holdings.add(segment, generation, |part| part.pending.push(News::Row { source, block, is_checked }));
+        // What hashes prove alone is not worth dropping what is untested: tested rows come all together.
+        self.holdings.add(segment, generation, |part| {
+            let is_checked = is_checked && part.is_checked;
+            part.pending.push(News::Row { source, block, is_checked });
+        });
     }
 
     fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>) {
@@ -411,6 +418,13 @@ pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
 }
 
 impl State {
+    /// What is held has changed.
+    fn note(&mut self, segment: SegmentId, state: HoldingState) {
+        if self.tells {
+            self.untold.insert(segment, state);
+        }
+    }
+
     /// A segment with the promise that it stays.
     fn held(&mut self, key: SegmentKey) -> Option<Held> {
         self.clock += 1;
@@ -461,7 +475,7 @@ impl State {
         if !matches!(segment.body, Body::Named) {
             let hashes = segment.hashes.as_ref().map_or(0, |hashes| hashes.as_bytes().len() as u64);
             self.used -= segment.lease.shape.length() + hashes;
-            self.untold.insert(segment.lease.id, HoldingState::Gone);
+            self.note(segment.lease.id, HoldingState::Gone);
         }
     }
 }

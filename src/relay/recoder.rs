@@ -44,6 +44,8 @@ pub(super) struct Recoder {
     ring: Ring,
     holdings: Arc<Holdings>,
     client: Client,
+    /// Whether what is wanted and is not there is fetched.
+    fetches: bool,
     metrics: Metrics,
     planner: Planner,
     /// Blocks made of each heap of incomplete generations, for each session.
@@ -90,10 +92,18 @@ struct Made {
 }
 
 impl Recoder {
-    pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, client: Client, metrics: Metrics, random: StdRng) -> Self {
+    /// `fetches`: whether what is wanted and is not there is fetched.
+    pub(super) fn new(
+        ring: Ring,
+        holdings: Arc<Holdings>,
+        client: Client,
+        fetches: bool,
+        metrics: Metrics,
+        random: StdRng,
+    ) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, client, metrics, planner, made, seeds, waiting: HashSet::new(), random, told: (0, 0) }
+        Self { ring, holdings, client, fetches, metrics, planner, made, seeds, waiting: HashSet::new(), random, told: (0, 0) }
     }
 
     /// Runs until it is aborted.
@@ -254,6 +264,9 @@ impl Recoder {
     /// Has a segment fetched that is not. A failure is tried again as long as somebody wants it, and so is one that has no room.
     fn start(&mut self, segment: SegmentKey) {
         self.waiting.insert(segment);
+        if !self.fetches {
+            return;
+        }
         let Some(meta) = self.holdings.start(segment, Instant::now()) else { return };
         let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
         tokio::spawn(async move {

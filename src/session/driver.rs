@@ -322,7 +322,7 @@ impl Session {
             Event::Offer { port, identity } => match port {
                 0 => self.context.directory.withdraw(self.id),
                 port => {
-                    let address = SocketAddr::new(self.connection.remote_address().ip().to_canonical(), port);
+                    let address = SocketAddr::new(self.visitor.ip(), port);
                     self.context.directory.offer(self.id, address, identity);
                 }
             },
@@ -344,7 +344,7 @@ impl Session {
                 self.deliver(StreamHead::Hashes { request }, bytes, Delivered::Hashes);
             }
             Event::Blame { segment, generation, blocks, identity } => {
-                let reporter = self.connection.remote_address();
+                let reporter = SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
                 // Advice: it is dropped before a question has to wait for it.
                 let _ = self.context.asks.try_send(Ask::Blame(Blame { reporter, segment, generation, blocks, identity }));
             }
@@ -355,7 +355,7 @@ impl Session {
 
     /// Names others that hold a segment.
     fn introduce(&mut self, segment: SegmentId, path: &str) {
-        let asker = Asker { session: self.id, address: self.connection.remote_address().ip() };
+        let asker = Asker { session: self.id, address: self.visitor.ip() };
         let stream = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         let peers = self.context.directory.introduce(Now::read(), asker, stream, &segment);
         if !peers.is_empty() {

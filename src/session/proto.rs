@@ -55,6 +55,10 @@ const NO_STREAM: &str = "?";
 /// What is said of whatever is not there, to those who may not have everything.
 const NOT_THERE: &str = "no such object";
 
+/// How many OFFERs and HAVEs may come at once, as after a new connection, and one more in which time.
+const OFFERS_MAX: u32 = 32;
+const OFFERS_EVERY: Duration = Duration::from_millis(200);
+
 /// How often those who go on asking for a segment are told anew who else has it.
 const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
 
@@ -78,10 +82,12 @@ pub struct Proto {
     access: Access,
     /// What waits to be judged.
     credential: Option<Credential>,
-    /// How fast tokens and tickets, questions for checksums, and reports of wrong blocks may come.
+    /// How fast tokens and tickets, questions for checksums, reports of wrong blocks, and news of what a peer holds may come.
     tokens: Rate,
     checks: Rate,
     blames: Rate,
+    offers: Rate,
+    has_offered: bool,
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
@@ -105,7 +111,7 @@ pub struct Proto {
 pub enum Event {
     /// Ask what a path is; answer with [`Proto::resolved`].
     Resolve(Get),
-    /// Ask for a segment that this peer has heard of elsewhere; answer with [`Proto::found`].
+    /// Look for the segment of a REQUEST or of a question; answer with [`Proto::found`].
     Find {
         /// Names the question.
         ticket: u64,
@@ -350,6 +356,8 @@ impl Proto {
             tokens: Rate::new(TOKENS_MAX, TOKEN_EVERY, now),
             checks: Rate::new(CHECKS_MAX, CHECKS_EVERY, now),
             blames: Rate::new(BLAMES_MAX, BLAMES_EVERY, now),
+            offers: Rate::new(OFFERS_MAX, OFFERS_EVERY, now),
+            has_offered: false,
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
@@ -420,7 +428,14 @@ impl Proto {
                 }
                 Ok(())
             }
+            // Whoever may have nothing here, or talks too much, is not heard.
+            Message::Offer { .. } | Message::Have(_)
+                if matches!(self.access, Access::Refused { .. }) || self.offers.take(now).is_err() =>
+            {
+                Ok(())
+            }
             Message::Offer { port, identity } => {
+                self.has_offered = port != 0;
                 self.events.push_back(Event::Offer { port, identity });
                 Ok(())
             }
@@ -467,6 +482,10 @@ impl Proto {
         if let (Access::Granted { .. }, Access::Refused { .. }) = (&before, &self.access) {
             self.tally.lapsed += 1;
             self.send(Message::Grant { lasts_ms: 0 });
+            // Whoever has lost its right is not named to others either.
+            if std::mem::take(&mut self.has_offered) {
+                self.events.push_back(Event::Offer { port: 0, identity: [0; 32] });
+            }
         }
         if let (Access::Granted { scope: before, .. }, Access::Granted { scope, .. }) = (&before, &self.access)
             && before == scope
@@ -653,6 +672,9 @@ impl Proto {
     pub fn poll_want(&mut self, share: u32) -> Option<Want> {
         let registered: u32 = self.requests.values().map(|open| open.source_wanted + open.coded_wanted).sum();
         let (room, window) = (share.saturating_sub(registered), self.config.window_blocks);
+        if room == 0 {
+            return None;
+        }
         let mut requests: Vec<&mut Open> = self.requests.values_mut().collect();
         // What little there is room for goes to what is due first, as the blocks will.
         requests.sort_by_key(|open| open.deadline);
@@ -993,6 +1015,11 @@ impl Proto {
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
     fn consider_introducing(&mut self, now: Instant, segment: SegmentId) {
         let Some(told) = self.told.get_mut(&segment) else { return };
+        // A ticket is for the whole stream: it must not bring more than there was.
+        let stream = told.path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        if !self.access.covers(stream) {
+            return;
+        }
         if told.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY) {
             told.introduced = Some(now);
             self.events.push_back(Event::Introduce { segment, path: Arc::clone(&told.path) });

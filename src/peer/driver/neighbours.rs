@@ -105,12 +105,22 @@ impl Neighbours {
         let identity = *identity;
         self.by_identity.remove(&identity);
         if broke_the_rules {
-            if self.banned.len() >= BANNED_MAX {
-                self.banned.clear();
-            }
-            self.banned.insert(identity);
+            self.ban(identity);
         }
         true
+    }
+
+    /// Whoever shows this is not taken again.
+    pub(super) fn ban(&mut self, identity: [u8; 32]) {
+        if self.banned.len() >= BANNED_MAX {
+            self.banned.clear();
+        }
+        self.banned.insert(identity);
+    }
+
+    /// It could not be taken after all.
+    pub(super) fn remove(&mut self, source: SourceId) {
+        self.by_identity.retain(|_, neighbour| neighbour.source != source);
     }
 
     /// Whether this is, or was, the name of one.

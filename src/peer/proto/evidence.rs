@@ -25,6 +25,8 @@ use crate::wire::message::{Checks, GetChecks, Message};
 const QUESTIONS_MAX: usize = 8;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a trial may take.
+const TRIAL_MAX: Duration = Duration::from_secs(30);
 /// How often a source that has too much to do is asked again.
 const RETRIES: u8 = 40;
 /// Trials of one segment: each drops rows, or is the last.
@@ -58,6 +60,8 @@ struct Case {
     trials: u32,
     /// Whether rows were dropped of generations that were complete.
     has_dropped: bool,
+    /// When a trial ends whatever has been found.
+    tried_until: Option<Instant>,
     /// Whether it was begun anew.
     is_second: bool,
 }
@@ -171,6 +175,7 @@ impl Evidence {
             stage: Stage::Coming,
             trials: 0,
             has_dropped: false,
+            tried_until: None,
             is_second: false,
         };
         self.cases.insert(id, case);
@@ -210,6 +215,7 @@ impl Evidence {
         if source != FIRST
             && let Some(fits) = case.fits(generation, block)
         {
+            self.is_alarmed |= !fits;
             return if fits { Look::Right } else { Look::Wrong };
         }
         match case.parts.get_mut(&generation.index) {
@@ -283,7 +289,7 @@ impl Evidence {
     }
 
     /// The bytes of a segment are wrong. Whether that can be tried: there are rows, and somebody may know which are wrong.
-    pub(super) fn begin_trial(&mut self, id: FetchId, open: &BTreeSet<SourceId>) -> bool {
+    pub(super) fn begin_trial(&mut self, now: Instant, id: FetchId, open: &BTreeSet<SourceId>) -> bool {
         self.is_alarmed = true;
         let Some(case) = self.cases.get_mut(&id) else { return false };
         let mut known = open.iter().filter(|source| **source == FIRST || case.proof.is_some());
@@ -299,6 +305,7 @@ impl Evidence {
         self.wants.retain(|want| want.fetch != id || want.generation.is_none());
         self.wants.extend(untested.iter().map(want));
         case.stage = Stage::Trial(untested);
+        case.tried_until = Some(now + TRIAL_MAX);
         true
     }
 
@@ -345,6 +352,12 @@ impl Evidence {
         case.has_dropped = false;
         case.stage = Stage::Coming;
         self.wants.retain(|want| want.fetch != id || want.generation.is_none());
+        // What is answered now is about rows that are gone: those to come may be made by who has seen the answer.
+        for question in self.questions.values_mut().filter(|question| question.want.fetch == id) {
+            if let Asked::Checks { rows, .. } = &mut question.asked {
+                *rows = 0;
+            }
+        }
         true
     }
 
@@ -466,6 +479,16 @@ impl Evidence {
                 all.push(Findings { fetch: want.fetch, generation: index, wrong, is_checked: false });
             }
         }
+        // Rows that stay have moved up: those that were there when checksums were asked for are among the first that are left of them.
+        for Findings { fetch, generation, wrong, .. } in &all {
+            for question in self.questions.values_mut() {
+                if (question.want.fetch, question.want.generation) == (*fetch, Some(*generation))
+                    && let Asked::Checks { rows, .. } = &mut question.asked
+                {
+                    *rows = rows.saturating_sub(wrong.len());
+                }
+            }
+        }
         all.iter().for_each(|findings| self.found(&findings.wrong));
         Ok(all)
     }
@@ -479,7 +502,8 @@ impl Evidence {
         match retry_after.filter(|_| want.retries < RETRIES) {
             Some(after) => {
                 want.retries += 1;
-                want.not_before = Some(now + after);
+                // Whoever says so holds back the question to all.
+                want.not_before = Some(now + after.min(PATIENCE));
             }
             None => self.give_up(source, want),
         }
@@ -508,17 +532,32 @@ impl Evidence {
             self.give_up(source, want);
             self.ask_again(want);
         }
+        for (id, case) in &mut self.cases {
+            if let Stage::Trial(left) = &mut case.stage
+                && case.tried_until.is_some_and(|until| until <= now)
+            {
+                left.clear();
+                self.wants.retain(|want| want.fetch != *id || want.generation.is_none());
+            }
+        }
+        // What may be asked now is not due any more: it waits for its turn.
+        for want in &mut self.wants {
+            want.not_before.take_if(|at| *at <= now);
+        }
         let (wants, hopeless): (Vec<Want>, Vec<Want>) =
             std::mem::take(&mut self.wants).into_iter().partition(|want| self.choose(want, open).is_some());
         self.wants = wants;
-        for Want { fetch, generation, .. } in hopeless {
+        for Want { fetch, generation, is_early, .. } in hopeless {
             let Some(case) = self.cases.get_mut(&fetch) else { continue };
             let Some(generation) = generation else {
                 // Whoever comes may know them.
                 case.wants_hashes = false;
                 continue;
             };
-            if let Stage::Trial(left) = &mut case.stage {
+            // Others may still be asked for the trial's sake.
+            if let Stage::Trial(left) = &mut case.stage
+                && !is_early
+            {
                 left.remove(&generation);
             }
             if let Some(part) = case.parts.get_mut(&generation) {
@@ -530,7 +569,9 @@ impl Evidence {
     /// When [`Evidence::expire`] or [`Evidence::next_question`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let wants = self.wants.iter().filter_map(|want| want.not_before);
-        self.questions.values().map(|question| question.due).chain(wants).min()
+        let trials = self.cases.values().filter(|case| matches!(case.stage, Stage::Trial(_)));
+        let ends = trials.flat_map(|case| [case.tried_until, case.order.deadline].into_iter().flatten());
+        self.questions.values().map(|question| question.due).chain(wants).chain(ends).min()
     }
 
     fn give_up(&mut self, source: SourceId, want: Want) {

@@ -131,13 +131,7 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>, proof: Option<Proof>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        // A neighbour has what it was named for, and nothing else.
-        let stands = |path: &Path| match path.holds.contains(&order.segment) {
-            true => Stranger::Introduced,
-            false => Stranger::Refused,
-        };
-        let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
-        let strangers = neighbours.map(|(source, path)| (*source, stands(path))).collect();
+        let strangers = self.strangers(&order.segment);
         self.evidence.open(id, order, place.clone(), proof);
         self.fetches.insert(id, Fetch { strangers, ..Fetch::new(now, order, place) });
         self.stirred = true;
@@ -159,6 +153,16 @@ impl Fetches {
 
     pub(super) fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
         self.paths.entry(source).or_default().pace.set_rtt(rtt);
+    }
+
+    /// How sources stand to a segment that nobody has been asked for: a neighbour has what it was named for, and nothing else.
+    fn strangers(&self, segment: &SegmentId) -> BTreeMap<SourceId, Stranger> {
+        let stands = |path: &Path| match path.holds.contains(segment) {
+            true => Stranger::Introduced,
+            false => Stranger::Refused,
+        };
+        let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
+        neighbours.map(|(source, path)| (*source, stands(path))).collect()
     }
 
     /// A source that a server has named.
@@ -186,12 +190,13 @@ impl Fetches {
     /// A neighbour is none any more; its connection is gone.
     pub(super) fn remove_neighbour(&mut self, source: SourceId) {
         let Some(path) = self.paths.remove(&source) else { return };
-        let SourceCounts { blocks, innovative, useless, systematic, lost, payload_bytes, .. } = path.counts;
+        let SourceCounts { blocks, innovative, useless, systematic, lost, payload_bytes, wrong, .. } = path.counts;
         self.counts.blocks += blocks;
         self.counts.innovative += innovative;
         self.counts.useless += useless;
         self.counts.systematic += systematic;
         self.counts.lost += lost;
+        self.counts.wrong += wrong;
         self.counts.payload_bytes += payload_bytes;
         self.counts.late += path.late;
         self.counts.neighbour_bytes += payload_bytes;
@@ -323,6 +328,7 @@ impl Fetches {
         // Stopped here while it was rejected there.
         let (id, index) = self.paths.get_mut(&source).and_then(|path| path.aliases.remove(&alias))?;
         let is_several = self.is_several();
+        let is_neighbour = self.paths.get(&source).is_some_and(|path| path.is_neighbour);
         let fetch = self.fetches.get_mut(&id)?;
         let work = fetch.works.get_mut(&index)?;
         work.asked.remove(&source);
@@ -332,7 +338,7 @@ impl Fetches {
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
-                (Some(Stranger::Introduced), _) if self.paths.get(&source).is_some_and(|path| path.is_neighbour) => {
+                (Some(Stranger::Introduced), _) if is_neighbour => {
                     let segment = fetch.order.segment;
                     if let Some(path) = self.paths.get_mut(&source) {
                         path.holds.retain(|held| *held != segment);
@@ -340,7 +346,7 @@ impl Fetches {
                     self.refuse(id, source, refusal, outbox, events);
                 }
                 (Some(Stranger::AskedForPath), _) => {}
-                (None, Some(place)) if is_several && code == RefusalCode::Unknown => {
+                (None, Some(place)) if is_several && !is_neighbour && code == RefusalCode::Unknown => {
                     let introduction = (Introduction { fetch: id, source }, place.clone());
                     fetch.strangers.insert(source, Stranger::AskedForPath);
                     return Some(introduction);
@@ -657,7 +663,7 @@ impl Fetches {
         }
         let lacking = target.saturating_sub(awaited);
         let mut candidates = self.candidates(now, work, order.urgency, strangers, shuns);
-        self.spare_servers(work, strangers, &mut candidates);
+        self.spare_servers(lacking, work, strangers, &mut candidates);
         let shares = split(lacking, candidates);
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
@@ -736,7 +742,7 @@ impl Fetches {
 
     /// Where neighbours have some of it, each server is asked at first for what would be its part if all sent the same: the rest is left to
     /// them. What they do not send in time is asked of the servers like anything that is missing.
-    fn spare_servers(&self, work: &Work, strangers: &BTreeMap<SourceId, Stranger>, candidates: &mut [Candidate]) {
+    fn spare_servers(&self, lacking: u32, work: &Work, strangers: &BTreeMap<SourceId, Stranger>, candidates: &mut [Candidate]) {
         let is_neighbour = |source: &SourceId| self.paths.get(source).is_some_and(|path| path.is_neighbour);
         let neighbours = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
         let asked = work.asked.keys().filter(|source| is_neighbour(source) && may_ask(strangers, source));
@@ -746,6 +752,10 @@ impl Fetches {
         }
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
         let share = u32::from(work.decoder.n()).div_ceil(sharing.saturating_add(1));
+        // What the neighbours may not be asked for is not left to them.
+        let theirs = candidates.iter().filter(|candidate| is_neighbour(&candidate.source));
+        let theirs = theirs.fold(0, |sum: u32, candidate| sum.saturating_add(candidate.room));
+        let share = share.max(lacking.saturating_sub(theirs));
         for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source)) {
             if !work.asked.contains_key(&candidate.source) {
                 candidate.room = candidate.room.min(share);

@@ -724,3 +724,23 @@ fn nothing_is_asked_about_segments_while_the_server_leaves() {
     assert!(matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::GoingAway));
     assert!(proto.poll_event().is_none() && proto.is_idle());
 }
+
+#[test]
+fn who_has_lost_its_right_is_not_named_any_more() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_access(granted("/live/*", None));
+    proto.handle_message(now, Message::Offer { port: 7, identity: [1; 32] }).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Offer { port: 7, .. })));
+    proto.set_access(Access::Refused { until: now + SECOND });
+    assert!(matches!(proto.poll_event(), Some(Event::Offer { port: 0, .. })));
+    proto.handle_message(now, Message::Offer { port: 8, identity: [1; 32] }).unwrap();
+    assert!(proto.poll_event().is_none(), "nor heard");
+    // A ticket is for a whole stream: who may have a part of it gets none.
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    for (pattern, is_told) in [("/live/1*", false), ("/live/*", true)] {
+        proto.set_access(granted(pattern, None));
+        proto.resolved(now + INTRODUCE_EVERY, 1, Ok(resolved(held(FirstPass::Coded))));
+        let told = std::iter::from_fn(|| proto.poll_event()).any(|event| matches!(event, Event::Introduce { .. }));
+        assert_eq!(told, is_told, "{pattern}");
+    }
+}
