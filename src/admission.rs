@@ -34,7 +34,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::telemetry::Readiness;
 use crate::wire::message;
-use account::{Book, Place, neighbourhood};
+pub(crate) use account::neighbourhood;
+use account::{Book, Place};
 use clients::{Authorities, Door};
 use keys::KeySet;
 pub use metrics::Metrics;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rand::seq::IndexedRandom;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Now;
+use crate::admission::{Now, neighbourhood};
 use crate::integrity::signing::SigningKey;
 use crate::object::SegmentId;
 use crate::ring::SessionId;
@@ -185,7 +185,7 @@ impl Directory {
         // Only those are kept of whom there is something to withhold.
         let is_offered = state.offers.values().any(|offer| offer.identity == identity);
         if is_offered && (state.blamed.len() < BLAMED_MAX || state.blamed.contains_key(&identity)) {
-            state.blamed.entry(identity).or_default().reporters.insert(neighbourhood(reporter), now);
+            state.blamed.entry(identity).or_default().reporters.insert(network(reporter), now);
         }
     }
 
@@ -262,7 +262,7 @@ impl State {
         let others = known.filter(|(session, offer)| *session != asker.session && Some(offer.identity) != own);
         let allowed = others.filter(|(_, offer)| match policy {
             Policy::Off => false,
-            Policy::Lan => neighbourhood(offer.address.ip()) == neighbourhood(asker.address),
+            Policy::Lan => network(offer.address.ip()) == network(asker.address),
             Policy::All => true,
         });
         let trusted = allowed.filter(|(_, offer)| !self.is_blamed(now, &offer.identity));
@@ -292,13 +292,13 @@ impl Offer {
 }
 
 /// The network that an address lies in, as far as its number tells: 24 bits of IPv4, 64 of IPv6.
-fn neighbourhood(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
+fn network(address: IpAddr) -> IpAddr {
+    match neighbourhood(address) {
         IpAddr::V4(ip) => {
             let [a, b, c, _] = ip.octets();
             IpAddr::from([a, b, c, 0])
         }
-        IpAddr::V6(ip) => IpAddr::from((u128::from(ip) >> 64 << 64).to_be_bytes()),
+        six => six,
     }
 }
 

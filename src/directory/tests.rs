@@ -72,9 +72,9 @@ fn the_policy_of_the_stream_says_whom() {
     }
     assert_eq!(lan.named(9), [3]);
     assert!(off.named(9).is_empty());
-    assert_eq!(neighbourhood("::ffff:10.0.3.7".parse().unwrap()), neighbourhood("10.0.3.200".parse().unwrap()));
-    assert_eq!(neighbourhood("2001:db8::1".parse().unwrap()), neighbourhood("2001:db8::ffff:0:0:1".parse().unwrap()));
-    assert_ne!(neighbourhood("2001:db8:0:1::1".parse().unwrap()), neighbourhood("2001:db8::1".parse().unwrap()));
+    assert_eq!(network("::ffff:10.0.3.7".parse().unwrap()), network("10.0.3.200".parse().unwrap()));
+    assert_eq!(network("2001:db8::1".parse().unwrap()), network("2001:db8::ffff:0:0:1".parse().unwrap()));
+    assert_ne!(network("2001:db8:0:1::1".parse().unwrap()), network("2001:db8::1".parse().unwrap()));
 }
 
 #[test]

@@ -467,7 +467,7 @@ impl Driver {
     /// A server has named a peer that holds something of a segment.
     fn named(&mut self, links: &mut Vec<Link>, segment: SegmentId, peer: Introduction) {
         let now = Instant::now();
-        let source = match self.neighbours.named(now, &peer) {
+        let (source, left) = match self.neighbours.named(now, &peer) {
             Advice::Known(source) => {
                 if let Some(link) = links.iter_mut().find(|link| link.id == source)
                     && let Shown::Ticket(ticket, seen) = &mut link.shown
@@ -475,22 +475,16 @@ impl Driver {
                 {
                     (*ticket, *seen) = (peer.ticket, false);
                 }
-                source
+                return self.proto.note_holding(source, segment);
             }
-            Advice::Take(source) => match self.take_neighbour(links, source, peer) {
-                true => source,
-                false => return,
-            },
-            Advice::Exchange(source, left) => {
-                self.dismissed.push(left);
-                match self.take_neighbour(links, source, peer) {
-                    true => source,
-                    false => return,
-                }
-            }
+            Advice::Take(source) => (source, None),
+            Advice::Exchange(source, left) => (source, Some(left)),
             Advice::Leave => return,
         };
-        self.proto.note_holding(source, segment);
+        self.dismissed.extend(left);
+        if self.take_neighbour(links, source, peer) {
+            self.proto.note_holding(source, segment);
+        }
     }
 
     fn take_neighbour(&mut self, links: &mut Vec<Link>, source: SourceId, peer: Introduction) -> bool {
@@ -526,8 +520,10 @@ impl Driver {
             links.retain(|link| link.id != source);
             self.proto.remove_neighbour(source);
         }
-        for link in links.iter().filter(|link| self.neighbours.is_one(link.id)).map(|link| link.id).collect::<Vec<_>>() {
-            self.neighbours.brought(now, link, self.proto.source_counts(link).payload_bytes);
+        for link in links.iter() {
+            if self.neighbours.is_one(link.id) {
+                self.neighbours.brought(now, link.id, self.proto.source_counts(link.id).payload_bytes);
+            }
         }
     }
 

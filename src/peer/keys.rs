@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::integrity::signing::{StreamKey, StreamKeys};
+use crate::wire::message::stream_of;
 
 /// Streams whose keys are kept; of more, none is.
 const STREAMS_MAX: usize = 1024;
@@ -15,7 +16,7 @@ pub struct KnownKeys(Mutex<HashMap<String, StreamKey>>);
 impl KnownKeys {
     /// Learns the key that is pinned for the stream of this path.
     pub(super) fn learn(&self, path: &str, key: StreamKey) {
-        let Some(stream) = path.strip_prefix('/').and_then(|path| path.split('/').next()) else { return };
+        let stream = stream_of(path);
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if keys.len() < STREAMS_MAX || keys.contains_key(stream) {
             keys.insert(stream.to_owned(), key);

@@ -938,7 +938,7 @@ impl Proto {
             return Err(Violation::Limit("META"));
         }
         if let Some(subscription) = self.subscriptions.get(&meta.request) {
-            if keyring::stream(&meta.path) != subscription.stream {
+            if message::stream_of(&meta.path) != subscription.stream {
                 return Err(Violation::Unexpected("news of another stream"));
             }
             match self.keyring.judge(source, None, &meta) {

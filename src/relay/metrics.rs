@@ -87,6 +87,8 @@ impl Metrics {
             let from_servers = stats.payload_bytes.saturating_sub(stats.neighbour_bytes);
             let [servers, peers] = &self.received;
             for (counter, count) in [
+                (&self.wrong_blocks, stats.blocks_wrong),
+                (&self.polluters, stats.polluters),
                 (&self.ahead_blocks, stats.blocks_ahead),
                 (&self.ahead_used_blocks, stats.blocks_ahead_used),
                 (&self.spared_generations, stats.generations_spared),

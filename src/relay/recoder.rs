@@ -54,8 +54,6 @@ pub(super) struct Recoder {
     /// Segments that are wanted and not complete: what is held of them is tried again now and then.
     waiting: HashSet<SegmentKey>,
     random: StdRng,
-    /// Wrong blocks and polluters that the metrics know of.
-    told: (u64, u64),
 }
 
 /// What a job makes blocks of.
@@ -103,7 +101,7 @@ impl Recoder {
     ) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, client, fetches, metrics, planner, made, seeds, waiting: HashSet::new(), random, told: (0, 0) }
+        Self { ring, holdings, client, fetches, metrics, planner, made, seeds, waiting: HashSet::new(), random }
     }
 
     /// Runs until it is aborted.
@@ -136,7 +134,6 @@ impl Recoder {
                     let waiting = std::mem::take(&mut self.waiting);
                     waiting.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
                     self.prune();
-                    self.tell();
                 }
                 () = planned(step) => {}
                 () = ring::next_wake() => {}
@@ -298,18 +295,6 @@ impl Recoder {
                 self.ring.publish(line, blocks);
             }
         }
-    }
-
-    /// Brings what was counted of sources into the metrics.
-    fn tell(&mut self) {
-        let stats = self.client.stats();
-        let now = {
-            let stats = stats.borrow();
-            (stats.blocks_wrong, stats.polluters)
-        };
-        self.metrics.wrong_blocks.inc_by(now.0.saturating_sub(self.told.0));
-        self.metrics.polluters.inc_by(now.1.saturating_sub(self.told.1));
-        self.told = now;
     }
 
     /// Forgets the books of segments that are complete or gone. Sessions do not say that they are.

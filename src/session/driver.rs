@@ -327,7 +327,7 @@ impl Session {
                 }
             },
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
-            Event::Introduce { segment, path } => self.introduce(segment, &path),
+            Event::Introduce { segment, stream } => self.introduce(segment, &stream),
             Event::Hashes { ticket, held } => self.ask(
                 |reply| Ask::Hashes { held, reply },
                 move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
@@ -354,9 +354,8 @@ impl Session {
     }
 
     /// Names others that hold a segment.
-    fn introduce(&mut self, segment: SegmentId, path: &str) {
+    fn introduce(&mut self, segment: SegmentId, stream: &str) {
         let asker = Asker { session: self.id, address: self.visitor.ip() };
-        let stream = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         let peers = self.context.directory.introduce(Now::read(), asker, stream, &segment);
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);

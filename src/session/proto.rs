@@ -27,7 +27,7 @@ use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, R
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
     Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
-    RequestCode, RequestError, StopReason, Subscribe,
+    RequestCode, RequestError, StopReason, Subscribe, stream_of,
 };
 use crate::wire::{Violation, block};
 
@@ -161,8 +161,8 @@ pub enum Event {
     Introduce {
         /// The segment.
         segment: SegmentId,
-        /// Where it lies, with the stream's name in front.
-        path: Arc<str>,
+        /// The stream that it is of.
+        stream: String,
     },
     /// Send hashes on a stream of their own; say [`Proto::hashes_left`] when that is over.
     DeliverHashes {
@@ -1016,13 +1016,13 @@ impl Proto {
     fn consider_introducing(&mut self, now: Instant, segment: SegmentId) {
         let Some(told) = self.told.get_mut(&segment) else { return };
         // A ticket is for the whole stream: it must not bring more than there was.
-        let stream = told.path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let stream = stream_of(&told.path);
         if !self.access.covers(stream) {
             return;
         }
         if told.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY) {
             told.introduced = Some(now);
-            self.events.push_back(Event::Introduce { segment, path: Arc::clone(&told.path) });
+            self.events.push_back(Event::Introduce { segment, stream: stream.to_owned() });
         }
     }
 

@@ -50,6 +50,12 @@ pub fn is_path(path: &str) -> bool {
     path.len() <= PATH_MAX && path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// The name of the stream that a path begins with.
+pub fn stream_of(path: &str) -> &str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split(['/', '?']).next().unwrap_or_default()
+}
+
 /// Whether `name` may name a stream: 1 to [`STREAM_NAME_MAX`] visible ASCII characters other than `/`, `?` and `#`.
 pub fn is_stream_name(name: &str) -> bool {
     (1..=STREAM_NAME_MAX).contains(&name.len())

@@ -9,7 +9,7 @@ use super::SourceId;
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
 use crate::peer::cache::Cache;
-use crate::wire::message::{Delivery, Meta};
+use crate::wire::message::{Delivery, Meta, stream_of};
 
 /// The source that the program has named first: it is trusted.
 pub(super) const FIRST: SourceId = SourceId(0);
@@ -68,7 +68,7 @@ impl Keyring {
 
     /// The key of the stream that a path lies in.
     pub(super) fn key(&self, path: &str) -> Option<StreamKey> {
-        self.pins.get(stream(path)).copied().or(self.any)
+        self.pins.get(stream_of(path)).copied().or(self.any)
     }
 
     /// Judges what a source says of `path`; news have no path that was asked for.
@@ -91,7 +91,7 @@ impl Keyring {
             if source != FIRST {
                 return Verdict::Taken;
             }
-            self.pins.insert(stream(&meta.path).to_owned(), named);
+            self.pins.insert(stream_of(&meta.path).to_owned(), named);
         }
         let place = (meta.path.clone(), meta.offset);
         if let Some((id, issued_ms)) = self.newest.get(&place).copied()
@@ -102,12 +102,6 @@ impl Keyring {
         self.newest.insert(place, (meta.id, signature.issued_ms), 1);
         Verdict::Taken
     }
-}
-
-/// The name of the stream that a path begins with.
-pub(super) fn stream(path: &str) -> &str {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    path.split(['/', '?']).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -48,8 +48,9 @@ impl Fetches {
             self.evidence.want_checks(id, index);
         }
         match self.evidence.look(id, &generation, source, &block) {
-            Look::Unproved => self.absorb(now, source, id, index, block, false, outbox, events),
-            Look::Right => self.absorb(now, source, id, index, block, true, outbox, events),
+            look @ (Look::Unproved | Look::Right) => {
+                self.absorb(now, source, id, index, block, look == Look::Right, outbox, events)
+            }
             Look::Wrong => {
                 self.turn_away(now, id, index, vec![Row { source, block, is_right: false }]);
                 Ok(())
