@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,15 +13,14 @@ use clap::ValueEnum;
 use ncserverd::endpoint::{Congestion, INITIAL_RTT, udp_socket};
 use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
-use socket2::{Domain, Socket, Type};
 
-use crate::net::SENDER;
+use crate::net::{SENDER, SUBNET};
 
 /// Who sends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Contender {
-    /// The kernel's TCP with this controller.
-    Tcp(&'static str),
+    /// A file from nginx over the kernel's TCP with this controller.
+    Http(&'static str),
     /// One stream of quinn.
     Quic(Congestion),
     /// `ncserverd serve` and `ncpeer fetch`, blocks of 4 KiB on streams.
@@ -33,7 +33,7 @@ impl Contender {
     /// By which rows are sorted.
     pub(crate) fn kind(&self) -> u8 {
         match self {
-            Self::Tcp(_) => 0,
+            Self::Http(_) => 0,
             Self::Quic(_) => 1,
             Self::Streams(_) => 2,
             Self::Datagrams(_) => 3,
@@ -44,7 +44,7 @@ impl Contender {
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(with) => write!(f, "TCP, {with}"),
+            Self::Http(with) => write!(f, "nginx, TCP {with}"),
             Self::Quic(with) => write!(f, "quinn, one stream, {with}"),
             Self::Streams(with) => write!(f, "ncserverd, streams, {with}"),
             Self::Datagrams(with) => write!(f, "ncserverd, datagrams, {with}"),
@@ -52,7 +52,7 @@ impl fmt::Display for Contender {
     }
 }
 
-/// Whether the kernel has it.
+/// Whether the kernel has that controller.
 pub(crate) fn tcp_has(congestion: &str) -> bool {
     let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     available.split_whitespace().any(|name| name == congestion)
@@ -84,7 +84,7 @@ impl Running {
         let mut serve = within(sender);
         let mut fetch = within(receiver);
         match contender {
-            Contender::Tcp(with) => serve.arg(&own).args(["tcp-serve", &address, with]),
+            Contender::Http(with) => serve.arg(&own).args(["http-serve", &address, with]).arg(media).arg(files.path()),
             Contender::Quic(with) => serve.arg(&own).args(["quic-serve", &address, &with.to_string()]),
             Contender::Streams(with) => coded(&mut serve, files.path(), media, &address, with, "block_bytes = 4096\nn_max = 128"),
             Contender::Datagrams(with) => {
@@ -93,7 +93,7 @@ impl Running {
         };
         let (server, said) = start_and_hear(serve);
         match contender {
-            Contender::Tcp(_) => fetch.arg(&own).args(["tcp-fetch", &address]),
+            Contender::Http(_) => fetch.arg(&own).args(["http-fetch", &address]),
             Contender::Quic(_) => fetch.arg(&own).args(["quic-fetch", &address, &said]),
             Contender::Streams(_) | Contender::Datagrams(_) => {
                 let url = format!("ncs://{address}");
@@ -109,6 +109,10 @@ impl Running {
             }
         };
         let mut client = fetch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ip runs");
+        if matches!(contender, Contender::Http(_)) {
+            // Until it has connected: the route of another flow is to change nothing for this one.
+            std::thread::sleep(Duration::from_millis(500));
+        }
         let received = Arc::new(Mutex::new(Vec::new()));
         let (mut output, log) = (client.stdout.take().expect("as asked for"), Arc::clone(&received));
         std::thread::spawn(move || {
@@ -202,21 +206,37 @@ const FILE_BYTES: u64 = 96 << 20;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-pub(crate) fn tcp_serve(address: &str, congestion: &str) {
-    let address: SocketAddr = address.parse().expect("an address");
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    // Of the run before there may be a connection that has not ended.
-    socket.set_reuse_address(true).expect("a switch");
-    socket.set_tcp_congestion(congestion.as_bytes()).expect("the kernel has it");
-    socket.bind(&address.into()).expect("the address is free");
-    socket.listen(1).expect("it listens");
+/// Becomes an nginx that serves `media`, and has the TCP of its namespace go by that controller on its way to the receiver.
+pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &str) {
+    let route = format!("route replace {SUBNET} dev path src {SENDER} congctl {congestion}");
+    let status = Command::new("ip").args(route.split(' ')).status().expect("ip runs");
+    assert!(status.success(), "the kernel takes {congestion} for a route");
+    let configuration = format!(
+        "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\nevents {{}}\nhttp {{\n\
+         access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; fastcgi_temp_path {files}/fastcgi;\n\
+         uwsgi_temp_path {files}/uwsgi; scgi_temp_path {files}/scgi;\n\
+         server {{ listen {address} reuseport; root {media}; }} }}\n"
+    );
+    let file = format!("{files}/nginx.conf");
+    std::fs::write(&file, configuration).expect("a configuration");
     eprintln!("{READY}none");
-    let (mut stream, _) = socket.accept().expect("a connection");
-    while stream.write_all(&ZEROS).is_ok() {}
+    let error = Command::new("nginx").args(["-p", files, "-c", &file]).exec();
+    panic!("nginx does not start: {error}");
 }
 
-pub(crate) fn tcp_fetch(address: &str) {
-    let mut stream = TcpStream::connect(address).expect("a connection");
+/// One file by HTTP, as it comes.
+pub(crate) fn http_fetch(address: &str) {
+    let mut patience = 100;
+    let mut stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            // nginx may not listen yet.
+            Err(_) if patience > 0 => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) => panic!("nobody at {address}: {error}"),
+        }
+        patience -= 1;
+    };
+    write!(stream, "GET /{FILE} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("a few bytes are taken");
     std::io::copy(&mut stream, &mut std::io::stdout()).expect("until it is killed");
 }
 

@@ -1,10 +1,11 @@
-//! Paths with a bottleneck, delay and loss, through real kernels: TCP, plain quinn and this server with each congestion controller.
+//! Paths with a bottleneck, delay and loss, through real kernels: HTTP over TCP from nginx, plain quinn and this server with each
+//! congestion controller.
 //!
-//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [--seconds N] [--only TEXT]`. Needs root and `ip`. Three network namespaces: a sender's,
-//! a receiver's, and between them one where this program stands in for the path. The kernel wraps what the two say to each other in
-//! VXLAN, so that whole IP packets come to this program in UDP datagrams, and need no driver of ours; `ncserverd::lab::path` decides
-//! what becomes of each. It prints tables in Markdown: what the receiver's program wrote in the measured time (a dash where it wrote
-//! fewer than two parts of an object), and what the bottleneck sent and held.
+//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [--seconds N] [--only TEXT]`. Needs root, `ip` and nginx. Three network
+//! namespaces: a sender's, a receiver's, and between them one where this program stands in for the path. The kernel wraps what the two
+//! say to each other in VXLAN, so that whole IP packets come to this program in UDP datagrams, and need no driver of ours;
+//! `ncserverd::lab::path` decides what becomes of each. It prints tables in Markdown: what the receiver's program wrote in the measured
+//! time (a dash where it wrote fewer than two parts of an object), and what the bottleneck sent and held.
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
@@ -26,8 +27,8 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["inside", ref rest @ ..] => inside(rest),
-        ["tcp-serve", address, congestion] => flow::tcp_serve(address, congestion),
-        ["tcp-fetch", address] => flow::tcp_fetch(address),
+        ["http-serve", address, congestion, media, files] => flow::http_serve(address, congestion, media, files),
+        ["http-fetch", address] => flow::http_fetch(address),
         ["quic-serve", address, congestion] => flow::quic_serve(address, congestion),
         ["quic-fetch", address, fingerprint] => flow::quic_fetch(address, fingerprint),
         _ => {
@@ -92,7 +93,7 @@ const ALL: [Congestion; 3] = [Congestion::Cubic, Congestion::Bbr, Congestion::De
 
 /// Everybody who is asked for.
 fn contenders(bench: &Bench<'_>) -> Vec<Contender> {
-    let tcp = ["cubic", "bbr"].into_iter().filter(|name| flow::tcp_has(name)).map(Contender::Tcp);
+    let tcp = ["cubic", "bbr"].into_iter().filter(|name| flow::tcp_has(name)).map(Contender::Http);
     let rest = ALL.into_iter().flat_map(|with| [Contender::Quic(with), Contender::Streams(with), Contender::Datagrams(with)]);
     let mut all: Vec<Contender> = tcp.chain(rest).collect();
     all.retain(|contender| contender.to_string().contains(bench.only));
@@ -170,7 +171,7 @@ fn fair(bench: &Bench<'_>) {
         Bench::head(&title, "sender", "cubic's goodput, and its own, Mbit/s");
         for contender in contenders(bench) {
             let bench = Bench { seconds: 3 * bench.seconds, ..*bench };
-            bench.row(&contender.to_string(), path(10.0, buffer, 0.0), &[Contender::Tcp("cubic"), contender], 10);
+            bench.row(&contender.to_string(), path(10.0, buffer, 0.0), &[Contender::Http("cubic"), contender], 10);
         }
     }
 }

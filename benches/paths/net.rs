@@ -15,6 +15,7 @@ use ncserverd::lab::path::{Counts, Lane, Shape};
 /// The sender's and the receiver's address to each other.
 pub(crate) const SENDER: &str = "10.77.0.1";
 const RECEIVER: &str = "10.77.0.2";
+pub(crate) const SUBNET: &str = "10.77.0.0/24";
 
 /// VXLAN's ends: outside of the box, and its own.
 const OUTER: [(&str, &str); 2] = [("10.88.1.1", "10.88.1.2"), ("10.88.2.1", "10.88.2.2")];
