@@ -21,7 +21,8 @@
 //!
 //! **Contended.** If dips leave a queue that this flow cannot have made, somebody fills it, and giving way would be giving up (Copa's
 //! mode switching, section 2.2). Then CUBIC (quinn's, RFC 9438) keeps the window until dips find the queue empty; losses count while
-//! the queue is long. A route that has become longer looks alike, but leaves the same "queue" dip after dip, and is then believed.
+//! the queue is long. Every dip gives up a share to the others, so that those who have found them often enough dip on every other beat.
+//! A route that has become longer looks alike, but leaves the same "queue" dip after dip, and is then believed.
 //!
 //! **Startup** doubles the window every round trip until the delay rises (HyStart++, RFC 9406, section 4.2) or the delivery rate has not
 //! grown by a quarter for three rounds (BBR, section 5.3.1.2).
@@ -34,7 +35,7 @@ use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, Cubic}
 use quinn_proto::RttEstimator;
 
 use super::filter::{Floor, Peak, Tally};
-use dip::Dip;
+use dip::{Dip, FOREIGN_DIPS};
 
 mod dip;
 
@@ -57,10 +58,11 @@ impl DelayConfig {
         Self { anchor: (now, beat) }
     }
 
-    fn next_beat(&self, now: Instant) -> Instant {
+    fn next_beat(&self, now: Instant) -> Beat {
         let (at, beat) = self.anchor;
-        let lasted = (now.saturating_duration_since(at) + beat).as_nanos() % BEAT.as_nanos();
-        now + BEAT - Duration::from_nanos(lasted.try_into().expect("less than a beat"))
+        let since = (now.saturating_duration_since(at) + beat).as_nanos();
+        let lasted = Duration::from_nanos((since % BEAT.as_nanos()).try_into().expect("less than a beat"));
+        Beat { at: now + BEAT - lasted, is_down: (since / BEAT.as_nanos()) % 2 == 1 }
     }
 }
 
@@ -93,7 +95,7 @@ pub(super) struct Delay {
     dips: u32,
     rounds_since_dip: u32,
     /// When the next dip is due, if enough rounds have passed.
-    beat: Instant,
+    beat: Beat,
     /// The shortest and the longest queue that the last dips of a contention left, and how many.
     residue: (Duration, Duration, u32),
     /// Rounds in a row whose queue was too long for flows that go by delay.
@@ -113,6 +115,14 @@ pub(super) struct Delay {
     losses: Tally,
     /// Above this window more was lost than on the path, and how many cycles have kept to it.
     ceiling: Option<(f64, u32)>,
+}
+
+/// A moment at which flows on all hosts dip.
+#[derive(Debug, Clone, Copy)]
+struct Beat {
+    at: Instant,
+    /// Every other one.
+    is_down: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -168,7 +178,7 @@ impl Growth {
 }
 
 impl Delay {
-    fn new(now: Instant, mtu: u16, beat: Instant) -> Self {
+    fn new(now: Instant, mtu: u16, beat: Beat) -> Self {
         Self {
             mtu: u64::from(mtu),
             window: INITIAL_WINDOW,
@@ -237,7 +247,8 @@ impl Delay {
         let standing = round.standing();
         let queue = standing.saturating_sub(floor);
         self.rounds_since_dip += 1;
-        let beat = self.take_beat(now) && self.rounds_since_dip >= DIP_ROUNDS_MIN && round.filled;
+        let fallen = self.take_beat(now);
+        let beat = fallen.is_some() && self.rounds_since_dip >= DIP_ROUNDS_MIN && round.filled;
         self.watch_for_others(queue, standing);
         match &mut self.mode {
             Mode::Startup { best, flat_rounds } => {
@@ -260,16 +271,20 @@ impl Delay {
                     self.begin_dip(now, standing, beat);
                 }
             }
-            Mode::Contended(_) if beat => self.begin_dip(now, standing, true),
+            // What has been found often enough is looked for less often: a dip costs the share that it gives up.
+            Mode::Contended(_) if beat && (self.foreign < FOREIGN_DIPS || fallen == Some(true)) => {
+                self.begin_dip(now, standing, true);
+            }
             Mode::Contended(_) => {}
         }
     }
 
-    /// Whether a beat has fallen since the last question.
-    fn take_beat(&mut self, now: Instant) -> bool {
-        let fallen = now >= self.beat;
-        while self.beat <= now {
-            self.beat += BEAT;
+    /// Whether a beat has fallen since the last question, and then whether one was down.
+    fn take_beat(&mut self, now: Instant) -> Option<bool> {
+        let mut fallen = None;
+        while self.beat.at <= now {
+            fallen = Some(self.beat.is_down || fallen == Some(true));
+            self.beat = Beat { at: self.beat.at + BEAT, is_down: !self.beat.is_down };
         }
         fallen
     }
@@ -492,7 +507,7 @@ mod tests {
     const MTU: u16 = 1250;
 
     fn steady(now: Instant) -> Delay {
-        let mut delay = Delay::new(now, MTU, now + BEAT);
+        let mut delay = Delay::new(now, MTU, Beat { at: now + BEAT, is_down: false });
         (delay.mode, delay.window) = (Mode::Steady, 100_000.0);
         delay
     }
@@ -501,9 +516,14 @@ mod tests {
     fn beats_fall_at_the_same_time_for_all() {
         let now = Instant::now();
         let config = DelayConfig::anchored(now, Duration::from_millis(500));
-        assert_eq!(config.next_beat(now), now + Duration::from_millis(1500));
-        assert_eq!(config.next_beat(now + Duration::from_millis(1400)), now + Duration::from_millis(1500));
-        assert_eq!(config.next_beat(now + Duration::from_secs(7)), now + Duration::from_millis(7500));
+        let next = |after| {
+            let Beat { at, is_down } = config.next_beat(now + Duration::from_millis(after));
+            ((at - now).as_millis(), is_down)
+        };
+        assert_eq!(next(0), (1500, false));
+        assert_eq!(next(1400), (1500, false));
+        assert_eq!(next(1600), (3500, true));
+        assert_eq!(next(7000), (7500, true));
     }
 
     #[test]

@@ -159,7 +159,7 @@ const DIP_ROUND_TRIPS_MAX: u32 = 4;
 /// A queue that a dip of a contention leaves, and that is longer than this, is somebody else's.
 const CONTENDED_QUEUE: Duration = Duration::from_millis(4);
 /// So many dips in a row must say that there is one, or that there is none any more.
-const FOREIGN_DIPS: u32 = 3;
+pub(super) const FOREIGN_DIPS: u32 = 3;
 const CLEAN_DIPS: u32 = 2;
 /// One is enough so soon after a contention, which then goes on from where it was.
 const RELAPSE: Duration = Duration::from_secs(15);
