@@ -17,7 +17,9 @@ mod driver;
 pub mod fetch;
 pub mod gateway;
 pub mod http;
+mod info;
 mod keys;
+mod metrics;
 pub mod playlist;
 pub mod proto;
 mod token;
@@ -33,6 +35,7 @@ use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
 pub use keys::KnownKeys;
+pub(crate) use metrics::Metrics;
 pub use token::TokenSource;
 
 use crate::block::Block;

@@ -145,7 +145,7 @@ impl Relay {
         let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
-        let follow = metrics.clone().follow(client.stats());
+        let follow = peer::Metrics::new(registry)?.follow(client.stats());
         let fetches = !config.own_only;
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), fetches, metrics, random);
         let mut tasks = vec![tokio::spawn(recoder.run()), tokio::spawn(follow)];

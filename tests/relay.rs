@@ -240,8 +240,8 @@ async fn a_liar_behind_a_relay_is_found_by_the_relay() {
     assert!(read(&later, "/a/b").await.unwrap() == all);
     assert_eq!((later.stats().borrow().polluters, later.stats().borrow().blocks_wrong), (0, 0));
     tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(station.read("ncserverd_relay_polluters_total"), 1.0);
-    assert!(station.read("ncserverd_relay_wrong_blocks_total") > 0.0);
+    assert_eq!(station.read("ncserverd_peer_polluters_total"), 1.0);
+    assert!(station.read("ncserverd_peer_wrong_blocks_total") > 0.0);
 }
 
 /// A relay that nobody gives checksums marks what it mixes as unverified: what is wrong in it is dropped, and the relay stays.

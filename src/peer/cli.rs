@@ -3,7 +3,6 @@
 //! Standard output carries what was asked for and nothing else, so that a pipe can take it; progress, logs and errors go to
 //! standard error.
 
-use std::fmt;
 use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -16,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
+use super::info;
 use super::proto::Keys;
 use super::{Client, Config, Server, Stats, TokenSource};
 use crate::admission;
@@ -75,8 +75,8 @@ enum Command {
         /// Memory for what is shared
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes, requires = "share")]
         share_bytes: ByteSize,
-        /// Where metrics of what is shared are served
-        #[arg(long, value_name = "ADDRESS", requires = "share")]
+        /// Where metrics are served: of what is fetched, and of what is shared
+        #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
     },
     /// Serve other peers what is fetched for them, recoded before it is complete, until interrupted
@@ -123,6 +123,9 @@ enum Command {
         /// Path of an object
         #[arg(value_parser = parse_path)]
         path: Option<String>,
+        /// Fetch the object too, keep nothing of it, and say what that took: of every source, of loss and of repair
+        #[arg(long, requires = "path")]
+        fetch: bool,
     },
 }
 
@@ -226,15 +229,20 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
             cli.connection.share(server, config, shared, metrics).await
         }
-        Command::Gateway { server, listen, ahead, .. } => {
+        Command::Gateway { server, listen, ahead, metrics, .. } => {
             let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
+            let (registry, readiness) = (registry()?, Readiness::new());
+            let followed = super::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
             let (gateway, stats) = unless_interrupted(async {
                 let client = cli.connection.connect(server.clone()).await?;
                 let stats = client.stats();
                 Ok((Gateway::start(config, client).await?, stats))
             })
             .await?;
+            tokio::spawn(followed.follow(stats.clone()));
+            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
             eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
+            readiness.ready("server");
             let ended = interrupted().await;
             gateway.stop(DRAIN).await;
             say_repair(&stats.borrow());
@@ -265,15 +273,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             }
             let config = relay::Config { admission, bytes, offers: offer, ..relay::Config::listening(listen) };
             let sources = cli.connection.config(server, None)?;
-            let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
+            let registry = registry()?;
             let readiness = Readiness::new();
             let relay =
                 unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry, &readiness).await?) })
                     .await?;
-            let _listener = match metrics {
-                Some(listen) => Some(serve_metrics(listen, registry, &readiness)?),
-                None => None,
-            };
+            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
             for address in relay.addresses() {
                 eprintln!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint());
             }
@@ -282,10 +287,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             relay.drain(DRAIN).await;
             ended.map(drop)
         }
-        Command::Info { server, path } => {
+        Command::Info { server, path, fetch } => {
             unless_interrupted(async {
                 let client = cli.connection.connect(server).await?;
-                let text = describe(&client, path.as_deref()).await?;
+                let mut text = info::describe(&client, path.as_deref()).await?;
+                if let Some(path) = path.filter(|_| fetch) {
+                    text += &info::measure(&client, &path).await?;
+                }
                 io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
             })
             .await
@@ -318,7 +326,7 @@ impl Connection {
         metrics: Option<SocketAddr>,
     ) -> Result<(), Failure> {
         let (identity, sources) = (ServerIdentity::ephemeral()?, self.config(server.clone(), None)?);
-        let registry = telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))?;
+        let registry = registry()?;
         let readiness = Readiness::new();
         let (relay, gateway) = unless_interrupted(async {
             let relay = Relay::start(shared, sources, identity, &registry, &readiness).await?;
@@ -326,10 +334,7 @@ impl Connection {
             Ok((relay, gateway))
         })
         .await?;
-        let _listener = match metrics {
-            Some(listen) => Some(serve_metrics(listen, registry, &readiness)?),
-            None => None,
-        };
+        let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
         for address in relay.addresses() {
             eprintln!("what is played is shared at {address}");
         }
@@ -386,53 +391,10 @@ impl Connection {
     }
 }
 
-async fn describe(client: &Client, path: Option<&str>) -> Result<String, Failure> {
-    // Where there are several, the first that answered has been waited for; the others have a moment.
-    let mut stats = client.stats();
-    let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
-    let _ = tokio::time::timeout(ANSWER_MAX, all_answer).await;
-    let stats = client.stats().borrow().clone();
-    let mut text = String::new();
-    let mut line = |name: &str, value: &dyn fmt::Display| text += &format!("{name:<14}{value}\n");
-    for source in &stats.sources {
-        line("server", &source.server);
-        let Some(hello) = &source.hello else {
-            line("", &if source.counts.is_polluter { "has sent what is wrong, and is not used" } else { "does not answer" });
-            continue;
-        };
-        if let Some(address) = source.address {
-            line("address", &address);
-        }
-        line("agent", &hello.agent);
-        line("generations", &format_args!("up to {} blocks of up to {} bytes", hello.n_max, hello.block_bytes_max));
-        line("segments", &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)));
-        line("requests", &format_args!("up to {} open, {} blocks of credit each", hello.requests_max, hello.credit_max));
-        line("round trip", &format_args!("{:.1} ms", source.rtt.as_secs_f64() * 1e3));
-    }
-    if let Some(path) = path {
-        let meta = client.stat(path, 0, None).await?;
-        line("path", &path);
-        match meta.object_length {
-            Some(length) => line("length", &format_args!("{length} bytes")),
-            None => line("length", &"not known"),
-        }
-        line("type", &if meta.content_type.is_empty() { "not known" } else { &meta.content_type });
-        line("delivery", &if meta.mutable { "whole" } else { "coded blocks" });
-        line("first part", &format_args!("{} bytes", meta.length));
-        line("version", &format_args!("{:016x}", meta.version));
-        line("valid for", &humantime::format_duration(meta.max_age));
-        match meta.key {
-            Some(key) => line("signed by", &key),
-            None => line("signed by", &"nobody"),
-        }
-    }
-    Ok(text)
-}
-
 /// Says what was asked for ahead of need, if anything was.
 fn say_repair(stats: &Stats) {
     if let Some(repair) = fetch::repair(stats) {
-        eprintln!("{repair}");
+        eprintln!("repair: {repair}");
     }
 }
 
@@ -452,6 +414,10 @@ async fn interrupted() -> Result<u8, Failure> {
         _ = interrupt.recv() => Ok(2),
         _ = terminate.recv() => Ok(15),
     }
+}
+
+fn registry() -> Result<prometheus::Registry, Failure> {
+    telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))
 }
 
 fn serve_metrics(
@@ -562,9 +528,6 @@ fn exit_of(error: &super::Error) -> u8 {
 pub(super) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
-
-/// How long `info` waits for servers besides the first that answers.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// How long players may take to finish what they read when the gateway ends.
 const DRAIN: Duration = Duration::from_secs(2);

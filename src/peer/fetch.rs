@@ -193,7 +193,7 @@ pub fn repair(stats: &Stats) -> Option<String> {
     let Stats { blocks_received, blocks_ahead, blocks_ahead_used, generations_spared, .. } = stats;
     (*blocks_ahead > 0).then(|| {
         format!(
-            "repair: {blocks_ahead} blocks asked for ahead of need, {blocks_received} received; {blocks_ahead_used} stood in for lost ones and \
+            "{blocks_ahead} blocks asked for ahead of need, {blocks_received} received; {blocks_ahead_used} stood in for lost ones and \
              spared {generations_spared} generations a round trip"
         )
     })
@@ -248,7 +248,8 @@ mod tests {
         let stats = Stats { blocks_received: 90, ..Stats::default() };
         assert_eq!(repair(&stats), None);
         let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
-        let told = "repair: 9 blocks asked for ahead of need, 90 received; 5 stood in for lost ones and spared 2 generations a round trip";
+        let told =
+            "9 blocks asked for ahead of need, 90 received; 5 stood in for lost ones and spared 2 generations a round trip";
         assert_eq!(repair(&stats).as_deref(), Some(told));
     }
 

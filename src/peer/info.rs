@@ -1,0 +1,118 @@
+//! What `ncpeer info` says of servers, of an object there, and of what fetching that takes.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+
+use super::{Client, Error, Stats, fetch};
+
+/// Waits a moment for those that have not answered, and describes all; then the object at `path`.
+pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
+    // Where there are several, the first that answered has been waited for; the others have a moment.
+    let mut stats = client.stats();
+    let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+    let _ = tokio::time::timeout(ANSWER_MAX, all_answer).await;
+    let stats = client.stats().borrow().clone();
+    let mut text = Lines::default();
+    for source in &stats.sources {
+        text.line("server", &source.server);
+        let Some(hello) = &source.hello else {
+            text.line("", &if source.counts.is_polluter { "has sent what is wrong, and is not used" } else { "does not answer" });
+            continue;
+        };
+        if let Some(address) = source.address {
+            text.line("address", &address);
+        }
+        text.line("agent", &hello.agent);
+        text.line("generations", &format_args!("up to {} blocks of up to {} bytes", hello.n_max, hello.block_bytes_max));
+        text.line("segments", &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)));
+        text.line("requests", &format_args!("up to {} open, {} blocks of credit each", hello.requests_max, hello.credit_max));
+        text.line("round trip", &format_args!("{:.1} ms", source.rtt.as_secs_f64() * 1e3));
+    }
+    if let Some(path) = path {
+        let meta = client.stat(path, 0, None).await?;
+        text.line("path", &path);
+        match meta.object_length {
+            Some(length) => text.line("length", &format_args!("{length} bytes")),
+            None => text.line("length", &"not known"),
+        }
+        text.line("type", &if meta.content_type.is_empty() { "not known" } else { &meta.content_type });
+        text.line("delivery", &if meta.mutable { "whole" } else { "coded blocks" });
+        text.line("first part", &format_args!("{} bytes", meta.length));
+        text.line("version", &format_args!("{:016x}", meta.version));
+        text.line("valid for", &humantime::format_duration(meta.max_age));
+        match meta.key {
+            Some(key) => text.line("signed by", &key),
+            None => text.line("signed by", &"nobody"),
+        }
+    }
+    Ok(text.0)
+}
+
+/// Fetches the object, keeps nothing of it, and describes what that took.
+pub(super) async fn measure(client: &Client, path: &str) -> Result<String, Error> {
+    let begun = Instant::now();
+    let mut object = client.open(path, None).await?;
+    let mut bytes = 0;
+    while let Some(part) = object.next().await {
+        bytes += part?.len() as u64;
+    }
+    Ok(took(&client.stats().borrow(), bytes, begun.elapsed()))
+}
+
+fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
+    let mut text = Lines::default();
+    let megabits = bytes as f64 * 8e-6 / time.as_secs_f64().max(1e-6);
+    text.line("fetched", &format_args!("{bytes} bytes in {:.3} s, {megabits:.2} Mbit/s", time.as_secs_f64()));
+    let Stats { blocks_received, blocks_innovative, blocks_useless, blocks_late, generations, .. } = stats;
+    let what = format!("{blocks_innovative} brought something, {blocks_useless} nothing; {blocks_late} more came late");
+    text.line("blocks", &format_args!("{blocks_received} for {generations} generations: {what}"));
+    text.line(
+        "loss",
+        &format_args!("{} datagrams lost, {} made up for by other blocks", stats.datagrams_lost, stats.blocks_repaired),
+    );
+    text.line("repair", &fetch::repair(stats).unwrap_or_else(|| "no block was asked for ahead of need".to_owned()));
+    if let Some(pollution) = fetch::pollution(stats) {
+        text.line("pollution", &pollution);
+    }
+    for source in &stats.sources {
+        let counts = &source.counts;
+        let (share, loss) = (100.0 * counts.blocks as f64 / (*blocks_received).max(1) as f64, 100.0 * counts.loss);
+        let what = format!("{} blocks ({share:.0} %), {} datagrams lost, {loss:.1} % of late", counts.blocks, counts.lost);
+        text.line("of", &format_args!("{}: {what}", source.server));
+    }
+    if stats.neighbour_bytes > 0 {
+        text.line("of peers", &format_args!("{} of {} bytes of blocks", stats.neighbour_bytes, stats.payload_bytes));
+    }
+    text.0
+}
+
+/// A name and a value each.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn line(&mut self, name: &str, value: &dyn fmt::Display) {
+        self.0 += &format!("{name:<14}{value}\n");
+    }
+}
+
+/// How long servers besides the first that answers are waited for.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_what_a_fetch_took() {
+        let stats = Stats { blocks_received: 130, blocks_innovative: 128, blocks_useless: 2, generations: 2, ..Stats::default() };
+        let text = took(&stats, 1_000_000, Duration::from_secs(2));
+        assert!(text.contains("1000000 bytes in 2.000 s, 4.00 Mbit/s"), "{text}");
+        assert!(text.contains("130 for 2 generations: 128 brought something, 2 nothing"), "{text}");
+        assert!(text.contains("repair        no block was asked for ahead of need"), "{text}");
+        let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
+        assert!(took(&stats, 1, Duration::ZERO).contains("repair        9 blocks asked for ahead of need"));
+    }
+}

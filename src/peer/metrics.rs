@@ -1,0 +1,93 @@
+//! What a gateway or a relay has fetched, for Prometheus.
+
+use prometheus::{Error, IntCounter, Registry};
+use tokio::sync::watch;
+
+use super::Stats;
+use crate::telemetry::register;
+
+/// Counters of a client, each with where in [`Stats`] it comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics(Vec<(IntCounter, fn(&Stats) -> u64)>);
+
+impl Metrics {
+    /// Registers them.
+    pub(crate) fn new(registry: &Registry) -> Result<Self, Error> {
+        let labelled = |name: &str, help: &str, label: &str| register::counters(registry, name, help, &[label]);
+        let blocks = labelled(
+            "ncserverd_peer_blocks_total",
+            "Blocks that were asked for and came: innovative ones, and useless ones, which brought nothing.",
+            "result",
+        )?;
+        let bytes = labelled(
+            "ncserverd_peer_received_bytes_total",
+            "Bytes of blocks that came, from servers and from peers that servers had named.",
+            "from",
+        )?;
+        let mut all: Vec<(IntCounter, fn(&Stats) -> u64)> = vec![
+            (blocks.with_label_values(&["innovative"]), |stats| stats.blocks_innovative),
+            (blocks.with_label_values(&["useless"]), |stats| stats.blocks_useless),
+            (bytes.with_label_values(&["server"]), |stats| stats.payload_bytes.saturating_sub(stats.neighbour_bytes)),
+            (bytes.with_label_values(&["peer"]), |stats| stats.neighbour_bytes),
+        ];
+        let plain: [(&str, &str, fn(&Stats) -> u64); 9] = [
+            ("lost_datagrams", "Datagrams with blocks that never came.", |stats| stats.datagrams_lost),
+            ("repaired_datagrams", "Those of them that other blocks made up for.", |stats| stats.blocks_repaired),
+            ("ahead_blocks", "Blocks asked for ahead of need, near a deadline.", |stats| stats.blocks_ahead),
+            ("ahead_used_blocks", "Those of them that stood in for lost ones.", |stats| stats.blocks_ahead_used),
+            (
+                "spared_generations",
+                "Generations that blocks asked for ahead of need completed without another round trip.",
+                |stats| stats.generations_spared,
+            ),
+            ("generations", "Generations that came in full.", |stats| stats.generations),
+            ("segments_verified", "Segments and whole objects that came and were right.", |stats| stats.segments_verified),
+            ("wrong_blocks", "Blocks that were proved wrong.", |stats| stats.blocks_wrong),
+            (
+                "polluters",
+                "Sources that sent wrong blocks as their own, or forged answers, and are not used any more.",
+                |stats| stats.polluters,
+            ),
+        ];
+        for (name, help, of) in plain {
+            all.push((register::counter(registry, &format!("ncserverd_peer_{name}_total"), help)?, of));
+        }
+        Ok(Self(all))
+    }
+
+    /// Takes over what the client has counted, as often as it tells, until it ends.
+    pub(crate) async fn follow(self, mut stats: watch::Receiver<Stats>) {
+        while stats.changed().await.is_ok() {
+            self.take(&stats.borrow_and_update());
+        }
+    }
+
+    fn take(&self, stats: &Stats) {
+        for (counter, of) in &self.0 {
+            counter.inc_by(of(stats).saturating_sub(counter.get()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_follow_what_is_told() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        metrics.take(&Stats { payload_bytes: 100, neighbour_bytes: 30, blocks_ahead: 3, ..Stats::default() });
+        metrics.take(&Stats { payload_bytes: 150, neighbour_bytes: 60, blocks_ahead: 7, ..Stats::default() });
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for line in [
+            "ncserverd_peer_received_bytes_total{from=\"server\"} 90",
+            "ncserverd_peer_received_bytes_total{from=\"peer\"} 60",
+            "ncserverd_peer_ahead_blocks_total 7",
+            "ncserverd_peer_lost_datagrams_total 0",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        assert!(Metrics::new(&registry).is_err(), "they are registered once");
+    }
+}
