@@ -61,7 +61,7 @@ bench:
 bench-peers:
 	$(CARGO) bench --locked --bench peers --features bench-peers
 
-# TCP, plain quinn and the server with each congestion controller on paths with loss and a queue. Needs root and iproute2.
+# TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
 bench-paths:
 	$(CARGO) bench --locked --profile release --bench paths
 

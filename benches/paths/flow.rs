@@ -1,4 +1,5 @@
-//! What is measured: a sender and a receiver, each a process in its namespace. Every receiver writes what it gets to its standard output.
+//! What is measured: a sender and a receiver, and what relays are between them, each a process in its namespace. Every receiver writes
+//! what it gets to its standard output.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +15,7 @@ use ncserverd::endpoint::{Congestion, INITIAL_RTT, udp_socket};
 use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 
-use crate::net::{SENDER, SUBNET};
+use crate::net::{HOPS, address, route};
 
 /// Who sends.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +53,28 @@ impl fmt::Display for Contender {
     }
 }
 
+/// From whom to whom.
+#[derive(Debug)]
+pub(crate) struct Way<'a> {
+    sender: &'a str,
+    /// Namespaces of relays, and where each is reached from further down.
+    relays: Vec<(&'a str, String)>,
+    receiver: &'a str,
+}
+
+impl<'a> Way<'a> {
+    /// Over so many hops of the chain, with nothing but routers between the ends.
+    pub(crate) fn across(ends: &'a [String], hops: u8) -> Self {
+        Self { sender: &ends[0], relays: Vec::new(), receiver: &ends[usize::from(hops)] }
+    }
+
+    /// Over so many hops of the chain, with a relay between any two of them.
+    pub(crate) fn relayed(ends: &'a [String], hops: u8) -> Self {
+        let relays = (1..hops).map(|hop| (ends[usize::from(hop)].as_str(), address(hop, false))).collect();
+        Self { relays, ..Self::across(ends, hops) }
+    }
+}
+
 /// Whether the kernel has that controller.
 pub(crate) fn tcp_has(congestion: &str) -> bool {
     let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
@@ -77,12 +100,13 @@ pub(crate) fn make_media(directory: &Path) {
 
 impl Running {
     /// Starts both ends. Flows of one run have different numbers.
-    pub(crate) fn start(contender: Contender, sender: &str, receiver: &str, media: &Path, number: u16) -> Self {
+    pub(crate) fn start(contender: Contender, way: &Way<'_>, media: &Path, number: u16) -> Self {
         let files = tempfile::tempdir().expect("a temporary directory");
-        let address = format!("{SENDER}:{}", 4400 + number);
+        let port = 4400 + number;
+        let address = format!("{}:{port}", address(0, false));
         let own = std::env::current_exe().expect("this program has a path");
-        let mut serve = within(sender);
-        let mut fetch = within(receiver);
+        let mut serve = within(way.sender);
+        let mut fetch = within(way.receiver);
         match contender {
             Contender::Http(with) => serve.arg(&own).args(["http-serve", &address, with]).arg(media).arg(files.path()),
             Contender::Quic(with) => serve.arg(&own).args(["quic-serve", &address, &with.to_string()]),
@@ -91,30 +115,31 @@ impl Running {
                 coded(&mut serve, files.path(), media, &address, with, "block_bytes = 1088\nn_max = 64")
             }
         };
-        let (server, said) = start_and_hear(serve);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        // Dropping it ends what has begun.
+        let mut flow = Self { children: Vec::new(), received: Arc::clone(&received), _files: files };
+        let said = flow.start_and_hear(serve, FINGERPRINT);
         match contender {
             Contender::Http(_) => fetch.arg(&own).args(["http-fetch", &address]),
             Contender::Quic(_) => fetch.arg(&own).args(["quic-fetch", &address, &said]),
             Contender::Streams(_) | Contender::Datagrams(_) => {
-                let url = format!("ncs://{address}");
-                fetch.arg(env!("CARGO_BIN_EXE_ncpeer")).args([
-                    "fetch",
-                    &url,
-                    &format!("/live/{FILE}"),
-                    "-o",
-                    "-",
-                    "--fingerprint",
-                    &said,
-                ])
+                let mut url = format!("ncs://{address}#{said}");
+                for (namespace, address) in &way.relays {
+                    let mut relay = within(namespace);
+                    let listen = format!("{address}:{port}");
+                    relay.arg(env!("CARGO_BIN_EXE_ncpeer")).args(["relay", &url, "--listen", &listen, "--insecure"]);
+                    url = flow.start_and_hear(relay, RELAYS_AT);
+                }
+                fetch.arg(env!("CARGO_BIN_EXE_ncpeer")).args(["fetch", &url, &format!("/live/{FILE}"), "-o", "-"])
             }
         };
         let mut client = fetch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ip runs");
+        let (mut output, log) = (client.stdout.take().expect("as asked for"), received);
+        flow.children.push(client);
         if matches!(contender, Contender::Http(_)) {
             // Until it has connected: the route of another flow is to change nothing for this one.
             std::thread::sleep(Duration::from_millis(500));
         }
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let (mut output, log) = (client.stdout.take().expect("as asked for"), Arc::clone(&received));
         std::thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
             let mut total = 0;
@@ -128,7 +153,23 @@ impl Running {
                 }
             }
         });
-        Self { children: vec![client, server], received, _files: files }
+        flow
+    }
+
+    /// Runs what others connect to, and waits for what it says behind `mark`: how it is known.
+    fn start_and_hear(&mut self, mut command: Command, mark: &str) -> String {
+        let mut server = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("ip runs");
+        let mut lines = BufReader::new(server.stderr.take().expect("as asked for")).lines().map_while(Result::ok);
+        self.children.push(server);
+        let mut heard = Vec::new();
+        let said = lines.find_map(|line| {
+            let said = line.split_once(mark).and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
+            heard.push(line);
+            said
+        });
+        // Somebody must read on, or the server waits for it.
+        std::thread::spawn(move || lines.for_each(drop));
+        said.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}"))
     }
 
     /// Megabits a second that the receiver has written since then, from one burst to another; `None` where there were fewer.
@@ -143,7 +184,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for child in self.children.iter_mut().rev() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -156,26 +197,12 @@ fn within(namespace: &str) -> Command {
     command
 }
 
-/// Runs a server and waits for the line that has its fingerprint, if there is one to have.
-fn start_and_hear(mut command: Command) -> (Child, String) {
-    let mut server = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("ip runs");
-    let mut lines = BufReader::new(server.stderr.take().expect("as asked for")).lines().map_while(Result::ok);
-    let mut said = Vec::new();
-    let fingerprint = lines.find_map(|line| {
-        let fingerprint = line.split_once(READY).and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
-        said.push(line);
-        fingerprint
-    });
-    // Somebody must read on, or the server waits for it.
-    std::thread::spawn(move || lines.for_each(drop));
-    (server, fingerprint.unwrap_or_else(|| panic!("the server is ready; it said {said:#?}")))
-}
-
 /// What is written within this time of a first byte is one burst.
 const BURST: Duration = Duration::from_millis(200);
 
-/// Before the fingerprint.
-const READY: &str = "--fingerprint ";
+/// Before a server's fingerprint, and before a relay's URL.
+const FINGERPRINT: &str = "--fingerprint ";
+const RELAYS_AT: &str = "relays at ";
 
 /// A server of that file.
 fn coded<'a>(
@@ -201,16 +228,18 @@ fn coded<'a>(
 }
 
 const FILE: &str = "noise.bin";
-/// More than 20 Mbit/s bring in half a minute, or 10 in a whole one.
+/// More than 20 Mbit/s bring in forty seconds, or 10 in eighty.
 const FILE_BYTES: u64 = 96 << 20;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// Becomes an nginx that serves `media`, and has the TCP of its namespace go by that controller on its way to the receiver.
+/// Becomes an nginx that serves `media`, and has the TCP of its namespace go by that controller on its way down the chain.
 pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &str) {
-    let route = format!("route replace {SUBNET} dev path src {SENDER} congctl {congestion}");
-    let status = Command::new("ip").args(route.split(' ')).status().expect("ip runs");
-    assert!(status.success(), "the kernel takes {congestion} for a route");
+    for hop in 0..HOPS {
+        let words = format!("route replace {} congctl {congestion}", route(0, hop));
+        let status = Command::new("ip").args(words.split(' ')).status().expect("ip runs");
+        assert!(status.success(), "the kernel takes {congestion} for a route");
+    }
     let configuration = format!(
         "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\nevents {{}}\nhttp {{\n\
          access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; fastcgi_temp_path {files}/fastcgi;\n\
@@ -219,7 +248,7 @@ pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &s
     );
     let file = format!("{files}/nginx.conf");
     std::fs::write(&file, configuration).expect("a configuration");
-    eprintln!("{READY}none");
+    eprintln!("{FINGERPRINT}none");
     let error = Command::new("nginx").args(["-p", files, "-c", &file]).exec();
     panic!("nginx does not start: {error}");
 }
@@ -258,7 +287,7 @@ pub(crate) async fn quic_serve(address: &str, congestion: &str) {
     let buffer = bytesize::ByteSize::mib(4);
     let socket = udp_socket(address.parse().expect("an address"), buffer, buffer).expect("the address is free");
     let endpoint = Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)).expect("an endpoint");
-    eprintln!("{READY}{}", identity.fingerprint());
+    eprintln!("{FINGERPRINT}{}", identity.fingerprint());
     let connection = endpoint.accept().await.expect("it is open").await.expect("a connection");
     let mut stream = connection.open_uni().await.expect("one stream is allowed");
     while stream.write_all(&ZEROS).await.is_ok() {}

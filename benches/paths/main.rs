@@ -1,11 +1,12 @@
 //! Paths with a bottleneck, delay and loss, through real kernels: HTTP over TCP from nginx, plain quinn and this server with each
 //! congestion controller.
 //!
-//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [--seconds N] [--only TEXT]`. Needs root, `ip` and nginx. Three network
-//! namespaces: a sender's, a receiver's, and between them one where this program stands in for the path. The kernel wraps what the two
-//! say to each other in VXLAN, so that whole IP packets come to this program in UDP datagrams, and need no driver of ours;
-//! `ncserverd::lab::path` decides what becomes of each. It prints tables in Markdown: what the receiver's program wrote in the measured
-//! time (a dash where it wrote fewer than two parts of an object), and what the bottleneck sent and held.
+//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`. Needs root, `ip` and nginx. Network
+//! namespaces in a chain, for a sender, a receiver and what is between them, and one more where this program stands in for the path on
+//! every hop. The kernel wraps what the ends of a hop say to each other in VXLAN, so that whole IP packets come to this program in UDP
+//! datagrams, and need no driver of ours; `ncserverd::lab::path` decides what becomes of each. All tables but `chain` use the first hop
+//! alone. It prints tables in Markdown: what the receiver's program wrote in the measured time (a dash where it wrote fewer than two
+//! parts of an object), and what the bottleneck sent and held.
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
@@ -17,10 +18,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use flow::{Contender, Running};
+use flow::{Contender, Running, Way};
 use ncserverd::endpoint::Congestion;
 use ncserverd::lab::path::Shape;
-use net::{Box, Namespaces};
+use net::{Box, HOPS, Namespaces};
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -41,12 +42,8 @@ fn main() {
             };
             let program = env::current_exe().expect("this program has a path");
             let mut inside = Command::new("ip");
-            inside.args(["netns", "exec", &namespaces.middle]).arg(program).args([
-                "inside",
-                &namespaces.sender,
-                &namespaces.receiver,
-            ]);
-            let status = inside.args(words).status().expect("ip runs");
+            inside.args(["netns", "exec", &namespaces.middle]).arg(program).arg("inside");
+            let status = inside.args(&namespaces.ends).args(words).status().expect("ip runs");
             assert!(status.success(), "the measurements ended with {status}");
         }
     }
@@ -54,7 +51,8 @@ fn main() {
 
 /// What the middle namespace runs.
 fn inside(words: &[&str]) {
-    let [sender, receiver, rest @ ..] = words else { panic!("the names of the namespaces") };
+    let (ends, rest) = words.split_at_checked(usize::from(HOPS) + 1).expect("the names of the namespaces");
+    let ends: Vec<String> = ends.iter().map(|end| (*end).to_owned()).collect();
     let mut seconds = 10;
     let (mut chosen, mut only) = (Vec::new(), "");
     let mut rest = rest.iter();
@@ -63,12 +61,12 @@ fn inside(words: &[&str]) {
             "--seconds" => seconds = rest.next().and_then(|text| text.parse().ok()).expect("--seconds takes a number"),
             "--only" => only = rest.next().expect("--only takes a part of a sender's name"),
             name if TABLES.iter().any(|(known, _)| *known == name) => chosen.push(name),
-            other => panic!("`{other}` is no table; there are loss, queue, fair and odd"),
+            other => panic!("`{other}` is no table; there are loss, queue, fair, odd and chain"),
         }
     }
     let media = tempfile::tempdir().expect("a temporary directory");
     flow::make_media(media.path());
-    let bench = Bench { sender, receiver, seconds, only, media: media.path() };
+    let bench = Bench { ends: &ends, seconds, only, media: media.path() };
     for (name, table) in TABLES {
         if chosen.is_empty() || chosen.contains(&name) {
             table(&bench);
@@ -79,11 +77,11 @@ fn inside(words: &[&str]) {
 /// Prints what it measures.
 type Table = fn(&Bench<'_>);
 
-const TABLES: [(&str, Table); 4] = [("loss", loss), ("queue", queue), ("fair", fair), ("odd", odd)];
+const TABLES: [(&str, Table); 5] = [("loss", loss), ("queue", queue), ("fair", fair), ("odd", odd), ("chain", chain)];
 
 struct Bench<'a> {
-    sender: &'a str,
-    receiver: &'a str,
+    /// Namespaces of the chain.
+    ends: &'a [String],
     seconds: u64,
     only: &'a str,
     media: &'a Path,
@@ -111,12 +109,10 @@ fn path(megabits: f64, buffer: u64, loss: f64) -> [Shape; 2] {
 impl Bench<'_> {
     /// Runs these at the same time over this path, and prints a row.
     fn row(&self, what: &str, path: [Shape; 2], contenders: &[Contender], warm_up: u64) {
-        let relay = Box::start(path, 1);
-        let running: Vec<Running> = contenders
-            .iter()
-            .zip(0..)
-            .map(|(contender, number)| Running::start(*contender, self.sender, self.receiver, self.media, number))
-            .collect();
+        let relay = Box::start(0, path, 1);
+        let way = Way::across(self.ends, 1);
+        let running: Vec<Running> =
+            contenders.iter().zip(0..).map(|(contender, number)| Running::start(*contender, &way, self.media, number)).collect();
         std::thread::sleep(Duration::from_secs(warm_up));
         relay.counts();
         let from = Instant::now();
@@ -184,5 +180,46 @@ fn odd(bench: &Bench<'_>) {
         let [there, back] = path(20.0, 100, 0.01);
         let there = Shape { reorder: 0.02, reorder_by: Duration::from_millis(10), duplicate: 0.01, ..there };
         bench.row(&contender.to_string(), [there, back], &[contender], 3);
+    }
+}
+
+/// What is left of a single hop's goodput over three of them: where the packets of one connection go through all three, and where relays
+/// recode between them.
+fn chain(bench: &Bench<'_>) {
+    println!("\n{HOPS} hops, each 20 Mbit/s, 50 ms, 100 ms of buffer, 5 % lost each way\n");
+    println!("| sender | way | goodput, Mbit/s | of its single hop, % | bottlenecks, Mbit/s |");
+    println!("|---|---|---:|---:|---:|");
+    let tcp = ["cubic", "bbr"].into_iter().filter(|name| flow::tcp_has(name)).map(Contender::Http);
+    let with = Congestion::default();
+    let plain = tcp.chain([Contender::Quic(with)]).map(|contender| (contender, false));
+    let coded = [Contender::Streams(with), Contender::Datagrams(with)].map(|contender| (contender, true));
+    for (contender, relays) in plain.chain(coded).filter(|(contender, _)| contender.to_string().contains(bench.only)) {
+        let single = bench.chained(contender, "a single hop", &Way::across(bench.ends, 1), None);
+        bench.chained(contender, "three hops, packets forwarded", &Way::across(bench.ends, HOPS), single);
+        if relays {
+            bench.chained(contender, "three hops, two relays", &Way::relayed(bench.ends, HOPS), single);
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// Runs one over the chain, prints a row, and answers its goodput.
+    fn chained(&self, contender: Contender, what: &str, way: &Way<'_>, single: Option<f64>) -> Option<f64> {
+        let boxes: Vec<Box> = (0..HOPS).map(|hop| Box::start(hop, path(20.0, 100, 0.05), 1 + u64::from(hop))).collect();
+        let running = Running::start(contender, way, self.media, 0);
+        std::thread::sleep(Duration::from_secs(5));
+        boxes.iter().for_each(|hop| drop(hop.counts()));
+        let (from, seconds) = (Instant::now(), 2 * self.seconds);
+        std::thread::sleep(Duration::from_secs(seconds));
+        let sent: Vec<f64> = boxes.iter().map(|hop| hop.counts().bytes as f64 * 8e-6 / seconds as f64).collect();
+        let goodput = running.megabits_since(from);
+        drop(running);
+        std::thread::sleep(Duration::from_millis(300));
+        let text =
+            |number: Option<f64>, digits: usize| number.map_or_else(|| "–".to_owned(), |number| format!("{number:.digits$}"));
+        let share = goodput.zip(single).map(|(goodput, single)| 100.0 * goodput / single);
+        let sent: Vec<String> = sent.iter().map(|sent| format!("{sent:.2}")).collect();
+        println!("| {contender} | {what} | {} | {} | {} |", text(goodput, 2), text(share, 0), sent.join(", "));
+        goodput
     }
 }

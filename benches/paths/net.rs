@@ -1,4 +1,7 @@
-//! The namespaces, and the box between them.
+//! A chain of namespaces, and a box on every hop between two of them.
+//!
+//! The programs run at the ends of hops. In the middle namespace, which every hop goes through, this program stands in for the path:
+//! its box on a hop takes each IP packet from one end and hands it to the other, late or never.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,55 +15,92 @@ use std::time::{Duration, Instant};
 
 use ncserverd::lab::path::{Counts, Lane, Shape};
 
-/// The sender's and the receiver's address to each other.
-pub(crate) const SENDER: &str = "10.77.0.1";
-const RECEIVER: &str = "10.77.0.2";
-pub(crate) const SUBNET: &str = "10.77.0.0/24";
+/// Hops of the chain.
+pub(crate) const HOPS: u8 = 3;
 
-/// VXLAN's ends: outside of the box, and its own.
-const OUTER: [(&str, &str); 2] = [("10.88.1.1", "10.88.1.2"), ("10.88.2.1", "10.88.2.2")];
+/// The address of an end of a hop to the other: of the nearer one, or of the one further down.
+pub(crate) fn address(hop: u8, far: bool) -> String {
+    format!("10.77.{hop}.{}", 1 + u8::from(far))
+}
+
+/// How an end of the chain reaches a hop.
+pub(crate) fn route(end: u8, hop: u8) -> String {
+    let network = format!("10.77.{hop}.0/24");
+    match hop {
+        hop if hop > end => format!("{network} via {}", address(end, true)),
+        hop if hop + 1 < end => format!("{network} via {}", address(end - 1, false)),
+        hop => format!("{network} dev path{hop} src {}", address(hop, hop < end)),
+    }
+}
+
+/// VXLAN's ends of one side of a hop: outside of the box, and its own.
+fn outer(hop: u8, far: bool) -> [String; 2] {
+    let network = 2 * hop + u8::from(far);
+    [1, 2].map(|host| format!("10.88.{network}.{host}"))
+}
+
 const VXLAN_PORT: u16 = 4789;
 const VXLAN_HEADER: usize = 8;
 const ETHERNET_HEADER: usize = 14;
 
-/// Three network namespaces, removed when dropped.
+/// The namespaces of a chain and the one in the middle, removed when dropped.
 pub(crate) struct Namespaces {
-    pub(crate) sender: String,
     pub(crate) middle: String,
-    pub(crate) receiver: String,
+    /// Of the first hop the first two, and so on.
+    pub(crate) ends: Vec<String>,
 }
 
 impl Namespaces {
     pub(crate) fn new() -> Result<Self, String> {
         let name = |end: &str| format!("ncp{}{end}", std::process::id());
-        let made = Self { sender: name("s"), middle: name("m"), receiver: name("v") };
-        for namespace in [&made.sender, &made.middle, &made.receiver] {
+        let made = Self { middle: name("m"), ends: (0..=HOPS).map(|end| name(&end.to_string())).collect() };
+        for namespace in made.all() {
             ip(&format!("netns add {namespace}"))?;
             ip(&format!("-n {namespace} link set lo up"))?;
         }
-        for ((namespace, inner), (outer, middle)) in [(&made.sender, SENDER), (&made.receiver, RECEIVER)].into_iter().zip(OUTER) {
-            let veth = format!("v{namespace}");
-            ip(&format!("link add veth0 netns {namespace} type veth peer name {veth} netns {}", made.middle))?;
-            for (namespace, device, address) in [(namespace, "veth0", outer), (&made.middle, veth.as_str(), middle)] {
-                ip(&format!("-n {namespace} addr add {address}/24 dev {device}"))?;
-                ip(&format!("-n {namespace} link set {device} mtu 1600 up gso_max_segs 1"))?;
+        for (hop, ends) in (0..HOPS).zip(made.ends.windows(2)) {
+            for (namespace, far) in ends.iter().zip([false, true]) {
+                made.join(namespace, hop, far)?;
             }
-            ip(&format!(
-                "-n {namespace} link add path type vxlan id 7 local {outer} remote {middle} dstport {VXLAN_PORT} nolearning"
-            ))?;
-            ip(&format!("-n {namespace} addr add {inner}/24 dev path"))?;
-            // One packet of the path is to be one packet of the box.
-            ip(&format!("-n {namespace} link set path mtu 1500 up gso_max_segs 1"))?;
+        }
+        for (end, namespace) in (0..=HOPS).zip(&made.ends) {
             // Or the second run of TCP begins with what the first has learned.
-            ip(&format!("netns exec {namespace} sysctl -q net.ipv4.tcp_no_metrics_save=1"))?;
+            sysctl(namespace, "net.ipv4.tcp_no_metrics_save=1")?;
+            // The ends pass on what goes further, so that one flow can take several hops.
+            sysctl(namespace, "net.ipv4.ip_forward=1")?;
+            for hop in 0..HOPS {
+                ip(&format!("-n {namespace} route replace {}", route(end, hop)))?;
+            }
         }
         Ok(made)
+    }
+
+    /// Gives a namespace its end of a hop.
+    fn join(&self, namespace: &str, hop: u8, far: bool) -> Result<(), String> {
+        let (veth, inner, path) = (format!("v{hop}{}", u8::from(far)), address(hop, far), format!("path{hop}"));
+        let [outer, middle] = outer(hop, far);
+        ip(&format!("link add {veth} netns {namespace} type veth peer name {veth} netns {}", self.middle))?;
+        for (namespace, address) in [(namespace, &outer), (&self.middle, &middle)] {
+            ip(&format!("-n {namespace} addr add {address}/24 dev {veth}"))?;
+            ip(&format!("-n {namespace} link set {veth} mtu 1600 up gso_max_segs 1"))?;
+        }
+        let number = 7 + hop;
+        ip(&format!(
+            "-n {namespace} link add {path} type vxlan id {number} local {outer} remote {middle} dstport {VXLAN_PORT} nolearning"
+        ))?;
+        ip(&format!("-n {namespace} addr add {inner}/24 dev {path}"))?;
+        // One packet of the path is to be one packet of the box.
+        ip(&format!("-n {namespace} link set {path} mtu 1500 up gso_max_segs 1"))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &String> {
+        self.ends.iter().chain([&self.middle])
     }
 }
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        for namespace in [&self.sender, &self.middle, &self.receiver] {
+        for namespace in self.all() {
             let _ = ip(&format!("netns del {namespace}"));
         }
     }
@@ -71,10 +111,14 @@ fn ip(words: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())) }
 }
 
+fn sysctl(namespace: &str, setting: &str) -> Result<(), String> {
+    ip(&format!("netns exec {namespace} sysctl -q {setting}"))
+}
+
 /// A packet of VXLAN on its way.
 type Late = Reverse<(Instant, u64, Vec<u8>)>;
 
-/// What stands for the path while it is not dropped.
+/// What stands for a hop while it is not dropped.
 pub(crate) struct Box {
     there: Arc<Mutex<Lane>>,
     ends: Arc<AtomicBool>,
@@ -82,9 +126,12 @@ pub(crate) struct Box {
 }
 
 impl Box {
-    /// From the sender to the receiver, and back.
-    pub(crate) fn start(path: [Shape; 2], seed: u64) -> Self {
-        let sockets = OUTER.map(|(_, own)| UdpSocket::bind((own, VXLAN_PORT)).expect("the box has its addresses"));
+    /// Down the chain, and back.
+    pub(crate) fn start(hop: u8, path: [Shape; 2], seed: u64) -> Self {
+        let [near, far] = [false, true].map(|far| outer(hop, far));
+        let bind = |[_, own]: &[String; 2]| UdpSocket::bind((own.as_str(), VXLAN_PORT)).expect("the box has its addresses");
+        let sockets = [&near, &far].map(bind);
+        let outside = [near, far].map(|[outside, _]| outside);
         let ends = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         let lanes: Vec<Arc<Mutex<Lane>>> = path
@@ -99,14 +146,14 @@ impl Box {
             let (late, due) = channel();
             let incoming = sockets[from].try_clone().expect("a socket is cloned");
             let outgoing = sockets[to].try_clone().expect("a socket is cloned");
-            let (lane, ends) = (Arc::clone(&lanes[from]), Arc::clone(&ends));
+            let (lane, ends, outside) = (Arc::clone(&lanes[from]), Arc::clone(&ends), outside[to].clone());
             threads.push(std::thread::spawn(move || take(&incoming, &lane, &late, &ends)));
-            threads.push(std::thread::spawn(move || deliver(&outgoing, OUTER[to].0, &due)));
+            threads.push(std::thread::spawn(move || deliver(&outgoing, &outside, &due)));
         }
         Self { there: Arc::clone(&lanes[0]), ends, threads }
     }
 
-    /// What happened from the sender to the receiver since this was last asked.
+    /// What happened down the chain since this was last asked.
     pub(crate) fn counts(&self) -> Counts {
         self.there.lock().expect("nobody panics with it").counts(Instant::now())
     }
