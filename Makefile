@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
-	bench-handshakes fuzz gpu-bundle
+	bench-swarm bench-handshakes fuzz gpu-bundle
 
 all: check test
 
@@ -64,6 +64,10 @@ bench-peers:
 # TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
 bench-paths:
 	$(CARGO) bench --locked --profile release --bench paths
+
+# A live stream and its viewers, with and without each other's help. Needs root and iproute2.
+bench-swarm:
+	$(CARGO) bench --locked --profile release --bench swarm
 
 # A server flooded with handshakes that nobody begins, beside an honest viewer. Needs root and iproute2.
 bench-handshakes:
