@@ -2,10 +2,12 @@
 //!
 //! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`crate::session`], [`crate::ring`]); in the place of
 //! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
-//! blocks of it. A path is asked of the relay's own sources, and answered as they answered. A segment is fetched when the first block of
-//! it is wanted. Until it is complete and verified its blocks are combinations of the rows that have come, sent with explicit vectors,
-//! and no session gets more of them than there are rows; then they are those of a server: source blocks, and coded ones with seeds. Rows are
-//! tested by checksums of the first source. Until they are, no two sources' rows are mixed, and what is made of them is marked as unverified.
+//! blocks of it. A path is asked of the relay's own sources, and answered as they answered. The segment that it leads to is fetched at once:
+//! who asks will want its blocks soon, and if each relay of a chain waited for that, the first paths would idle from the last block of one segment
+//! until the wish for the next had come all the way. Until a segment is complete and verified its blocks are combinations of the rows that have come,
+//! sent with explicit vectors, and no session gets more of them than there are rows; then they are those of a server: source blocks, and
+//! coded ones with seeds. Rows are tested by checksums of the first source. Until they are, no two sources' rows are mixed, and what is made
+//! of them is marked as unverified.
 //!
 //! A viewer that serves others is a relay whose program reads as well: it serves what it reads, to those whom its servers send with a
 //! ticket, and answers no other question.
@@ -13,6 +15,7 @@
 //! When full: segments that nobody has asked for longest go first; if what is asked for does not fit beside what is in use, its blocks
 //! wait until it does, or until their deadline.
 
+mod fetcher;
 mod holdings;
 mod metrics;
 mod recoder;
@@ -41,6 +44,7 @@ use crate::session::{self, Ask};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
 use crate::wire::message::{Delivery, Meta};
+use fetcher::Fetcher;
 use holdings::{Holdings, Keeper};
 use recoder::Recoder;
 
@@ -146,13 +150,13 @@ impl Relay {
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
         let follow = peer::Metrics::new(registry)?.follow(client.stats());
-        let fetches = !config.own_only;
-        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), client.clone(), fetches, metrics, random);
+        let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings)));
+        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
         let mut tasks = vec![tokio::spawn(recoder.run()), tokio::spawn(follow)];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let told = Arc::clone(&holdings);
-        let answerer = Answerer { client: client.clone(), holdings, own_only: config.own_only, news: HashMap::new() };
+        let answerer = Answerer { client: client.clone(), holdings, fetcher, news: HashMap::new() };
         tasks.push(tokio::spawn(answerer.run(questions)));
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names nobody.
@@ -200,7 +204,8 @@ async fn tell(client: Client, holdings: Arc<Holdings>) {
 struct Answerer {
     client: Client,
     holdings: Arc<Holdings>,
-    own_only: bool,
+    /// Without it nothing is fetched for others, and no question answered.
+    fetcher: Option<Fetcher>,
     news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
 }
 
@@ -211,16 +216,22 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
-                Ask::Resolve { reply, .. } if self.own_only => drop(reply.send(Err(unknown("")))),
-                Ask::Subscribe { reply, .. } if self.own_only => drop(reply.send(Err(unknown("")))),
                 Ask::Resolve { get, reply } => {
+                    let Some(fetcher) = self.fetcher.clone() else {
+                        let _ = reply.send(Err(unknown("")));
+                        continue;
+                    };
                     let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
                     tokio::spawn(async move {
                         let found = client.look_up(&get.path, get.offset, get.length).await;
                         let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
+                        if let Ok(Resolved { body: Body::Coded(held), .. }) = &found {
+                            fetcher.start(held.lease.key);
+                        }
                         let _ = reply.send(found.map_err(refusal));
                     });
                 }
+                Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
                 Ask::Find { id, reply } => drop(reply.send(self.holdings.find(&id))),
                 Ask::Hashes { held, reply } => {
                     drop(reply.send(self.holdings.hashes(held.lease.key).ok_or_else(|| unknown("no hashes of this segment"))));

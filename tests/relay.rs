@@ -113,6 +113,24 @@ async fn a_chain_of_relays_passes_everything_on() {
     running.drain(Duration::from_secs(1)).await;
 }
 
+/// In a chain the next segment must be under way before the last blocks of this one are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_is_fetched_as_soon_as_its_path_is_asked_for() {
+    let (origin, _running, at) = publish().await;
+    origin.put("/vod/a.ts", Bytes::from(bytes(1, 300_000)));
+    let first = Station::start(peer::Config::new(at, Trust::System)).await;
+    let second = Station::start(first.config()).await;
+    let viewer = client(second.config()).await;
+    assert_eq!(viewer.stat("/live/a.ts", 0, None).await.unwrap().length, 300_000);
+    let are_complete = async {
+        while [&first, &second].iter().any(|station| station.read("ncserverd_relay_segments_completed_total") < 1.0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, are_complete).await.expect("both relays fetch it");
+    assert_eq!(viewer.stats().borrow().blocks_received, 0);
+}
+
 /// One server that sends each connection ten blocks of sixteen, then nothing: two relays have enough together, neither alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn relays_recode_what_they_have_before_it_is_complete() {

@@ -1,6 +1,6 @@
 //! What a relay has of which segment.
 //!
-//! A segment is *named* when a path led to it, *coming* from the first wish for a block of it on, and *whole* once its bytes are verified.
+//! A segment is *named* when somebody has said what it is, *coming* from when somebody wants it on, and *whole* once its bytes are verified.
 //! Only what is coming or whole takes memory, and is charged with the segment's length from the beginning. Blocks that come are put
 //! aside by the task that carries them; they are eliminated when somebody wants a combination.
 
@@ -185,7 +185,10 @@ impl Holdings {
             is_checked: false,
             is_tainted: false,
         };
+        state.clock += 1;
+        let clock = state.clock;
         let segment = state.segments.get_mut(&key).expect("it is leased by whoever wants its blocks");
+        segment.used_at = clock;
         segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
         let meta = Arc::clone(&segment.meta);
         self.show(&state);

@@ -17,6 +17,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
 
 use super::Metrics;
+use super::fetcher::Fetcher;
 use super::holdings::{Holdings, Supply, counts};
 use super::rows::{Heap, News, Plan, Rows, plan};
 use crate::block::Vector;
@@ -24,7 +25,6 @@ use crate::codec::rlnc::Encoder;
 use crate::encoder::planned;
 use crate::encoder::planner::{Planner, Step};
 use crate::object::{GenerationKey, SegmentKey};
-use crate::peer::Client;
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 
 /// The most blocks of one batch.
@@ -43,9 +43,8 @@ const BOOKS_MAX: usize = 1024;
 pub(super) struct Recoder {
     ring: Ring,
     holdings: Arc<Holdings>,
-    client: Client,
-    /// Whether what is wanted and is not there is fetched.
-    fetches: bool,
+    /// Fetches what is wanted and is not there, if anybody is to.
+    fetcher: Option<Fetcher>,
     metrics: Metrics,
     planner: Planner,
     /// Blocks made of each heap of incomplete generations, for each session.
@@ -90,18 +89,11 @@ struct Made {
 }
 
 impl Recoder {
-    /// `fetches`: whether what is wanted and is not there is fetched.
-    pub(super) fn new(
-        ring: Ring,
-        holdings: Arc<Holdings>,
-        client: Client,
-        fetches: bool,
-        metrics: Metrics,
-        random: StdRng,
-    ) -> Self {
+    /// `fetcher` fetches what is wanted and is not there, if anybody is to.
+    pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, fetcher: Option<Fetcher>, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, client, fetches, metrics, planner, made, seeds, waiting: HashSet::new(), random }
+        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), random }
     }
 
     /// Runs until it is aborted.
@@ -261,23 +253,9 @@ impl Recoder {
     /// Has a segment fetched that is not. A failure is tried again as long as somebody wants it, and so is one that has no room.
     fn start(&mut self, segment: SegmentKey) {
         self.waiting.insert(segment);
-        if !self.fetches {
-            return;
+        if let Some(fetcher) = &self.fetcher {
+            fetcher.start(segment);
         }
-        let Some(meta) = self.holdings.start(segment, Instant::now()) else { return };
-        let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
-        tokio::spawn(async move {
-            match client.fetch_segment(&meta).await {
-                Ok(bytes) => {
-                    let done = tokio::task::spawn_blocking(move || holdings.complete(segment, &bytes));
-                    done.await.expect("completing does not panic");
-                }
-                Err(error) => {
-                    tracing::debug!(path = meta.path, %error, "a segment could not be fetched");
-                    holdings.fail(segment, Instant::now());
-                }
-            }
-        });
     }
 
     fn finish(&mut self, made: Vec<Made>) {
