@@ -8,7 +8,9 @@ use crate::telemetry::register;
 
 /// Counters of a client, each with where in [`Stats`] it comes from.
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics(Vec<(IntCounter, fn(&Stats) -> u64)>);
+pub(crate) struct Metrics(Vec<(IntCounter, Source)>);
+
+type Source = fn(&Stats) -> u64;
 
 impl Metrics {
     /// Registers them.
@@ -24,13 +26,13 @@ impl Metrics {
             "Bytes of blocks that came, from servers and from peers that servers had named.",
             "from",
         )?;
-        let mut all: Vec<(IntCounter, fn(&Stats) -> u64)> = vec![
+        let mut all: Vec<(IntCounter, Source)> = vec![
             (blocks.with_label_values(&["innovative"]), |stats| stats.blocks_innovative),
             (blocks.with_label_values(&["useless"]), |stats| stats.blocks_useless),
             (bytes.with_label_values(&["server"]), |stats| stats.payload_bytes.saturating_sub(stats.neighbour_bytes)),
             (bytes.with_label_values(&["peer"]), |stats| stats.neighbour_bytes),
         ];
-        let plain: [(&str, &str, fn(&Stats) -> u64); 9] = [
+        let plain: [(&str, &str, Source); 9] = [
             ("lost_datagrams", "Datagrams with blocks that never came.", |stats| stats.datagrams_lost),
             ("repaired_datagrams", "Those of them that other blocks made up for.", |stats| stats.blocks_repaired),
             ("ahead_blocks", "Blocks asked for ahead of need, near a deadline.", |stats| stats.blocks_ahead),
