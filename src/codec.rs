@@ -98,19 +98,24 @@ pub enum Error {
 
 /// Refuses a block that cannot belong to `generation`.
 fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(), Error> {
-    let n = generation.n;
-    let expected = match vector {
-        Vector::Source(index) if *index >= n => return Err(Error::Index { index: *index, n }),
-        Vector::Source(index) => generation.block_length(*index),
-        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) if coefficients.len() != usize::from(n) => {
-            return Err(Error::Vector { length: coefficients.len(), n });
-        }
-        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => block_bytes(generation),
-    };
+    let expected = check_vector(generation, vector)?;
     if payload.len() != expected {
         return Err(Error::Payload { length: payload.len(), expected });
     }
     Ok(())
+}
+
+/// The bytes of payload of a block with this vector, which must be one of the generation.
+fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error> {
+    let n = generation.n;
+    match vector {
+        Vector::Source(index) if *index >= n => Err(Error::Index { index: *index, n }),
+        Vector::Source(index) => Ok(generation.block_length(*index)),
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) if coefficients.len() != usize::from(n) => {
+            Err(Error::Vector { length: coefficients.len(), n })
+        }
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => Ok(block_bytes(generation)),
+    }
 }
 
 fn block_bytes(generation: &Generation) -> usize {

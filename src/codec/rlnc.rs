@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rand::Rng;
 
 use super::elimination::{Elimination, Tail};
-use super::{Error, Outcome, block_bytes, check, length};
+use super::{Error, Outcome, block_bytes, check, check_vector, length};
 use crate::block::{Block, Vector};
 use crate::gf::{Kernels, Panel, Part, RowKey};
 use crate::object::{Generation, SegmentId, Shape};
@@ -391,6 +391,36 @@ impl System {
     }
 }
 
+/// The rank of what came, by vectors alone: what a [`Decoder`] would have made of it, for who keeps no payloads.
+#[derive(Debug)]
+pub struct Rank {
+    generation: Generation,
+    key: RowKey,
+    elimination: Elimination<Kernels>,
+}
+
+impl Rank {
+    /// Of nothing yet.
+    pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
+        Self { generation, key, elimination: Elimination::new(kernels, generation.n.into(), Tail::None) }
+    }
+
+    /// Takes the vector of a block that arrived. Fails if it is none of this generation.
+    pub fn absorb(&mut self, vector: &Vector) -> Result<Outcome, Error> {
+        check_vector(&self.generation, vector)?;
+        let key = self.key;
+        if !self.elimination.absorb(|place| write_row(vector, key, place), |_| ()) {
+            return Ok(Outcome::Redundant);
+        }
+        Ok(if self.missing() == 0 { Outcome::Complete } else { Outcome::Innovative })
+    }
+
+    /// Independent blocks that are still missing.
+    pub fn missing(&self) -> u16 {
+        self.generation.n - u16::try_from(self.elimination.rank()).expect("no more rows than n")
+    }
+}
+
 /// Decodes while blocks arrive: every payload is reduced at once, and a source block can be read as soon as it is determined.
 #[derive(Debug)]
 pub struct Progressive {
@@ -525,6 +555,7 @@ mod tests {
             for share in [0.0, 0.3, 0.9, 1.0] {
                 let mut decoder = Decoder::new(generation, KEY, kernels);
                 let mut progressive = Progressive::new(generation, KEY, kernels);
+                let mut rank = Rank::new(generation, KEY, kernels);
                 let mut payload = vec![0; encoder.block_bytes()];
                 while !decoder.is_complete() {
                     let outcomes = if rng.random_bool(share) {
@@ -532,16 +563,16 @@ mod tests {
                         let start = usize::from(index) * encoder.block_bytes();
                         let block = &source[start..start + generation.block_length(index)];
                         let vector = Vector::Source(index);
-                        [decoder.absorb(&vector, block), progressive.absorb(&vector, block)]
+                        [decoder.absorb(&vector, block), progressive.absorb(&vector, block), rank.absorb(&vector)]
                     } else {
                         let seed = rng.random();
                         encoder.block(seed, &mut payload);
                         let vector = Vector::Seed(seed);
-                        [decoder.absorb(&vector, &payload), progressive.absorb(&vector, &payload)]
+                        [decoder.absorb(&vector, &payload), progressive.absorb(&vector, &payload), rank.absorb(&vector)]
                     };
-                    assert_eq!(outcomes[0], outcomes[1]);
+                    assert!(outcomes[0] == outcomes[1] && outcomes[0] == outcomes[2]);
                     assert_eq!(outcomes[0] == Ok(Outcome::Complete), decoder.is_complete());
-                    assert_eq!(decoder.rank(), progressive.rank());
+                    assert_eq!((decoder.rank(), decoder.missing()), (progressive.rank(), rank.missing()));
                 }
                 for index in 0..n {
                     let range = usize::from(index) * encoder.block_bytes()..;

@@ -250,6 +250,64 @@ impl Records {
     }
 }
 
+/// Cuts a stream of blocks, behind its head, into vectors and lets the payloads pass: for who counts blocks and keeps none.
+#[derive(Debug)]
+pub struct Vectors {
+    generation: Generation,
+    input: Bytes,
+    /// What has come of a record's header.
+    head: BytesMut,
+    /// The block that is passing, and the bytes of it that are still to come.
+    passing: Option<(Vector, usize)>,
+}
+
+impl Vectors {
+    /// A reader of the records of this generation.
+    pub fn new(generation: Generation) -> Self {
+        Self { generation, input: Bytes::new(), head: BytesMut::new(), passing: None }
+    }
+
+    /// Takes the next bytes of the stream, once [`next`](Self::next) has taken all of those before.
+    ///
+    /// # Panics
+    /// If it has not.
+    pub fn push(&mut self, bytes: Bytes) {
+        assert!(self.input.is_empty(), "what was pushed before is taken");
+        self.input = bytes;
+    }
+
+    /// The vector of the next block that has come in full, or `None` until more is pushed.
+    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    pub fn next(&mut self) -> Result<Option<Vector>, Violation> {
+        const MALFORMED: Violation = Violation::Malformed("block record");
+        let (vector, rest) = match self.passing.take() {
+            Some(passing) => passing,
+            None => {
+                let Some(first) = self.head.first().or(self.input.first()) else { return Ok(None) };
+                let kind = Kind::from_byte(*first).ok_or(MALFORMED)?;
+                let length = RECORD_HEAD + kind.vector_len(self.generation.n);
+                let taken = self.input.split_to(self.input.len().min(length - self.head.len()));
+                self.head.extend_from_slice(&taken);
+                if self.head.len() < length {
+                    return Ok(None);
+                }
+                let mut bytes = Bytes::copy_from_slice(&self.head[RECORD_HEAD..]);
+                self.head.clear();
+                let vector = read_vector(kind, self.generation.n, &mut bytes).ok_or(MALFORMED)?;
+                let payload = payload_len(&vector, &self.generation).ok_or(MALFORMED)?;
+                (vector, payload)
+            }
+        };
+        let passed = rest.min(self.input.len());
+        self.input.advance(passed);
+        if passed < rest {
+            self.passing = Some((vector, rest - passed));
+            return Ok(None);
+        }
+        Ok(Some(vector))
+    }
+}
+
 fn vector_len(vector: &Vector) -> usize {
     match vector {
         Vector::Source(_) => 2,
@@ -363,6 +421,15 @@ mod tests {
                     blocks.push(block);
                 }
             }
+            let mut passing = Vectors::new(generation);
+            let mut vectors = Vec::new();
+            for piece in bytes.chunks(step) {
+                passing.push(Bytes::copy_from_slice(piece));
+                while let Some(vector) = passing.next().unwrap() {
+                    vectors.push(vector);
+                }
+            }
+            prop_assert_eq!(vectors, [vector.clone(), vector.clone()]);
             let block = Block { vector, payload: payload.into() };
             prop_assert_eq!(blocks, [block.clone(), block]);
             prop_assert!(records.is_between_records());
@@ -387,6 +454,9 @@ mod tests {
         let mut records = Records::new(generation);
         records.push(&record(&Vector::Source(2), &[0; 64]));
         assert_eq!(records.next(), Err(Violation::Malformed("block record")));
+        let mut vectors = Vectors::new(generation);
+        vectors.push(record(&Vector::Source(2), &[0; 64]).into());
+        assert_eq!(vectors.next(), Err(Violation::Malformed("block record")));
     }
 
     #[test]
