@@ -31,6 +31,7 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod stream;
+pub mod swarm;
 pub mod telemetry;
 pub mod tls;
 pub mod wire;

@@ -24,6 +24,7 @@ use crate::endpoint::Congestion;
 use crate::integrity::signing::{NoKey, StreamKey};
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
+use crate::swarm;
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
 use crate::wire::message::is_stream_name;
@@ -114,6 +115,23 @@ enum Command {
         /// Where metrics are served
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
+    },
+    /// Be many viewers at once, and say how they fared: a load generator
+    Swarm {
+        /// The server, such as ncs://media.example:4443
+        #[arg(value_name = "URL")]
+        server: Server,
+        /// Path of a media playlist, or of a large file
+        #[arg(value_parser = parse_path)]
+        path: Option<String>,
+        #[command(flatten)]
+        options: swarm::Options,
+    },
+    /// Serve plain QUIC streams of zeros, for `swarm --against plain` to compare with
+    Plain {
+        /// Where viewers connect, UDP
+        #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], 4444)))]
+        listen: SocketAddr,
     },
     /// Say who answers at a server, and what an object there is
     Info {
@@ -287,6 +305,18 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             relay.drain(DRAIN).await;
             ended.map(drop)
         }
+        Command::Swarm { server, path, options } => {
+            let source = cli.connection.config(server, None)?;
+            let report = swarm::run(&options, source, path.as_deref(), async { drop(interrupted().await) }).await?;
+            eprintln!("{report}");
+            Ok(())
+        }
+        Command::Plain { listen } => {
+            let identity = ServerIdentity::ephemeral()?;
+            eprintln!("plain streams at ncs://{listen}#{} (Ctrl-C ends)", identity.fingerprint());
+            let config = swarm::PlainConfig { listen, congestion: cli.connection.congestion };
+            Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
+        }
         Command::Info { server, path, fetch } => {
             unless_interrupted(async {
                 let client = cli.connection.connect(server).await?;
@@ -459,6 +489,12 @@ pub enum Failure {
     /// Fetching to a file.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
+    /// Many viewers.
+    #[error("{0}")]
+    Swarm(#[from] swarm::Error),
+    /// A socket for plain streams.
+    #[error("{0}")]
+    Plain(#[from] crate::endpoint::Error),
     /// The device that is to decode.
     #[error("--backend cuda: {0}")]
     Device(String),
@@ -495,14 +531,20 @@ impl Failure {
     /// The exit code; the help text lists them.
     pub fn exit(&self) -> u8 {
         match self {
-            Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) => exit_of(error),
+            Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) | Self::Swarm(swarm::Error::Peer(error)) => exit_of(error),
+            Self::Swarm(swarm::Error::Program(_)) => 2,
+            Self::Swarm(swarm::Error::Name(_)) => 3,
             Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
-            Self::Gateway(gateway::Error::Listen(..)) | Self::Relay(relay::Error::Endpoint(_)) | Self::Metrics(_) => 6,
+            Self::Gateway(gateway::Error::Listen(..))
+            | Self::Relay(relay::Error::Endpoint(_))
+            | Self::Plain(_)
+            | Self::Metrics(_) => 6,
             Self::Open(_) | Self::Relay(relay::Error::Admission(_)) => 2,
             Self::Credential(_) => 2,
             Self::Fetch(_)
+            | Self::Swarm(_)
             | Self::Device(_)
             | Self::Output(_)
             | Self::Logs(_)

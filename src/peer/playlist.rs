@@ -5,6 +5,7 @@
 //! ahead uses the parser, since there a tag that it does not know costs nothing.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use m3u8_rs::Playlist;
 
@@ -49,6 +50,8 @@ pub struct Media {
     pub maps: Vec<Upcoming>,
     /// Media segments in the order of playing.
     pub segments: Vec<Upcoming>,
+    /// How long each of them lasts.
+    pub durations: Vec<Duration>,
     /// Whether nothing will be added: a player starts at the front, not at the live edge.
     pub ended: bool,
 }
@@ -75,6 +78,7 @@ impl Media {
             });
             previous = range.as_ref().map(|range| (segment.uri.clone(), range.end));
             media.segments.push(Upcoming { uri: segment.uri, range });
+            media.durations.push(Duration::try_from_secs_f32(segment.duration).unwrap_or_default());
         }
         Some(media)
     }

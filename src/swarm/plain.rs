@@ -1,0 +1,164 @@
+//! The same bytes over plain QUIC streams, to compare with: a server that sends as many bytes as it is asked for, and viewers that
+//! ask for a segment's worth when its time comes.
+//!
+//! A viewer opens a bidirectional stream for each segment and says its length in eight bytes, the highest first.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quinn::{Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use tokio::sync::watch;
+
+use super::clock::{Playout, Whims};
+use super::viewer::Shard;
+use super::{Program, SOCKET_BUFFER};
+use crate::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
+use crate::tls::ServerIdentity;
+
+/// Where plain streams are served, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// UDP address.
+    pub listen: SocketAddr,
+    /// What decides how fast a connection sends.
+    pub congestion: Congestion,
+}
+
+/// Serves plain streams until `stop` says so.
+pub async fn serve(config: Config, identity: &ServerIdentity, stop: impl Future<Output = ()>) -> Result<(), endpoint::Error> {
+    let mut server = ServerConfig::with_crypto(Arc::new(identity.quic()?));
+    let mut transport = TransportConfig::default();
+    transport.initial_rtt(INITIAL_RTT);
+    transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(4));
+    transport.send_window(1 << 20);
+    transport.congestion_controller_factory(config.congestion.factory());
+    server.transport_config(Arc::new(transport));
+    let opened = udp_socket(config.listen, SOCKET_BUFFER, SOCKET_BUFFER)
+        .and_then(|socket| Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)));
+    let endpoint = opened.map_err(|source| endpoint::Error::Bind { address: config.listen, source })?;
+    let accepting = async {
+        while let Some(incoming) = endpoint.accept().await {
+            tokio::spawn(async move {
+                if let Ok(connection) = incoming.await {
+                    answer(connection).await;
+                }
+            });
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = stop => {}
+    }
+    endpoint.close(VarInt::from_u32(0), b"");
+    endpoint.wait_idle().await;
+    Ok(())
+}
+
+async fn answer(connection: Connection) {
+    while let Ok((send, mut receive)) = connection.accept_bi().await {
+        let mut length = [0; 8];
+        if receive.read_exact(&mut length).await.is_err() {
+            return;
+        }
+        tokio::spawn(send_zeros(send, u64::from_be_bytes(length)));
+    }
+}
+
+async fn send_zeros(mut send: SendStream, mut left: u64) {
+    // Eight blocks at a time, as the other server does, and without a copy.
+    let zeros = Bytes::from_static(&ZEROS);
+    while left > 0 {
+        let piece = zeros.slice(..ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
+        left -= piece.len() as u64;
+        if send.write_chunk(piece).await.is_err() {
+            return;
+        }
+    }
+    let _ = send.finish();
+}
+
+/// A viewer of plain streams.
+pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<bool>) {
+    let plan = &shard.plan;
+    let mut whims = Whims::new(plan.seed, number, plan.stay, None);
+    let turn = plan.begin + Duration::from_secs_f64(number as f64 / plan.join_rate);
+    tokio::select! {
+        () = tokio::time::sleep_until(turn.into()) => {}
+        _ = over.wait_for(|over| *over) => return,
+    }
+    loop {
+        let begun = Instant::now();
+        let Ok(connection) = connect(shard).await else {
+            shard.totals.failed.add(1);
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => continue,
+                _ = over.wait_for(|over| *over) => return,
+            }
+        };
+        shard.totals.joined.add(1);
+        shard.totals.joining.add(begun.elapsed());
+        shard.present.fetch_add(1, Ordering::Relaxed);
+        let leaves = whims.stays().map_or(Instant::now() + FOREVER, |stays| begun + stays);
+        let is_over = tokio::select! {
+            () = play(shard, &connection) => {
+                shard.totals.failed.add(1);
+                false
+            }
+            () = tokio::time::sleep_until(leaves.into()) => {
+                shard.totals.left.add(1);
+                false
+            }
+            _ = over.wait_for(|over| *over) => true,
+        };
+        shard.present.fetch_sub(1, Ordering::Relaxed);
+        shard.totals.wire_bytes.add(connection.stats().udp_rx.bytes);
+        connection.close(VarInt::from_u32(0), b"");
+        if is_over {
+            return;
+        }
+    }
+}
+
+async fn connect(shard: &Shard) -> Result<Connection, String> {
+    let plan = &shard.plan;
+    let connecting = shard.endpoint.connect_with(plan.quic.clone(), plan.address, &plan.host);
+    connecting.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
+}
+
+/// Plays until the connection ends.
+async fn play(shard: &Shard, connection: &Connection) {
+    let Program::Fixed(items) = &shard.plan.program else { return };
+    let Some(item) = items.first() else { return };
+    let length = item.end.unwrap_or_default();
+    let mut playout = Playout::new(Instant::now(), 0, item.duration);
+    let mut chunks: [Bytes; 16] = std::array::from_fn(|_| Bytes::new());
+    loop {
+        tokio::time::sleep_until(playout.ask_at().into()).await;
+        let Ok((mut send, mut receive)) = connection.open_bi().await else { return };
+        let asked = Instant::now();
+        if send.write_all(&length.to_be_bytes()).await.is_err() || send.finish().is_err() {
+            return;
+        }
+        let mut received = 0;
+        while let Ok(Some(count)) = receive.read_chunks(&mut chunks).await {
+            let bytes = chunks[..count].iter_mut().map(|chunk| std::mem::take(chunk).len() as u64).sum::<u64>();
+            if received == 0 {
+                shard.totals.first_block.add(asked.elapsed());
+            }
+            received += bytes;
+            shard.totals.bytes.add(bytes);
+        }
+        if received < length {
+            return;
+        }
+        shard.totals.count(Instant::now(), playout.due());
+        playout.advance(item.duration);
+    }
+}
+
+static ZEROS: [u8; 8 * 4096] = [0; 8 * 4096];
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);

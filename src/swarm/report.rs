@@ -1,0 +1,257 @@
+//! What a swarm tells: a line a second while it runs, a summary, and all of it as JSON.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use super::Options;
+use super::totals::{Percentiles, Snapshot, Spread, Totals};
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was asked for.
+    pub asked: Asked,
+    /// A line a second.
+    pub seconds: Vec<Line>,
+    /// What was counted in all.
+    pub totals: Snapshot,
+    /// By how much the late segments were late.
+    pub lateness: Percentiles,
+    /// From a request to its first block.
+    pub first_block: Percentiles,
+    /// From the first packet to the server's HELLO.
+    pub joining: Percentiles,
+    /// Processor time of this program, in seconds.
+    pub cpu_seconds: f64,
+    /// How long it ran, in seconds.
+    pub elapsed_seconds: f64,
+}
+
+/// The options, as far as they matter for what came out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Asked {
+    /// Viewers.
+    pub viewers: u64,
+    /// How many of them join a second.
+    pub join_rate: f64,
+    /// Bits a second that each plays, where that was said.
+    pub bitrate: Option<f64>,
+    /// Seconds for which each stays in the mean.
+    pub stay: Option<f64>,
+    /// Seconds after which each seeks in the mean.
+    pub seek: Option<f64>,
+    /// The share that decodes and verifies.
+    pub verify: f64,
+    /// What is at the other end.
+    pub against: String,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// A second.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Line {
+    /// Since the beginning.
+    pub second: f64,
+    /// Connected at its end.
+    pub viewers: u64,
+    /// Joined in it.
+    pub joined: u64,
+    /// Segments in time.
+    pub on_time: u64,
+    /// Segments late.
+    pub late: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Blocks of no use.
+    pub useless: u64,
+    /// Connections refused or failed.
+    pub lost: u64,
+    /// Megabits of blocks a second.
+    pub megabits: f64,
+    /// Processors that this program kept busy.
+    pub cores: f64,
+}
+
+/// Prints a line a second until the time is over or `stop` says so.
+pub(super) async fn watch(
+    options: &Options,
+    totals: &[Arc<Totals>],
+    present: &AtomicU64,
+    time: Duration,
+    stop: impl Future<Output = ()>,
+) -> Report {
+    let begin = Instant::now();
+    let bar = ProgressBar::new(time.as_secs().max(1));
+    // A table on the terminal is progress enough.
+    if !io::stderr().is_terminal() || io::stdout().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} s {msg}").expect("the template is valid"));
+    let mut report = Report::new(options);
+    let is_table = options.json.as_deref() != Some(Path::new("-"));
+    if is_table {
+        println!("{}", Line::HEAD);
+    }
+    let (mut before, mut cpu_before, mut last) = (Snapshot::default(), cpu_seconds(), begin);
+    let cpu_begin = cpu_before;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.tick().await;
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = &mut stop => break,
+        }
+        let (now, sum, cpu) = (Instant::now(), Totals::sum(totals.iter().map(Arc::as_ref)), cpu_seconds());
+        let seconds = (now - last).as_secs_f64();
+        let line = Line {
+            second: (now - begin).as_secs_f64(),
+            viewers: present.load(Ordering::Relaxed),
+            joined: sum.joined - before.joined,
+            on_time: sum.on_time - before.on_time,
+            late: sum.late - before.late,
+            blocks: sum.blocks - before.blocks,
+            useless: sum.useless - before.useless,
+            lost: sum.refused + sum.failed - before.refused - before.failed,
+            megabits: (sum.bytes - before.bytes) as f64 * 8e-6 / seconds,
+            cores: (cpu - cpu_before) / seconds,
+        };
+        if is_table {
+            println!("{line}");
+        }
+        bar.set_position((now - begin).as_secs());
+        bar.set_message(format!("{} viewers, {} late", line.viewers, sum.late));
+        report.seconds.push(line);
+        (before, cpu_before, last) = (sum, cpu, now);
+        if now - begin >= time {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    report.elapsed_seconds = begin.elapsed().as_secs_f64();
+    report.cpu_seconds = cpu_seconds() - cpu_begin;
+    report
+}
+
+impl Report {
+    fn new(options: &Options) -> Self {
+        let asked = Asked {
+            viewers: options.viewers,
+            join_rate: options.join_rate,
+            bitrate: options.bitrate,
+            stay: options.stay.map(|stay| stay.as_secs_f64()),
+            seek: options.seek.map(|seek| seek.as_secs_f64()),
+            verify: options.verify,
+            against: format!("{:?}", options.against).to_lowercase(),
+            seed: options.seed,
+        };
+        let (totals, none) = (Snapshot::default(), Percentiles::default());
+        let (lateness, first_block, joining) = (none, none, none);
+        Self { asked, seconds: Vec::new(), totals, lateness, first_block, joining, cpu_seconds: 0.0, elapsed_seconds: 0.0 }
+    }
+
+    /// Takes over what was counted until everybody had left.
+    pub(super) fn close(mut self, totals: &[Arc<Totals>]) -> Self {
+        self.totals = Totals::sum(totals.iter().map(Arc::as_ref));
+        self.lateness = Spread::percentiles(totals.iter().map(|totals| &totals.lateness));
+        self.first_block = Spread::percentiles(totals.iter().map(|totals| &totals.first_block));
+        self.joining = Spread::percentiles(totals.iter().map(|totals| &totals.joining));
+        self
+    }
+
+    /// Writes it as JSON; `-` is standard output.
+    pub(super) fn write(&self, file: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_string_pretty(self).expect("numbers and texts");
+        text.push('\n');
+        if file == Path::new("-") { io::stdout().write_all(text.as_bytes()) } else { std::fs::write(file, text) }
+    }
+
+    /// Whether everybody had everything in time, and nothing was wrong.
+    pub fn is_clean(&self) -> bool {
+        let Snapshot { late, corrupt, refused, failed, .. } = self.totals;
+        late + corrupt + refused + failed == 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Snapshot {
+            joined, left, refused, failed, on_time, late, verified, corrupt, blocks, useless, bytes, wire_bytes, ..
+        } = self.totals;
+        let times =
+            |times: &Percentiles| format!("half {:.1}, 99 % {:.1}, all {:.1} ms", times.p50_ms, times.p99_ms, times.max_ms);
+        writeln!(
+            f,
+            "joined         {joined} ({left} left, {refused} refused, {failed} failed), within {}",
+            times(&self.joining)
+        )?;
+        writeln!(f, "segments       {on_time} in time, {late} late, {verified} verified, {corrupt} corrupt")?;
+        if late > 0 {
+            writeln!(f, "late by        {}", times(&self.lateness))?;
+        }
+        writeln!(f, "first block    after {}", times(&self.first_block))?;
+        let (useless, overhead) = (100.0 * useless as f64 / blocks.max(1) as f64, wire_bytes as f64 / bytes.max(1) as f64);
+        writeln!(f, "blocks         {blocks}, {useless:.2} % useless; {bytes} bytes, {overhead:.4} bytes of UDP each")?;
+        let cores = self.cpu_seconds / self.elapsed_seconds.max(1e-3);
+        write!(f, "this program   {:.1} s of processor time in {:.1} s, {cores:.2} cores", self.cpu_seconds, self.elapsed_seconds)
+    }
+}
+
+impl Line {
+    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost      Mbit/s    cores";
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { second, viewers, joined, on_time, late, blocks, useless, lost, megabits, cores } = self;
+        write!(
+            f,
+            "{second:8.1} {viewers:8} {joined:8} {on_time:8} {late:8} {blocks:8} {useless:8} {lost:8} {megabits:11.1} {cores:8.2}"
+        )
+    }
+}
+
+/// Processor time that this process has taken.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stand_under_their_heads() {
+        let line = Line {
+            second: 1.0,
+            viewers: 30_000,
+            joined: 0,
+            on_time: 1,
+            late: 2,
+            blocks: 3,
+            useless: 4,
+            lost: 5,
+            megabits: 23_000.0,
+            cores: 7.5,
+        };
+        assert_eq!(line.to_string().len(), Line::HEAD.len());
+    }
+
+    #[test]
+    fn processor_time_passes_with_work() {
+        let (before, begun) = (cpu_seconds(), Instant::now());
+        while begun.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        assert!(cpu_seconds() > before);
+    }
+}

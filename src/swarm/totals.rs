@@ -1,0 +1,215 @@
+//! What a swarm counts. Every thread has counters of its own, so that they do not wait for each other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Counters of one thread, or the sum of all.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) joined: Counter,
+    pub(super) left: Counter,
+    pub(super) refused: Counter,
+    pub(super) failed: Counter,
+    pub(super) sought: Counter,
+    pub(super) on_time: Counter,
+    pub(super) late: Counter,
+    pub(super) verified: Counter,
+    pub(super) corrupt: Counter,
+    pub(super) rejected: Counter,
+    pub(super) generations: Counter,
+    pub(super) blocks: Counter,
+    pub(super) useless: Counter,
+    pub(super) bytes: Counter,
+    pub(super) wire_bytes: Counter,
+    /// How late the late ones were.
+    pub(super) lateness: Spread,
+    /// From a REQUEST to the first byte of its blocks.
+    pub(super) first_block: Spread,
+    /// From the first packet to the HELLO of the server.
+    pub(super) joining: Spread,
+}
+
+/// What is counted, at a moment.
+#[derive(Debug, Default, Clone, Copy, Serialize, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Viewers that have joined, again after leaving included.
+    pub joined: u64,
+    /// Viewers that have left of their own accord.
+    pub left: u64,
+    /// Connections that the server refused, or closed because it is too busy.
+    pub refused: u64,
+    /// Connections that failed or broke otherwise.
+    pub failed: u64,
+    /// Times that somebody went to another place of the stream.
+    pub sought: u64,
+    /// Segments that could be decoded in time.
+    pub on_time: u64,
+    /// Segments that could not.
+    pub late: u64,
+    /// Segments that were decoded, and were right.
+    pub verified: u64,
+    /// Segments that were decoded, and were wrong.
+    pub corrupt: u64,
+    /// Questions and requests that the server refused.
+    pub rejected: u64,
+    /// Generations of full rank.
+    pub generations: u64,
+    /// Blocks that came.
+    pub blocks: u64,
+    /// Blocks of no use, which depended on those held.
+    pub useless: u64,
+    /// Bytes of blocks.
+    pub bytes: u64,
+    /// Bytes of UDP that came, of connections that have ended.
+    pub wire_bytes: u64,
+}
+
+impl Totals {
+    /// A segment could be decoded now, or is given up.
+    pub(super) fn count(&self, now: Instant, due: Instant) {
+        let late = now.saturating_duration_since(due);
+        if late.is_zero() {
+            self.on_time.add(1);
+        } else {
+            self.late.add(1);
+            self.lateness.add(late);
+        }
+    }
+
+    /// The sums over all threads.
+    pub(super) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Snapshot {
+        let mut sum = Snapshot::default();
+        for each in all {
+            for (to, from) in [
+                (&mut sum.joined, &each.joined),
+                (&mut sum.left, &each.left),
+                (&mut sum.refused, &each.refused),
+                (&mut sum.failed, &each.failed),
+                (&mut sum.sought, &each.sought),
+                (&mut sum.on_time, &each.on_time),
+                (&mut sum.late, &each.late),
+                (&mut sum.verified, &each.verified),
+                (&mut sum.corrupt, &each.corrupt),
+                (&mut sum.rejected, &each.rejected),
+                (&mut sum.generations, &each.generations),
+                (&mut sum.blocks, &each.blocks),
+                (&mut sum.useless, &each.useless),
+                (&mut sum.bytes, &each.bytes),
+                (&mut sum.wire_bytes, &each.wire_bytes),
+            ] {
+                *to += from.get();
+            }
+        }
+        sum
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How times spread: counted in steps of a quarter of an octave, from a microsecond on.
+#[derive(Debug)]
+pub(super) struct Spread([AtomicU64; STEPS]);
+
+/// The times below which so many percent lie, in milliseconds, each at most a fifth too long.
+#[derive(Debug, Default, Clone, Copy, Serialize, PartialEq)]
+pub struct Percentiles {
+    /// How many there were.
+    pub count: u64,
+    /// Half of them.
+    pub p50_ms: f64,
+    /// Nine of ten.
+    pub p90_ms: f64,
+    /// Ninety-nine of a hundred.
+    pub p99_ms: f64,
+    /// All of them.
+    pub max_ms: f64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; STEPS])
+    }
+}
+
+impl Spread {
+    pub(super) fn add(&self, time: Duration) {
+        self.0[step(time)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of several together.
+    pub(super) fn percentiles<'a>(all: impl IntoIterator<Item = &'a Self>) -> Percentiles {
+        let mut counts = [0; STEPS];
+        for each in all {
+            counts.iter_mut().zip(&each.0).for_each(|(count, more)| *count += more.load(Ordering::Relaxed));
+        }
+        let count: u64 = counts.iter().sum();
+        let below = |share: f64| {
+            let mut left = (count as f64 * share).ceil();
+            let at = counts.iter().position(|here| {
+                left -= *here as f64;
+                left <= 0.0
+            });
+            if count == 0 { 0.0 } else { end(at.unwrap_or(STEPS - 1)) }
+        };
+        Percentiles { count, p50_ms: below(0.5), p90_ms: below(0.9), p99_ms: below(0.99), max_ms: below(1.0) }
+    }
+}
+
+/// Quarters of octaves of microseconds: up to half an hour.
+const STEPS: usize = 124;
+const PER_OCTAVE: f64 = 4.0;
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of steps, none below zero")]
+fn step(time: Duration) -> usize {
+    let microseconds = (time.as_secs_f64() * 1e6).max(1.0);
+    ((microseconds.log2() * PER_OCTAVE).floor() as usize).min(STEPS - 1)
+}
+
+/// Where a step ends, in milliseconds.
+fn end(step: usize) -> f64 {
+    ((step + 1) as f64 / PER_OCTAVE).exp2() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_off_by_a_fifth_at_most() {
+        let (one, other) = (Spread::default(), Spread::default());
+        for milliseconds in 1..=1000 {
+            if milliseconds % 2 == 0 { &one } else { &other }.add(Duration::from_millis(milliseconds));
+        }
+        let found = Spread::percentiles([&one, &other]);
+        assert_eq!(found.count, 1000);
+        for (found, right) in [(found.p50_ms, 500.0), (found.p90_ms, 900.0), (found.p99_ms, 990.0), (found.max_ms, 1000.0)] {
+            assert!((right..=right * 1.2).contains(&found), "{found} for {right}");
+        }
+        assert_eq!(Spread::percentiles([&Spread::default()]), Percentiles::default());
+        one.add(Duration::MAX);
+        one.add(Duration::ZERO);
+    }
+
+    #[test]
+    fn sums_are_over_all_threads() {
+        let (one, other) = (Totals::default(), Totals::default());
+        one.blocks.add(3);
+        other.blocks.add(4);
+        other.late.add(1);
+        assert_eq!(Totals::sum([&one, &other]), Snapshot { blocks: 7, late: 1, ..Snapshot::default() });
+    }
+}

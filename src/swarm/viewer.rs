@@ -1,0 +1,744 @@
+//! One viewer: a connection, its control stream, and the blocks of one generation at a time.
+//!
+//! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it is one of those that decode, and
+//! asks for exactly the blocks that are missing.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use tokio::sync::watch;
+
+use super::clock::{Item, Playout, Whims};
+use super::totals::Totals;
+use super::{Plan, Program};
+use crate::block::Vector;
+use crate::codec::Outcome;
+use crate::codec::rlnc::{Decoder, Rank, row_key};
+use crate::gf::Kernels;
+use crate::object::{Generation, SegmentId, Shape};
+use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
+use crate::wire::frame::Reader;
+use crate::wire::message::{Accept, Delivery, Get, Message, Meta, Request, StopReason};
+use crate::wire::{CloseCode, Violation};
+
+/// What all viewers of a thread share.
+pub(super) struct Shard {
+    pub(super) plan: Arc<Plan>,
+    pub(super) totals: Arc<Totals>,
+    pub(super) endpoint: Endpoint,
+    pub(super) present: Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// Why a connection ended.
+enum End {
+    /// The run is over.
+    Over,
+    /// The viewer has had enough.
+    Left,
+    /// The server has no room, or leaves.
+    Refused,
+    /// Anything else.
+    Failed(String),
+}
+
+/// Views from its turn until the run is over, connecting again whenever it has to.
+pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<bool>) {
+    let Plan { begin, join_rate, seed, stay, seek, verify, .. } = *shard.plan;
+    let mut whims = Whims::new(seed, number, stay, seek);
+    let decodes = whims.is_among(verify);
+    let turn = begin + Duration::from_secs_f64(number as f64 / join_rate);
+    tokio::select! {
+        () = tokio::time::sleep_until(turn.into()) => {}
+        _ = over.wait_for(|over| *over) => return,
+    }
+    loop {
+        let pause = match life(shard, &mut whims, decodes, &mut over).await {
+            End::Over => return,
+            End::Left => {
+                shard.totals.left.add(1);
+                Duration::ZERO
+            }
+            End::Refused => {
+                shard.totals.refused.add(1);
+                REFUSED_PAUSE
+            }
+            End::Failed(reason) => {
+                shard.totals.failed.add(1);
+                tracing::debug!(number, reason, "a viewer's connection failed");
+                FAILED_PAUSE
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = over.wait_for(|over| *over) => return,
+        }
+    }
+}
+
+/// From connecting to the end of the connection.
+async fn life(shard: &Shard, whims: &mut Whims, decodes: bool, over: &mut watch::Receiver<bool>) -> End {
+    let begun = Instant::now();
+    let connection = match connect(shard).await {
+        Ok(connection) => connection,
+        Err(end) => return end,
+    };
+    let mut viewer = Viewer::new(shard, begun, decodes, whims);
+    shard.present.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let end = tokio::select! {
+        end = viewer.run(&connection, whims) => end,
+        _ = over.wait_for(|over| *over) => End::Over,
+    };
+    viewer.abandon(Instant::now());
+    shard.present.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    shard.totals.wire_bytes.add(connection.stats().udp_rx.bytes);
+    connection.close(CloseCode::Done.quic().into(), b"");
+    end
+}
+
+async fn connect(shard: &Shard) -> Result<Connection, End> {
+    let Plan { quic, address, host, .. } = &*shard.plan;
+    let connecting = shard.endpoint.connect_with(quic.clone(), *address, host);
+    let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
+    match tokio::time::timeout(CONNECT_MAX, connecting).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_))) => Err(End::Refused),
+        Ok(Err(error)) => Err(End::Failed(error.to_string())),
+        Err(_) => Err(End::Failed("no connection in time".to_owned())),
+    }
+}
+
+struct Viewer<'a> {
+    shard: &'a Shard,
+    program: Arc<[Item]>,
+    begun: Instant,
+    greeted: bool,
+    decodes: bool,
+    playout: Option<Playout>,
+    /// The object that is being fetched for the segment that is played next, from this byte on.
+    doing: Doing,
+    offset: u64,
+    /// Whether the playlist has been read on this connection, and when it was asked for last.
+    is_listed: bool,
+    listed_at: Option<Instant>,
+    next_request: u64,
+    next_alias: u16,
+    out: Vec<u8>,
+    leaves_at: Option<Instant>,
+    seeks_at: Option<Instant>,
+}
+
+enum Doing {
+    /// Nothing until the time comes.
+    Waiting,
+    /// Waiting for the answer to a GET, for a segment or the playlist.
+    Asking {
+        request: u64,
+        list: bool,
+    },
+    /// Asks again then: the server had a reason to refuse.
+    Pausing {
+        until: Instant,
+        list: bool,
+    },
+    Fetching(Box<Fetch>),
+}
+
+/// A part of an object on its way.
+struct Fetch {
+    meta: Meta,
+    shape: Shape,
+    generation: Generation,
+    alias: u16,
+    rank: Check,
+    credited: u64,
+    received: u64,
+    asked_at: Instant,
+    heard_at: Instant,
+    /// What is decoded of the part so far.
+    bytes: Vec<u8>,
+}
+
+enum Check {
+    Rank(Rank),
+    Decoder(Box<Decoder>),
+}
+
+/// A stream of blocks that is being read.
+struct Incoming {
+    stream: RecvStream,
+    head: Vec<u8>,
+    alias: Option<u16>,
+    records: Option<Cut>,
+    /// The object that it carries instead of blocks, and the request that asked for it.
+    object: Option<(u64, Vec<u8>)>,
+}
+
+impl Incoming {
+    /// Nobody waits for it any more.
+    fn is_useless(&self) -> bool {
+        self.alias.is_some() && self.records.is_none()
+    }
+}
+
+enum Cut {
+    Vectors(Vectors),
+    Records(Records),
+}
+
+impl<'a> Viewer<'a> {
+    fn new(shard: &'a Shard, begun: Instant, decodes: bool, whims: &mut Whims) -> Self {
+        let program = match &shard.plan.program {
+            Program::Fixed(items) | Program::Live { items, .. } => Arc::clone(items),
+        };
+        let [leaves_at, seeks_at] = [whims.stays(), whims.plays()].map(|wait| wait.map(|wait| begun + wait));
+        Self {
+            shard,
+            program,
+            begun,
+            greeted: false,
+            decodes,
+            playout: None,
+            doing: Doing::Waiting,
+            offset: 0,
+            is_listed: false,
+            listed_at: None,
+            next_request: 0,
+            next_alias: 0,
+            out: Vec::new(),
+            leaves_at,
+            seeks_at,
+        }
+    }
+
+    async fn run(&mut self, connection: &Connection, whims: &mut Whims) -> End {
+        match self.talk(connection, whims).await {
+            Ok(end) => end,
+            Err(Fault::Connection(ConnectionError::ApplicationClosed(close)))
+                if [CloseCode::Overload, CloseCode::GoingAway].map(|code| code.quic().into()).contains(&close.error_code) =>
+            {
+                End::Refused
+            }
+            Err(Fault::Connection(error)) => End::Failed(error.to_string()),
+            Err(Fault::Violation(violation)) => End::Failed(violation.to_string()),
+            Err(Fault::Stream(reason)) => match connection.close_reason() {
+                Some(error) => End::Failed(error.to_string()),
+                None => End::Failed(reason),
+            },
+        }
+    }
+
+    async fn talk(&mut self, connection: &Connection, whims: &mut Whims) -> Result<End, Fault> {
+        let (mut send, mut control) = connection.open_bi().await?;
+        let mut reader = Reader::new();
+        let mut incoming: Option<Incoming> = None;
+        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        send.write_all(&self.shard.plan.greeting).await.map_err(Fault::written)?;
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(timer);
+        let datagrams = self.shard.plan.accept.datagrams;
+        loop {
+            let now = Instant::now();
+            if self.leaves_at.is_some_and(|at| at <= now) {
+                return Ok(End::Left);
+            }
+            self.act(now, whims);
+            self.say(&mut send).await?;
+            let wake = tokio::time::Instant::from_std(self.wake_at(now));
+            if timer.deadline() != wake {
+                timer.as_mut().reset(wake);
+            }
+            let reading = Cell::new(incoming.is_some());
+            tokio::select! {
+                chunk = control.read_chunk(CONTROL_READ_MAX, true) => {
+                    let chunk = chunk.map_err(Fault::read)?;
+                    let Some(chunk) = chunk else { return Err(Fault::Stream("the control stream has ended".to_owned())) };
+                    reader.push(&chunk.bytes);
+                    while let Some(message) = reader.next()? {
+                        if self.hear(Instant::now(), message) {
+                            return Ok(End::Refused);
+                        }
+                    }
+                }
+                stream = connection.accept_uni(), if !reading.get() => {
+                    incoming = Some(Incoming { stream: stream?, head: Vec::new(), alias: None, records: None, object: None });
+                }
+                count = read(&mut incoming, &mut chunks), if reading.get() => {
+                    let Some(stream) = &mut incoming else { continue };
+                    match count {
+                        Some(count) => {
+                            for chunk in &mut chunks[..count] {
+                                self.take_stream(stream, std::mem::take(chunk))?;
+                            }
+                            if stream.is_useless() {
+                                // Nobody waits for it any more.
+                                incoming = None;
+                            }
+                        }
+                        None => {
+                            if let Some(Incoming { object: Some((request, bytes)), .. }) = incoming.take() {
+                                self.take_object(Instant::now(), request, &bytes);
+                            }
+                        }
+                    }
+                }
+                datagram = connection.read_datagram(), if datagrams => self.take_datagram(datagram?)?,
+                () = &mut timer => {}
+            }
+        }
+    }
+
+    /// Does what the time has come for.
+    fn act(&mut self, now: Instant, whims: &mut Whims) {
+        if !self.greeted {
+            return;
+        }
+        if self.playout.is_none() {
+            self.begin(now, whims);
+        }
+        if self.seeks_at.is_some_and(|at| at <= now) {
+            self.abandon(now);
+            self.shard.totals.sought.add(1);
+            self.seeks_at = whims.plays().map(|wait| now + wait);
+            self.begin(now, whims);
+        }
+        match &mut self.doing {
+            Doing::Waiting => {
+                if self.playout.as_ref().is_some_and(|playout| playout.ask_at() <= now) {
+                    self.ask(now);
+                }
+            }
+            Doing::Pausing { until, list } if *until <= now => match *list {
+                true => self.ask_list(now),
+                false => self.ask(now),
+            },
+            // Datagrams may be lost, and what is lost is not sent again by itself.
+            Doing::Fetching(fetch) if self.shard.plan.accept.datagrams && now >= fetch.heard_at + SILENCE_MAX => {
+                fetch.heard_at = now;
+                fetch.credit(&mut self.out);
+            }
+            _ => {}
+        }
+    }
+
+    fn wake_at(&self, now: Instant) -> Instant {
+        let work = match &self.doing {
+            Doing::Waiting => self.playout.as_ref().map(Playout::ask_at),
+            Doing::Pausing { until, .. } => Some(*until),
+            Doing::Fetching(fetch) if self.shard.plan.accept.datagrams => Some(fetch.heard_at + SILENCE_MAX),
+            _ => None,
+        };
+        let work = work.filter(|_| self.greeted);
+        work.into_iter().chain(self.leaves_at).chain(self.seeks_at).min().unwrap_or(now + IDLE)
+    }
+
+    async fn say(&mut self, send: &mut SendStream) -> Result<(), Fault> {
+        if !self.out.is_empty() {
+            send.write_all(&self.out).await.map_err(Fault::written)?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    /// Starts to play: a live stream where it is now, another anywhere, or at its beginning.
+    fn begin(&mut self, now: Instant, whims: &mut Whims) {
+        let count = self.program.len();
+        let position = match &self.shard.plan.program {
+            Program::Live { .. } => count.saturating_sub(LIVE_BEHIND),
+            Program::Fixed(_) if self.shard.plan.from_start && self.playout.is_none() => 0,
+            Program::Fixed(_) => whims.choose(count),
+        };
+        let duration = self.item(position).map_or(Duration::from_secs(1), |item| item.duration);
+        self.playout = Some(Playout::new(now, position, duration));
+        self.doing = Doing::Waiting;
+        self.offset = self.item(position).map_or(0, |item| item.offset);
+        self.is_listed = false;
+        if matches!(self.shard.plan.program, Program::Live { .. }) {
+            self.ask_list(now);
+        }
+    }
+
+    fn item(&self, position: usize) -> Option<&Item> {
+        match self.shard.plan.program {
+            // From the beginning again.
+            Program::Fixed(_) => self.program.get(position % self.program.len()),
+            Program::Live { .. } => self.program.get(position),
+        }
+    }
+
+    /// Asks what the next segment is.
+    fn ask(&mut self, now: Instant) {
+        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else { return };
+        let Some(path) = self.item(position).map(|item| item.path.clone()) else {
+            // It is not listed yet.
+            self.doing = Doing::Pausing { until: self.listed_at.map_or(now, |at| at + RELOAD), list: true };
+            return;
+        };
+        self.get(path, self.offset, false);
+    }
+
+    fn ask_list(&mut self, now: Instant) {
+        let Program::Live { path, .. } = &self.shard.plan.program else { return };
+        self.listed_at = Some(now);
+        self.get(path.clone(), 0, true);
+    }
+
+    fn get(&mut self, path: String, offset: u64, list: bool) {
+        self.next_request += 1;
+        let request = self.next_request;
+        Message::Get(Get { request, path, offset, length: None }).encode(&mut self.out);
+        self.doing = Doing::Asking { request, list };
+    }
+
+    /// Takes a message of the server; whether the connection is to end.
+    fn hear(&mut self, now: Instant, message: Message) -> bool {
+        match message {
+            Message::Hello(_) => {
+                self.greeted = true;
+                self.shard.totals.joined.add(1);
+                self.shard.totals.joining.add(now.saturating_duration_since(self.begun));
+            }
+            Message::Meta(meta) => {
+                let Doing::Asking { request, list } = self.doing else { return false };
+                if meta.request != request {
+                    return false;
+                }
+                if let (true, Delivery::Inline(bytes)) = (list, &meta.delivery) {
+                    self.take_object(now, request, bytes);
+                } else if !list {
+                    self.fetch(now, meta);
+                }
+            }
+            Message::Error(error) => {
+                let Doing::Asking { request, list } = self.doing else { return false };
+                if error.request == request {
+                    self.shard.totals.rejected.add(1);
+                    let wait = Duration::from_millis(error.retry_after_ms).clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
+                    self.doing = Doing::Pausing { until: now + wait, list };
+                }
+            }
+            Message::Reject { alias, retry_after_ms, .. } => {
+                if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
+                    self.shard.totals.rejected.add(1);
+                    let wait = Duration::from_millis(retry_after_ms).clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
+                    self.doing = Doing::Pausing { until: now + wait, list: false };
+                }
+            }
+            Message::GoAway { .. } => return true,
+            _ => {}
+        }
+        false
+    }
+
+    /// A live playlist has come anew. Its front may have gone, so the place in it is found again by what is played next, or was last.
+    fn take_object(&mut self, now: Instant, request: u64, bytes: &[u8]) {
+        if !matches!(self.doing, Doing::Asking { request: asked, list: true } if asked == request) {
+            return;
+        }
+        self.doing = Doing::Pausing { until: now + RELOAD, list: true };
+        let Program::Live { path, .. } = &self.shard.plan.program else { return };
+        let Some((items, _)) = super::items(path, bytes) else { return };
+        let Some(playout) = &mut self.playout else { return };
+        let place = |item: Option<&Item>| items.iter().position(|other| Some(other) == item);
+        let next = place(self.program.get(playout.position));
+        let last = playout.position.checked_sub(1).and_then(|last| place(self.program.get(last)));
+        let behind = items.len().saturating_sub(LIVE_BEHIND);
+        playout.position = if self.is_listed { next.or(last.map(|last| last + 1)).unwrap_or(behind) } else { behind };
+        self.program = items.into();
+        self.is_listed = true;
+        self.offset = self.program.get(playout.position).map_or(0, |item| item.offset);
+        self.doing = Doing::Waiting;
+    }
+
+    /// Asks for the blocks of the part that the server has described.
+    fn fetch(&mut self, now: Instant, meta: Meta) {
+        let Delivery::Coded(shape) = meta.delivery else {
+            // Objects that are sent whole are not what is played.
+            self.shard.totals.rejected.add(1);
+            self.doing = Doing::Pausing { until: now + REJECTED_PAUSE_MAX, list: false };
+            return;
+        };
+        let Some(generation) = shape.generation(0) else { return };
+        let due = self.playout.as_ref().map_or(now, Playout::due);
+        self.next_alias = self.next_alias.wrapping_add(1);
+        let plan = &self.shard.plan;
+        let rank = Check::new(&meta.id, generation, plan.kernels, self.decodes);
+        let mut fetch = Fetch {
+            meta,
+            shape,
+            generation,
+            alias: self.next_alias,
+            rank,
+            credited: 0,
+            received: 0,
+            asked_at: now,
+            heard_at: now,
+            bytes: Vec::new(),
+        };
+        fetch.request(due.saturating_duration_since(now), plan.accept, &mut self.out);
+        self.doing = Doing::Fetching(Box::new(fetch));
+    }
+
+    fn take_stream(&mut self, incoming: &mut Incoming, mut bytes: Bytes) -> Result<(), Fault> {
+        if let Some((_, object)) = &mut incoming.object {
+            if object.len() + bytes.len() > OBJECT_MAX {
+                return Err(Violation::Malformed("object stream").into());
+            }
+            object.extend_from_slice(&bytes);
+            return Ok(());
+        }
+        if incoming.alias.is_none() {
+            incoming.head.extend_from_slice(&bytes);
+            let Some((head, length)) = StreamHead::parse(&incoming.head)? else { return Ok(()) };
+            let alias = match head {
+                StreamHead::Blocks { alias } => alias,
+                StreamHead::Object { request } => {
+                    incoming.object = Some((request, incoming.head.split_off(length)));
+                    return Ok(());
+                }
+                StreamHead::Hashes { .. } => return Err(Violation::Malformed("stream nobody asked for").into()),
+            };
+            bytes.advance(bytes.len() - (incoming.head.len() - length));
+            incoming.alias = Some(alias);
+            if let Doing::Fetching(fetch) = &self.doing
+                && fetch.alias == alias
+            {
+                incoming.records = Some(match &fetch.rank {
+                    Check::Rank(_) => Cut::Vectors(Vectors::new(fetch.generation)),
+                    Check::Decoder(_) => Cut::Records(Records::new(fetch.generation)),
+                });
+            }
+        }
+        let Some(cut) = &mut incoming.records else { return Ok(()) };
+        match cut {
+            Cut::Vectors(vectors) => {
+                vectors.push(bytes);
+                while let Some(vector) = vectors.next()? {
+                    self.take_block(incoming.alias, &vector, None)?;
+                }
+            }
+            Cut::Records(records) => {
+                records.push(&bytes);
+                while let Some(block) = records.next()? {
+                    self.take_block(incoming.alias, &block.vector, Some(&block.payload))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_datagram(&mut self, mut datagram: Bytes) -> Result<(), Fault> {
+        let Some(head) = parse_datagram(&mut datagram) else { return Ok(()) };
+        let Doing::Fetching(fetch) = &self.doing else { return Ok(()) };
+        if fetch.alias != head.alias {
+            return Ok(());
+        }
+        let Some(block) = parse_block(head.kind, &fetch.generation, datagram) else { return Ok(()) };
+        self.take_block(Some(head.alias), &block.vector, Some(&block.payload))
+    }
+
+    fn take_block(&mut self, alias: Option<u16>, vector: &Vector, payload: Option<&[u8]>) -> Result<(), Fault> {
+        let Doing::Fetching(fetch) = &mut self.doing else { return Ok(()) };
+        if alias != Some(fetch.alias) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let totals = &self.shard.totals;
+        if fetch.received == 0 {
+            totals.first_block.add(now.saturating_duration_since(fetch.asked_at));
+        }
+        fetch.received += 1;
+        fetch.heard_at = now;
+        totals.blocks.add(1);
+        totals.bytes.add(u64::from(fetch.generation.block_bytes));
+        let outcome = match (&mut fetch.rank, payload) {
+            (Check::Rank(rank), _) => rank.absorb(vector),
+            (Check::Decoder(decoder), Some(payload)) => decoder.absorb(vector, payload),
+            (Check::Decoder(_), None) => return Ok(()),
+        };
+        match outcome.map_err(|_| Violation::Malformed("block"))? {
+            Outcome::Complete => self.complete(now),
+            outcome => {
+                totals.useless.add(u64::from(outcome == Outcome::Redundant));
+                if fetch.received >= fetch.credited {
+                    fetch.credit(&mut self.out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A generation has full rank.
+    fn complete(&mut self, now: Instant) {
+        let Doing::Fetching(mut fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) else { return };
+        self.shard.totals.generations.add(1);
+        Message::Stop { alias: fetch.alias, reason: StopReason::Complete }.encode(&mut self.out);
+        let generation = std::mem::replace(&mut fetch.rank, Check::new(&fetch.meta.id, fetch.generation, self.kernels(), false));
+        if let Check::Decoder(decoder) = generation
+            && let Ok(bytes) = decoder.into_bytes()
+        {
+            fetch.bytes.extend_from_slice(&bytes);
+        }
+        if let Some(next) = fetch.shape.generation(fetch.generation.index + 1) {
+            let due = self.playout.as_ref().map_or(now, Playout::due);
+            self.next_alias = self.next_alias.wrapping_add(1);
+            (fetch.alias, fetch.generation) = (self.next_alias, next);
+            fetch.rank = Check::new(&fetch.meta.id, next, self.kernels(), self.decodes);
+            (fetch.asked_at, fetch.heard_at) = (now, now);
+            fetch.request(due.saturating_duration_since(now), self.shard.plan.accept, &mut self.out);
+            self.doing = Doing::Fetching(fetch);
+            return;
+        }
+        if self.decodes {
+            let right = SegmentId::of(&fetch.bytes) == fetch.meta.id;
+            let counter = if right { &self.shard.totals.verified } else { &self.shard.totals.corrupt };
+            counter.add(1);
+        }
+        self.go_on(now, &fetch.meta);
+    }
+
+    /// A part has come in full: on with the object, or with the next.
+    fn go_on(&mut self, now: Instant, meta: &Meta) {
+        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else { return };
+        let item = self.item(position).cloned();
+        let covered = meta.offset.saturating_add(meta.length);
+        let end = item.as_ref().and_then(|item| item.end).or(meta.object_length);
+        if end.is_some_and(|end| covered < end) {
+            self.offset = covered;
+            self.ask(now);
+            return;
+        }
+        let Some(playout) = &mut self.playout else { return };
+        self.shard.totals.count(now, playout.due());
+        let lasts = match (&item, self.shard.plan.bitrate) {
+            (Some(item), Some(bitrate)) => Duration::from_secs_f64((covered.saturating_sub(item.offset)) as f64 * 8.0 / bitrate),
+            (Some(item), None) => item.duration,
+            (None, _) => Duration::from_secs(1),
+        };
+        playout.advance(lasts);
+        let position = playout.position;
+        self.offset = self.item(position).map_or(0, |item| item.offset);
+    }
+
+    fn kernels(&self) -> Kernels {
+        self.shard.plan.kernels
+    }
+
+    /// What is under way is not wanted any more. It counts as late if it is.
+    fn abandon(&mut self, now: Instant) {
+        if let Some(playout) = &self.playout
+            && playout.due() <= now
+        {
+            self.shard.totals.count(now, playout.due());
+        }
+        if let Doing::Fetching(fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) {
+            Message::Stop { alias: fetch.alias, reason: StopReason::Cancelled }.encode(&mut self.out);
+        }
+        self.doing = Doing::Waiting;
+    }
+}
+
+impl Check {
+    fn new(id: &SegmentId, generation: Generation, kernels: Kernels, decodes: bool) -> Self {
+        let key = row_key(id, &generation);
+        match decodes {
+            true => Self::Decoder(Box::new(Decoder::new(generation, key, kernels))),
+            false => Self::Rank(Rank::new(generation, key, kernels)),
+        }
+    }
+
+    fn missing(&self) -> u16 {
+        match self {
+            Self::Rank(rank) => rank.missing(),
+            Self::Decoder(decoder) => decoder.missing(),
+        }
+    }
+}
+
+impl Fetch {
+    /// Asks for all blocks of the generation.
+    fn request(&mut self, time: Duration, accept: Accept, out: &mut Vec<u8>) {
+        let credit = u32::from(self.generation.n);
+        (self.credited, self.received) = (credit.into(), 0);
+        let deadline_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, DEADLINE_MAX_MS);
+        let (alias, segment, generation) = (self.alias, self.meta.id, self.generation.index);
+        let request = Request { alias, segment, generation, deadline_ms, credit, accept, ranges: Vec::new() };
+        Message::Request(request).encode(out);
+    }
+
+    /// Asks for as many more as are missing.
+    fn credit(&mut self, out: &mut Vec<u8>) {
+        let blocks = u32::from(self.rank.missing());
+        self.credited = self.received + u64::from(blocks);
+        Message::Credit { alias: self.alias, blocks }.encode(out);
+    }
+}
+
+/// What ends a connection that the viewer did not end.
+enum Fault {
+    Connection(ConnectionError),
+    Violation(Violation),
+    Stream(String),
+}
+
+impl Fault {
+    fn read(error: quinn::ReadError) -> Self {
+        match error {
+            quinn::ReadError::ConnectionLost(error) => Self::Connection(error),
+            other => Self::Stream(other.to_string()),
+        }
+    }
+
+    fn written(error: quinn::WriteError) -> Self {
+        match error {
+            quinn::WriteError::ConnectionLost(error) => Self::Connection(error),
+            other => Self::Stream(other.to_string()),
+        }
+    }
+}
+
+impl From<ConnectionError> for Fault {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<Violation> for Fault {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+/// The next chunks of the stream that is being read; `None` at its end, whatever that is.
+async fn read(incoming: &mut Option<Incoming>, chunks: &mut [Bytes]) -> Option<usize> {
+    incoming.as_mut()?.stream.read_chunks(chunks).await.ok().flatten()
+}
+
+/// The address to connect to, of those that a name has.
+pub(super) async fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| error.to_string())?;
+    addresses.next().ok_or_else(|| format!("{host} has no address"))
+}
+
+const CONNECT_MAX: Duration = Duration::from_secs(20);
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a question is asked again at the earliest and at the latest.
+const REJECTED_PAUSE: Duration = Duration::from_millis(200);
+const REJECTED_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A playlist is read again so long after the last time.
+const RELOAD: Duration = Duration::from_millis(1000);
+/// Datagrams that have not come for so long do not come any more.
+const SILENCE_MAX: Duration = Duration::from_millis(250);
+const IDLE: Duration = Duration::from_secs(3600);
+const CHUNKS: usize = 16;
+const CONTROL_READ_MAX: usize = 16 * 1024;
+/// A viewer of a live stream begins so many segments before its end.
+const LIVE_BEHIND: usize = 3;
+/// A playlist is not longer than this.
+const OBJECT_MAX: usize = 8 << 20;
+/// An hour.
+const DEADLINE_MAX_MS: u64 = 3_600_000;

@@ -1,0 +1,182 @@
+//! Swarms of viewers against a running server: what they count is what was served.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use clap::Parser;
+use ncserverd::config;
+use ncserverd::endpoint::Congestion;
+use ncserverd::lab::origin::Origin;
+use ncserverd::peer;
+use ncserverd::server::Server;
+use ncserverd::stream;
+use ncserverd::swarm::{self, Options, PlainConfig, Report};
+use ncserverd::telemetry::Readiness;
+use ncserverd::tls::{ServerIdentity, Trust};
+use prometheus::Registry;
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const SEGMENTS: usize = 6;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn options(line: &str) -> Options {
+    Line::parse_from(std::iter::once("swarm").chain(line.split_whitespace())).options
+}
+
+struct Place {
+    origin: Origin,
+    server: Server,
+    at: peer::Server,
+    registry: Registry,
+}
+
+impl Place {
+    async fn open(connections_max: u32) -> Self {
+        let origin = Origin::in_memory().await.unwrap();
+        let mut settings = config::Config::default();
+        settings.endpoint.listen = vec![LOOPBACK];
+        settings.endpoint.connections_max = connections_max;
+        settings.ingest.segment_max_bytes = ByteSize::kib(64);
+        let block = stream::Config { block_bytes: 1024, n_max: 32, ..stream::Config::default() };
+        let url = Some(format!("{}vod/", origin.url()));
+        settings.stream.insert("live".into(), stream::Config { origin: url, ..block });
+        let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
+        let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();
+        let at = at(server.addresses()[0], &identity);
+        Self { origin, server, at, registry }
+    }
+
+    /// One file of several segments, two generations each.
+    fn put_file(&self) {
+        let bytes: Vec<u8> = (0..SEGMENTS << 16).map(|index| (index * index >> 5) as u8).collect();
+        self.origin.put("/vod/movie.bin", Bytes::from(bytes));
+    }
+
+    fn put_list(&self, ended: bool) {
+        let mut list = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:0\n".to_owned();
+        for number in 0..SEGMENTS {
+            // More than a segment of the server's may have: two parts.
+            let bytes: Vec<u8> = (0..100_000).map(|index| (index * (number + 3)) as u8).collect();
+            self.origin.put(&format!("/vod/{number}.ts"), Bytes::from(bytes));
+            list += &format!("#EXTINF:0.5,\n{number}.ts\n");
+        }
+        list += if ended { "#EXT-X-ENDLIST\n" } else { "" };
+        self.origin.put("/vod/list.m3u8", Bytes::from(list));
+    }
+
+    async fn watch(&self, line: &str, path: &str) -> Report {
+        let source = peer::Config::new(self.at.clone(), Trust::System);
+        swarm::run(&options(line), source, Some(path), std::future::pending()).await.unwrap()
+    }
+
+    fn read(&self, name: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
+        family.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum()
+    }
+}
+
+fn at(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
+    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everybody_has_everything_in_time() {
+    let place = Place::open(1000).await;
+    place.put_file();
+    // 64 KiB at this rate are half a second.
+    let line = "--viewers 40 --join-rate 40 --time 2s --bitrate 1048576 --verify 0.5 --threads 2";
+    let report = place.watch(line, "/live/movie.bin").await;
+    assert!(report.is_clean(), "{report}");
+    let totals = report.totals;
+    assert_eq!((totals.joined, totals.left), (40, 0), "{report}");
+    // Each asks for its first at once, and for the next every half second.
+    assert!((40 * 4..=40 * 7).contains(&totals.on_time), "{report}");
+    assert!(totals.verified >= totals.on_time / 5 && totals.verified <= totals.on_time * 4 / 5, "{report}");
+    assert!(totals.generations >= 2 * totals.on_time && totals.blocks >= 64 * totals.on_time, "{report}");
+    assert!(totals.useless * 20 < totals.blocks, "{report}");
+    assert_eq!(totals.bytes, totals.blocks * 1024);
+    assert!(totals.wire_bytes > totals.bytes);
+    assert!(place.read("ncserverd_session_sent_blocks_total") >= totals.blocks as f64);
+    assert_eq!(report.seconds.len(), 3);
+    assert_eq!(report.first_block.count, totals.generations);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
+    let place = Place::open(1000).await;
+    place.put_list(true);
+    let line = "--viewers 20 --join-rate 40 --time 3s --verify 1 --threads 1 --stay 1s --seek 500ms --datagrams --systematic";
+    let report = place.watch(line, "/live/list.m3u8").await;
+    let totals = report.totals;
+    assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{report}");
+    assert!(totals.joined > 30 && totals.left > 10 && totals.sought > 20, "{report} {totals:?}");
+    // Two parts a segment.
+    assert!(totals.on_time > 50 && totals.verified >= 2 * totals.on_time, "{report} {totals:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_playlist_is_followed() {
+    let place = Place::open(1000).await;
+    place.put_list(false);
+    let report = place.watch("--viewers 5 --join-rate 50 --time 3s --verify 1 --threads 1", "/live/list.m3u8").await;
+    // The last three segments, and then nothing comes any more: only the one that is waited for is late, if time is up for it.
+    assert_eq!((report.totals.on_time, report.totals.corrupt, report.totals.failed), (15, 0, 0), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_room_refuses_and_the_others_stay() {
+    let place = Place::open(10).await;
+    place.put_file();
+    let report = place.watch("--viewers 20 --join-rate 100 --time 1s --bitrate 1048576 --threads 1", "/live/movie.bin").await;
+    let totals = report.totals;
+    // One place is taken by whoever looked at what there is to play.
+    assert!((9..=10).contains(&totals.joined) && totals.refused >= 10, "{report}");
+    assert_eq!((totals.late, totals.failed), (0, 0), "{report}");
+    assert!(totals.on_time >= 2 * totals.joined, "{report}");
+    place.server.drain(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_streams_carry_the_same_bytes() {
+    let identity = ServerIdentity::ephemeral().unwrap();
+    let listen = std::net::UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let config = PlainConfig { listen, congestion: Congestion::default() };
+    let serving = {
+        let identity = identity.clone();
+        tokio::spawn(async move { swarm::serve_plain(config, &identity, async { drop(stopped.await) }).await })
+    };
+    let source = peer::Config::new(at(listen, &identity), Trust::System);
+    let line = "--against plain --plain-segment 64KiB --viewers 10 --join-rate 50 --time 1s --bitrate 1048576 --threads 1";
+    let report = swarm::run(&options(line), source, None, std::future::pending()).await.unwrap();
+    assert!(report.is_clean() && report.totals.joined == 10, "{report}");
+    assert!(report.totals.on_time >= 20 && report.totals.bytes >= report.totals.on_time << 16, "{report}");
+    stop.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_played_is_said() {
+    let place = Place::open(1000).await;
+    place.put_file();
+    place.origin.put("/vod/master.m3u8", Bytes::from_static(b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlist.m3u8\n"));
+    let source = || peer::Config::new(place.at.clone(), Trust::System);
+    for (line, path, says) in [
+        ("", Some("/live/movie.bin"), "--bitrate"),
+        ("", Some("/live/master.m3u8"), "rendition"),
+        ("", Some("/live/none"), "refused"),
+        ("", None, "PATH"),
+        ("--against plain", None, "--bitrate"),
+    ] {
+        let said = swarm::run(&options(line), source(), path, std::future::pending()).await.unwrap_err().to_string();
+        assert!(said.contains(says), "{said}");
+    }
+}
