@@ -29,7 +29,6 @@ mod machine;
 mod operation;
 mod oracle;
 mod paper;
-mod plot;
 mod report;
 mod rounds;
 mod team;

@@ -9,3 +9,4 @@ pub mod demo;
 pub mod lossy;
 pub mod origin;
 pub mod path;
+pub mod plot;

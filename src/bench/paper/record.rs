@@ -12,8 +12,8 @@ use super::catalogue::{Bar, Case, Row};
 use super::measure::{Measure, Unit};
 use super::{Error, Sample, all_rows, field_name};
 use crate::bench::machine::Machine;
-use crate::bench::plot::{Figure, Panel, Series};
 use crate::device::Field;
+use crate::lab::plot::{Figure, Panel, Series};
 
 /// A run, with where it was made.
 #[derive(Debug, Clone, Serialize, Deserialize)]

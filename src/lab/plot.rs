@@ -7,32 +7,40 @@ use std::fmt::{self, Write};
 
 /// Panels with a title and one legend.
 #[derive(Debug, Clone)]
-pub(super) struct Figure {
-    pub(super) title: String,
-    pub(super) panels: Vec<Panel>,
+pub struct Figure {
+    /// Above all.
+    pub title: String,
+    /// Three in a row.
+    pub panels: Vec<Panel>,
 }
 
 /// One diagram.
 #[derive(Debug, Clone)]
-pub(super) struct Panel {
-    pub(super) title: String,
-    pub(super) x: String,
-    pub(super) y: String,
-    pub(super) series: Vec<Series>,
+pub struct Panel {
+    /// Above it.
+    pub title: String,
+    /// What runs to the right, with its unit.
+    pub x: String,
+    /// What runs up, with its unit.
+    pub y: String,
+    /// What is drawn.
+    pub series: Vec<Series>,
     /// Values to compare with: a name and where it lies on the y axis.
-    pub(super) marks: Vec<(String, f64)>,
+    pub marks: Vec<(String, f64)>,
 }
 
 /// Points of one contender, by rising x.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub struct Series {
+    /// Series of one name look alike in all panels.
+    pub name: String,
+    /// x and y.
+    pub points: Vec<(f64, f64)>,
 }
 
 impl Figure {
     /// The file's text.
-    pub(super) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         let mut svg = String::new();
         self.draw(&mut svg).expect("a string takes everything");
         svg
