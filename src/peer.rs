@@ -20,6 +20,7 @@ pub mod http;
 mod info;
 mod keys;
 mod metrics;
+pub mod neighbours;
 pub mod playlist;
 pub mod proto;
 mod token;

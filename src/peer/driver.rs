@@ -4,7 +4,6 @@
 //! answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what [`Proto`] says.
 
 mod link;
-mod neighbours;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::pending;
@@ -19,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
+use super::neighbours::{Advice, Neighbours};
 use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
@@ -29,7 +29,6 @@ use crate::tls::{self, Fingerprint};
 use crate::wire::message::{Hello, Holding, Introduction, Meta};
 use crate::wire::{CloseCode, Violation};
 use link::{End, Happening, Link, Read, Shown, Wires};
-use neighbours::{Advice, Neighbours};
 
 /// Datagrams taken in one turn before anything else has its turn.
 const DATAGRAMS_A_TURN: usize = 512;

@@ -3,7 +3,7 @@
 //! A few at a time. One that does not answer, breaks the rules or has brought nothing for a while makes room for another; one that has
 //! broken the rules is not taken again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::peer::proto::SourceId;
@@ -18,11 +18,11 @@ const BANNED_MAX: usize = 4096;
 
 /// The peers that are drawn on.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub struct Neighbours {
     most: usize,
     /// What this side shows itself, if it serves.
     own: Option<[u8; 32]>,
-    by_identity: HashMap<[u8; 32], Neighbour>,
+    by_identity: BTreeMap<[u8; 32], Neighbour>,
     banned: HashSet<[u8; 32]>,
     next: u32,
 }
@@ -37,7 +37,7 @@ struct Neighbour {
 
 /// What to do about a peer that was named.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Advice {
+pub enum Advice {
     /// Connect to it, under this name.
     Take(SourceId),
     /// It is one already.
@@ -50,17 +50,17 @@ pub(super) enum Advice {
 
 impl Neighbours {
     /// None, and at most so many; `first` is the first name that is free.
-    pub(super) fn new(most: usize, first: u32) -> Self {
-        Self { most, own: None, by_identity: HashMap::new(), banned: HashSet::new(), next: first }
+    pub fn new(most: usize, first: u32) -> Self {
+        Self { most, own: None, by_identity: BTreeMap::new(), banned: HashSet::new(), next: first }
     }
 
     /// What this side shows others.
-    pub(super) fn set_own(&mut self, identity: [u8; 32]) {
+    pub fn set_own(&mut self, identity: [u8; 32]) {
         self.own = Some(identity);
     }
 
     /// A server has named one.
-    pub(super) fn named(&mut self, now: Instant, peer: &Introduction) -> Advice {
+    pub fn named(&mut self, now: Instant, peer: &Introduction) -> Advice {
         if let Some(known) = self.by_identity.get(&peer.identity) {
             return Advice::Known(known.source);
         }
@@ -84,7 +84,7 @@ impl Neighbours {
     }
 
     /// What one has brought so far.
-    pub(super) fn brought(&mut self, now: Instant, source: SourceId, bytes: u64) {
+    pub fn brought(&mut self, now: Instant, source: SourceId, bytes: u64) {
         if let Some(neighbour) = self.by_identity.values_mut().find(|neighbour| neighbour.source == source)
             && neighbour.brought.0 != bytes
         {
@@ -94,7 +94,7 @@ impl Neighbours {
     }
 
     /// A connection to one has ended or could not be made. True if it is none any more.
-    pub(super) fn failed(&mut self, source: SourceId, broke_the_rules: bool) -> bool {
+    pub fn failed(&mut self, source: SourceId, broke_the_rules: bool) -> bool {
         let Some((identity, neighbour)) = self.by_identity.iter_mut().find(|(_, neighbour)| neighbour.source == source) else {
             return false;
         };
@@ -111,7 +111,7 @@ impl Neighbours {
     }
 
     /// Whoever shows this is not taken again.
-    pub(super) fn ban(&mut self, identity: [u8; 32]) {
+    pub fn ban(&mut self, identity: [u8; 32]) {
         if self.banned.len() >= BANNED_MAX {
             self.banned.clear();
         }
@@ -119,12 +119,12 @@ impl Neighbours {
     }
 
     /// It could not be taken after all.
-    pub(super) fn remove(&mut self, source: SourceId) {
+    pub fn remove(&mut self, source: SourceId) {
         self.by_identity.retain(|_, neighbour| neighbour.source != source);
     }
 
     /// Whether this is, or was, the name of one.
-    pub(super) fn is_one(&self, source: SourceId) -> bool {
+    pub fn is_one(&self, source: SourceId) -> bool {
         self.by_identity.values().any(|neighbour| neighbour.source == source)
     }
 }
