@@ -15,7 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{Now, neighbourhood};
@@ -78,8 +80,8 @@ struct Inner {
     metrics: Metrics,
 }
 
-#[derive(Default)]
 struct State {
+    random: StdRng,
     streams: HashMap<String, Stream>,
     offers: BTreeMap<SessionId, Offer>,
     holders: HashMap<SegmentId, Vec<SessionId>>,
@@ -114,7 +116,14 @@ pub struct Asker {
 impl Directory {
     /// A directory that names nobody, until it is told of streams.
     pub fn new(metrics: Metrics) -> Self {
-        Self { inner: Arc::new(Inner { state: Mutex::default(), metrics }) }
+        Self::with_random(metrics, StdRng::from_rng(&mut rand::rng()))
+    }
+
+    /// The same; who is named is drawn from `random`, so that it can be repeated.
+    pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
+        let (streams, offers, holders, blamed) = Default::default();
+        let state = State { random, streams, offers, holders, blamed, holdings: 0 };
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), metrics }) }
     }
 
     /// The streams whose viewers are told of each other, from now on.
@@ -157,14 +166,13 @@ impl Directory {
         let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
         let mut chosen = state.candidates(now.instant, asker, policy, segment);
         let complete = chosen.iter().filter(|(_, held)| *held == HoldingState::Complete).count();
-        let mut rng = rand::rng();
         if chosen.len() > NAMED_MAX {
             let all: Vec<_> = if complete >= NAMED_MAX {
                 chosen.into_iter().filter(|(_, held)| *held == HoldingState::Complete).collect()
             } else {
                 chosen
             };
-            chosen = all.sample(&mut rng, NAMED_MAX).copied().collect();
+            chosen = all.sample(&mut state.random, NAMED_MAX).copied().collect();
         }
         chosen.sort_by_key(|(_, held)| *held != HoldingState::Complete);
         let named: Vec<_> = chosen
@@ -252,10 +260,10 @@ impl State {
         }
     }
 
-    fn candidates(&self, now: Instant, asker: Asker, policy: Policy, segment: &SegmentId) -> Vec<(SessionId, HoldingState)> {
+    fn candidates(&mut self, now: Instant, asker: Asker, policy: Policy, segment: &SegmentId) -> Vec<(SessionId, HoldingState)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
         // From somewhere among them, so that all have their turn.
-        let first = if holders.is_empty() { 0 } else { rand::random_range(0..holders.len()) };
+        let first = if holders.is_empty() { 0 } else { self.random.random_range(0..holders.len()) };
         let holders = holders.iter().cycle().skip(first).take(holders.len().min(LOOKED_AT_MAX));
         let own = self.offers.get(&asker.session).map(|offer| offer.identity);
         let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
