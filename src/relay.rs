@@ -54,7 +54,7 @@ pub use rows::{Heap, News, Plan, Rows, plan};
 /// Announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;
 /// How often servers are told what is held.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+pub const TELL_EVERY: Duration = Duration::from_millis(250);
 /// When to ask again for what could not be had now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 

@@ -60,7 +60,7 @@ const OFFERS_MAX: u32 = 32;
 const OFFERS_EVERY: Duration = Duration::from_millis(200);
 
 /// How often those who go on asking for a segment are told anew who else has it.
-const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
+pub const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
 
 /// How many tokens may come at once, and one more in which time.
 const TOKENS_MAX: u32 = 8;
