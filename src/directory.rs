@@ -1,22 +1,25 @@
 //! Who else serves: peers that offer it, what they hold, and whom they are named to.
 //!
 //! A peer that agrees to serve says where (OFFER) and what it holds (HAVE); both end with its connection. Whoever asks for a segment of a
-//! stream that allows it is told of some that hold it (PEERS), each with a ticket that the stream's key has signed. A peer is named on
-//! the address that its own connection comes from and nowhere else, so nobody can point others at a third party.
+//! stream that allows it is told of some that hold it (PEERS), each with a ticket that the stream's key has signed. Where too few are known
+//! to, as of a live segment that has just appeared, peers are named that follow the stream: they have asked for segments of it lately, so
+//! that they hold this one or will. Of all these the ones that were named least often are named, so that all have their turn. A peer is named
+//! on the address that its own connection comes from and nowhere else, so nobody can point others at a third party.
 //!
 //! What is bounded, and what happens at the bound: peers that offer (more are not taken); segments that each is known to hold (what it
-//! told first is forgotten), peers known to hold one, and both in all (more are not noted); peers named in an answer. A peer that several others have blamed is not named for a while.
+//! told first is forgotten), peers known to hold one, and both in all (more are not noted); streams that each follows (more are not noted);
+//! peers looked at for an answer, and named in it. A peer that several others have blamed is not named for a while.
 
 mod metrics;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +41,9 @@ const HOLDERS_MAX: usize = 512;
 const LOOKED_AT_MAX: usize = 64;
 /// Peers named in one answer.
 const NAMED_MAX: usize = 8;
+/// Streams that a peer is known to follow, and for how long after it has asked for a segment.
+const FOLLOWED_MAX: usize = 8;
+const FOLLOWS_FOR: Duration = Duration::from_secs(30);
 /// How long a ticket counts from when it is made, and for how long the same is given out.
 const TICKET_LASTS: Duration = Duration::from_secs(300);
 const TICKET_GIVEN: Duration = Duration::from_secs(120);
@@ -85,14 +91,30 @@ struct State {
     streams: HashMap<String, Stream>,
     offers: BTreeMap<SessionId, Offer>,
     holders: HashMap<SegmentId, Vec<SessionId>>,
+    /// Who follows a stream.
+    followers: HashMap<Circle, Followers>,
     blamed: HashMap<[u8; 32], Blame>,
     /// Of all offers together.
     holdings: usize,
 }
 
+/// Those who may be told of each other: a stream, and the network where the stream's policy asks for it.
+type Circle = (String, Option<IpAddr>);
+
+/// Sessions in no order, and the place of each.
+#[derive(Default)]
+struct Followers {
+    sessions: Vec<SessionId>,
+    places: HashMap<SessionId, usize>,
+}
+
 struct Offer {
     address: SocketAddr,
     identity: [u8; 32],
+    /// When it last asked for a segment of each stream that it follows.
+    follows: HashMap<Circle, Instant>,
+    /// How often it was named.
+    named: u64,
     held: HashMap<SegmentId, HoldingState>,
     /// In the order in which they were told of.
     order: VecDeque<SegmentId>,
@@ -121,8 +143,8 @@ impl Directory {
 
     /// The same; who is named is drawn from `random`, so that it can be repeated.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
-        let (streams, offers, holders, blamed) = Default::default();
-        let state = State { random, streams, offers, holders, blamed, holdings: 0 };
+        let (streams, offers, holders, followers, blamed) = Default::default();
+        let state = State { random, streams, offers, holders, followers, blamed, holdings: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), metrics }) }
     }
 
@@ -139,8 +161,8 @@ impl Directory {
         let mut state = self.state();
         state.withdraw(session);
         if state.offers.len() < OFFERS_MAX {
-            let (held, order, tickets) = (HashMap::new(), VecDeque::new(), HashMap::new());
-            state.offers.insert(session, Offer { address, identity, held, order, tickets });
+            let (follows, held, order, tickets) = (HashMap::new(), HashMap::new(), VecDeque::new(), HashMap::new());
+            state.offers.insert(session, Offer { address, identity, follows, named: 0, held, order, tickets });
         }
         self.show(&state);
     }
@@ -160,21 +182,33 @@ impl Directory {
         }
     }
 
-    /// Peers that hold something of a segment of this stream, those with all of it first, for somebody who asks for it.
+    /// Peers that hold something of a segment of this stream, those with all of it first, or else will, for somebody who asks for it.
     pub fn introduce(&self, now: Now, asker: Asker, stream: &str, segment: &SegmentId) -> Vec<Introduction> {
         let mut state = self.state();
         let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
+        let network = match policy {
+            Policy::Off => return Vec::new(),
+            Policy::Lan => Some(network(asker.address)),
+            Policy::All => None,
+        };
+        let circle = (stream.to_owned(), network);
         let mut chosen = state.candidates(now.instant, asker, policy, segment);
-        let complete = chosen.iter().filter(|(_, held)| *held == HoldingState::Complete).count();
-        if chosen.len() > NAMED_MAX {
-            let all: Vec<_> = if complete >= NAMED_MAX {
-                chosen.into_iter().filter(|(_, held)| *held == HoldingState::Complete).collect()
-            } else {
-                chosen
-            };
-            chosen = all.sample(&mut state.random, NAMED_MAX).copied().collect();
+        if chosen.len() < NAMED_MAX {
+            let followers = state.following(now.instant, asker, &circle);
+            let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
+            chosen.extend(followers.into_iter().filter(|session| !known.contains(session)).map(|session| (session, None)));
         }
-        chosen.sort_by_key(|(_, held)| *held != HoldingState::Complete);
+        state.note_following(now.instant, asker.session, circle);
+        chosen.shuffle(&mut state.random);
+        let named_before = |session: &SessionId| state.offers.get(session).map_or(0, |offer| offer.named);
+        chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
+        // Nobody is to be asked by all because it was the first to have some.
+        let complete = chosen.iter().filter(|(_, held)| *held == Some(HoldingState::Complete)).count();
+        if complete < NAMED_MAX {
+            chosen[complete..].sort_by_key(|(session, _)| named_before(session));
+        }
+        chosen.truncate(NAMED_MAX);
+        chosen.sort_by_key(|(_, held)| rank(*held));
         let named: Vec<_> = chosen
             .into_iter()
             .filter_map(|(session, _)| state.offers.get_mut(&session)?.introduction(now, stream, &key))
@@ -217,6 +251,50 @@ impl State {
     fn withdraw(&mut self, session: SessionId) {
         let Some(offer) = self.offers.remove(&session) else { return };
         offer.held.keys().for_each(|segment| self.forget(session, segment));
+        offer.follows.keys().for_each(|circle| self.leave(session, circle));
+    }
+
+    /// A peer that offers to serve has asked for a segment of a stream.
+    fn note_following(&mut self, now: Instant, session: SessionId, circle: Circle) {
+        let Some(offer) = self.offers.get_mut(&session) else { return };
+        if offer.follows.len() < FOLLOWED_MAX || offer.follows.contains_key(&circle) {
+            offer.follows.insert(circle.clone(), now);
+            self.followers.entry(circle).or_default().add(session);
+        }
+    }
+
+    fn leave(&mut self, session: SessionId, circle: &Circle) {
+        if let Some(followers) = self.followers.get_mut(circle) {
+            followers.remove(session);
+            if followers.sessions.is_empty() {
+                self.followers.remove(circle);
+            }
+        }
+    }
+
+    /// Some of those who follow a stream, drawn at random; those who do so no more are forgotten.
+    fn following(&mut self, now: Instant, asker: Asker, circle: &Circle) -> Vec<SessionId> {
+        let count = self.followers.get(circle).map_or(0, |followers| followers.sessions.len());
+        let places = rand::seq::index::sample(&mut self.random, count, count.min(LOOKED_AT_MAX));
+        let drawn: Vec<SessionId> = places.into_iter().map(|place| self.followers[circle].sessions[place]).collect();
+        let (current, gone): (Vec<SessionId>, Vec<SessionId>) = drawn.into_iter().partition(|session| {
+            let asked = self.offers.get(session).and_then(|offer| offer.follows.get(circle));
+            asked.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWS_FOR)
+        });
+        for session in gone {
+            self.leave(session, circle);
+            if let Some(offer) = self.offers.get_mut(&session) {
+                offer.follows.remove(circle);
+            }
+        }
+        current.into_iter().filter(|session| self.may_name(now, asker, *session)).collect()
+    }
+
+    /// Whether an asker may be told of a peer: it is another one, and nobody to be wary of.
+    fn may_name(&self, now: Instant, asker: Asker, session: SessionId) -> bool {
+        let own = self.offers.get(&asker.session).map(|offer| offer.identity);
+        let Some(Offer { identity, .. }) = self.offers.get(&session) else { return false };
+        session != asker.session && Some(*identity) != own && !self.is_blamed(now, identity)
     }
 
     fn forget(&mut self, session: SessionId, segment: &SegmentId) {
@@ -260,21 +338,25 @@ impl State {
         }
     }
 
-    fn candidates(&mut self, now: Instant, asker: Asker, policy: Policy, segment: &SegmentId) -> Vec<(SessionId, HoldingState)> {
+    fn candidates(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        policy: Policy,
+        segment: &SegmentId,
+    ) -> Vec<(SessionId, Option<HoldingState>)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
         // From somewhere among them, so that all have their turn.
         let first = if holders.is_empty() { 0 } else { self.random.random_range(0..holders.len()) };
         let holders = holders.iter().cycle().skip(first).take(holders.len().min(LOOKED_AT_MAX));
-        let own = self.offers.get(&asker.session).map(|offer| offer.identity);
         let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
-        let others = known.filter(|(session, offer)| *session != asker.session && Some(offer.identity) != own);
-        let allowed = others.filter(|(_, offer)| match policy {
+        let allowed = known.filter(|(_, offer)| match policy {
             Policy::Off => false,
             Policy::Lan => network(offer.address.ip()) == network(asker.address),
             Policy::All => true,
         });
-        let trusted = allowed.filter(|(_, offer)| !self.is_blamed(now, &offer.identity));
-        trusted.filter_map(|(session, offer)| Some((session, *offer.held.get(segment)?))).collect()
+        let trusted = allowed.filter(|(session, _)| self.may_name(now, asker, *session));
+        trusted.filter_map(|(session, offer)| Some((session, Some(*offer.held.get(segment)?)))).collect()
     }
 
     fn is_blamed(&self, now: Instant, identity: &[u8; 32]) -> bool {
@@ -284,8 +366,26 @@ impl State {
     }
 }
 
+impl Followers {
+    fn add(&mut self, session: SessionId) {
+        if !self.places.contains_key(&session) {
+            self.places.insert(session, self.sessions.len());
+            self.sessions.push(session);
+        }
+    }
+
+    fn remove(&mut self, session: SessionId) {
+        let Some(place) = self.places.remove(&session) else { return };
+        self.sessions.swap_remove(place);
+        if let Some(moved) = self.sessions.get(place) {
+            self.places.insert(*moved, place);
+        }
+    }
+}
+
 impl Offer {
     fn introduction(&mut self, now: Now, stream: &str, key: &SigningKey) -> Option<Introduction> {
+        self.named += 1;
         let until = now.date + TICKET_LASTS;
         let fresh = |at: &Instant| now.instant.saturating_duration_since(*at) < TICKET_GIVEN;
         self.tickets.retain(|_, (_, at)| fresh(at));
@@ -296,6 +396,15 @@ impl Offer {
         let left = (*at + TICKET_LASTS).checked_duration_since(now.instant)?;
         let lasts_ms = u64::try_from(left.as_millis()).ok()?;
         Some(Introduction { address: self.address, identity: self.identity, lasts_ms, ticket: ticket.clone() })
+    }
+}
+
+/// Those with all of a segment come before those with some, and these before those that will have it.
+fn rank(held: Option<HoldingState>) -> u8 {
+    match held {
+        Some(HoldingState::Complete) => 0,
+        Some(_) => 1,
+        None => 2,
     }
 }
 

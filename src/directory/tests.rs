@@ -49,16 +49,17 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
     rig.peer(3, HoldingState::Partial);
     assert_eq!(rig.named(9)[0], 2);
     assert_eq!(rig.named(9).len(), 3);
-    // Nobody is told of itself, and nothing is told of what nobody holds or what is not to be told of.
-    assert_eq!(rig.named(2).len(), 2);
+    // Nothing is told of what nobody holds or what is not to be told of, and nobody is told of itself.
     let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
     assert!(rig.directory.introduce(rig.now(0), asker, "live", &segment(2)).is_empty());
     assert!(rig.directory.introduce(rig.now(0), asker, "vod", &segment(1)).is_empty());
+    assert_eq!(rig.named(2).len(), 2);
     // The same peer over a second connection of its own is itself, too.
     rig.directory.offer(SessionId(7), SocketAddr::from(([10, 0, 2, 1], 4444)), [2; 32]);
     assert!(!rig.named(7).contains(&2));
 
     rig.directory.withdraw(SessionId(2));
+    rig.directory.withdraw(SessionId(7));
     rig.directory.have(SessionId(1), &[Holding { segment: segment(1), state: HoldingState::Gone }]);
     assert_eq!(rig.named(9), [3]);
 }
@@ -75,6 +76,59 @@ fn the_policy_of_the_stream_says_whom() {
     assert_eq!(network("::ffff:10.0.3.7".parse().unwrap()), network("10.0.3.200".parse().unwrap()));
     assert_eq!(network("2001:db8::1".parse().unwrap()), network("2001:db8::ffff:0:0:1".parse().unwrap()));
     assert_ne!(network("2001:db8:0:1::1".parse().unwrap()), network("2001:db8::1".parse().unwrap()));
+}
+
+#[test]
+fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
+    let rig = rig(Policy::All);
+    let new = |session: u64, seconds| {
+        let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
+        let named = rig.directory.introduce(rig.now(seconds), asker, "live", &segment(5));
+        let mut named: Vec<u8> = named.iter().map(|peer| peer.identity[0]).collect();
+        named.sort_unstable();
+        named
+    };
+    (1..=3).for_each(|number| rig.peer(number, HoldingState::Complete));
+    assert!(new(9, 0).is_empty(), "nobody has asked for anything yet");
+    rig.named(1);
+    rig.named(2);
+    assert_eq!(new(9, 1), [1, 2], "the third offers, but may watch something else");
+    assert_eq!(new(1, 1), [2]);
+    // Whoever holds it comes before those who will.
+    rig.directory.have(SessionId(3), &[Holding { segment: segment(5), state: HoldingState::Partial }]);
+    let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
+    let first = &rig.directory.introduce(rig.now(1), asker, "live", &segment(5))[0];
+    assert_eq!(first.identity[0], 3);
+    rig.directory.withdraw(SessionId(2));
+    assert_eq!(new(9, 2), [1, 3]);
+    // The first asked at 1 s for the last time.
+    assert_eq!(new(9, 31), [3]);
+    assert!(rig.directory.state().followers.is_empty());
+}
+
+#[test]
+fn in_a_network_of_their_own_those_are_named_that_follow_there() {
+    let rig = rig(Policy::Lan);
+    (1..=2).for_each(|number| rig.peer(number, HoldingState::Complete));
+    let ask = |session: u64, network: u8| {
+        let asker = Asker { session: SessionId(session), address: [10, 0, network, 9].into() };
+        let named = rig.directory.introduce(rig.now(0), asker, "live", &segment(5));
+        named.iter().map(|peer| peer.identity[0]).collect::<Vec<_>>()
+    };
+    ask(1, 1);
+    ask(2, 2);
+    assert_eq!(ask(9, 1), [1]);
+    assert_eq!(ask(9, 2), [2]);
+    assert!(ask(9, 3).is_empty());
+}
+
+#[test]
+fn all_have_their_turn() {
+    let rig = rig(Policy::All);
+    (1..=40).for_each(|number| rig.peer(number, HoldingState::Complete));
+    let mut times = [0; 41];
+    (0..50).for_each(|_| rig.named(99).into_iter().for_each(|number| times[usize::from(number)] += 1));
+    assert!(times[1..].iter().all(|times| *times == 10), "{times:?}");
 }
 
 #[test]
