@@ -34,7 +34,7 @@ use crate::codec::rlnc::{Decoder, Progressive, row_key};
 use crate::object::{Generation, Refusal, RefusalCode, SegmentId};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
-use crate::wire::message::{Accept, Hello, Message, Request, StopReason};
+use crate::wire::message::{Accept, Hello, Message, Request, StopReason, stream_of};
 
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
@@ -55,8 +55,20 @@ const NEW_MAX: u32 = 8;
 /// As many of the silences after which a datagram counts as lost may pass before a source is suspect; a stream that repeats what was lost
 /// needs one or two.
 const SUSPECT_AFTER: u32 = 3;
+/// Streams that a neighbour is taken to follow; no more are noted.
+const FOLLOWED_MAX: usize = 16;
 /// Segments that a neighbour is known to hold; of more, those named first are forgotten.
 const HELD_MAX: usize = 256;
+/// A neighbour that may come to know a segment is asked again after this time, for so long.
+const EXPECT_AGAIN: Duration = Duration::from_millis(100);
+const EXPECT_FOR: Duration = Duration::from_millis(500);
+/// How long neighbours are waited for at most, and as long as it is not known how often the stream has a new segment.
+const PATIENCE_MAX: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Segments by which it is told how often a stream has a new one: those of several tracks come at the same time.
+const CADENCE_SEGMENTS: usize = 4;
+/// Streams of which that is known.
+const CADENCES_MAX: usize = 64;
 /// A source is not waited for if the others could send its part in a time that is shorter by this.
 const OUTRUN: u32 = 2;
 
@@ -67,6 +79,8 @@ pub(super) struct Fetches {
     paths: BTreeMap<SourceId, Path>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
+    /// When the last segments of each stream were wished for.
+    cadences: BTreeMap<String, VecDeque<Instant>>,
     /// But for what is counted by source.
     counts: Counts,
     /// When anything last brought something.
@@ -87,6 +101,11 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
+    /// When it was wished for.
+    added: Instant,
+    /// Until when neighbours are waited for, and whether that has passed.
+    patient_until: Instant,
+    is_impatient: bool,
     /// The path that leads to it.
     place: Option<Place>,
     /// Sources that did not know it.
@@ -105,6 +124,8 @@ enum Stranger {
     AskedForPath,
     /// It has named the segment, and knows it from now on.
     Introduced,
+    /// A neighbour that has had other segments of the stream: it may have this one.
+    Expected,
     /// It does not have it.
     Refused,
     /// It is not asked: what came was wrong, and the trusted source sends all of it.
@@ -119,6 +140,7 @@ impl Fetches {
             paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
             next_fetch: 0,
+            cadences: BTreeMap::new(),
             counts: Counts::default(),
             progress_at: None,
             stirred: false,
@@ -131,9 +153,10 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>, proof: Option<Proof>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        let strangers = self.strangers(&order.segment);
+        let strangers = self.strangers(&order.segment, place.as_ref());
+        let patient_until = now + self.patience_with_neighbours(now, place.as_ref());
         self.evidence.open(id, order, place.clone(), proof);
-        self.fetches.insert(id, Fetch { strangers, ..Fetch::new(now, order, place) });
+        self.fetches.insert(id, Fetch { strangers, patient_until, ..Fetch::new(now, order, place) });
         self.stirred = true;
         id
     }
@@ -155,14 +178,32 @@ impl Fetches {
         self.paths.entry(source).or_default().pace.set_rtt(rtt);
     }
 
-    /// How sources stand to a segment that nobody has been asked for: a neighbour has what it was named for, and nothing else.
-    fn strangers(&self, segment: &SegmentId) -> BTreeMap<SourceId, Stranger> {
+    /// How sources stand to a segment that nobody has been asked for: a neighbour has what it was named for, and may have what belongs to the
+    /// same stream.
+    fn strangers(&self, segment: &SegmentId, place: Option<&Place>) -> BTreeMap<SourceId, Stranger> {
+        let stream = place.map(|place| stream_of(&place.path));
         let stands = |path: &Path| match path.holds.contains(segment) {
             true => Stranger::Introduced,
+            false if stream.is_some_and(|stream| path.follows.contains(stream)) => Stranger::Expected,
             false => Stranger::Refused,
         };
         let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
         neighbours.map(|(source, path)| (*source, stands(path))).collect()
+    }
+
+    /// How long neighbours may take for a segment that is wished for now: as long as the stream takes from one to the next.
+    fn patience_with_neighbours(&mut self, now: Instant, place: Option<&Place>) -> Duration {
+        let Some(stream) = place.map(|place| stream_of(&place.path)) else { return PATIENCE };
+        if !self.cadences.contains_key(stream) && self.cadences.len() >= CADENCES_MAX {
+            self.cadences.clear();
+        }
+        let wished = self.cadences.entry(stream.to_owned()).or_default();
+        wished.push_back(now);
+        if wished.len() > CADENCE_SEGMENTS + 1 {
+            wished.pop_front();
+        }
+        let gaps = wished.iter().zip(wished.iter().skip(1)).map(|(one, next)| next.saturating_duration_since(*one));
+        gaps.max().unwrap_or(PATIENCE).min(PATIENCE_MAX)
     }
 
     /// A source that a server has named.
@@ -183,6 +224,11 @@ impl Fetches {
         }
         for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment && !fetch.is_alone) {
             fetch.strangers.insert(source, Stranger::Introduced);
+            if let Some(place) = &fetch.place
+                && path.follows.len() < FOLLOWED_MAX
+            {
+                path.follows.insert(stream_of(&place.path).to_owned());
+            }
         }
         self.stirred = true;
     }
@@ -338,10 +384,16 @@ impl Fetches {
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
-                (Some(Stranger::Introduced), _) if is_neighbour => {
+                (Some(Stranger::Expected), _) if now < fetch.added + EXPECT_FOR => {
+                    work.paused.insert(source, now + EXPECT_AGAIN);
+                }
+                (Some(Stranger::Introduced | Stranger::Expected), place) if is_neighbour => {
                     let segment = fetch.order.segment;
                     if let Some(path) = self.paths.get_mut(&source) {
                         path.holds.retain(|held| *held != segment);
+                        if let Some(place) = place {
+                            path.follows.remove(stream_of(&place.path));
+                        }
                     }
                     self.refuse(id, source, refusal, outbox, events);
                 }
@@ -482,6 +534,7 @@ impl Fetches {
         for id in order {
             let Some(mut fetch) = self.fetches.remove(&id) else { continue };
             fetch.exclude_others(self.paths.keys());
+            fetch.is_impatient = fetch.patient_until <= now;
             let mut indices: VecDeque<u32> = fetch.works.keys().copied().collect();
             while let Some(index) = indices.pop_front().or_else(|| self.begin(now, &mut fetch)) {
                 self.tend(now, id, &mut fetch, index, outbox);
@@ -504,6 +557,7 @@ impl Fetches {
             let shuns = self.shuns(&fetch.strangers);
             at(Some(self.stalls_at(fetch)));
             at(fetch.order.deadline);
+            at(fetch.patience_ends());
             for work in fetch.works.values() {
                 at(work.paused.values().copied().min());
                 let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.rtt()));
@@ -516,10 +570,11 @@ impl Fetches {
                     at(asked.flight.give_up_at(path.pace.patience()));
                     let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
                     if asked.room(path.credit_max) > 0 {
-                        at(if work.lacking > 0 && !is_shunned {
-                            Some(asked.flight.credited_at() + path.pace.rtt())
-                        } else {
-                            asked.silent_at(*heard, work.block_bytes(), &path.pace)
+                        at(match work.lacking > 0 && !is_shunned {
+                            // The others have their times.
+                            true if work.spared.contains(source) => None,
+                            true => Some(asked.flight.credited_at() + path.pace.rtt()),
+                            false => asked.silent_at(*heard, work.block_bytes(), path),
                         });
                     }
                     if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.is_several() {
@@ -598,7 +653,7 @@ impl Fetches {
                 for (source, asked) in &work.asked {
                     let Some(path) = self.paths.get_mut(source) else { continue };
                     path.load.add(fetch.order.urgency, 1, u64::from(asked.in_flight()) * u64::from(work.block_bytes()));
-                    let silence = path.pace.silence(work.block_bytes(), 0);
+                    let silence = path.silence(work.block_bytes(), 0);
                     path.load.silence = silence.max(path.load.silence);
                     path.load.heard = path.load.heard.max(Some(asked.heard()));
                 }
@@ -646,7 +701,7 @@ impl Fetches {
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open), Pace::path_loss);
-        let Fetch { order, works, strangers, .. } = fetch;
+        let Fetch { order, works, strangers, patient_until, .. } = fetch;
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         work.near = left.filter(|left| *left <= pace::near(rtt)).map(|_| work.near.unwrap_or(now));
@@ -655,16 +710,24 @@ impl Fetches {
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
+        let is_patient = now < *patient_until && work.near.is_none();
         let target = pace::target(work.decoder.missing(), work.near.is_some(), loss);
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &work.asked {
-            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), strangers);
+            let is_left = shuns && self.is_left_behind(*source, asked.in_flight(), work.block_bytes(), strangers, is_patient);
             *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let mut candidates = self.candidates(now, work, order.urgency, strangers, shuns);
-        self.spare_servers(lacking, work, strangers, &mut candidates);
-        let shares = split(lacking, candidates);
+        work.spared.clear();
+        let mut shares = Vec::new();
+        if lacking > 0 {
+            let mut candidates = self.candidates(now, work, order.urgency, strangers, shuns);
+            if is_patient {
+                let left = patient_until.saturating_duration_since(now);
+                work.spared = self.spare_servers(left, lacking, work, strangers, &mut candidates);
+            }
+            shares = split(lacking, candidates);
+        }
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         work.lacking = lacking - given;
         let needed = given.min(u32::from(work.decoder.missing()).saturating_sub(awaited));
@@ -683,8 +746,16 @@ impl Fetches {
         }
     }
 
-    /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it.
-    fn is_left_behind(&self, source: SourceId, blocks: u32, block_bytes: u32, strangers: &BTreeMap<SourceId, Stranger>) -> bool {
+    /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it. While there is
+    /// time (`is_patient`), a neighbour is compared with others like it.
+    fn is_left_behind(
+        &self,
+        source: SourceId,
+        blocks: u32,
+        block_bytes: u32,
+        strangers: &BTreeMap<SourceId, Stranger>,
+        is_patient: bool,
+    ) -> bool {
         let Some(path) = self.paths.get(&source) else { return false };
         if path.trust == Trust::Suspect {
             return true;
@@ -693,16 +764,19 @@ impl Fetches {
             return false;
         }
         let bytes = u64::from(blocks) * u64::from(block_bytes);
+        let spares_servers = is_patient && path.is_neighbour;
         let others = self.paths.iter().filter(|(other, path)| {
             **other != source
                 && path.is_open
                 && path.trust == Trust::Proven
                 && path.pace.rate() > 0.0
                 && may_ask(strangers, other)
+                && (path.is_neighbour || !spares_servers)
         });
+        let silence = if spares_servers { path.silence(block_bytes, 0) } else { path.pace.silence(block_bytes, 0) };
         let time = path.pace.time(path.load.ahead, 0, RATE_ASSUMED);
         let mut others = others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
-        others.any(|other| time > other * OUTRUN + path.pace.silence(block_bytes, 0) * SUSPECT_AFTER)
+        others.any(|other| time > other * OUTRUN + silence * SUSPECT_AFTER)
     }
 
     /// Who could send more of a generation now.
@@ -740,27 +814,53 @@ impl Fetches {
         self.paths.iter().filter_map(candidate).collect()
     }
 
-    /// Where neighbours have some of it, each server is asked at first for what would be its part if all sent the same: the rest is left to
-    /// them. What they do not send in time is asked of the servers like anything that is missing.
-    fn spare_servers(&self, lacking: u32, work: &Work, strangers: &BTreeMap<SourceId, Stranger>, candidates: &mut [Candidate]) {
+    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, and for what the neighbours
+    /// cannot send in the time that is left for it: all else is left to them, what is lost on the way too. While some are expected to have
+    /// it soon, nobody is asked for their parts. Says who is asked for nothing more because of that.
+    fn spare_servers(
+        &self,
+        left: Duration,
+        lacking: u32,
+        work: &Work,
+        strangers: &BTreeMap<SourceId, Stranger>,
+        candidates: &mut [Candidate],
+    ) -> BTreeSet<SourceId> {
         let is_neighbour = |source: &SourceId| self.paths.get(source).is_some_and(|path| path.is_neighbour);
-        let neighbours = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
-        let asked = work.asked.keys().filter(|source| is_neighbour(source) && may_ask(strangers, source));
-        let sharing = neighbours.map(|candidate| candidate.source).chain(asked.copied()).collect::<BTreeSet<_>>().len();
-        if sharing == 0 || work.near.is_some() {
-            return;
+        let is_asked = |source: &&SourceId| is_neighbour(source) && may_ask(strangers, source);
+        let is_expected = |source: &&SourceId| strangers.get(source) == Some(&Stranger::Expected);
+        let expected: BTreeSet<SourceId> = work.paused.keys().filter(is_expected).copied().collect();
+        let able = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
+        let sharing = able.map(|candidate| candidate.source).chain(work.asked.keys().filter(is_asked).copied());
+        let sharing = sharing.chain(expected.iter().copied()).collect::<BTreeSet<_>>().len();
+        if sharing == 0 {
+            return BTreeSet::new();
         }
-        let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
-        let share = u32::from(work.decoder.n()).div_ceil(sharing.saturating_add(1));
-        // What the neighbours may not be asked for is not left to them.
-        let theirs = candidates.iter().filter(|candidate| is_neighbour(&candidate.source));
-        let theirs = theirs.fold(0, |sum: u32, candidate| sum.saturating_add(candidate.room));
-        let share = share.max(lacking.saturating_sub(theirs));
-        for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source)) {
-            if !work.asked.contains_key(&candidate.source) {
-                candidate.room = candidate.room.min(share);
+        let part = u32::from(work.decoder.n()).div_ceil(u32::try_from(sharing).unwrap_or(u32::MAX).saturating_add(1));
+        let given = |source: &SourceId| work.asked.get(source).map_or(0, |asked| asked.flight.kept());
+        // What the neighbours can send in time, of what they are asked for now or in a round trip.
+        let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
+        let mut spared = BTreeSet::new();
+        for candidate in candidates.iter_mut().filter(|candidate| is_neighbour(&candidate.source)) {
+            let Some(path) = self.paths.get(&candidate.source) else { continue };
+            let most = if expected.is_empty() { u32::MAX } else { part.saturating_sub(given(&candidate.source)) };
+            let in_time = if path.pace.rate() > 0.0 { candidate.within(left) } else { most };
+            // What it can do is known by what it does.
+            let in_time = in_time.max(u32::from(given(&candidate.source) == 0)).min(most);
+            let later = if candidate.room == 0 && path.is_open && !path.is_doubtful() { path.credit_max } else { 0 };
+            theirs = theirs.saturating_add(candidate.room.max(later).min(in_time));
+            if candidate.room > 0 && in_time == 0 {
+                spared.insert(candidate.source);
+            }
+            candidate.room = candidate.room.min(in_time);
+        }
+        let unmet = lacking.saturating_sub(theirs);
+        for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source) && candidate.room > 0) {
+            candidate.room = candidate.room.min(part.saturating_sub(given(&candidate.source)).max(unmet));
+            if candidate.room == 0 {
+                spared.insert(candidate.source);
             }
         }
+        spared
     }
 
     /// Gives a source credit for a generation: more of it, or a request.
@@ -815,7 +915,7 @@ impl Fetches {
         for (source, asked) in &mut work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
             let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
-            if asked.silent_at(heard, block_bytes, &path.pace).is_none_or(|at| at > now) {
+            if asked.silent_at(heard, block_bytes, path).is_none_or(|at| at > now) {
                 continue;
             }
             // Two at first where time is short: one of them may be lost too.
@@ -990,7 +1090,23 @@ impl Fetch {
 
     fn new(now: Instant, order: Order, place: Option<Place>) -> Self {
         let (works, strangers) = (BTreeMap::new(), BTreeMap::new());
-        Self { order, works, next: 0, touched: now, place, strangers, is_alone: false }
+        Self {
+            order,
+            works,
+            next: 0,
+            touched: now,
+            added: now,
+            patient_until: now,
+            is_impatient: false,
+            place,
+            strangers,
+            is_alone: false,
+        }
+    }
+
+    /// When neighbours are not waited for any more, unless that has passed.
+    fn patience_ends(&self) -> Option<Instant> {
+        Some(self.patient_until).filter(|_| !self.is_impatient)
     }
 
     /// Leaves the others out where the trusted source is to send all of it.
@@ -1007,7 +1123,7 @@ impl Fetch {
 }
 
 fn may_ask(strangers: &BTreeMap<SourceId, Stranger>, source: &SourceId) -> bool {
-    matches!(strangers.get(source), None | Some(Stranger::Introduced))
+    matches!(strangers.get(source), None | Some(Stranger::Introduced | Stranger::Expected))
 }
 
 /// A generation under way.

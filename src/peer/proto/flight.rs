@@ -70,6 +70,11 @@ impl Flight {
         self.credited.saturating_sub(self.received + self.lost)
     }
 
+    /// Blocks that have come or may still come.
+    pub(super) fn kept(&self) -> u32 {
+        u32::try_from(self.credited.saturating_sub(self.lost)).unwrap_or(u32::MAX)
+    }
+
     /// Datagrams given up.
     pub(super) fn lost(&self) -> u64 {
         self.lost

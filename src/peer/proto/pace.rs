@@ -112,8 +112,12 @@ impl Pace {
         self.rtt > shortest + QUEUE.max(shortest / QUEUE_SHARE)
     }
 
-    /// Nothing is asked for: a pause to come says nothing about the path.
+    /// Nothing is asked for: a pause to come says nothing about the path. What came at once until now says how fast the path is at least,
+    /// where nothing else does: a server that sends a part beside others never sends for long.
     pub(super) fn idle(&mut self) {
+        if self.rate == 0.0 && self.span_from.is_some() {
+            self.rate = self.span_bytes as f64 / RATE_SPAN.max(self.rtt_min()).as_secs_f64();
+        }
         self.span_from = None;
         self.span_bytes = 0;
     }
@@ -265,6 +269,23 @@ mod tests {
         // The path itself loses again.
         let (loss, of_path) = lose(ms(52));
         assert!(of_path > loss - 0.001, "{loss} {of_path}");
+    }
+
+    #[test]
+    fn a_burst_says_how_fast_a_path_is_at_least() {
+        let (mut pace, start) = (Pace::new(), Instant::now());
+        pace.idle();
+        assert_eq!(pace.rate(), 0.0);
+        pace.set_rtt(Duration::from_millis(50));
+        (0..10).for_each(|at| pace.arrived(start + Duration::from_millis(at), 1000));
+        assert_eq!(pace.rate(), 0.0);
+        pace.idle();
+        assert_eq!(pace.rate(), 200_000.0);
+        // A slower one later counts for nothing, nor does a pause.
+        pace.arrived(start + Duration::from_secs(1), 1000);
+        pace.idle();
+        pace.idle();
+        assert_eq!(pace.rate(), 200_000.0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
@@ -9,6 +9,9 @@ use crate::object::SegmentId;
 
 /// Requests that are open at a source however little its path holds.
 const REQUESTS_MIN: usize = 2;
+
+/// Silence of a neighbour that is nothing unusual: it has others to serve, over a line as slow as theirs, and may have to wait for rows itself.
+const NEIGHBOUR_SILENCE: Duration = Duration::from_millis(500);
 
 /// One block in so many may be wrong.
 const WRONG_PER: u64 = 10;
@@ -23,6 +26,8 @@ pub(super) struct Path {
     pub(super) is_neighbour: bool,
     /// Which it holds, as far as is known; those named last are the last.
     pub(super) holds: VecDeque<SegmentId>,
+    /// Streams of which it was named for some segment, and has not been found to lack one since.
+    pub(super) follows: BTreeSet<String>,
     pub(super) trust: Trust,
     pub(super) requests_max: usize,
     /// Credit that one request may have.
@@ -70,6 +75,7 @@ impl Default for Path {
             is_open: false,
             is_neighbour: false,
             holds: VecDeque::new(),
+            follows: BTreeSet::new(),
             trust: Trust::New,
             requests_max: 0,
             credit_max: 0,
@@ -90,6 +96,12 @@ impl Path {
         let (requests, bytes) = self.load.of(urgency);
         let window = self.pace.window(config.window_min, config.window_max);
         self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
+    }
+
+    /// How long nothing may come before the end of a flight is taken for lost.
+    pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
+        let silence = self.pace.silence(block_bytes, silences);
+        if self.is_neighbour { silence.max(NEIGHBOUR_SILENCE) } else { silence }
     }
 
     /// Whether so many of its blocks are wrong, without its being to blame, that it gets no more credit than a source that nothing is known of.

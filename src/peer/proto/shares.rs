@@ -1,5 +1,7 @@
 //! Who sends how much of what is wanted: so that all are done at the same time.
 
+use std::time::Duration;
+
 use super::SourceId;
 
 /// A source that can take more.
@@ -12,6 +14,13 @@ pub(super) struct Candidate {
     pub(super) rate: f64,
     /// Most blocks that it may be asked for.
     pub(super) room: u32,
+}
+
+impl Candidate {
+    /// Blocks that it can send in this time.
+    pub(super) fn within(&self, time: Duration) -> u32 {
+        floor(((time.as_secs_f64() - self.backlog) * self.rate).max(0.0))
+    }
 }
 
 /// Splits `blocks` among the candidates: each gets what it can send until the moment at which all of it has come. Nobody gets more than

@@ -607,3 +607,123 @@ fn who_passes_on_wrong_rows_is_not_blamed_and_gets_little_credit() {
     let credits: Vec<u32> = requests_to(&mut proto, now, THERE).iter().map(|request| request.credit).collect();
     assert!(!credits.is_empty() && credits.iter().all(|credit| *credit <= 8), "{credits:?}");
 }
+
+const NEIGHBOUR: SourceId = SourceId(7);
+
+/// A segment of a stream, unlike those with other numbers: 8 blocks of 64 bytes.
+fn next(proto: &mut Proto, now: Instant, path: &str, number: u8) -> SegmentId {
+    let segment = SegmentId::of(&[number]);
+    let order = Order { segment, shape: Shape::new(512, 64, 8).unwrap(), ..order() };
+    proto.fetch(now, order, Some(Place { path: path.to_owned(), offset: 0, length: None }));
+    segment
+}
+
+/// What a source is asked for a segment: new requests' credit, and more of it.
+fn asked(proto: &mut Proto, now: Instant, source: SourceId) -> (Vec<Request>, u32) {
+    let messages: Vec<Message> = std::iter::from_fn(|| proto.poll_message(now, source)).collect();
+    let more = messages.iter().map(|message| if let Message::Credit { blocks, .. } = message { *blocks } else { 0 });
+    (requests(&messages), more.sum())
+}
+
+/// A peer that draws on a neighbour named for the first segment of `/live`.
+fn beside_a_neighbour() -> (Proto, Instant) {
+    let (mut proto, now) = open();
+    let first = next(&mut proto, now, "/live/1", 1);
+    proto.add_neighbour(NEIGHBOUR);
+    proto.note_holding(NEIGHBOUR, first);
+    proto.handle_connected(now, NEIGHBOUR, None);
+    proto.handle_message(now, NEIGHBOUR, Message::Hello(Hello::defaults())).unwrap();
+    [HERE, NEIGHBOUR].into_iter().for_each(|source| drop(asked(&mut proto, now, source)));
+    (proto, now)
+}
+
+#[test]
+fn a_neighbour_is_asked_for_the_next_segments_of_the_stream_that_it_was_named_for() {
+    let (mut proto, before) = beside_a_neighbour();
+    proto.cancel_fetch(FetchId(0));
+    let now = before + SECOND;
+    let second = next(&mut proto, now, "/live/2", 2);
+    let other = next(&mut proto, now, "/vod/1", 3);
+    let (here, _) = asked(&mut proto, now, HERE);
+    let (there, _) = asked(&mut proto, now, NEIGHBOUR);
+    let credit =
+        |requests: &[Request], segment| requests.iter().filter(|one| one.segment == segment).map(|one| one.credit).sum::<u32>();
+    assert_eq!((credit(&here, second), credit(&there, second)), (4, 4));
+    assert_eq!((credit(&here, other), credit(&there, other)), (8, 0));
+}
+
+/// A block of segment `number` comes, as the answer to this request.
+fn arrives(proto: &mut Proto, now: Instant, source: SourceId, number: u8, request: &Request, seq: u16) {
+    let generation = request_generation();
+    let key = row_key(&SegmentId::of(&[number]), &generation);
+    let bytes: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(2);
+    let seed = u32::from(seq) + 1000 * source.0;
+    let mut payload = vec![0; 64];
+    Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap().block(seed, &mut payload);
+    let vector = Vector::Seed(seed);
+    let mut datagram = vec![0; block::datagram_header_len(&vector)];
+    block::write_datagram_header(&mut datagram, &vector, request.alias, seq, u32::from(seq) + 1 == request.credit);
+    datagram.extend_from_slice(&payload);
+    proto.handle_datagram(now, source, datagram.into()).unwrap();
+}
+
+fn request_generation() -> Generation {
+    Shape::new(512, 64, 8).unwrap().generation(0).unwrap()
+}
+
+#[test]
+fn a_neighbour_that_does_not_know_a_segment_yet_is_asked_again_for_a_while() {
+    let (mut proto, before) = beside_a_neighbour();
+    proto.cancel_fetch(FetchId(0));
+    let start = before + 2 * SECOND;
+    next(&mut proto, start, "/live/2", 2);
+    let (here, _) = asked(&mut proto, start, HERE);
+    assert_eq!(here[0].credit, 4);
+    (0..4).for_each(|seq| arrives(&mut proto, start, HERE, 2, &here[0], seq));
+    let (mut times, mut given) = (Vec::new(), None);
+    for passed in (0..1000).step_by(10) {
+        let now = start + Duration::from_millis(passed);
+        proto.handle_timeout(now).unwrap();
+        for request in asked(&mut proto, now, NEIGHBOUR).0 {
+            times.push(passed);
+            let reject = Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 };
+            proto.handle_message(now, NEIGHBOUR, reject).unwrap();
+        }
+        let (again, more) = asked(&mut proto, now, HERE);
+        assert_eq!(again, []);
+        given = given.or((more > 0).then_some((passed, more)));
+    }
+    // When it was given up, nobody else was left.
+    assert_eq!((&times[..], given), (&[0, 100, 200, 300, 400, 500][..], Some((500, 4))));
+    // It seems to have gone elsewhere.
+    let now = start + SECOND;
+    next(&mut proto, now, "/live/3", 3);
+    assert_eq!(asked(&mut proto, now, NEIGHBOUR).0, []);
+    assert_eq!(asked(&mut proto, now, HERE).0[0].credit, 8);
+}
+
+#[test]
+fn neighbours_are_waited_for_as_long_as_the_stream_takes_for_a_segment_and_no_longer() {
+    let (mut proto, start) = beside_a_neighbour();
+    proto.cancel_fetch(FetchId(0));
+    let begun = start + 3 * SECOND;
+    next(&mut proto, begun, "/live/2", 2);
+    let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
+    let here = asked(&mut proto, begun, HERE).0.remove(0);
+    (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
+    let mut given = None;
+    for passed in (0..5000).step_by(20) {
+        let now = begun + Duration::from_millis(passed);
+        // It is there, and slow.
+        if passed % 1200 == 1000 {
+            arrives(&mut proto, now, NEIGHBOUR, 2, &there, u16::try_from(passed / 1200).unwrap());
+        }
+        proto.handle_timeout(now).unwrap();
+        asked(&mut proto, now, NEIGHBOUR);
+        if asked(&mut proto, now, HERE).1 > 0 {
+            given = Some(passed);
+            break;
+        }
+    }
+    assert_eq!(given, Some(3000));
+}

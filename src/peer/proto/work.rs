@@ -1,11 +1,11 @@
 //! A generation under way, and what its sources are asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::SourceId;
 use super::flight::Flight;
-use super::pace::Pace;
+use super::path::Path;
 use super::rebuilder::Rebuilder;
 use crate::wire::message::Message;
 
@@ -16,6 +16,8 @@ pub(super) struct Work {
     pub(super) asked: BTreeMap<SourceId, Asked>,
     /// Sources that are to be asked again then.
     pub(super) paused: BTreeMap<SourceId, Instant>,
+    /// Sources that are not asked for more while others send their parts.
+    pub(super) spared: BTreeSet<SourceId>,
     /// The first source block that nobody was asked for.
     pub(super) next_source: u16,
     /// Since when the deadline leaves no time to ask again.
@@ -50,6 +52,7 @@ impl Work {
             decoder,
             asked: BTreeMap::new(),
             paused: BTreeMap::new(),
+            spared: BTreeSet::new(),
             next_source: 0,
             near: None,
             needed: 0,
@@ -127,9 +130,9 @@ impl Asked {
 
     /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when something last came for this
     /// request or one before it: while those are served, this one's silence means nothing.
-    pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, pace: &Pace) -> Option<Instant> {
+    pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, path: &Path) -> Option<Instant> {
         let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
-        waiting.then(|| heard + pace.silence(block_bytes, self.flight.silences()))
+        waiting.then(|| heard + path.silence(block_bytes, self.flight.silences()))
     }
 
     pub(super) fn rank(&self, rank: u16) -> Message {

@@ -258,7 +258,7 @@ impl Fetches {
     /// A segment that was tried is decoded again of the rows that are left, and what is missing now is asked for.
     fn reopen(&mut self, now: Instant, id: FetchId, events: &mut VecDeque<Event>) {
         let Some((order, place)) = self.evidence.order(id) else { return };
-        let mut fetch = Fetch { strangers: self.strangers(&order.segment), ..Fetch::new(now, order, place) };
+        let mut fetch = Fetch { strangers: self.strangers(&order.segment, place.as_ref()), ..Fetch::new(now, order, place) };
         fetch.next = order.shape.generations();
         for generation in order.shape.iter() {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
@@ -280,7 +280,8 @@ impl Fetches {
     fn begin_anew(&mut self, now: Instant, id: FetchId) -> bool {
         let Some((order, place)) = self.evidence.order(id).filter(|_| self.evidence.begin_anew(id)) else { return false };
         let is_alone = self.paths.get(&FIRST).is_some_and(|path| path.is_open);
-        let mut fetch = Fetch { is_alone, strangers: self.strangers(&order.segment), ..Fetch::new(now, order, place) };
+        let mut fetch =
+            Fetch { is_alone, strangers: self.strangers(&order.segment, place.as_ref()), ..Fetch::new(now, order, place) };
         fetch.exclude_others(self.paths.keys());
         self.fetches.insert(id, fetch);
         self.stirred = true;
