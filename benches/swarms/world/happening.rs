@@ -142,6 +142,11 @@ impl World {
             self.post(self.now + self.delay(node, client), What::Lost { node: client, source });
         }
         if let Some(consumer) = before {
+            // What it will not have is not late.
+            let counted = consumer.fetches.values().filter(|coming| self.counts(Some(coming.segment))).count();
+            if self.nodes[node].role == Role::Viewer {
+                self.ledger.wanted -= counted as u64;
+            }
             self.ledger.left.push((consumer.proto.counts(), consumer.before, consumer.completed));
         }
         self.nodes[node].serving = crate::sender::Serving::default();
