@@ -648,6 +648,8 @@ impl Fetches {
     /// Finds what is asked of each source, and who is silent.
     fn weigh(&mut self, now: Instant) {
         self.paths.values_mut().for_each(|path| path.load = Load::default());
+        // Since when neighbours have had something to send.
+        let mut waiting: BTreeMap<SourceId, Instant> = BTreeMap::new();
         for fetch in self.fetches.values() {
             for work in fetch.works.values() {
                 for (source, asked) in &work.asked {
@@ -655,8 +657,22 @@ impl Fetches {
                     path.load.add(fetch.order.urgency, 1, u64::from(asked.in_flight()) * u64::from(work.block_bytes()));
                     let silence = path.silence(work.block_bytes(), 0);
                     path.load.silence = silence.max(path.load.silence);
-                    path.load.heard = path.load.heard.max(Some(asked.heard()));
+                    if !path.is_neighbour {
+                        path.load.heard = path.load.heard.max(Some(asked.heard()));
+                        continue;
+                    }
+                    // It is asked for something new more often than its silence would be noticed, if that began anew.
+                    path.load.heard = path.load.heard.max(asked.flight.came_at()).max(asked.served_before);
+                    if asked.in_flight() > 0 {
+                        let since = waiting.entry(*source).or_insert_with(|| asked.flight.begun_at());
+                        *since = asked.flight.begun_at().min(*since);
+                    }
                 }
+            }
+        }
+        for (source, since) in waiting {
+            if let Some(path) = self.paths.get_mut(&source) {
+                path.load.heard = path.load.heard.max(Some(since));
             }
         }
         if self.is_several() {

@@ -25,6 +25,7 @@ pub(super) struct Flight {
     by_stream: bool,
     /// When a block last came.
     came_at: Option<Instant>,
+    begun_at: Instant,
     credited_at: Instant,
     silences: u32,
 }
@@ -60,6 +61,7 @@ impl Flight {
             by_datagram: false,
             by_stream: false,
             came_at: None,
+            begun_at: now,
             credited_at: now,
             silences: 0,
         }
@@ -93,6 +95,11 @@ impl Flight {
     /// When a block last came.
     pub(super) fn came_at(&self) -> Option<Instant> {
         self.came_at
+    }
+
+    /// When the request went out.
+    pub(super) fn begun_at(&self) -> Instant {
+        self.begun_at
     }
 
     /// When credit was last given.

@@ -727,3 +727,28 @@ fn neighbours_are_waited_for_as_long_as_the_stream_takes_for_a_segment_and_no_lo
     }
     assert_eq!(given, Some(3000));
 }
+
+#[test]
+fn a_neighbour_that_never_sends_is_not_waited_for_however_often_it_is_asked() {
+    let (mut proto, start) = beside_a_neighbour();
+    proto.cancel_fetch(FetchId(0));
+    let begun = start + 3 * SECOND;
+    let mut given = None;
+    for passed in (0..2500).step_by(20) {
+        let now = begun + Duration::from_millis(passed);
+        if passed % 500 == 0 {
+            next(&mut proto, now, "/live/next", u8::try_from(passed / 500).unwrap() + 2);
+        }
+        proto.handle_timeout(now).unwrap();
+        asked(&mut proto, now, NEIGHBOUR);
+        let (new, more) = asked(&mut proto, now, HERE);
+        given = given.or((more > 0).then_some(passed));
+        let number = u8::try_from(passed / 500).unwrap() + 2;
+        new.iter().for_each(|request| {
+            let credit = u16::try_from(request.credit).unwrap();
+            (0..credit).for_each(|seq| arrives(&mut proto, now, HERE, number, request, seq));
+        });
+    }
+    // The first was asked for at once, and what it lacks is asked of the server after three silences.
+    assert_eq!(given, Some(1500));
+}
