@@ -69,7 +69,7 @@ bench-paths:
 bench-swarm:
 	$(CARGO) bench --locked --profile release --bench swarm
 
-# Swarms of up to 10,000 viewers in virtual time. Needs no privileges; half an hour and 8 GiB.
+# Swarms of up to 10,000 viewers in virtual time. Needs no privileges, and the better part of an hour.
 bench-swarms:
 	$(CARGO) bench --locked --profile release --bench swarms -- --plots docs/plots
 
