@@ -691,7 +691,7 @@ fn a_neighbour_that_does_not_know_a_segment_yet_is_asked_again_for_a_while() {
         }
         let (again, more) = asked(&mut proto, now, HERE);
         assert_eq!(again, []);
-        given = given.or((more > 0).then_some((passed, more)));
+        given = given.or_else(|| (more > 0).then_some((passed, more)));
     }
     // When it was given up, nobody else was left.
     assert_eq!((&times[..], given), (&[0, 100, 200, 300, 400, 500][..], Some((500, 4))));
@@ -742,7 +742,7 @@ fn a_neighbour_that_never_sends_is_not_waited_for_however_often_it_is_asked() {
         proto.handle_timeout(now).unwrap();
         asked(&mut proto, now, NEIGHBOUR);
         let (new, more) = asked(&mut proto, now, HERE);
-        given = given.or((more > 0).then_some(passed));
+        given = given.or_else(|| (more > 0).then_some(passed));
         let number = u8::try_from(passed / 500).unwrap() + 2;
         new.iter().for_each(|request| {
             let credit = u16::try_from(request.credit).unwrap();
