@@ -139,6 +139,7 @@ mod tests {
             maps: vec![upcoming("init.mp4".into())],
             segments: segments.map(|number| upcoming(format!("s{number}.m4s?t=1"))).collect(),
             ended,
+            ..Media::default()
         }
     }
 
