@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
-	bench-swarm bench-swarms bench-handshakes fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes fuzz gpu-bundle
 
 all: check test
 
@@ -66,8 +66,8 @@ bench-paths:
 	$(CARGO) bench --locked --profile release --bench paths
 
 # A live stream and its viewers, with and without each other's help. Needs root and iproute2.
-bench-swarm:
-	$(CARGO) bench --locked --profile release --bench swarm
+bench-sharing:
+	$(CARGO) bench --locked --profile release --bench sharing
 
 # Swarms of up to 10,000 viewers in virtual time. Needs no privileges, and the better part of an hour.
 bench-swarms:

@@ -1,6 +1,6 @@
 //! A live stream and its viewers, with and without each other's help: what the server sends for them, and what plays in time.
 //!
-//! `cargo bench --bench swarm -- [--viewers N] [--seconds N] [--bitrate MEGABITS] [--upload TIMES]`. Needs root and iproute2. A network namespace
+//! `cargo bench --bench sharing -- [--viewers N] [--seconds N] [--bitrate MEGABITS] [--upload TIMES]`. Needs root and iproute2. A network namespace
 //! for `ncserverd serve` and one for each viewer, around a bridge. A viewer is `ncpeer gateway --share` and a player that asks it for
 //! the playlist and the segments in time and compares every byte. What leaves a viewer's namespace, headers and acknowledgements included, is limited
 //! to the bitrate, times `--upload`, and a fifth more for these; the server is not limited. All packets arrive at once: there is no delay
