@@ -55,13 +55,11 @@ const NEW_MAX: u32 = 8;
 /// As many of the silences after which a datagram counts as lost may pass before a source is suspect; a stream that repeats what was lost
 /// needs one or two.
 const SUSPECT_AFTER: u32 = 3;
-/// Streams that a neighbour is taken to follow; no more are noted.
-const FOLLOWED_MAX: usize = 16;
 /// Segments that a neighbour is known to hold; of more, those named first are forgotten.
 const HELD_MAX: usize = 256;
-/// A neighbour that may come to know a segment is asked again after this time, for so long.
+/// A neighbour that may come to know a segment is asked again after this time, for half of the time that neighbours have for it: viewers of one
+/// stream hear of a segment when they read the playlist again.
 const EXPECT_AGAIN: Duration = Duration::from_millis(100);
-const EXPECT_FOR: Duration = Duration::from_millis(500);
 /// How long neighbours are waited for at most, and as long as it is not known how often the stream has a new segment.
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -101,10 +99,10 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
-    /// When it was wished for.
-    added: Instant,
     /// Until when neighbours are waited for, and whether that has passed.
     patient_until: Instant,
+    /// Until when neighbours that follow the stream may come to know the segment.
+    expect_until: Instant,
     is_impatient: bool,
     /// The path that leads to it.
     place: Option<Place>,
@@ -153,10 +151,15 @@ impl Fetches {
     pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>, proof: Option<Proof>) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
+        if let Some(place) = &place {
+            let holders = self.paths.values_mut().filter(|path| path.is_neighbour && path.holds.contains(&order.segment));
+            holders.for_each(|path| path.follow(stream_of(&place.path)));
+        }
         let strangers = self.strangers(&order.segment, place.as_ref());
-        let patient_until = now + self.patience_with_neighbours(now, place.as_ref());
+        let patience = self.patience_with_neighbours(now, place.as_ref());
+        let (patient_until, expect_until) = (now + patience, now + patience / 2);
         self.evidence.open(id, order, place.clone(), proof);
-        self.fetches.insert(id, Fetch { strangers, patient_until, ..Fetch::new(now, order, place) });
+        self.fetches.insert(id, Fetch { strangers, patient_until, expect_until, ..Fetch::new(now, order, place) });
         self.stirred = true;
         id
     }
@@ -184,7 +187,7 @@ impl Fetches {
         let stream = place.map(|place| stream_of(&place.path));
         let stands = |path: &Path| match path.holds.contains(segment) {
             true => Stranger::Introduced,
-            false if stream.is_some_and(|stream| path.follows.contains(stream)) => Stranger::Expected,
+            false if stream.is_some_and(|stream| path.follows.contains_key(stream)) => Stranger::Expected,
             false => Stranger::Refused,
         };
         let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
@@ -224,10 +227,8 @@ impl Fetches {
         }
         for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment && !fetch.is_alone) {
             fetch.strangers.insert(source, Stranger::Introduced);
-            if let Some(place) = &fetch.place
-                && path.follows.len() < FOLLOWED_MAX
-            {
-                path.follows.insert(stream_of(&place.path).to_owned());
+            if let Some(place) = &fetch.place {
+                path.follow(stream_of(&place.path));
             }
         }
         self.stirred = true;
@@ -384,7 +385,8 @@ impl Fetches {
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
             (_, Some(after)) => drop(work.paused.insert(source, now + after)),
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
-                (Some(Stranger::Expected), _) if now < fetch.added + EXPECT_FOR => {
+                (Some(Stranger::Introduced | Stranger::Expected), _) if is_neighbour && now < fetch.expect_until => {
+                    fetch.strangers.insert(source, Stranger::Expected);
                     work.paused.insert(source, now + EXPECT_AGAIN);
                 }
                 (Some(Stranger::Introduced | Stranger::Expected), place) if is_neighbour => {
@@ -392,7 +394,7 @@ impl Fetches {
                     if let Some(path) = self.paths.get_mut(&source) {
                         path.holds.retain(|held| *held != segment);
                         if let Some(place) = place {
-                            path.follows.remove(stream_of(&place.path));
+                            path.missed(stream_of(&place.path));
                         }
                     }
                     self.refuse(id, source, refusal, outbox, events);
@@ -1111,8 +1113,8 @@ impl Fetch {
             works,
             next: 0,
             touched: now,
-            added: now,
             patient_until: now,
+            expect_until: now,
             is_impatient: false,
             place,
             strangers,

@@ -1,6 +1,6 @@
 //! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
@@ -12,6 +12,11 @@ const REQUESTS_MIN: usize = 2;
 
 /// Silence of a neighbour that is nothing unusual: it has others to serve, over a line as slow as theirs, and may have to wait for rows itself.
 const NEIGHBOUR_SILENCE: Duration = Duration::from_millis(500);
+
+/// Streams that a neighbour is taken to follow; no more are noted.
+const FOLLOWED_MAX: usize = 16;
+/// A neighbour that has lacked so many segments of a stream in a row is not expected to have the next.
+const MISSED_MAX: u8 = 4;
 
 /// One block in so many may be wrong.
 const WRONG_PER: u64 = 10;
@@ -26,8 +31,8 @@ pub(super) struct Path {
     pub(super) is_neighbour: bool,
     /// Which it holds, as far as is known; those named last are the last.
     pub(super) holds: VecDeque<SegmentId>,
-    /// Streams of which it was named for some segment, and has not been found to lack one since.
-    pub(super) follows: BTreeSet<String>,
+    /// Streams of which it was named for some segment, and how many in a row it has been found to lack since.
+    pub(super) follows: BTreeMap<String, u8>,
     pub(super) trust: Trust,
     pub(super) requests_max: usize,
     /// Credit that one request may have.
@@ -75,7 +80,7 @@ impl Default for Path {
             is_open: false,
             is_neighbour: false,
             holds: VecDeque::new(),
-            follows: BTreeSet::new(),
+            follows: BTreeMap::new(),
             trust: Trust::New,
             requests_max: 0,
             credit_max: 0,
@@ -91,6 +96,24 @@ impl Default for Path {
 }
 
 impl Path {
+    /// A neighbour holds a segment of this stream.
+    pub(super) fn follow(&mut self, stream: &str) {
+        if self.follows.len() < FOLLOWED_MAX || self.follows.contains_key(stream) {
+            self.follows.insert(stream.to_owned(), 0);
+        }
+    }
+
+    /// A neighbour has been found to lack a segment of a stream that it was taken to follow. Viewers read playlists at times of their own, so
+    /// that one alone says little.
+    pub(super) fn missed(&mut self, stream: &str) {
+        if let Some(missed) = self.follows.get_mut(stream) {
+            *missed += 1;
+            if *missed == MISSED_MAX {
+                self.follows.remove(stream);
+            }
+        }
+    }
+
     /// Whether a request for something this urgent may be opened.
     pub(super) fn has_room_for_request(&self, urgency: Urgency, config: &Config) -> bool {
         let (requests, bytes) = self.load.of(urgency);
