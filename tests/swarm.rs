@@ -16,6 +16,8 @@ use ncserverd::swarm::{self, Options, PlainConfig, Report};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SEGMENTS: usize = 6;
@@ -55,7 +57,7 @@ impl Place {
 
     /// One file of several segments, two generations each.
     fn put_file(&self) {
-        let bytes: Vec<u8> = (0..SEGMENTS << 16).map(|index| (index * index >> 5) as u8).collect();
+        let bytes = noise(0, SEGMENTS << 16);
         self.origin.put("/vod/movie.bin", Bytes::from(bytes));
     }
 
@@ -63,7 +65,7 @@ impl Place {
         let mut list = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:0\n".to_owned();
         for number in 0..SEGMENTS {
             // More than a segment of the server's may have: two parts.
-            let bytes: Vec<u8> = (0..100_000).map(|index| (index * (number + 3)) as u8).collect();
+            let bytes = noise(number, 100_000);
             self.origin.put(&format!("/vod/{number}.ts"), Bytes::from(bytes));
             list += &format!("#EXTINF:0.5,\n{number}.ts\n");
         }
@@ -81,6 +83,14 @@ impl Place {
         let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
         family.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum()
     }
+}
+
+/// Bytes that no other number has.
+fn noise(number: usize, length: usize) -> Vec<u8> {
+    let mut random = SmallRng::seed_from_u64(number as u64);
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes[..]);
+    bytes
 }
 
 fn at(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {

@@ -102,7 +102,7 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
         shard.totals.joined.add(1);
         shard.totals.joining.add(begun.elapsed());
         shard.present.fetch_add(1, Ordering::Relaxed);
-        let leaves = whims.stays().map_or(Instant::now() + FOREVER, |stays| begun + stays);
+        let leaves = begun + whims.stays().unwrap_or(FOREVER);
         let is_over = tokio::select! {
             () = play(shard, &connection) => {
                 shard.totals.failed.add(1);

@@ -163,7 +163,7 @@ struct Fetch {
 }
 
 enum Check {
-    Rank(Rank),
+    Rank(Box<Rank>),
     Decoder(Box<Decoder>),
 }
 
@@ -306,11 +306,7 @@ impl<'a> Viewer<'a> {
             self.begin(now, whims);
         }
         match &mut self.doing {
-            Doing::Waiting => {
-                if self.playout.as_ref().is_some_and(|playout| playout.ask_at() <= now) {
-                    self.ask(now);
-                }
-            }
+            Doing::Waiting if self.playout.as_ref().is_some_and(|playout| playout.ask_at() <= now) => self.ask(now),
             Doing::Pausing { until, list } if *until <= now => match *list {
                 true => self.ask_list(now),
                 false => self.ask(now),
@@ -446,7 +442,7 @@ impl<'a> Viewer<'a> {
         let next = place(self.program.get(playout.position));
         let last = playout.position.checked_sub(1).and_then(|last| place(self.program.get(last)));
         let behind = items.len().saturating_sub(LIVE_BEHIND);
-        playout.position = if self.is_listed { next.or(last.map(|last| last + 1)).unwrap_or(behind) } else { behind };
+        playout.position = if self.is_listed { next.or_else(|| last.map(|last| last + 1)).unwrap_or(behind) } else { behind };
         self.program = items.into();
         self.is_listed = true;
         self.offset = self.program.get(playout.position).map_or(0, |item| item.offset);
@@ -646,7 +642,7 @@ impl Check {
         let key = row_key(id, &generation);
         match decodes {
             true => Self::Decoder(Box::new(Decoder::new(generation, key, kernels))),
-            false => Self::Rank(Rank::new(generation, key, kernels)),
+            false => Self::Rank(Box::new(Rank::new(generation, key, kernels))),
         }
     }
 

@@ -283,7 +283,7 @@ impl Vectors {
         let (vector, rest) = match self.passing.take() {
             Some(passing) => passing,
             None => {
-                let Some(first) = self.head.first().or(self.input.first()) else { return Ok(None) };
+                let Some(first) = self.head.first().or_else(|| self.input.first()) else { return Ok(None) };
                 let kind = Kind::from_byte(*first).ok_or(MALFORMED)?;
                 let length = RECORD_HEAD + kind.vector_len(self.generation.n);
                 let taken = self.input.split_to(self.input.len().min(length - self.head.len()));
