@@ -60,7 +60,9 @@ const HELD_MAX: usize = 256;
 /// A neighbour that may come to know a segment is asked again after this time, for half of the time that neighbours have for it: viewers of one
 /// stream hear of a segment when they read the playlist again.
 const EXPECT_AGAIN: Duration = Duration::from_millis(100);
-/// How long neighbours are waited for at most, and as long as it is not known how often the stream has a new segment.
+/// How long neighbours are waited for at least and at most, and as long as it is not known how often the stream has a new segment. Who reads
+/// as fast as it can waits a moment, too.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Segments by which it is told how often a stream has a new one: those of several tracks come at the same time.
@@ -206,7 +208,7 @@ impl Fetches {
             wished.pop_front();
         }
         let gaps = wished.iter().zip(wished.iter().skip(1)).map(|(one, next)| next.saturating_duration_since(*one));
-        gaps.max().unwrap_or(PATIENCE).min(PATIENCE_MAX)
+        gaps.max().unwrap_or(PATIENCE).clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
     /// A source that a server has named.
