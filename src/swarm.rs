@@ -24,7 +24,6 @@ use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
 use tokio::sync::watch;
-use url::Url;
 
 use crate::endpoint::{INITIAL_RTT, udp_socket};
 use crate::gf::Kernels;
@@ -136,6 +135,7 @@ enum Program {
 #[derive(Debug)]
 struct Plan {
     begin: Instant,
+    against: Against,
     address: SocketAddr,
     host: String,
     quic: quinn::ClientConfig,
@@ -194,6 +194,7 @@ pub async fn run(
     quic.transport_config(Arc::new(transport(options.datagrams)));
     let plan = Arc::new(Plan {
         begin: Instant::now(),
+        against: options.against,
         address,
         host: server.host,
         quic,
@@ -218,8 +219,8 @@ pub async fn run(
         let counted = Arc::new(Totals::default());
         totals.push(Arc::clone(&counted));
         let (plan, over, present) = (Arc::clone(&plan), over.clone(), Arc::clone(&present));
-        let (against, viewers) = (options.against, (thread..options.viewers).step_by(threads));
-        let body = move || part(against, &plan, counted, present, over, viewers);
+        let viewers = (thread..options.viewers).step_by(threads);
+        let body = move || part(&plan, counted, present, over, viewers);
         running.push(std::thread::Builder::new().name(format!("swarm-{thread}")).spawn(body)?);
     }
     let time = Duration::from_secs_f64(options.viewers as f64 / options.join_rate) + options.time;
@@ -238,7 +239,6 @@ pub async fn run(
 
 /// What one thread does.
 fn part(
-    against: Against,
     plan: &Arc<Plan>,
     totals: Arc<Totals>,
     present: Arc<AtomicU64>,
@@ -257,10 +257,7 @@ fn part(
         for number in viewers {
             let (shard, over) = (std::rc::Rc::clone(&shard), over.clone());
             views.push(tokio::task::spawn_local(async move {
-                match against {
-                    Against::Coded => viewer::view(&shard, number, over).await,
-                    Against::Plain => plain::view(&shard, number, over).await,
-                }
+                viewer::view(&shard, number, over).await;
             }));
         }
         for view in views {
@@ -306,13 +303,10 @@ async fn read_program(client: &Client, path: &str, bitrate: Option<f64>) -> Resu
 /// The segments of a media playlist, and whether it has ended.
 fn items(path: &str, bytes: &[u8]) -> Option<(Vec<Item>, bool)> {
     let media = Media::parse(bytes)?;
-    let base = Url::parse("http://stream/").ok()?.join(path).ok()?;
     let mut items = Vec::with_capacity(media.segments.len());
     for (segment, duration) in media.segments.iter().zip(&media.durations) {
-        let url = base.join(&segment.uri).ok().filter(|url| url.host_str() == base.host_str())?;
-        let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
         let (offset, end) = segment.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        items.push(Item { path: format!("{}{query}", url.path()), offset, end, duration: *duration });
+        items.push(Item { path: playlist::resolve(path, &segment.uri)?, offset, end, duration: *duration });
     }
     Some((items, media.ended))
 }

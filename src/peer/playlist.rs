@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use m3u8_rs::Playlist;
+use url::Url;
 
 /// Whether these bytes are an HLS playlist, whatever their name and type say (RFC 8216 section 4).
 pub fn is_playlist(bytes: &[u8]) -> bool {
@@ -82,6 +83,15 @@ impl Media {
         }
         Some(media)
     }
+}
+
+/// The path, with its query, that a URI of the playlist at the path `base` leads to; `None` where it leads elsewhere.
+pub fn resolve(base: &str, uri: &str) -> Option<String> {
+    let here = Url::parse("http://here/").ok()?;
+    let url = here.join(base).ok()?.join(uri).ok()?;
+    let same = url.host_str() == here.host_str() && url.scheme() == here.scheme();
+    let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
+    same.then(|| format!("{}{query}", url.path()))
 }
 
 fn span(start: u64, length: u64) -> Option<Range<u64>> {

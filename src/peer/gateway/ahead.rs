@@ -5,9 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use url::Url;
-
-use crate::peer::playlist::{Media, Upcoming};
+use crate::peer::playlist::{Media, Upcoming, resolve};
 
 /// A file or a part of one, by path at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,14 +41,14 @@ impl Ahead {
     /// A media playlist passed. Answers where a player that has just opened it will start, and what it has to have for that;
     /// for one that was read before, what is new at the live edge.
     pub(super) fn learn(&mut self, path: &str, media: &Media, now: Instant) -> Vec<Wanted> {
-        let resolve = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
-        let order = resolve(&media.segments);
+        let all = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
+        let order = all(&media.segments);
         let places = order.iter().cloned().enumerate().map(|(place, wanted)| (wanted, place)).collect();
         let mut answered = self.forget(path).map(|known| known.answered).unwrap_or_default();
         answered.retain(|wanted| HashMap::contains_key(&places, wanted));
         let start = if media.ended { 0 } else { order.len().saturating_sub(self.depth) };
         let first_seen = answered.is_empty();
-        let mut answer = if first_seen { resolve(&media.maps) } else { Vec::new() };
+        let mut answer = if first_seen { all(&media.maps) } else { Vec::new() };
         let known = Known { path: path.to_owned(), ended: media.ended, read_at: now, order, places, answered };
         self.playlists.push_back(known);
         if self.playlists.len() > PLAYLISTS_MAX {
@@ -109,13 +107,9 @@ impl Known {
     }
 }
 
-/// The path at the gateway that a URI of the playlist at `base` leads to; `None` where it leads elsewhere.
+/// What at the gateway an entry of the playlist at `base` leads to; `None` where it leads elsewhere.
 fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
-    let here = Url::parse("http://gateway/").ok()?;
-    let url = here.join(base).ok()?.join(&upcoming.uri).ok()?;
-    let same = url.host_str() == here.host_str() && url.scheme() == here.scheme();
-    let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
-    same.then(|| Wanted { path: format!("{}{query}", url.path()), range: upcoming.range.clone() })
+    Some(Wanted { path: resolve(base, &upcoming.uri)?, range: upcoming.range.clone() })
 }
 
 /// A path without its numbers: what the segments of a rendition have in common.
