@@ -5,15 +5,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt};
-use tokio::sync::watch;
 
-use super::clock::{Playout, Whims};
-use super::viewer::Shard;
+use super::clock::Playout;
+use super::viewer::{End, Shard};
 use super::{Program, SOCKET_BUFFER};
 use crate::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
 use crate::tls::ServerIdentity;
@@ -81,56 +79,19 @@ async fn send_zeros(mut send: SendStream, mut left: u64) {
     let _ = send.finish();
 }
 
-/// A viewer of plain streams.
-pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<bool>) {
-    let plan = &shard.plan;
-    let mut whims = Whims::new(plan.seed, number, plan.stay, None);
-    let turn = plan.begin + Duration::from_secs_f64(number as f64 / plan.join_rate);
+/// Plays until the viewer leaves or the connection ends.
+pub(super) async fn play(shard: &Shard, connection: &Connection, begun: Instant, stays: Option<Duration>) -> End {
+    shard.totals.joined.add(1);
+    shard.totals.joining.add(begun.elapsed());
+    let leaves = begun + stays.unwrap_or(FOREVER);
     tokio::select! {
-        () = tokio::time::sleep_until(turn.into()) => {}
-        _ = over.wait_for(|over| *over) => return,
-    }
-    loop {
-        let begun = Instant::now();
-        let Ok(connection) = connect(shard).await else {
-            shard.totals.failed.add(1);
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_secs(1)) => continue,
-                _ = over.wait_for(|over| *over) => return,
-            }
-        };
-        shard.totals.joined.add(1);
-        shard.totals.joining.add(begun.elapsed());
-        shard.present.fetch_add(1, Ordering::Relaxed);
-        let leaves = begun + whims.stays().unwrap_or(FOREVER);
-        let is_over = tokio::select! {
-            () = play(shard, &connection) => {
-                shard.totals.failed.add(1);
-                false
-            }
-            () = tokio::time::sleep_until(leaves.into()) => {
-                shard.totals.left.add(1);
-                false
-            }
-            _ = over.wait_for(|over| *over) => true,
-        };
-        shard.present.fetch_sub(1, Ordering::Relaxed);
-        shard.totals.wire_bytes.add(connection.stats().udp_rx.bytes);
-        connection.close(VarInt::from_u32(0), b"");
-        if is_over {
-            return;
-        }
+        () = fetch(shard, connection) => End::Failed("a plain stream has ended early".to_owned()),
+        () = tokio::time::sleep_until(leaves.into()) => End::Left,
     }
 }
 
-async fn connect(shard: &Shard) -> Result<Connection, String> {
-    let plan = &shard.plan;
-    let connecting = shard.endpoint.connect_with(plan.quic.clone(), plan.address, &plan.host);
-    connecting.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
-}
-
-/// Plays until the connection ends.
-async fn play(shard: &Shard, connection: &Connection) {
+/// Fetches segment after segment until the connection ends.
+async fn fetch(shard: &Shard, connection: &Connection) {
     let Program::Fixed(items) = &shard.plan.program else { return };
     let Some(item) = items.first() else { return };
     let length = item.end.unwrap_or_default();

@@ -3,9 +3,9 @@
 //! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it is one of those that decode, and
 //! asks for exactly the blocks that are missing.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
 use super::totals::Totals;
-use super::{Plan, Program};
+use super::{Against, Plan, Program, plain};
 use crate::block::Vector;
 use crate::codec::Outcome;
 use crate::codec::rlnc::{Decoder, Rank, row_key};
@@ -30,11 +30,11 @@ pub(super) struct Shard {
     pub(super) plan: Arc<Plan>,
     pub(super) totals: Arc<Totals>,
     pub(super) endpoint: Endpoint,
-    pub(super) present: Arc<std::sync::atomic::AtomicU64>,
+    pub(super) present: Arc<AtomicU64>,
 }
 
 /// Why a connection ended.
-enum End {
+pub(super) enum End {
     /// The run is over.
     Over,
     /// The viewer has had enough.
@@ -86,14 +86,23 @@ async fn life(shard: &Shard, whims: &mut Whims, decodes: bool, over: &mut watch:
         Ok(connection) => connection,
         Err(end) => return end,
     };
-    let mut viewer = Viewer::new(shard, begun, decodes, whims);
-    shard.present.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let end = tokio::select! {
-        end = viewer.run(&connection, whims) => end,
-        _ = over.wait_for(|over| *over) => End::Over,
+    shard.present.fetch_add(1, Ordering::Relaxed);
+    let end = match shard.plan.against {
+        Against::Coded => {
+            let mut viewer = Viewer::new(shard, begun, decodes, whims);
+            let end = tokio::select! {
+                end = viewer.run(&connection, whims) => end,
+                _ = over.wait_for(|over| *over) => End::Over,
+            };
+            viewer.abandon(Instant::now());
+            end
+        }
+        Against::Plain => tokio::select! {
+            end = plain::play(shard, &connection, begun, whims.stays()) => end,
+            _ = over.wait_for(|over| *over) => End::Over,
+        },
     };
-    viewer.abandon(Instant::now());
-    shard.present.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    shard.present.fetch_sub(1, Ordering::Relaxed);
     shard.totals.wire_bytes.add(connection.stats().udp_rx.bytes);
     connection.close(CloseCode::Done.quic().into(), b"");
     end
@@ -251,7 +260,7 @@ impl<'a> Viewer<'a> {
             if timer.deadline() != wake {
                 timer.as_mut().reset(wake);
             }
-            let reading = Cell::new(incoming.is_some());
+            let reading = incoming.is_some();
             tokio::select! {
                 chunk = control.read_chunk(CONTROL_READ_MAX, true) => {
                     let chunk = chunk.map_err(Fault::read)?;
@@ -263,10 +272,10 @@ impl<'a> Viewer<'a> {
                         }
                     }
                 }
-                stream = connection.accept_uni(), if !reading.get() => {
+                stream = connection.accept_uni(), if !reading => {
                     incoming = Some(Incoming { stream: stream?, head: Vec::new(), alias: None, records: None, object: None });
                 }
-                count = read(&mut incoming, &mut chunks), if reading.get() => {
+                count = read(&mut incoming, &mut chunks), if reading => {
                     let Some(stream) = &mut incoming else { continue };
                     match count {
                         Some(count) => {
