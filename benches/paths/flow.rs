@@ -16,6 +16,7 @@ use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 
 use crate::net::{HOPS, address, route};
+use crate::netns::{ip, within};
 
 /// Who sends.
 #[derive(Debug, Clone, Copy)]
@@ -191,12 +192,6 @@ impl Drop for Running {
     }
 }
 
-fn within(namespace: &str) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace]).stdin(Stdio::null());
-    command
-}
-
 /// What is written within this time of a first byte is one burst.
 const BURST: Duration = Duration::from_millis(200);
 
@@ -237,8 +232,7 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &str) {
     for hop in 0..HOPS {
         let words = format!("route replace {} congctl {congestion}", route(0, hop));
-        let status = Command::new("ip").args(words.split(' ')).status().expect("ip runs");
-        assert!(status.success(), "the kernel takes {congestion} for a route");
+        ip(&words).unwrap_or_else(|reason| panic!("the kernel takes {congestion} for a route: {reason}"));
     }
     let configuration = format!(
         "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\nevents {{}}\nhttp {{\n\

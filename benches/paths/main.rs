@@ -12,16 +12,18 @@
 
 mod flow;
 mod net;
+#[path = "../support/netns.rs"]
+mod netns;
 
 use std::env;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flow::{Contender, Running, Way};
 use ncserverd::endpoint::Congestion;
 use ncserverd::lab::path::Shape;
 use net::{Box, HOPS, Namespaces};
+use netns::within;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -41,8 +43,8 @@ fn main() {
                 }
             };
             let program = env::current_exe().expect("this program has a path");
-            let mut inside = Command::new("ip");
-            inside.args(["netns", "exec", &namespaces.middle]).arg(program).arg("inside");
+            let mut inside = within(&namespaces.middle);
+            inside.arg(program).arg("inside");
             let status = inside.args(&namespaces.ends).args(words).status().expect("ip runs");
             assert!(status.success(), "the measurements ended with {status}");
         }

@@ -6,7 +6,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::UdpSocket;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,6 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ncserverd::lab::path::{Counts, Lane, Shape};
+
+use crate::netns::ip;
 
 /// Hops of the chain.
 pub(crate) const HOPS: u8 = 3;
@@ -104,11 +105,6 @@ impl Drop for Namespaces {
             let _ = ip(&format!("netns del {namespace}"));
         }
     }
-}
-
-fn ip(words: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(words.split(' ')).output().map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())) }
 }
 
 fn sysctl(namespace: &str, setting: &str) -> Result<(), String> {

@@ -11,6 +11,8 @@
 
 mod live;
 mod net;
+#[path = "../support/netns.rs"]
+mod netns;
 mod player;
 
 use std::env;
@@ -23,7 +25,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use live::{Feeder, SEGMENT, segment_bytes};
-use net::{DEVICE, Network, SERVER, address, within};
+use net::{DEVICE, Network, SERVER, address};
+use netns::within;
 use player::{GATEWAY, METRICS, Said, get, metric};
 
 /// What a viewer sends besides payload: a coefficient vector of 64 bytes with each block of 1088, headers from QUIC's down to Ethernet's,

@@ -1,6 +1,6 @@
 //! A bridge, and around it a namespace for the server and one for each viewer.
 
-use std::process::Command;
+use crate::netns::{ip, run};
 
 /// Where the server is.
 pub(crate) const SERVER: &str = "10.78.0.1";
@@ -59,21 +59,4 @@ impl Drop for Network {
             let _ = ip(&format!("netns del {namespace}"));
         }
     }
-}
-
-/// A program in a namespace.
-pub(crate) fn within(namespace: &str) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace]);
-    command
-}
-
-fn ip(words: &str) -> Result<(), String> {
-    run("ip", words)
-}
-
-fn run(program: &str, words: &str) -> Result<(), String> {
-    let output = Command::new(program).args(words.split(' ')).output().map_err(|error| format!("{program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{program} {words}: {}", said.trim())) }
 }
