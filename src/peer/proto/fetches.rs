@@ -69,6 +69,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const CADENCE_SEGMENTS: usize = 4;
 /// Streams of which that is known.
 const CADENCES_MAX: usize = 64;
+/// So many neighbours are taken for a part of a larger swarm, which has others still.
+const CROWD: u32 = 6;
 /// A source is not waited for if the others could send its part in a time that is shorter by this.
 const OUTRUN: u32 = 2;
 
@@ -103,9 +105,10 @@ struct Fetch {
     touched: Instant,
     /// Until when neighbours are waited for, and whether that has passed.
     patient_until: Instant,
-    /// Until when neighbours that follow the stream may come to know the segment.
-    expect_until: Instant,
     is_impatient: bool,
+    /// Until when neighbours that follow the stream may come to know the segment, and what they can send is not known; and whether that has passed.
+    expect_until: Instant,
+    is_early: bool,
     /// The path that leads to it.
     place: Option<Place>,
     /// Sources that did not know it.
@@ -539,6 +542,7 @@ impl Fetches {
             let Some(mut fetch) = self.fetches.remove(&id) else { continue };
             fetch.exclude_others(self.paths.keys());
             fetch.is_impatient = fetch.patient_until <= now;
+            fetch.is_early = now < fetch.expect_until;
             let mut indices: VecDeque<u32> = fetch.works.keys().copied().collect();
             while let Some(index) = indices.pop_front().or_else(|| self.begin(now, &mut fetch)) {
                 self.tend(now, id, &mut fetch, index, outbox);
@@ -721,7 +725,7 @@ impl Fetches {
     fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open), Pace::path_loss);
-        let Fetch { order, works, strangers, patient_until, .. } = fetch;
+        let Fetch { order, works, strangers, patient_until, is_early, .. } = fetch;
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         work.near = left.filter(|left| *left <= pace::near(rtt)).map(|_| work.near.unwrap_or(now));
@@ -744,7 +748,7 @@ impl Fetches {
             let mut candidates = self.candidates(now, work, order.urgency, strangers, shuns);
             if is_patient {
                 let left = patient_until.saturating_duration_since(now);
-                work.spared = self.spare_servers(left, lacking, work, strangers, &mut candidates);
+                work.spared = self.spare_servers(left, *is_early, lacking, work, strangers, &mut candidates);
             }
             shares = split(lacking, candidates);
         }
@@ -834,12 +838,14 @@ impl Fetches {
         self.paths.iter().filter_map(candidate).collect()
     }
 
-    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, and for what the neighbours
-    /// cannot send in the time that is left for it: all else is left to them, what is lost on the way too. While some are expected to have
-    /// it soon, nobody is asked for their parts. Says who is asked for nothing more because of that.
+    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, or half of that in a crowd: all
+    /// else is left to them, what is lost on the way too, but, as soon as it is not early any more, for what they cannot send in the time that is
+    /// left. Before, their rates say little: they send what they are asked for. While some are expected to have it soon, nobody is asked for
+    /// their parts. Says who is asked for nothing more because of that.
     fn spare_servers(
         &self,
         left: Duration,
+        is_early: bool,
         lacking: u32,
         work: &Work,
         strangers: &BTreeMap<SourceId, Stranger>,
@@ -855,7 +861,10 @@ impl Fetches {
         if sharing == 0 {
             return BTreeSet::new();
         }
-        let part = u32::from(work.decoder.n()).div_ceil(u32::try_from(sharing).unwrap_or(u32::MAX).saturating_add(1));
+        let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
+        let n = u32::from(work.decoder.n());
+        let part = n.div_ceil(sharing.saturating_add(1));
+        let servers_part = if sharing < CROWD { part } else { n.div_ceil(sharing.saturating_mul(2)) };
         let given = |source: &SourceId| work.asked.get(source).map_or(0, |asked| asked.flight.kept());
         // What the neighbours can send in time, of what they are asked for now or in a round trip.
         let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
@@ -873,9 +882,9 @@ impl Fetches {
             }
             candidate.room = candidate.room.min(in_time);
         }
-        let unmet = lacking.saturating_sub(theirs);
+        let unmet = if is_early { 0 } else { lacking.saturating_sub(theirs) };
         for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source) && candidate.room > 0) {
-            candidate.room = candidate.room.min(part.saturating_sub(given(&candidate.source)).max(unmet));
+            candidate.room = candidate.room.min(servers_part.saturating_sub(given(&candidate.source)).max(unmet));
             if candidate.room == 0 {
                 spared.insert(candidate.source);
             }
@@ -896,6 +905,7 @@ impl Fetches {
         outbox: &mut Outbox,
     ) {
         let is_only = !self.is_several();
+        let is_shared = self.paths.values().any(|path| path.is_neighbour && path.is_open);
         let Some(path) = self.paths.get_mut(&source) else { return };
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
         path.load.ahead += bytes;
@@ -911,7 +921,8 @@ impl Fetches {
         // Later requests get later deadlines, so that the server serves them in this order too.
         let patience = self.config.stall_timeout * if order.urgency == Urgency::Now { 1 } else { 2 };
         let deadline = order.deadline.unwrap_or(now + patience);
-        let ranges = work.source_blocks(blocks, is_only);
+        // Neighbours are asked for what this side will have; source blocks would be the same everywhere.
+        let ranges = if is_shared { None } else { work.source_blocks(blocks, is_only) };
         let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams: self.config.datagrams, recoded: true };
         let alias = path.take_alias(name);
         outbox.push(
@@ -1116,17 +1127,19 @@ impl Fetch {
             next: 0,
             touched: now,
             patient_until: now,
-            expect_until: now,
             is_impatient: false,
+            expect_until: now,
+            is_early: true,
             place,
             strangers,
             is_alone: false,
         }
     }
 
-    /// When neighbours are not waited for any more, unless that has passed.
+    /// When more is asked of servers, and when neighbours are not waited for any more, unless that has passed.
     fn patience_ends(&self) -> Option<Instant> {
-        Some(self.patient_until).filter(|_| !self.is_impatient)
+        let ends = if self.is_early { self.expect_until } else { self.patient_until };
+        Some(ends).filter(|_| !self.is_impatient)
     }
 
     /// Leaves the others out where the trusted source is to send all of it.

@@ -652,6 +652,41 @@ fn a_neighbour_is_asked_for_the_next_segments_of_the_stream_that_it_was_named_fo
     assert_eq!((credit(&here, other), credit(&there, other)), (8, 0));
 }
 
+#[test]
+fn in_a_crowd_the_server_sends_half_a_part_of_its_own_and_the_rest_when_half_of_the_time_has_passed() {
+    let (mut proto, before) = beside_a_neighbour();
+    let neighbours: Vec<SourceId> = (7..13).map(SourceId).collect();
+    for source in neighbours.iter().skip(1) {
+        proto.add_neighbour(*source);
+        proto.note_holding(*source, SegmentId::of(&[1]));
+        proto.handle_connected(before, *source, None);
+        proto.handle_message(before, *source, Message::Hello(Hello::defaults())).unwrap();
+    }
+    proto.cancel_fetch(FetchId(0));
+    let start = before + 2 * SECOND;
+    next(&mut proto, start, "/live/2", 2);
+    let here = asked(&mut proto, start, HERE).0.remove(0);
+    // Source blocks would be the same for all.
+    assert_eq!((here.credit, here.accept.systematic), (1, false));
+    arrives(&mut proto, start, HERE, 2, &here, 0);
+    let (mut credit, mut given) = (0, None);
+    for passed in (0..1200).step_by(20) {
+        let now = start + Duration::from_millis(passed);
+        proto.handle_timeout(now).unwrap();
+        for source in &neighbours {
+            for request in asked(&mut proto, now, *source).0 {
+                credit += if passed == 0 { request.credit } else { 0 };
+                let reject = Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 };
+                proto.handle_message(now, *source, reject).unwrap();
+            }
+        }
+        let (again, more) = asked(&mut proto, now, HERE);
+        assert_eq!(again, []);
+        given = given.or_else(|| (more > 0).then_some(passed));
+    }
+    assert_eq!((credit, given), (7, Some(1000)));
+}
+
 /// A block of segment `number` comes, as the answer to this request.
 fn arrives(proto: &mut Proto, now: Instant, source: SourceId, number: u8, request: &Request, seq: u16) {
     let generation = request_generation();
