@@ -76,6 +76,9 @@ enum Command {
         /// Memory for what is shared
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes, requires = "share")]
         share_bytes: ByteSize,
+        /// Viewers that are served at a time: fewer get more each
+        #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "share")]
+        share_peers: u32,
         /// Where metrics are served: of what is fetched, and of what is shared
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
@@ -242,9 +245,11 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             })
             .await
         }
-        Command::Gateway { server, listen, ahead, share, share_bytes, metrics } if !share.is_empty() => {
+        Command::Gateway { server, listen, ahead, share, share_bytes, share_peers, metrics } if !share.is_empty() => {
             let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
-            let shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
+            let mut shared =
+                relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
+            shared.endpoint.connections_max = share_peers;
             cli.connection.share(server, config, shared, metrics).await
         }
         Command::Gateway { server, listen, ahead, metrics, .. } => {
