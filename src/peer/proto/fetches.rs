@@ -838,7 +838,7 @@ impl Fetches {
         self.paths.iter().filter_map(candidate).collect()
     }
 
-    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, or half of that in a crowd: all
+    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, or two thirds of that in a crowd: all
     /// else is left to them, what is lost on the way too, but, as soon as it is not early any more, for what they cannot send in the time that is
     /// left. Before, their rates say little: they send what they are asked for. While some are expected to have it soon, nobody is asked for
     /// their parts. Says who is asked for nothing more because of that.
@@ -864,7 +864,7 @@ impl Fetches {
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
         let n = u32::from(work.decoder.n());
         let part = n.div_ceil(sharing.saturating_add(1));
-        let servers_part = if sharing < CROWD { part } else { n.div_ceil(sharing.saturating_mul(2)) };
+        let servers_part = if sharing < CROWD { part } else { (2 * n).div_ceil(sharing.saturating_mul(3)) };
         let given = |source: &SourceId| work.asked.get(source).map_or(0, |asked| asked.flight.kept());
         // What the neighbours can send in time, of what they are asked for now or in a round trip.
         let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));

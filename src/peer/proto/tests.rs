@@ -653,7 +653,7 @@ fn a_neighbour_is_asked_for_the_next_segments_of_the_stream_that_it_was_named_fo
 }
 
 #[test]
-fn in_a_crowd_the_server_sends_half_a_part_of_its_own_and_the_rest_when_half_of_the_time_has_passed() {
+fn in_a_crowd_the_server_sends_less_than_a_part_of_its_own_and_the_rest_when_half_of_the_time_has_passed() {
     let (mut proto, before) = beside_a_neighbour();
     let neighbours: Vec<SourceId> = (7..13).map(SourceId).collect();
     for source in neighbours.iter().skip(1) {
