@@ -546,10 +546,9 @@ impl Visitor {
         self.address.ip
     }
 
-    /// Waits until it is to be reviewed.
-    pub async fn due(&mut self) {
-        // The sender lives as long as the admission that this visitor holds.
-        let _ = self.reviews.changed().await;
+    /// Changes when it is to be reviewed.
+    pub fn reviews(&self) -> watch::Receiver<()> {
+        self.reviews.clone()
     }
 
     /// Bytes that may be sent to it now, or when that will be more than none.

@@ -185,14 +185,15 @@ async fn keys_are_read_again_and_bad_ones_leave_the_old() {
 
     write(&place.file(), &[oct("a", &SECRET), oct("b", &[8; 32])]);
     admission.refresh(&readiness).await;
-    guest.due().await;
+    let mut reviews = guest.reviews();
+    reviews.changed().await.unwrap();
     assert!(allows(&guest.review(now).unwrap()), "both keys count while they overlap");
     let claims = json!({ "exp": DATE.as_secs() + 60, "ncs": { "paths": ["/live/*"] } });
     assert!(visitor(&admission).present(now, token("b", &[8; 32], &claims)).unwrap().0);
 
     write(&place.file(), &[oct("b", &[8; 32])]);
     admission.refresh(&readiness).await;
-    guest.due().await;
+    reviews.changed().await.unwrap();
     assert!(!allows(&guest.review(now).unwrap()), "a key that is gone takes its tokens along");
     let taken = admission.inner.metrics.reloads.with_label_values(&["taken"]);
     assert_eq!((taken.get(), admission.inner.metrics.keys.get()), (2, 1));

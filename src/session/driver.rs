@@ -4,11 +4,15 @@
 //! answer, an announcement, room on a stream or for datagrams, a slot or a block of the ring, a deadline, the drain. Blocks are
 //! claimed for a stream only when its last write has been taken, and for datagrams only when the last batch has left, so that QUIC's
 //! own back-pressure is the only queue, and several blocks leave in one go.
+//!
+//! A turn is taken for every few blocks, so it asks nothing that takes a lock which others want: the connection's, which its driver
+//! holds while it encrypts and sends, and those of the timers and of the channels that all sessions listen to. What is seldom ready is
+//! polled when it has something to say ([`Signal`]), and the timer is left as it is while what is due moves on.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -21,6 +25,7 @@ use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStre
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use super::metrics::Sent;
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
@@ -33,6 +38,9 @@ use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
 const WRITE_BLOCKS_MAX: u32 = 32;
+
+/// Deadlines are told apart by so much, for the first 248 days of a session.
+const PRIORITY_STEP: Duration = Duration::from_millis(10);
 
 /// Control bytes taken from QUIC at once.
 const CONTROL_READ_MAX: usize = 16 * 1024;
@@ -146,6 +154,7 @@ struct Session {
     /// When blocks may leave again, if the visitor has spent its bytes.
     resumes: Option<Instant>,
     quota: Arc<Quota>,
+    begun: Instant,
     progress: Progress,
     frames: frame::Reader,
     control: Option<SendStream>,
@@ -179,6 +188,18 @@ enum Delivered {
     Hashes,
 }
 
+/// What is read of the control stream, and the stream for more.
+type Heard = (RecvStream, Result<Option<quinn::Chunk>, quinn::ReadError>);
+
+/// What seldom happens.
+enum Signal {
+    /// The server goes away; `None` if it is gone.
+    Drain(Option<watch::Receiver<Option<Duration>>>),
+    /// What the visitor may have is to be looked at again.
+    Review(watch::Receiver<()>),
+    Closed(ConnectionError),
+}
+
 /// A write that has ended.
 enum Written {
     Control(Option<SendStream>),
@@ -190,7 +211,7 @@ impl Session {
     async fn serve(connection: Connection, id: SessionId, visitor: Visitor, context: Context) -> End {
         let begun = Instant::now();
         let hello_timeout = context.config.hello_timeout;
-        let (send, mut receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
+        let (send, receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
             Ok(Ok(streams)) => streams,
             Ok(Err(_)) => return End::Connection,
             Err(_) => return Violation::Timeout("control stream").into(),
@@ -207,6 +228,7 @@ impl Session {
             visitor,
             resumes: None,
             quota,
+            begun,
             progress: Progress { released: 0, since: begun },
             frames: frame::Reader::new(),
             control: Some(send),
@@ -219,7 +241,7 @@ impl Session {
             datagrams: None,
             draining: None,
         };
-        let end = match session.converse(&mut receive).await {
+        let end = match session.converse(receive).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
@@ -228,10 +250,16 @@ impl Session {
         end
     }
 
-    async fn converse(&mut self, receive: &mut RecvStream) -> Result<std::convert::Infallible, End> {
-        let mut drain = self.context.drain.clone();
+    async fn converse(&mut self, receive: RecvStream) -> Result<std::convert::Infallible, End> {
         let access = self.visitor.enter(Now::read())?;
         self.proto.set_access(access);
+        let mut signals: Pending<Signal> = Pending::new();
+        signals.push(Box::pin(drained(self.context.drain.clone())));
+        signals.push(Box::pin(reviewed(self.visitor.reviews())));
+        signals.push(Box::pin(closed(self.connection.clone())));
+        let mut reading: Pending<Heard> = Pending::new();
+        reading.push(Box::pin(read(receive)));
+        let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
         loop {
             self.proto.handle_timeout(Instant::now())?;
             self.note_progress(Instant::now())?;
@@ -245,9 +273,18 @@ impl Session {
             let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
             let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stalls].into_iter().flatten().min();
+            // A turn too early does no harm, so a timer that is early enough stays as it is.
+            if let Some(due) = timeout.map(tokio::time::Instant::from)
+                && (timer.is_elapsed() || due < timer.deadline())
+            {
+                timer.as_mut().reset(due);
+            }
             let reads = resumes.is_none() && !self.is_left_behind();
             tokio::select! {
-                chunk = receive.read_chunk(CONTROL_READ_MAX, true), if reads => self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?,
+                Some((receive, chunk)) = reading.next(), if reads => {
+                    self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?;
+                    reading.push(Box::pin(read(receive)));
+                }
                 Some(answer) = self.answers.next() => self.answered(answer)?,
                 Some(news) = self.announcements.next() => if let Ok((announcements, news)) = news {
                     self.announced(announcements, news);
@@ -258,20 +295,22 @@ impl Session {
                     Delivered::Object => {}
                 },
                 result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
-                changed = drain.changed() => match changed {
-                    Ok(()) => {
+                Some(signal) = signals.next() => match signal {
+                    Signal::Drain(Some(mut drain)) => {
                         let bound = drain.borrow_and_update().unwrap_or_default();
                         self.proto.go_away(bound);
                         self.draining = Some(Instant::now() + bound);
+                        signals.push(Box::pin(drained(drain)));
                     }
-                    Err(_) => return Err(End::Internal),
+                    Signal::Drain(None) => return Err(End::Internal),
+                    Signal::Review(reviews) => {
+                        let access = self.visitor.review(Now::read())?;
+                        self.proto.set_access(access);
+                        signals.push(Box::pin(reviewed(reviews)));
+                    }
+                    Signal::Closed(error) => return Err(error.into()),
                 },
-                () = until(timeout) => {}
-                () = self.visitor.due() => {
-                    let access = self.visitor.review(Now::read())?;
-                    self.proto.set_access(access);
-                }
-                error = self.connection.closed() => return Err(error.into()),
+                () = timer.as_mut(), if !timer.is_elapsed() => {}
                 () = ring::next_wake() => {}
             }
         }
@@ -282,7 +321,9 @@ impl Session {
         while let Some(event) = self.proto.poll_event() {
             self.act(event);
         }
-        self.proto.set_datagram_max(self.connection.max_datagram_size());
+        if self.proto.takes_datagrams() {
+            self.proto.set_datagram_max(self.connection.max_datagram_size());
+        }
         let share = self.share();
         while let Some(want) = self.proto.poll_want(share) {
             match want {
@@ -547,7 +588,9 @@ impl Session {
     }
 
     fn send_datagrams(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
-        let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block)).collect();
+        let mut sent = Sent::default();
+        let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block, &mut sent)).collect();
+        self.context.metrics.count_sent(&sent, claim.route);
         self.visitor.spend(Instant::now(), datagrams.iter().map(Bytes::len).sum());
         let connection = self.connection.clone();
         self.datagrams = Some(Box::pin(async move {
@@ -558,12 +601,12 @@ impl Session {
         }));
     }
 
-    fn datagram(&mut self, claim: &Claim, block: Claimed) -> Option<Bytes> {
+    fn datagram(&mut self, claim: &Claim, block: Claimed, sent: &mut Sent) -> Option<Bytes> {
         let Some(stamp) = self.proto.stamp(claim.alias, &block.vector, claim.route) else {
             self.context.metrics.discarded.inc();
             return None;
         };
-        self.context.metrics.count_sent(&block.vector, claim.route, stamp.payload);
+        sent.add(&block.vector, stamp.payload);
         let (bytes, copied) = block.into_datagram(stamp.header(), stamp.payload);
         self.context.ring.count_copied(copied);
         Some(bytes)
@@ -580,6 +623,7 @@ impl Session {
     }
 
     fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
+        let mut sent = Sent::default();
         let mut chunks = Vec::with_capacity(blocks.len() + 1);
         let idle = match self.streams.remove(&claim.alias) {
             Some(RequestStream::Idle(stream)) => Some(stream),
@@ -595,25 +639,28 @@ impl Session {
                 self.context.metrics.discarded.inc();
                 continue;
             };
-            self.context.metrics.count_sent(&block.vector, claim.route, stamp.payload);
+            sent.add(&block.vector, stamp.payload);
             let (first, rest) = block.into_chunks(stamp.header(), stamp.payload);
             chunks.push(first);
             chunks.extend(rest);
         }
+        self.context.metrics.count_sent(&sent, claim.route);
         self.visitor.spend(Instant::now(), chunks.iter().map(Bytes::len).sum());
         let (cancel, cancelled) = oneshot::channel();
         self.streams.insert(claim.alias, RequestStream::Busy(cancel));
         let (connection, alias) = (self.connection.clone(), claim.alias);
-        let priority = priority(claim.deadline);
+        let priority = self.priority(claim.deadline);
         self.writes.push(Box::pin(async move {
             let mut stream = match idle {
                 Some(stream) => stream,
                 None => match connection.open_uni().await {
-                    Ok(stream) => stream,
+                    Ok(stream) => {
+                        let _ = stream.set_priority(priority);
+                        stream
+                    }
                     Err(_) => return Written::Blocks(alias, None),
                 },
             };
-            let _ = stream.set_priority(priority);
             let result = tokio::select! {
                 result = stream.write_all_chunks(&mut chunks) => Some(result),
                 _ = cancelled => None,
@@ -628,6 +675,12 @@ impl Session {
                 }
             }
         }));
+    }
+
+    /// Later deadlines give way, and it is the same for a stream at any time, so that it is said but once.
+    fn priority(&self, deadline: Instant) -> i32 {
+        let after = deadline.saturating_duration_since(self.begun).as_nanos() / PRIORITY_STEP.as_nanos();
+        i32::try_from(after).map_or(i32::MIN, |after| -after)
     }
 
     fn deliver(&self, head: StreamHead, bytes: Bytes, delivered: Delivered) {
@@ -683,12 +736,6 @@ fn certificates(connection: &Connection) -> Vec<CertificateDer<'static>> {
     identity.map_or_else(Vec::new, |chain| *chain)
 }
 
-/// Later deadlines give way; what is due within the hour is told apart by the millisecond.
-fn priority(deadline: Instant) -> i32 {
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-    i32::try_from(left).map_or(i32::MIN, |left| -left)
-}
-
 /// Gives up what a stream still holds.
 fn abandon(mut stream: SendStream) {
     // An error says that the stream is closed already.
@@ -697,6 +744,28 @@ fn abandon(mut stream: SendStream) {
 
 fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
+}
+
+async fn read(mut receive: RecvStream) -> Heard {
+    let chunk = receive.read_chunk(CONTROL_READ_MAX, true).await;
+    (receive, chunk)
+}
+
+async fn drained(mut drain: watch::Receiver<Option<Duration>>) -> Signal {
+    let is_there = drain.changed().await.is_ok();
+    Signal::Drain(is_there.then_some(drain))
+}
+
+async fn reviewed(mut reviews: watch::Receiver<()>) -> Signal {
+    match reviews.changed().await {
+        Ok(()) => Signal::Review(reviews),
+        // The sender lives as long as the admission, which the session holds.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn closed(connection: Connection) -> Signal {
+    Signal::Closed(connection.closed().await)
 }
 
 async fn leaving(datagrams: &mut Option<BoxFuture<Result<(), SendDatagramError>>>) -> Result<(), SendDatagramError> {

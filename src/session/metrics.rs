@@ -15,8 +15,8 @@ pub struct Metrics {
     pub opened: IntCounter,
     /// Sessions closed because the peer broke the protocol or a limit.
     pub violations: IntCounter,
-    sent: Sent,
-    sent_bytes: Sent,
+    sent: SentCounters,
+    sent_bytes: SentCounters,
     /// Objects sent whole.
     pub objects: IntCounter,
     /// Blocks claimed for a request that had ended when they were to leave.
@@ -44,9 +44,16 @@ struct Answered {
     no: IntCounter,
 }
 
+/// Blocks that leave in one go, and bytes of their payloads. They are counted together: the counters are every session's.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    coded: (u64, u64),
+    source: (u64, u64),
+}
+
 /// One counter for each kind of block and way to travel.
 #[derive(Debug, Clone)]
-struct Sent {
+struct SentCounters {
     coded_datagram: IntCounter,
     coded_stream: IntCounter,
     source_datagram: IntCounter,
@@ -64,8 +71,12 @@ impl Metrics {
                 "ncserverd_session_violations_total",
                 "Sessions closed because the peer broke the protocol or a limit.",
             )?,
-            sent: Sent::new(registry, "ncserverd_session_sent_blocks_total", "Blocks handed to QUIC, by kind and route.")?,
-            sent_bytes: Sent::new(
+            sent: SentCounters::new(
+                registry,
+                "ncserverd_session_sent_blocks_total",
+                "Blocks handed to QUIC, by kind and route.",
+            )?,
+            sent_bytes: SentCounters::new(
                 registry,
                 "ncserverd_session_sent_bytes_total",
                 "Payload bytes of blocks handed to QUIC, by kind and route.",
@@ -120,13 +131,20 @@ impl Metrics {
     }
 
     /// Counts blocks handed to QUIC.
-    pub fn count_sent(&self, vector: &Vector, route: Route, payload_bytes: usize) {
-        self.sent.of(vector, route).inc();
-        self.sent_bytes.of(vector, route).inc_by(payload_bytes as u64);
+    pub(super) fn count_sent(&self, sent: &Sent, route: Route) {
+        for (is_source, (blocks, bytes)) in [(false, sent.coded), (true, sent.source)] {
+            if blocks > 0 {
+                self.sent.of(is_source, route).inc_by(blocks);
+                self.sent_bytes.of(is_source, route).inc_by(bytes);
+            }
+        }
     }
 
     /// Adds what a session's state machine counted.
     pub fn add(&self, tally: Tally) {
+        if tally == Tally::default() {
+            return;
+        }
         let Tally { requests, useless, lost, late, moved, refused, lapsed, hashes, checks, blames } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
@@ -138,6 +156,15 @@ impl Metrics {
         self.hashes.add(hashes);
         self.checks.add(checks);
         self.blames.add(blames);
+    }
+}
+
+impl Sent {
+    /// One more block, of which so many bytes leave.
+    pub(super) fn add(&mut self, vector: &Vector, payload: usize) {
+        let (blocks, bytes) = if matches!(vector, Vector::Source(_)) { &mut self.source } else { &mut self.coded };
+        *blocks += 1;
+        *bytes += payload as u64;
     }
 }
 
@@ -153,7 +180,7 @@ impl Answered {
     }
 }
 
-impl Sent {
+impl SentCounters {
     fn new(registry: &Registry, name: &str, help: &str) -> Result<Self, Error> {
         let all = register::counters(registry, name, help, &["kind", "route"])?;
         Ok(Self {
@@ -164,12 +191,12 @@ impl Sent {
         })
     }
 
-    fn of(&self, vector: &Vector, route: Route) -> &IntCounter {
-        match (vector, route) {
-            (Vector::Source(_), Route::Datagram) => &self.source_datagram,
-            (Vector::Source(_), Route::Stream) => &self.source_stream,
-            (_, Route::Datagram) => &self.coded_datagram,
-            (_, Route::Stream) => &self.coded_stream,
+    fn of(&self, is_source: bool, route: Route) -> &IntCounter {
+        match (is_source, route) {
+            (true, Route::Datagram) => &self.source_datagram,
+            (true, Route::Stream) => &self.source_stream,
+            (false, Route::Datagram) => &self.coded_datagram,
+            (false, Route::Stream) => &self.coded_stream,
         }
     }
 }

@@ -602,6 +602,11 @@ impl Proto {
         self.datagram_max = bytes.filter(|_| self.config.datagrams);
     }
 
+    /// Whether any open request may have its blocks in datagrams, so that their room is of interest.
+    pub fn takes_datagrams(&self) -> bool {
+        self.requests.values().any(|open| open.accept.datagrams && !open.on_stream)
+    }
+
     /// The peer refused to read a request's stream any further.
     pub fn stream_stopped(&mut self, alias: u16) {
         self.end(alias, true);
