@@ -11,7 +11,7 @@
 //! empties the ring for the others.
 //!
 //! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
-//! batch on the encoder's side and once a wake-up on the session's.
+//! batch on the encoder's side and once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
 
 mod board;
 mod metrics;
@@ -20,7 +20,8 @@ mod sync;
 mod wait;
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::MutexGuard;
 use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
@@ -36,7 +37,7 @@ use crate::block::Vector;
 use crate::object::{GenerationKey, SegmentKey};
 use board::Board;
 use slots::Pool;
-use sync::{Arc, Mutex};
+use sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 /// The part of what is left of the ring that a session may ask for, and that it may hold: of 64 MiB, 2 MiB each.
 const SHARE_PART: usize = 32;
@@ -68,6 +69,9 @@ pub struct Ring {
 
 struct Shared {
     board: Mutex<Board<Ready>>,
+    /// Of the books as they were last left: ready blocks that nobody has asked for, and blocks to be made.
+    spare: AtomicUsize,
+    to_make: AtomicUsize,
     pool: Arc<Pool>,
     max_reuse: u32,
     metrics: Metrics,
@@ -112,7 +116,9 @@ impl Ring {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
         metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
-        Self { shared: Arc::new(Shared { board, pool: pool(bytes), max_reuse: u32::from(config.max_reuse.max(1)), metrics }) }
+        let (spare, to_make) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let max_reuse = u32::from(config.max_reuse.max(1));
+        Self { shared: Arc::new(Shared { board, spare, to_make, pool: pool(bytes), max_reuse, metrics }) }
     }
 
     /// A session wants this many more blocks of a line of coded ones.
@@ -227,10 +233,8 @@ impl Ring {
     /// has spoken for. Those who came before keep what they have, so a small one: 64 who give nothing back leave 1.6 % of the ring to the next.
     /// `SHARE_MIN` is there for everybody.
     pub fn share(&self, block_bytes: u32) -> u32 {
-        let (spare, wanted) = {
-            let board = self.board();
-            (board.spare(), usize::try_from(board.to_make()).unwrap_or(usize::MAX))
-        };
+        // Asked by every session all the time, and without a lock: it is out of date as soon as it is known in any case.
+        let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
         let room = self.shared.pool.room(spare) / (block_bytes as usize + HEADROOM);
         u32::try_from(room.saturating_sub(wanted) / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
@@ -250,13 +254,49 @@ impl Ring {
 
     /// Payload bytes that were copied because several sessions share a block.
     pub fn count_copied(&self, bytes: usize) {
-        self.shared.metrics.copied_bytes.inc_by(bytes as u64);
+        if bytes > 0 {
+            self.shared.metrics.copied_bytes.inc_by(bytes as u64);
+        }
     }
 
-    fn board(&self) -> impl std::ops::DerefMut<Target = Board<Ready>> + '_ {
-        self.shared.board.lock().expect("no code panics while it holds the books")
+    fn board(&self) -> Books<'_> {
+        let board = self.shared.board.lock().expect("no code panics while it holds the books");
+        Books { board: Some(board), shared: &self.shared }
     }
 }
+
+/// The books, locked. Whoever is to be woken is when they are open again.
+struct Books<'a> {
+    board: Option<MutexGuard<'a, Board<Ready>>>,
+    shared: &'a Shared,
+}
+
+impl Deref for Books<'_> {
+    type Target = Board<Ready>;
+
+    fn deref(&self) -> &Board<Ready> {
+        self.board.as_ref().expect(OPEN)
+    }
+}
+
+impl DerefMut for Books<'_> {
+    fn deref_mut(&mut self) -> &mut Board<Ready> {
+        self.board.as_mut().expect(OPEN)
+    }
+}
+
+impl Drop for Books<'_> {
+    fn drop(&mut self) {
+        let Some(mut board) = self.board.take() else { return };
+        self.shared.spare.store(board.spare(), Ordering::Relaxed);
+        self.shared.to_make.store(usize::try_from(board.to_make()).unwrap_or(usize::MAX), Ordering::Relaxed);
+        let woken = board.take_woken();
+        drop(board);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+const OPEN: &str = "the books are closed when they are dropped";
 
 impl Ready {
     fn share(&self) -> Option<Self> {

@@ -137,6 +137,8 @@ pub(super) struct Board<T> {
     needed: u64,
     clock: u64,
     encoder: Option<Waker>,
+    /// Who is to be woken once the books are open to them.
+    woken: Vec<Waker>,
 }
 
 #[derive(Debug)]
@@ -190,7 +192,13 @@ impl<T> Board<T> {
             needed: 0,
             clock: 0,
             encoder: None,
+            woken: Vec::new(),
         }
+    }
+
+    /// Who is to be woken because of what was done since the last call.
+    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
     }
 
     /// A session wants this many more blocks of a line of coded ones.
@@ -224,7 +232,7 @@ impl<T> Board<T> {
         if claimed.is_empty() {
             line.wait(session, waker);
         } else {
-            line.wake_next();
+            line.wake_next(&mut self.woken);
         }
         self.settle(key);
         claimed
@@ -245,7 +253,7 @@ impl<T> Board<T> {
                 held.remove(&key);
             }
         }
-        line.wake_next();
+        line.wake_next(&mut self.woken);
         self.settle(key);
     }
 
@@ -360,7 +368,7 @@ impl<T> Board<T> {
             line.next_number += 1;
         }
         self.ready += count as usize;
-        line.wake_for(u64::from(count) * u64::from(uses_left));
+        line.wake_for(u64::from(count) * u64::from(uses_left), &mut self.woken);
         self.settle(key);
         Vec::new()
     }
@@ -397,7 +405,7 @@ impl<T> Board<T> {
             self.needed -= u64::from(line.need);
             self.spare -= line.spare;
             dropped.extend(line.ready.into_iter().map(|ready| ready.block));
-            line.waiters.into_iter().for_each(|(_, waker)| waker.wake());
+            self.woken.extend(line.waiters.into_iter().map(|(_, waker)| waker));
         }
         dropped
     }
@@ -444,9 +452,7 @@ impl<T> Board<T> {
         self.needed = self.needed + u64::from(line.need) - u64::from(before);
         if before == 0 && line.need > 0 {
             self.hungry.push_back(key);
-            if let Some(waker) = self.encoder.take() {
-                waker.wake();
-            }
+            self.woken.extend(self.encoder.take());
         }
         let spare = line.surplus();
         self.spare = self.spare + spare - std::mem::replace(&mut line.spare, spare);
@@ -561,19 +567,19 @@ impl<T> Line<T> {
 
     /// Wakes as many waiters as these blocks can serve. Each of them wakes the next when it has taken its share, so that no block
     /// is left lying while somebody waits for it.
-    fn wake_for(&mut self, mut blocks: u64) {
+    fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
             let Some((session, waker)) = self.waiters.pop_front() else { break };
             blocks = blocks.saturating_sub(self.wants.get(&session).map_or(0, |want| u64::from(want.blocks)));
-            waker.wake();
+            woken.push(waker);
         }
     }
 
-    fn wake_next(&mut self) {
+    fn wake_next(&mut self, woken: &mut Vec<Waker>) {
         if !self.ready.is_empty()
             && let Some((_, waker)) = self.waiters.pop_front()
         {
-            waker.wake();
+            woken.push(waker);
         }
     }
 

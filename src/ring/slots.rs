@@ -47,6 +47,9 @@ pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Sen
 /// All slots of the ring, within one budget of bytes.
 pub(super) struct Pool {
     state: Mutex<State>,
+    /// Slots that are out, and their bytes.
+    out: AtomicUsize,
+    out_bytes: AtomicUsize,
     budget: usize,
     pin: Option<Pin>,
 }
@@ -102,7 +105,8 @@ impl Pool {
 
     fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
         let state = State { classes: BTreeMap::new(), allocated: 0, waiting: None };
-        Arc::new(Self { state: Mutex::new(state), budget, pin })
+        let (out, out_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { state: Mutex::new(state), out, out_bytes, budget, pin })
     }
 
     /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
@@ -122,21 +126,19 @@ impl Pool {
                 break;
             }
         }
+        pool.out.fetch_add(taken.len(), Ordering::Relaxed);
+        pool.out_bytes.fetch_add(taken.len() * size, Ordering::Relaxed);
         taken
     }
 
     /// Bytes that are out of the pool, and bytes it may have.
     pub(super) fn usage(&self) -> (usize, usize) {
-        let state = self.lock();
-        let out = state.classes.iter().map(|(size, class)| size * (class.slots.len() - class.free)).sum();
-        (out, self.budget)
+        (self.out_bytes.load(Ordering::Relaxed), self.budget)
     }
 
     /// Bytes that are not taken, if so many slots that are out came home.
     pub(super) fn room(&self, spare: usize) -> usize {
-        let state = self.lock();
-        let out = state.classes.iter().map(|(size, class)| (size, class.slots.len() - class.free));
-        let (slots, bytes) = out.fold((0, 0), |(slots, bytes), (size, out)| (slots + out, bytes + size * out));
+        let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
         // Slots of several sizes are rare enough for a mean.
         self.budget.saturating_sub(bytes) + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }
@@ -144,6 +146,8 @@ impl Pool {
     fn give_back(&self, number: usize, bytes: BytesMut) {
         let woken = {
             let mut state = self.lock();
+            self.out.fetch_sub(1, Ordering::Relaxed);
+            self.out_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
             // The class is there as long as one of its slots is out.
             state.classes.entry(bytes.len()).or_default().give_back(number, bytes);
             state.waiting.take()

@@ -19,6 +19,10 @@ fn board(max_reuse: u32) -> Board<u32> {
     Board::new(max_reuse, |block| Some(*block))
 }
 
+fn wake(board: &mut Board<u32>) {
+    board.take_woken().into_iter().for_each(Waker::wake);
+}
+
 fn claim(board: &mut Board<u32>, session: SessionId, max: u32) -> Vec<u32> {
     board.claim(session, CODED, max, Waker::noop())
 }
@@ -126,8 +130,10 @@ fn a_block_left_over_wakes_the_next_in_line() {
     board.claim(ANNA, CODED, 8, &Arc::clone(&first).into());
     board.claim(BERT, CODED, 8, &Arc::clone(&second).into());
     board.publish(CODED, (0..8).collect());
+    wake(&mut board);
     assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (1, 0));
     board.leave(ANNA, CODED);
+    wake(&mut board);
     assert_eq!(second.0.load(Ordering::Relaxed), 1, "Anna left without claiming: Bert is told");
 }
 
@@ -161,6 +167,7 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     assert!(board.take_orders(9).is_empty());
     board.leave(ANNA, coded(next));
     board.resume(SegmentKey(1));
+    wake(&mut board);
     assert_eq!((board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)), (9, 1));
     let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.lane, order.blocks.count())).collect();
     made.sort_by_key(|(_, count)| *count);
