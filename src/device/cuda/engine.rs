@@ -170,9 +170,11 @@ impl Engine {
             let (k, offset) = (work.block_bytes(), work.out_offset);
             bytes += k * piece.slots.len();
             let addresses = work.out[piece.slots.clone()].iter_mut().map(|slot| slot.as_mut_ptr() as usize + offset);
-            let addresses = addresses.inspect(|&address| {
-                is_pinned &= view.has(address, k);
+            let addresses = addresses.map(|address| {
+                let range = view.range(address, k);
+                is_pinned &= range.is_some();
                 is_aligned &= address.is_multiple_of(STORE_ALIGN);
+                (address, range)
             });
             runs.push(plan::runs(addresses, k));
         }

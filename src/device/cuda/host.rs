@@ -65,15 +65,15 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Whether these bytes are pinned.
-    pub(super) fn has(&mut self, start: usize, len: usize) -> bool {
+    /// Where the range begins, pinned as one, that has these bytes.
+    pub(super) fn range(&mut self, start: usize, len: usize) -> Option<usize> {
         let is_in = |(first, length): (usize, usize)| start >= first && start + len <= first + length;
         if is_in(self.last) {
-            return true;
+            return Some(self.last.0);
         }
         let found = self.ranges.range(..=start).next_back().map(|(&first, &length)| (first, length));
         self.last = found.unwrap_or(self.last);
-        found.is_some_and(is_in)
+        found.filter(|range| is_in(*range)).map(|(first, _)| first)
     }
 }
 

@@ -88,7 +88,7 @@ impl Costs {
     }
 }
 
-/// Slots that lie at equal distances in memory.
+/// Slots that lie at equal distances in memory that was pinned as one: the driver copies to no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     /// Where the first block goes.
@@ -98,11 +98,12 @@ pub(super) struct Run {
     pub(super) count: usize,
 }
 
-/// Finds runs of blocks of `k` bytes in the order of their addresses' list.
-pub(super) fn runs(addresses: impl IntoIterator<Item = usize>, k: usize) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for address in addresses {
-        match runs.last_mut() {
+/// Finds runs of blocks of `k` bytes in the order of the list of their addresses, each with the pinned range that it is in.
+pub(super) fn runs(addresses: impl IntoIterator<Item = (usize, Option<usize>)>, k: usize) -> Vec<Run> {
+    let (mut runs, mut last): (Vec<Run>, _) = (Vec::new(), None);
+    for (address, range) in addresses {
+        let is_same = std::mem::replace(&mut last, range) == range;
+        match runs.last_mut().filter(|_| is_same) {
             Some(run) if run.count == 1 && address >= run.start + k && address - run.start <= PITCH_MAX => {
                 *run = Run { start: run.start, pitch: address - run.start, count: 2 };
             }
@@ -152,13 +153,21 @@ mod tests {
     #[test]
     fn runs_are_found() {
         let run = |start, pitch, count| Run { start, pitch, count };
-        assert_eq!(runs([100, 200, 300, 1000, 1064], 64), [run(100, 100, 3), run(1000, 64, 2)]);
-        assert_eq!(runs([100], 64), [run(100, 64, 1)]);
-        assert_eq!(runs([300, 200, 100], 64), [run(300, 64, 1), run(200, 64, 1), run(100, 64, 1)]);
+        let runs = |addresses: &[usize], k| runs(addresses.iter().map(|&address| (address, Some(0))), k);
+        assert_eq!(runs(&[100, 200, 300, 1000, 1064], 64), [run(100, 100, 3), run(1000, 64, 2)]);
+        assert_eq!(runs(&[100], 64), [run(100, 64, 1)]);
+        assert_eq!(runs(&[300, 200, 100], 64), [run(300, 64, 1), run(200, 64, 1), run(100, 64, 1)]);
         // Slots that would overlap, and slots far away, are not neighbours.
-        assert_eq!(runs([100, 150], 64).len(), 2);
-        assert_eq!(runs([0, 1 << 40], 64).len(), 2);
-        assert!(runs([], 64).is_empty());
+        assert_eq!(runs(&[100, 150], 64).len(), 2);
+        assert_eq!(runs(&[0, 1 << 40], 64).len(), 2);
+        assert!(runs(&[], 64).is_empty());
+    }
+
+    #[test]
+    fn no_run_goes_from_one_pinned_range_into_the_next() {
+        let run = |start, count| Run { start, pitch: 64, count };
+        let addresses = [(0, Some(0)), (64, Some(0)), (128, Some(128)), (192, Some(128)), (256, None), (320, None)];
+        assert_eq!(runs(addresses, 64), [run(0, 2), run(128, 2), run(256, 2)]);
     }
 
     #[test]
