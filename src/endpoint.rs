@@ -11,6 +11,7 @@
 //! How fast a connection sends is [`congestion`]'s to say.
 
 mod congestion;
+mod receiver;
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
-use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -219,7 +220,8 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
 fn bind(config: &Config, address: SocketAddr, server: ServerConfig) -> Result<Endpoint, Error> {
     let failed = |source| Error::Bind { address, source };
     let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
-    Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)).map_err(failed)
+    let runtime = receiver::start().map_err(failed)?;
+    Endpoint::new(EndpointConfig::default(), Some(server), socket, runtime).map_err(failed)
 }
 
 /// A UDP socket with these buffers, as far as the kernel grants them.
