@@ -61,9 +61,9 @@ impl Place {
         self.origin.put("/vod/movie.bin", Bytes::from(bytes));
     }
 
-    fn put_list(&self, ended: bool) {
+    fn put_list(&self, segments: usize, ended: bool) {
         let mut list = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:0\n".to_owned();
-        for number in 0..SEGMENTS {
+        for number in 0..segments {
             // More than a segment of the server's may have: two parts.
             let bytes = noise(number, 100_000);
             self.origin.put(&format!("/vod/{number}.ts"), Bytes::from(bytes));
@@ -122,7 +122,7 @@ async fn everybody_has_everything_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
     let place = Place::open(1000).await;
-    place.put_list(true);
+    place.put_list(SEGMENTS, true);
     let line = "--viewers 20 --join-rate 40 --time 3s --verify 1 --threads 1 --stay 1s --seek 500ms --datagrams --systematic";
     let report = place.watch(line, "/live/list.m3u8").await;
     let totals = report.totals;
@@ -135,10 +135,27 @@ async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_playlist_is_followed() {
     let place = Place::open(1000).await;
-    place.put_list(false);
+    place.put_list(SEGMENTS, false);
     let report = place.watch("--viewers 5 --join-rate 50 --time 3s --verify 1 --threads 1", "/live/list.m3u8").await;
     // The last three segments, and then nothing comes any more: only the one that is waited for is late, if time is up for it.
     assert_eq!((report.totals.on_time, report.totals.corrupt, report.totals.failed), (15, 0, 0), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_late_is_fetched_all_the_same() {
+    let place = Place::open(1000).await;
+    place.put_list(SEGMENTS, false);
+    let watched = place.watch("--viewers 5 --join-rate 50 --time 7s --verify 1 --threads 1", "/live/list.m3u8");
+    let (report, ()) = tokio::join!(watched, async {
+        // What comes next is due two and a half seconds after a viewer has begun, and the last of these three a second later.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        place.put_list(SEGMENTS + 3, false);
+    });
+    // And after those the one that is waited for when time is up.
+    let totals = report.totals;
+    assert_eq!((totals.on_time, totals.late), (15, 20), "{report}");
+    // Two parts a segment. Nothing is asked for with so little time that it must be refused.
+    assert_eq!((totals.verified, totals.rejected), (60, 0), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

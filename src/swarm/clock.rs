@@ -43,6 +43,13 @@ impl Playout {
         self.ask_at + self.buffer
     }
 
+    /// For how long its blocks are of use: until it is due. One that is late already is waited for as long as another, for it is shown
+    /// as soon as it comes.
+    pub(super) fn patience(&self, now: Instant) -> Duration {
+        let left = self.due().saturating_duration_since(now);
+        if left.is_zero() { self.buffer } else { left }
+    }
+
     /// Goes on to the one behind.
     pub(super) fn advance(&mut self, duration: Duration) {
         self.ask_at += duration;
@@ -106,6 +113,8 @@ mod tests {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut playout = Playout::new(now, 7, 5 * second);
         assert_eq!((playout.ask_at(), playout.due(), playout.position), (now, now + 10 * second, 7));
+        assert_eq!(playout.patience(now + 3 * second), 7 * second);
+        assert_eq!(playout.patience(now + 10 * second), 10 * second);
         playout.advance(5 * second);
         playout.advance(4 * second);
         assert_eq!((playout.ask_at(), playout.due(), playout.position), (now + 9 * second, now + 19 * second, 9));

@@ -467,7 +467,7 @@ impl<'a> Viewer<'a> {
             return;
         };
         let Some(generation) = shape.generation(0) else { return };
-        let due = self.playout.as_ref().map_or(now, Playout::due);
+        let time = self.patience(now);
         self.next_alias = self.next_alias.wrapping_add(1);
         let plan = &self.shard.plan;
         let rank = Check::new(&meta.id, generation, plan.kernels, self.decodes);
@@ -483,7 +483,7 @@ impl<'a> Viewer<'a> {
             heard_at: now,
             bytes: Vec::new(),
         };
-        fetch.request(due.saturating_duration_since(now), plan.accept, &mut self.out);
+        fetch.request(time, plan.accept, &mut self.out);
         self.doing = Doing::Fetching(Box::new(fetch));
     }
 
@@ -588,12 +588,12 @@ impl<'a> Viewer<'a> {
             fetch.bytes.extend_from_slice(&bytes);
         }
         if let Some(next) = fetch.shape.generation(fetch.generation.index + 1) {
-            let due = self.playout.as_ref().map_or(now, Playout::due);
+            let time = self.patience(now);
             self.next_alias = self.next_alias.wrapping_add(1);
             (fetch.alias, fetch.generation) = (self.next_alias, next);
             fetch.rank = Check::new(&fetch.meta.id, next, self.kernels(), self.decodes);
             (fetch.asked_at, fetch.heard_at) = (now, now);
-            fetch.request(due.saturating_duration_since(now), self.shard.plan.accept, &mut self.out);
+            fetch.request(time, self.shard.plan.accept, &mut self.out);
             self.doing = Doing::Fetching(fetch);
             return;
         }
@@ -626,6 +626,10 @@ impl<'a> Viewer<'a> {
         playout.advance(lasts);
         let position = playout.position;
         self.offset = self.item(position).map_or(0, |item| item.offset);
+    }
+
+    fn patience(&self, now: Instant) -> Duration {
+        self.playout.as_ref().map_or(Duration::ZERO, |playout| playout.patience(now))
     }
 
     fn kernels(&self) -> Kernels {
