@@ -191,6 +191,16 @@ async fn plain_streams_carry_the_same_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_over_waits_for_no_handshake() {
+    let identity = ServerIdentity::ephemeral().unwrap();
+    let silent = std::net::UdpSocket::bind(LOOPBACK).unwrap();
+    let source = peer::Config::new(at(silent.local_addr().unwrap(), &identity), Trust::System);
+    let line = "--against plain --viewers 3 --join-rate 100 --time 1s --bitrate 1048576 --threads 1";
+    let report = swarm::run(&options(line), source, None, std::future::pending()).await.unwrap();
+    assert_eq!((report.totals.joined, report.totals.failed), (0, 0), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_played_is_said() {
     let place = Place::open(1000).await;
     place.put_file();

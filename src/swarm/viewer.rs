@@ -82,7 +82,11 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
 /// From connecting to the end of the connection.
 async fn life(shard: &Shard, whims: &mut Whims, decodes: bool, over: &mut watch::Receiver<bool>) -> End {
     let begun = Instant::now();
-    let connection = match connect(shard).await {
+    let connecting = tokio::select! {
+        connecting = connect(shard) => connecting,
+        _ = over.wait_for(|over| *over) => return End::Over,
+    };
+    let connection = match connecting {
         Ok(connection) => connection,
         Err(end) => return end,
     };
