@@ -9,6 +9,9 @@
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
+#[path = "../support/http.rs"]
+mod http;
+#[path = "../support/live.rs"]
 mod live;
 mod net;
 #[path = "../support/netns.rs"]
@@ -24,10 +27,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use http::get;
 use live::{Feeder, SEGMENT, segment_bytes};
 use net::{DEVICE, Network, SERVER, address};
 use netns::within;
-use player::{GATEWAY, METRICS, Said, get, metric};
+use player::{GATEWAY, METRICS, Said, metric};
 
 /// What a viewer sends besides payload: a coefficient vector of 64 bytes with each block of 1088, headers from QUIC's down to Ethernet's,
 /// acknowledgements of what it gets, and requests.
@@ -37,6 +41,8 @@ const STAGGER: Duration = Duration::from_millis(60);
 /// After the last has begun.
 const WARM_UP: Duration = Duration::from_secs(15);
 const SERVER_METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9443);
+/// Segments that the playlist names.
+const WINDOW: u64 = 6;
 /// As the kernel counts processor time.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -175,7 +181,7 @@ impl Swarm {
     fn start(namespaces: &[&str], options: Options, policy: &str) -> Self {
         let files = tempfile::tempdir().expect("a temporary directory");
         let bitrate = bits(options.bitrate);
-        let (feeder, media) = Feeder::start(files.path(), bitrate);
+        let (feeder, media) = Feeder::start(files.path(), bitrate, WINDOW);
         let (server, fingerprint) = serve(files.path(), &media, policy);
         let url = format!("ncs://{SERVER}:4443#{fingerprint}");
         let mut viewers = Vec::new();

@@ -3,10 +3,11 @@
 //! A process of its own. On standard output it says what became of each segment, and, for every line of its standard input, what the
 //! gateway has counted.
 
-use std::io::{self, BufRead, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{self, BufRead};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::http::get;
 use crate::live::{PLAYLIST, SEGMENT, segment};
 
 /// The gateway, and its metrics.
@@ -15,8 +16,6 @@ pub(crate) const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4
 
 /// Segments from the end of the playlist where a player begins, as RFC 8216 has it.
 const BEHIND: usize = 3;
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a player says.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,22 +104,6 @@ fn playlist() -> Vec<u64> {
     let text = get(GATEWAY, &format!("/live/{PLAYLIST}")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines().filter_map(|line| line.strip_suffix(".ts")?.parse().ok()).collect()
-}
-
-/// The body of an answer.
-pub(crate) fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    // So that the answer is its bytes as they are and ends with the connection.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let head = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
-    let is_right = answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200");
-    if !is_right {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    Ok(answer.split_off(head + 4))
 }
 
 /// The sum of the series whose names begin like this, of which there is at least one.

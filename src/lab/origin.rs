@@ -21,6 +21,9 @@ use tokio::task::JoinHandle;
 use super::clip;
 use crate::peer::http::{ByteRange, media_type};
 
+/// Loopback, and a port that the system chooses.
+const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 /// A running origin on loopback. Dropping it stops it.
 #[derive(Debug)]
 pub struct Origin {
@@ -32,12 +35,17 @@ pub struct Origin {
 impl Origin {
     /// Serves files from memory, none at first.
     pub async fn in_memory() -> io::Result<Self> {
-        Self::serve(None).await
+        Self::serve(None, ANY_PORT).await
     }
 
     /// Serves what a directory holds at the moment of each request; files [put](Self::put) in memory hide those on disk.
     pub async fn of_directory(directory: impl Into<PathBuf>) -> io::Result<Self> {
-        Self::serve(Some(directory.into())).await
+        Self::serve(Some(directory.into()), ANY_PORT).await
+    }
+
+    /// The same at an address of its own: one that was stopped can be started again where it was.
+    pub async fn of_directory_at(directory: impl Into<PathBuf>, address: SocketAddr) -> io::Result<Self> {
+        Self::serve(Some(directory.into()), address).await
     }
 
     /// Serves the clip inside the binary from the root.
@@ -79,8 +87,8 @@ impl Origin {
         self.shared.lock().counts.clone()
     }
 
-    async fn serve(directory: Option<PathBuf>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    async fn serve(directory: Option<PathBuf>, address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared { directory, state: Mutex::default() });
         let app = Router::new().fallback(answer).with_state(Arc::clone(&shared));

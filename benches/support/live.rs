@@ -1,4 +1,4 @@
-//! The live stream: segments that can be told from their numbers, written to a directory as time goes by.
+//! A live stream: segments that can be told from their numbers, written to a directory as time goes by.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// How long a segment plays.
 pub(crate) const SEGMENT: Duration = Duration::from_secs(2);
-/// Segments that the playlist names.
-const WINDOW: u64 = 6;
 /// The playlist's name.
 pub(crate) const PLAYLIST: &str = "live.m3u8";
 
@@ -34,18 +32,18 @@ pub(crate) struct Feeder {
 }
 
 impl Feeder {
-    /// Into the folder `media` of a directory, which has the first segments when this returns.
-    pub(crate) fn start(directory: &Path, bitrate: u64) -> (Self, PathBuf) {
+    /// Into the folder `media` of a directory, which has the first segments when this returns. The playlist names so many of them.
+    pub(crate) fn start(directory: &Path, bitrate: u64, window: u64) -> (Self, PathBuf) {
         let media = directory.join("media");
         fs::create_dir(&media).expect("a folder");
-        let folder = Folder { media: media.clone(), next: directory.join("next"), length: segment_bytes(bitrate) };
-        (0..WINDOW).for_each(|number| folder.add(number));
+        let folder = Folder { media: media.clone(), next: directory.join("next"), length: segment_bytes(bitrate), window };
+        (0..window).for_each(|number| folder.add(number));
         let ends = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
-            for number in WINDOW.. {
-                let due = begun + SEGMENT * u32::try_from(number - WINDOW + 1).expect("a short stream");
+            for number in window.. {
+                let due = begun + SEGMENT * u32::try_from(number - window + 1).expect("a short stream");
                 while Instant::now() < due {
                     if is_over.load(Ordering::Relaxed) {
                         return;
@@ -73,20 +71,21 @@ struct Folder {
     /// What is not complete yet.
     next: PathBuf,
     length: usize,
+    window: u64,
 }
 
 impl Folder {
     /// A segment, and the playlist that names it.
     fn add(&self, number: u64) {
         self.put(&format!("{number}.ts"), &segment(number, self.length));
-        let first = (number + 1).saturating_sub(WINDOW);
+        let first = (number + 1).saturating_sub(self.window);
         let mut playlist =
             format!("#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{first}\n", SEGMENT.as_secs());
         for number in first..=number {
             write!(playlist, "#EXTINF:{}.0,\n{number}.ts\n", SEGMENT.as_secs()).expect("a text takes more");
         }
         self.put(PLAYLIST, playlist.as_bytes());
-        if let Some(gone) = number.checked_sub(2 * WINDOW) {
+        if let Some(gone) = number.checked_sub(2 * self.window) {
             let _ = fs::remove_file(self.media.join(format!("{gone}.ts")));
         }
     }
