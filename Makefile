@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
-	bench-sharing bench-swarms bench-handshakes fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-soak smoke fuzz gpu-bundle
 
 all: check test
 
@@ -77,6 +77,15 @@ bench-swarms:
 bench-handshakes:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
 		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
+
+# A server that is watched for two hours while its origin, its configuration, its certificate and its viewers come and go.
+# SOAK="--minutes 10 --viewers 1000" has it otherwise; needs no privileges.
+bench-soak:
+	$(CARGO) bench --locked --profile release --bench soak -- $(SOAK)
+
+# The same for two minutes, with 200 viewers: nothing may be late, wrong or lost.
+smoke:
+	$(CARGO) bench --locked --profile release --bench soak -- --smoke
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
