@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Measure encoding, recoding and decoding on this machine, checking every result first
     Bench(Box<Bench>),
+    /// Check what this machine gives a server of this configuration, and say what to change
+    Doctor(Doctor),
     /// Look at the configuration without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -239,6 +241,13 @@ impl Bench {
     }
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check it, and say which sources count, what they set and what looks wrong
@@ -416,9 +425,11 @@ Examples:
   ncserverd serve --origin live=http://127.0.0.1:8080/hls/
                                                      publish an HLS origin as stream `live`
   ncserverd --config ncserverd.toml config check     see what a configuration means
+  ncserverd --config ncserverd.toml doctor           see whether this machine can serve it
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
-4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong.";
+4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong,
+8 a check of doctor failed.";
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ pub mod codec;
 pub mod config;
 pub mod device;
 pub mod directory;
+pub mod doctor;
 pub mod encoder;
 pub mod endpoint;
 pub mod gf;

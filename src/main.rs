@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, offline, server, telemetry};
+use ncserverd::{bench, config, doctor, offline, server, telemetry};
 
 use crate::cli::{Cli, CodecCommand, Command, ConfigCommand};
 
@@ -31,6 +31,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
+        Some(Command::Doctor(doctor)) => {
+            let report = doctor::Report::examine(&sources.load()?);
+            print(&if doctor.json { report.to_json() } else { report.to_string() })?;
+            if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
+        }
         Some(Command::Codec(command)) => codec(&command),
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
         Some(Command::Demo(demo)) => {
@@ -90,6 +95,8 @@ enum Failure {
     Demo(#[from] demo::Error),
     #[error("segments are missing or differ from the origin's")]
     Differs,
+    #[error("this machine does not serve this configuration: see what failed")]
+    Unfit,
 }
 
 /// What a script or a service manager can tell apart. The help text lists them.
@@ -101,6 +108,7 @@ enum Exit {
     Device = 5,
     Listen = 6,
     Incomplete = 7,
+    Unfit = 8,
 }
 
 impl Failure {
@@ -112,6 +120,7 @@ impl Failure {
             Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
             Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_)) => Exit::Device,
             Self::Bench(bench::Error::Wrong { .. }) | Self::Differs => Exit::Incomplete,
+            Self::Unfit => Exit::Unfit,
             Self::Offline(_) | Self::Bench(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
     }

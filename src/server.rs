@@ -96,7 +96,7 @@ pub struct Server {
 }
 
 /// What most batches will be like: the first stream's generations.
-fn workload(config: &config::Config) -> device::Workload {
+pub(crate) fn workload(config: &config::Config) -> device::Workload {
     let default = device::Workload { batch_blocks: config.encoder.batch_blocks_max, ..device::Workload::default() };
     let stream = config.stream.values().next();
     stream.map_or(default, |stream| device::Workload { n: stream.n_max, block_bytes: stream.block_bytes, ..default })

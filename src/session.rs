@@ -95,6 +95,9 @@ impl Config {
     }
 }
 
+/// Memory of a streaming viewer's connection and session, at most: idle ones take half (docs/benchmarks.md, "Many viewers on one host").
+pub(crate) const MEMORY_BYTES: u64 = 128 << 10;
+
 /// Questions of sessions that wait to be taken up; each session has a bound of its own.
 pub(crate) const ASKS_QUEUED: usize = 1024;
 

@@ -22,6 +22,7 @@ mod rate;
 mod readiness;
 pub mod register;
 
+pub(crate) use http::CONNECTIONS_MAX;
 pub use http::{Listener, serve};
 pub(crate) use logs::check_filter;
 pub use logs::{Logs, init};

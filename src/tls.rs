@@ -61,6 +61,11 @@ impl Config {
             self.directory = Some(crate::config::absolute(&directory));
         }
     }
+
+    /// Where a generated pair is kept, whether there is one or not.
+    pub(crate) fn kept(&self) -> PathBuf {
+        self.directory.clone().unwrap_or_default().join(pair::FILE_NAME)
+    }
 }
 
 /// The certificate that this server shows, and can change while it runs. Clones show the same one.

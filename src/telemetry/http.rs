@@ -123,7 +123,7 @@ async fn readyz(State(shown): State<Shown>) -> Response {
 }
 
 /// Connections at a time.
-pub(super) const CONNECTIONS_MAX: usize = 64;
+pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// How long one may live.
 const VISIT_MAX: Duration = Duration::from_secs(60);
 

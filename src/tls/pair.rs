@@ -77,7 +77,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 
 fn kept_or_new(config: &Config) -> Result<Pair, Error> {
     let directory = config.directory.clone().unwrap_or_default();
-    let path = directory.join(FILE_NAME);
+    let path = config.kept();
     if path.exists() {
         return load(&path, &path, Origin::Kept(path.clone()));
     }
@@ -115,6 +115,6 @@ fn write(directory: &Path, path: &Path, pem: &str) -> io::Result<()> {
     written.and(removed)
 }
 
-const FILE_NAME: &str = "ncserverd.pem";
+pub(super) const FILE_NAME: &str = "ncserverd.pem";
 /// Far above any chain, far below what hurts.
 const FILE_BYTES_MAX: u64 = 1 << 20;

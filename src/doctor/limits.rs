@@ -1,0 +1,222 @@
+//! What the system allows a process: open files, memory; and its clock.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bytesize::ByteSize;
+
+use super::Check;
+use crate::config::Config;
+use crate::device::BackendChoice;
+use crate::{session, telemetry};
+
+/// Open files. Peers need none: all of an address share its socket.
+pub(super) fn files(config: &Config) -> Check {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    judge_files(open_files(&limits), files_needed(config))
+}
+
+fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
+    let name = "open files";
+    let Some((soft, hard)) = limit else {
+        let found = format!("the limit is unknown; about {needed} are needed");
+        return Check::warn(name, found, "look at `ulimit -n` yourself");
+    };
+    let found = format!("{soft} may be open, at most {needed} are needed (peers need none: they share a socket)");
+    if soft >= needed {
+        return Check::ok(name, found);
+    }
+    let change = match hard >= needed {
+        true => format!("ulimit -n {needed}, or LimitNOFILE={needed} in the unit"),
+        false => format!("LimitNOFILE={needed} in the unit: the hard limit is {hard}"),
+    };
+    Check::fail(name, found, change)
+}
+
+/// Sockets, visitors of metrics, fetches of every stream, a watch of every directory, and what the process itself has.
+fn files_needed(config: &Config) -> u64 {
+    let sockets = config.endpoint.listen.len() + 1 + telemetry::CONNECTIONS_MAX;
+    // Each fetch has a connection or an open file, and connections that idle are kept as long.
+    let fetches: u64 = config.stream.values().map(|_| 2 * u64::from(config.ingest.fetches_max) + 1).sum();
+    let gpus = if config.device.backend == BackendChoice::Cpu { 0 } else { FILES_OF_DRIVER };
+    FILES_OF_PROCESS + sockets as u64 + fetches + gpus
+}
+
+/// Soft and hard limit in `/proc/self/limits`.
+fn open_files(limits: &str) -> Option<(u64, u64)> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut values = line.split_whitespace().map(|text| if text == "unlimited" { Some(u64::MAX) } else { text.parse().ok() });
+    Some((values.next()??, values.next()??))
+}
+
+/// Memory: what the configuration allows the process to take in the end, beside what there is.
+pub(super) fn memory(config: &Config) -> Check {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let in_group = memory_of_group(&groups, |path| fs::read_to_string(path).ok());
+    judge_memory(config, available(&meminfo), in_group)
+}
+
+fn judge_memory(config: &Config, in_system: Option<u64>, in_group: Option<u64>) -> Check {
+    let name = "memory";
+    let (ring, store) = (config.ring.bytes.as_u64(), config.store.bytes.as_u64());
+    let peers = u64::from(config.endpoint.connections_max) * session::MEMORY_BYTES;
+    let needed = ring.saturating_add(store).saturating_add(peers);
+    let parts = format!(
+        "up to {} (ring {}, store {}, {} connections of {} {})",
+        ByteSize(needed),
+        ByteSize(ring),
+        ByteSize(store),
+        config.endpoint.connections_max,
+        ByteSize(session::MEMORY_BYTES),
+        ByteSize(peers)
+    );
+    let (there, whose) = match (in_system, in_group) {
+        (Some(system), Some(group)) if group < system => (group, "left to the control group"),
+        (Some(system), _) => (system, "available"),
+        (None, Some(group)) => (group, "left to the control group"),
+        (None, None) => {
+            return Check::warn(name, format!("{parts}; what there is is unknown"), "look at `free` yourself");
+        }
+    };
+    let found = format!("{parts}; {} {whose}", ByteSize(there));
+    match needed <= there {
+        true => Check::ok(name, found),
+        false => {
+            Check::warn(name, found, "lower `store.bytes`, `ring.bytes` or `endpoint.connections_max`, or give it more memory")
+        }
+    }
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// What is left in the tightest of the groups that the process is in (version 2), or in its group (version 1).
+fn memory_of_group(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let number = |path: PathBuf| read(&path)?.trim().parse::<u64>().ok();
+    let left = |directory: &Path, limit: &str, usage: &str| {
+        Some(number(directory.join(limit))?.saturating_sub(number(directory.join(usage)).unwrap_or(0)))
+    };
+    let root = Path::new("/sys/fs/cgroup");
+    let unified = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let of_unified = unified.and_then(|path| {
+        let directories = Path::new(path).ancestors().map(|part| root.join(part));
+        directories.filter_map(|directory| left(&directory, "memory.max", "memory.current")).min()
+    });
+    let of_own = groups.lines().find_map(|line| line.split_once(":memory:/").map(|(_, path)| path)).and_then(|path| {
+        let directories = [root.join("memory").join(path), root.join("memory")];
+        directories.iter().find_map(|directory| left(directory, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    });
+    of_unified.or(of_own)
+}
+
+/// The clock. Tokens and client certificates are valid by it, and nothing else is.
+pub(super) fn clock(config: &Config) -> Check {
+    let is_needed = config.admission.keys.is_some() || config.admission.clients_ca.is_some();
+    let signs = SYNCHRONISED.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, sign)| *sign);
+    judge_clock(SystemTime::now(), signs, is_needed)
+}
+
+fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
+    let (name, time) = ("clock", humantime::format_rfc3339_seconds(now));
+    let set = "set it, and start chronyd or systemd-timesyncd: timedatectl set-ntp true";
+    if now < SystemTime::UNIX_EPOCH + EARLIEST {
+        let found = format!("{time}: this program did not exist then");
+        return if is_needed {
+            Check::fail(name, found + ", and tokens are judged by it", set)
+        } else {
+            Check::warn(name, found, set)
+        };
+    }
+    match (sign, is_needed) {
+        (Some(sign), _) => Check::ok(name, format!("{time}, {sign}")),
+        (None, true) => {
+            let found =
+                format!("{time}; whether it is synchronised is unknown, and tokens and client certificates are judged by it");
+            Check::warn(
+                name,
+                found,
+                "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` allows for little",
+            )
+        }
+        (None, false) => {
+            Check::ok(name, format!("{time}; whether it is synchronised is unknown, and nothing configured depends on it"))
+        }
+    }
+}
+
+/// Of the runtime, logs, signals and a terminal.
+const FILES_OF_PROCESS: u64 = 64;
+/// Of the NVIDIA driver, for the cards of a host.
+const FILES_OF_DRIVER: u64 = 128;
+/// 2026-01-01.
+const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
+/// Files that are there where the clock is kept right.
+const SYNCHRONISED: [(&str, &str); 3] = [
+    ("/run/systemd/timesync/synchronized", "synchronised by systemd-timesyncd"),
+    ("/run/chrony/chronyd.pid", "kept by chronyd"),
+    ("/run/chronyd.pid", "kept by chronyd"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn files_are_for_streams_and_not_for_peers() {
+        let mut config = Config::default();
+        let few = files_needed(&config);
+        config.endpoint.connections_max = 100_000;
+        assert_eq!(files_needed(&config), few);
+        config.stream.insert("a".into(), crate::stream::Config::default());
+        assert_eq!(files_needed(&config), few + 33);
+    }
+
+    #[test]
+    fn the_limit_of_files_is_read_and_judged() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max open files            1024                 unlimited            files     \n";
+        assert_eq!(open_files(text), Some((1024, u64::MAX)));
+        assert_eq!(open_files("Max open files no 1"), None);
+        assert_eq!(judge_files(Some((1024, 4096)), 300).verdict, Verdict::Ok);
+        let soft = judge_files(Some((256, 4096)), 300);
+        assert_eq!(soft.verdict, Verdict::Fail);
+        assert!(soft.to_string().contains("ulimit -n 300"), "{soft}");
+        assert!(judge_files(Some((256, 256)), 300).to_string().contains("hard limit is 256"));
+    }
+
+    #[test]
+    fn memory_is_that_of_the_tightest_group() {
+        let config = Config::default();
+        let needed = (64 << 20) + (512 << 20) + 10_000 * (128 << 10);
+        assert_eq!(judge_memory(&config, Some(needed), None).verdict, Verdict::Ok);
+        assert_eq!(judge_memory(&config, Some(needed), Some(needed - 1)).verdict, Verdict::Warn);
+        assert_eq!(judge_memory(&config, None, None).verdict, Verdict::Warn);
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
+
+        let files = |path: &Path| match path.to_str().unwrap() {
+            "/sys/fs/cgroup/a/memory.max" => Some("1000\n".to_owned()),
+            "/sys/fs/cgroup/a/memory.current" => Some("400\n".to_owned()),
+            "/sys/fs/cgroup/a/b/memory.max" => Some("max\n".to_owned()),
+            "/sys/fs/cgroup/memory/c/memory.limit_in_bytes" => Some("50\n".to_owned()),
+            _ => None,
+        };
+        assert_eq!(memory_of_group("0::/a/b\n", files), Some(600));
+        assert_eq!(memory_of_group("0::/\n", files), None);
+        assert_eq!(memory_of_group("5:memory:/c\n1:name=systemd:/\n", files), Some(50));
+    }
+
+    #[test]
+    fn the_clock_counts_where_tokens_do() {
+        let [then, now] = [1_000_000_000, 1_800_000_000].map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(judge_clock(then, None, true).verdict, Verdict::Fail);
+        assert_eq!(judge_clock(then, Some("synchronised"), false).verdict, Verdict::Warn);
+        assert_eq!(judge_clock(now, None, true).verdict, Verdict::Warn);
+        assert_eq!(judge_clock(now, None, false).verdict, Verdict::Ok);
+        assert!(judge_clock(now, Some("kept by chronyd"), true).to_string().ends_with("kept by chronyd"));
+    }
+}

@@ -1,0 +1,228 @@
+//! What the network's side of the system gives: addresses, buffers, segmentation offload.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use quinn::udp::{Transmit, UdpSockRef, UdpSocketState};
+use socket2::SockRef;
+
+use super::Check;
+use crate::config::{Config, size};
+use crate::endpoint::{self, udp_socket};
+use crate::telemetry;
+
+/// What Linux keeps for its own records of each byte granted: it says twice what it gives.
+const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
+
+/// The addresses for peers, all at the same time as the server has them: one may keep another from being bound.
+pub(super) fn listening(config: &Config) -> Vec<Check> {
+    let endpoint = &config.endpoint;
+    let mut held = Vec::new();
+    let bind = |address: &SocketAddr| match udp_socket(*address, endpoint.receive_buffer, endpoint.send_buffer) {
+        Ok(socket) => {
+            held.push(socket);
+            Check::ok("address for peers", format!("UDP {address} can be bound"))
+        }
+        Err(error) => refused("address for peers", "UDP", "endpoint.listen", *address, &error),
+    };
+    endpoint.listen.iter().map(bind).collect()
+}
+
+/// The address for metrics.
+pub(super) fn telemetry(config: &telemetry::Config) -> Check {
+    let (name, address) = ("address for metrics", config.listen);
+    match TcpListener::bind(address) {
+        Ok(_) => Check::ok(name, format!("TCP {address} can be bound")),
+        Err(error) => refused(name, "TCP", "telemetry.listen", address, &error),
+    }
+}
+
+fn refused(name: &'static str, protocol: &str, key: &str, address: SocketAddr, error: &io::Error) -> Check {
+    let change = match error.kind() {
+        ErrorKind::AddrInUse => format!("another program has it, or a server that runs already: stop that, or change `{key}`"),
+        ErrorKind::AddrNotAvailable => format!("this machine does not have the address: `ip address` lists those for `{key}`"),
+        ErrorKind::PermissionDenied => {
+            format!("take a port from 1024 on for `{key}`, or give the service CAP_NET_BIND_SERVICE")
+        }
+        _ => format!("change `{key}`"),
+    };
+    Check::fail(name, format!("{protocol} {address} cannot be bound: {error}"), change)
+}
+
+/// What the kernel grants of the buffers that are asked for.
+pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
+    let loopback = loopback(config);
+    let granted = udp_socket(loopback, config.receive_buffer, config.send_buffer).and_then(|socket| {
+        let socket = SockRef::from(&socket);
+        Ok((socket.recv_buffer_size()? / SAYS_TIMES, socket.send_buffer_size()? / SAYS_TIMES))
+    });
+    match granted {
+        Ok((receive, send)) => vec![RECEIVE.judge(config.receive_buffer, receive), SEND.judge(config.send_buffer, send)],
+        Err(error) => {
+            let found = format!("no UDP socket on {loopback}: {error}");
+            vec![Check::fail(RECEIVE.name, found, "bring up the loopback interface: ip link set lo up")]
+        }
+    }
+}
+
+/// One of a socket's two buffers.
+struct Buffer {
+    name: &'static str,
+    key: &'static str,
+    sysctl: &'static str,
+    harm: &'static str,
+}
+
+const RECEIVE: Buffer = Buffer {
+    name: "receive buffer",
+    key: "endpoint.receive_buffer",
+    sysctl: "net.core.rmem_max",
+    harm: "bursts of new peers and of acknowledgements are lost",
+};
+const SEND: Buffer = Buffer {
+    name: "send buffer",
+    key: "endpoint.send_buffer",
+    sysctl: "net.core.wmem_max",
+    harm: "packets wait for room with many peers",
+};
+
+impl Buffer {
+    fn judge(&self, asked: ByteSize, granted: usize) -> Check {
+        let granted = ByteSize(granted as u64);
+        let found = format!("the kernel grants {} of {} = {}", size::exact(granted), self.key, size::exact(asked));
+        if granted >= asked {
+            return Check::ok(self.name, found);
+        }
+        let (sysctl, bytes) = (self.sysctl, asked.as_u64());
+        let change = format!("sysctl -w {sysctl}={bytes}, and the line `{sysctl} = {bytes}` in /etc/sysctl.d/60-ncserverd.conf");
+        Check::warn(self.name, format!("{found}: {}", self.harm), change)
+    }
+}
+
+/// Sends one batch of segments over loopback and counts what comes.
+pub(super) fn gso(config: &endpoint::Config) -> Check {
+    if !config.gso {
+        return Check::ok(GSO, "off by `endpoint.gso`");
+    }
+    match send_segments(loopback(config)) {
+        Ok(sent) => sent.judge(),
+        Err(error) => Check::fail(GSO, format!("a batch of segments cannot be sent: {error}"), "endpoint.gso = false"),
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy)]
+struct Segments {
+    /// That the kernel takes in one call.
+    at_most: usize,
+    /// That were handed to it.
+    sent: usize,
+    /// That came whole.
+    came: usize,
+}
+
+impl Segments {
+    fn judge(self) -> Check {
+        let Self { at_most, sent, came } = self;
+        if at_most <= 1 {
+            let found = "the kernel does not segment UDP (UDP_SEGMENT): every packet is a system call, which takes about three times the \
+                         processor time";
+            return Check::warn(GSO, found, "Linux 4.18 or newer, and a sandbox that lets UDP_SEGMENT through");
+        }
+        if came < sent {
+            let found = format!("of {sent} segments sent in one call {came} came over loopback");
+            return Check::fail(GSO, found, "endpoint.gso = false");
+        }
+        Check::ok(
+            GSO,
+            format!("{sent} segments sent in one call came as {came} packets over loopback (at most {at_most} a call)"),
+        )
+    }
+}
+
+fn send_segments(loopback: SocketAddr) -> io::Result<Segments> {
+    let (sender, receiver) = (UdpSocket::bind(loopback)?, UdpSocket::bind(loopback)?);
+    receiver.set_read_timeout(Some(PATIENCE))?;
+    let state = UdpSocketState::new(UdpSockRef::from(&sender))?;
+    let at_most = state.max_gso_segments();
+    let sent = at_most.min(SEGMENTS);
+    let contents = vec![0x5a; sent * SEGMENT_BYTES];
+    let segment_size = (sent > 1).then_some(SEGMENT_BYTES);
+    let transmit = Transmit { destination: receiver.local_addr()?, ecn: None, contents: &contents, segment_size, src_ip: None };
+    // quinn-udp makes its socket non-blocking, and nothing is ahead of the batch.
+    state.try_send(UdpSockRef::from(&sender), &transmit)?;
+    let mut packet = [0; 2 * SEGMENT_BYTES];
+    let mut came = 0;
+    while came < sent && receiver.recv(&mut packet).is_ok_and(|length| length == SEGMENT_BYTES) {
+        came += 1;
+    }
+    Ok(Segments { at_most, sent, came })
+}
+
+/// Of the family that peers come by.
+fn loopback(config: &endpoint::Config) -> SocketAddr {
+    let is_ipv6 = config.listen.first().is_some_and(|address| address.is_ipv6() && !address.ip().is_unspecified());
+    let ip = if is_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    SocketAddr::new(ip, 0)
+}
+
+const GSO: &str = "segmentation offload";
+/// As many as quinn puts into one call.
+const SEGMENTS: usize = 10;
+/// Of the smallest packet that QUIC has to be able to send.
+const SEGMENT_BYTES: usize = 1200;
+/// For packets that are on loopback already.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_small_buffer_names_its_sysctl() {
+        let check = RECEIVE.judge(ByteSize::mib(4), 212_992);
+        assert_eq!(check.verdict, Verdict::Warn);
+        assert!(check.to_string().contains("sysctl -w net.core.rmem_max=4194304"), "{check}");
+        assert!(SEND.judge(ByteSize::mib(4), 212_992).to_string().contains("net.core.wmem_max"));
+        assert_eq!(SEND.judge(ByteSize::mib(4), 4 << 20).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn segments_are_counted() {
+        assert_eq!(Segments { at_most: 64, sent: 10, came: 10 }.judge().verdict, Verdict::Ok);
+        let lost = Segments { at_most: 64, sent: 10, came: 1 }.judge();
+        assert_eq!((lost.verdict, lost.change.as_deref()), (Verdict::Fail, Some("endpoint.gso = false")));
+        assert_eq!(Segments { at_most: 1, sent: 1, came: 1 }.judge().verdict, Verdict::Warn);
+        let here = send_segments(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        assert_eq!(here.came, here.sent);
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_named() {
+        let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = taken.local_addr().unwrap();
+        let mut config = Config::default();
+        config.endpoint.listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), address];
+        let checks = listening(&config);
+        assert_eq!((checks[0].verdict, checks[1].verdict), (Verdict::Ok, Verdict::Fail));
+        assert!(
+            checks[1].found.contains(&address.to_string()) && checks[1].to_string().contains("endpoint.listen"),
+            "{}",
+            checks[1]
+        );
+    }
+
+    #[test]
+    fn two_addresses_of_which_one_covers_the_other_do_not_go_together() {
+        let held = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = held.local_addr().unwrap().port();
+        drop(held);
+        let mut config = Config::default();
+        config.endpoint.listen =
+            vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+        assert_eq!(listening(&config)[1].verdict, Verdict::Fail);
+    }
+}

@@ -1,0 +1,111 @@
+//! What the server shows and by what it admits: certificates and keys.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use prometheus::Registry;
+
+use super::Check;
+use crate::admission::{self, Admission};
+use crate::tls::{self, Origin, ServerIdentity};
+
+/// The certificate, which is read but not made.
+pub(super) fn certificate(config: &tls::Config) -> Check {
+    let is_made = config.cert.is_some() || config.key.is_some() || config.kept().exists();
+    if !is_made {
+        return place_of_new(config.directory.as_deref().unwrap_or_else(|| Path::new(".")));
+    }
+    match ServerIdentity::open(config) {
+        Ok(identity) => {
+            let place = match identity.origin() {
+                Origin::Kept(path) | Origin::Generated(path) => format!("kept in {}", path.display()),
+                Origin::Files | Origin::Ephemeral => "from `tls.cert` and `tls.key`".to_owned(),
+            };
+            Check::ok(CERTIFICATE, format!("{place}, fingerprint {}", identity.fingerprint()))
+        }
+        Err(error) => {
+            let change = "`tls.cert` and `tls.key`: a chain and its key in PEM, readable by the service's user";
+            Check::fail(CERTIFICATE, error.to_string(), change)
+        }
+    }
+}
+
+/// The first start makes a pair, if it may write where it is to be kept.
+fn place_of_new(directory: &Path) -> Check {
+    let place = directory.display();
+    let existing = directory.ancestors().find(|path| path.is_dir()).unwrap_or(directory);
+    match write_and_remove(existing) {
+        Ok(()) => Check::ok(CERTIFICATE, format!("none yet: the first start makes one and keeps it in {place}")),
+        Err(error) => {
+            let found = format!("none yet, and none can be kept in {place}: {}: {error}", existing.display());
+            Check::fail(
+                CERTIFICATE,
+                found,
+                "`tls.directory`: a directory that the service's user may write to; or `tls.cert` and `tls.key`",
+            )
+        }
+    }
+}
+
+fn write_and_remove(directory: &Path) -> io::Result<()> {
+    let draft = directory.join(format!(".ncserverd-doctor.{}", std::process::id()));
+    OpenOptions::new().write(true).create_new(true).open(&draft)?;
+    fs::remove_file(draft)
+}
+
+/// Keys and authorities, where some are configured.
+pub(super) fn admission(config: &admission::Config) -> Option<Check> {
+    let name = "admission";
+    let places = [
+        config.keys.as_ref().map(|keys| format!("keys of {keys}")),
+        config.clients_ca.as_ref().map(|file| format!("authorities of {}", file.display())),
+    ];
+    let places: Vec<String> = places.into_iter().flatten().collect();
+    if places.is_empty() {
+        return None;
+    }
+    let metrics = admission::Metrics::new(&Registry::new()).expect("a new registry takes them");
+    Some(match Admission::open(config, metrics) {
+        Ok(_) if config.keys.as_ref().is_some_and(|keys| keys.contains("://")) => {
+            Check::ok(name, format!("{}; the URL is asked when the server starts (`/readyz`)", places.join(", ")))
+        }
+        Ok(_) => Check::ok(name, format!("{} can be used", places.join(", "))),
+        Err(error) => {
+            Check::fail(name, error.to_string(), "`admission.keys`, `admission.clients_ca`: docs/operating.md, \"Admission\"")
+        }
+    })
+}
+
+const CERTIFICATE: &str = "certificate";
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_looked_for_and_not_made() {
+        let place = TempDir::new().unwrap();
+        let config = tls::Config { directory: Some(place.path().join("a/tls")), ..tls::Config::default() };
+        assert!(certificate(&config).found.contains("the first start makes one"));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        ServerIdentity::open(&config).unwrap();
+        assert!(certificate(&config).found.contains("kept in"));
+        let gone = tls::Config { cert: Some("/nonexistent".into()), key: Some("/nonexistent".into()), ..config };
+        assert_eq!(certificate(&gone).verdict, Verdict::Fail);
+        let nowhere = tls::Config { directory: Some("/proc/tls".into()), ..tls::Config::default() };
+        assert_eq!(certificate(&nowhere).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_are_a_fault() {
+        assert!(admission(&admission::Config::default()).is_none());
+        let config = admission::Config { keys: Some("/nonexistent/jwks.json".into()), ..admission::Config::default() };
+        let check = admission(&config).unwrap();
+        assert_eq!(check.verdict, Verdict::Fail);
+        assert!(check.found.contains("/nonexistent/jwks.json"), "{check}");
+    }
+}
