@@ -23,18 +23,20 @@ use crate::device::{self, Threads};
 use crate::gf::{Isa, Kernels};
 use crate::object::{Shape, ShapeError};
 
-mod clock;
+pub(crate) mod clock;
 mod engine;
 mod machine;
 mod operation;
 mod oracle;
 mod paper;
+mod rate;
 mod report;
 mod rounds;
 mod team;
 mod work;
 
 pub use paper::{Backend, Group, Papers};
+pub(crate) use rate::{EncodeRate, encode_rate};
 
 use operation::{Contender, OPERATIONS, Operation};
 use report::{Measured, Report};

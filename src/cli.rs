@@ -11,7 +11,8 @@ use ncserverd::config::{Sources, parse_override};
 use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
-use ncserverd::offline::{Amount, Plan, Raw};
+use ncserverd::offline::{self, Amount, Raw};
+use ncserverd::plan;
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
 /// QUIC to the peers that ask for them.
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Bench(Box<Bench>),
     /// Check what this machine gives a server of this configuration, and say what to change
     Doctor(Doctor),
+    /// Say what so many peers take of a server, by what is measured on this machine in a few seconds
+    Plan(Plan),
     /// Look at the configuration without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -248,6 +251,36 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
+/// The configuration's first stream says n and k; without one they are chosen.
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    /// Viewers at the same time
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    peers: u32,
+    /// Bits a second that each of them plays, such as 768000, 768k or 3M
+    #[arg(long, value_name = "RATE", value_parser = parse_bitrate)]
+    bitrate: f64,
+    /// Part of the packets that is lost on the way to them, such as 0.01 or 1%
+    #[arg(long, value_name = "PART", default_value = "0", value_parser = parse_loss)]
+    loss: f64,
+    /// How long a segment plays
+    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = humantime::parse_duration)]
+    segment: Duration,
+    /// Round trip to the peers
+    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = humantime::parse_duration)]
+    rtt: Duration,
+    /// Streams that are watched at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    streams: u32,
+}
+
+impl Plan {
+    pub(crate) fn options(&self) -> plan::Options {
+        let Self { peers, bitrate, loss, segment, rtt, streams } = *self;
+        plan::Options { peers, bitrate, loss, segment, rtt, streams }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check it, and say which sources count, what they set and what looks wrong
@@ -324,13 +357,13 @@ impl Encode {
     }
 
     /// What block files are meant. Seeds start anywhere, so that a second run makes other blocks.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> offline::Plan {
         let amount = match (self.count, self.extra) {
             (Some(count), _) => Amount::Count(count),
             (None, Some(extra)) => Amount::Extra(extra),
             (None, None) => Amount::Auto,
         };
-        Plan {
+        offline::Plan {
             scheme: self.codec,
             block_bytes: self.k,
             n_max: self.n.unwrap_or(128),
@@ -409,6 +442,28 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A part, or a percentage if it says so.
+fn parse_loss(text: &str) -> Result<f64, String> {
+    let part = match text.strip_suffix('%') {
+        Some(percent) => percent.trim_end().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    match part {
+        Ok(part) if (0.0..1.0).contains(&part) => Ok(part),
+        _ => Err("expected a part below 1, such as 0.01, or a percentage, such as 1%".into()),
+    }
+}
+
+fn parse_bitrate(text: &str) -> Result<f64, String> {
+    let units = [('k', 1e3), ('M', 1e6), ('G', 1e9)];
+    let unit = units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (number, factor) = unit.unwrap_or((text, 1.0));
+    match number.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate * factor),
+        _ => Err("expected bits a second, such as 768000, 768k or 3M".into()),
+    }
+}
+
 fn parse_integer(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -426,6 +481,7 @@ Examples:
                                                      publish an HLS origin as stream `live`
   ncserverd --config ncserverd.toml config check     see what a configuration means
   ncserverd --config ncserverd.toml doctor           see whether this machine can serve it
+  ncserverd plan --peers 10000 --bitrate 768k        see what so many viewers take
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
 4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong,
@@ -486,6 +542,12 @@ mod tests {
     }
 
     #[test]
+    fn rates_and_losses_have_units() {
+        assert_eq!(["768000", "768k", "0.768M"].map(|text| parse_bitrate(text).unwrap()), [768_000.0; 3]);
+        assert_eq!(["0.01", "1%", "1 %"].map(|text| parse_loss(text).unwrap()), [0.01; 3]);
+    }
+
+    #[test]
     fn odd_values_are_refused() {
         for arguments in [
             &["--set", "bytes=1"][..],
@@ -495,6 +557,14 @@ mod tests {
             &["demo", "--loss", "nan"],
             &["demo", "--peers", "0"],
             &["bench", "cpu", "--row", "S1-6"],
+            &["plan", "--bitrate", "768k"],
+            &["plan", "--peers", "0", "--bitrate", "768k"],
+            &["plan", "--peers", "1", "--bitrate", "0"],
+            &["plan", "--peers", "1", "--bitrate", "-1k"],
+            &["plan", "--peers", "1", "--bitrate", "inf"],
+            &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "1"],
+            &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "100%"],
+            &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "nan"],
             &["codec", "row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"],
             &["codec", "row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],
         ] {

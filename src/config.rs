@@ -24,6 +24,7 @@ mod schema;
 pub mod size;
 
 pub use changes::{Change, Effect, changes};
+pub(crate) use check::DATAGRAM_AFTER_DISCOVERY;
 pub use check::Finding;
 pub use layers::Location;
 pub use list::one_or_many;

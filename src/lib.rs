@@ -26,6 +26,7 @@ mod listener;
 pub mod object;
 pub mod offline;
 pub mod peer;
+pub mod plan;
 pub mod relay;
 pub mod ring;
 pub mod server;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, doctor, offline, server, telemetry};
+use ncserverd::{bench, config, doctor, offline, plan, server, telemetry};
 
 use crate::cli::{Cli, CodecCommand, Command, ConfigCommand};
 
@@ -35,6 +35,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
             let report = doctor::Report::examine(&sources.load()?);
             print(&if doctor.json { report.to_json() } else { report.to_string() })?;
             if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
+        }
+        Some(Command::Plan(options)) => {
+            let plan = plan::Plan::make(&options.options(), &sources.load()?.config)?;
+            print(&plan.to_string())
         }
         Some(Command::Codec(command)) => codec(&command),
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
@@ -97,12 +101,15 @@ enum Failure {
     Differs,
     #[error("this machine does not serve this configuration: see what failed")]
     Unfit,
+    #[error("{0}")]
+    Plan(#[from] plan::Error),
 }
 
 /// What a script or a service manager can tell apart. The help text lists them.
 #[derive(Debug, Clone, Copy)]
 enum Exit {
     Failed = 1,
+    Usage = 2,
     Config = 3,
     Certificate = 4,
     Device = 5,
@@ -118,11 +125,21 @@ impl Failure {
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
             Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,
             Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
-            Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_)) => Exit::Device,
-            Self::Bench(bench::Error::Wrong { .. }) | Self::Differs => Exit::Incomplete,
+            Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
+            Self::Differs => Exit::Incomplete,
             Self::Unfit => Exit::Unfit,
-            Self::Offline(_) | Self::Bench(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
+            Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,
+            Self::Plan(plan::Error::Endpoint(_)) => Exit::Listen,
+            Self::Offline(_) | Self::Plan(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
+    }
+}
+
+fn exit_of_bench(error: &bench::Error) -> Exit {
+    match error {
+        bench::Error::Device(_) | bench::Error::Isa(_) => Exit::Device,
+        bench::Error::Wrong { .. } => Exit::Incomplete,
+        _ => Exit::Failed,
     }
 }
 

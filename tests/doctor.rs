@@ -1,8 +1,9 @@
-//! `ncserverd doctor`, as an operator runs it.
+//! `ncserverd doctor` and `ncserverd plan`, as an operator runs them.
 
 use std::net::UdpSocket;
 use std::process::{Command, Output};
 
+use ncserverd::config::Sources;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -10,6 +11,7 @@ mod program;
 
 use program::program;
 
+const USAGE: i32 = 2;
 const CONFIG: i32 = 3;
 const UNFIT: i32 = 8;
 
@@ -93,7 +95,76 @@ fn scripts_read_json() {
 
 #[test]
 fn a_configuration_that_is_refused_is_not_looked_at() {
-    let output = run(&["doctor", "--set", "ring.max_reuse=0"]);
-    assert_eq!(output.status.code(), Some(CONFIG), "{}", stderr(&output));
-    assert!(stdout(&output).is_empty());
+    for command in [&["doctor"][..], &["plan", "--peers", "1", "--bitrate", "768k"]] {
+        let output = run(&[command, &["--set", "ring.max_reuse=0"]].concat());
+        assert_eq!(output.status.code(), Some(CONFIG), "{}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+    }
+}
+
+/// The keys at the end of a plan, loaded as a server would load them.
+fn keys_of(plan: &str) -> ncserverd::config::Loaded {
+    let keys = &plan[plan.find("[endpoint]").expect("the plan has keys")..];
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("plan.toml");
+    std::fs::write(&file, keys).unwrap();
+    let checked = run(&["--config", file.to_str().unwrap(), "config", "check"]);
+    assert!(checked.status.success(), "{keys}{}", stderr(&checked));
+    Sources { file: Some(file), ..Sources::default() }.load().unwrap()
+}
+
+#[test]
+fn a_plan_measures_and_ends_with_keys_that_are_accepted() {
+    let output = run(&["plan", "--peers", "20000", "--bitrate", "768k"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for part in [
+        "Measured here just now:",
+        "us of the server's processor time a packet",
+        "Assumed, not measured:",
+        "n_max = 128",
+        "cold start",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let loaded = keys_of(&text);
+    assert_eq!(loaded.config.endpoint.connections_max, 22_000);
+    assert_eq!(loaded.config.stream["live"].block_bytes, 4096);
+    assert!(loaded.config.ring.bytes.as_u64() > 64 << 20, "the default is for fewer");
+    assert!(loaded.findings.is_empty(), "{:?}", loaded.findings);
+}
+
+#[test]
+fn a_plan_for_a_path_that_loses_has_blocks_for_datagrams() {
+    let output = run(&["plan", "--peers", "100", "--bitrate", "3M", "--loss", "2%", "--segment", "6s", "--streams", "2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let (text, loaded) = (stdout(&output), keys_of(&stdout(&output)));
+    assert!(text.contains("in datagrams"), "{text}");
+    assert_eq!((loaded.config.stream["live"].n_max, loaded.config.stream["live"].block_bytes), (64, 1088));
+}
+
+#[test]
+fn a_plan_keeps_to_the_stream_that_is_configured() {
+    let stream = ["--set", "stream.tv.directory=/srv/\"tv\"", "--set", "stream.tv.n_max=32"];
+    let output = run(&[&["plan", "--peers", "10", "--bitrate", "1M"][..], &stream].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let loaded = keys_of(&stdout(&output));
+    let tv = &loaded.config.stream["tv"];
+    assert_eq!((tv.n_max, tv.directory.as_deref()), (32, Some("/srv/\"tv\"".as_ref())));
+}
+
+#[test]
+fn plans_for_nonsense_are_refused() {
+    for (arguments, word) in [
+        (&["--peers", "0", "--bitrate", "768k"][..], "0 is not in"),
+        (&["--peers", "1", "--bitrate", "fast"], "bits a second"),
+        (&["--peers", "1", "--bitrate", "1"], "bitrate"),
+        (&["--peers", "1", "--bitrate", "768k", "--loss", "1"], "below 1"),
+        (&["--peers", "1", "--bitrate", "768k", "--segment", "0s"], "segment"),
+        (&["--peers", "1", "--bitrate", "768k", "--streams", "2"], "streams"),
+    ] {
+        let output = run(&[&["plan"], arguments].concat());
+        assert_eq!(output.status.code(), Some(USAGE), "{arguments:?}");
+        assert!(stderr(&output).contains(word) && stdout(&output).is_empty(), "{}", stderr(&output));
+    }
 }

@@ -7,21 +7,21 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// What a piece of work took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Lap {
+pub(crate) struct Lap {
     /// Processor time.
-    pub(super) cpu: Duration,
+    pub(crate) cpu: Duration,
     /// Time on the wall.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
 }
 
 impl Lap {
     /// Of this thread.
-    pub(super) fn thread(work: impl FnOnce()) -> Self {
+    pub(crate) fn thread(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ThreadCPUTime, work)
     }
 
     /// Of all threads of this process.
-    pub(super) fn process(work: impl FnOnce()) -> Self {
+    pub(crate) fn process(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ProcessCPUTime, work)
     }
 

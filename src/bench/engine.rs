@@ -1,5 +1,6 @@
 //! The device as a contender: queue, thread and pool included.
 
+use std::any::Any;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -39,9 +40,7 @@ impl Engine {
     pub(super) fn check(self, work: &Work, load: Load, threads: Threads) -> Result<Option<Checked>, Error> {
         let mut bed = Bed::open(&self.config(threads), work, load)?;
         bed.combine(1)?;
-        let is_right =
-            |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
-        let (is_right, made) = (bed.batch.tasks.iter().all(is_right), bed.batch.blocks() * work.block_bytes());
+        let (is_right, made) = (bed.is_right(work), bed.batch.blocks() * work.block_bytes());
         Ok(Checked::new(is_right, made, move |repeats| bed.combine(repeats).expect("it has done the same before")))
     }
 
@@ -85,7 +84,8 @@ impl Load {
 }
 
 /// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody holds the device.
-struct Bed {
+pub(super) struct Bed {
+    _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
     device: Device,
     _thread: device::Thread,
@@ -93,7 +93,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
+    pub(super) fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
         let bytes = Bytes::from(work.source.repeat(load.generations(work)));
@@ -101,16 +101,32 @@ impl Bed {
         let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n).map_err(Error::Shape)?;
         let resident = Arc::new(runtime.block_on(device.load(bytes, shape))?);
         let rows = Rows::Seeded { key: work.key, first_seed: work.first_seed, count: load.rows(work).into() };
-        let slots = || (0..load.rows(work)).map(|_| BytesMut::zeroed(work.block_bytes())).collect();
+        let of_task = usize::from(load.rows(work));
+        let (mut slots, pin) = slots(&device, work.block_bytes(), of_task * load.generations(work));
         let task = |generation: u32| {
-            let resident = Arc::clone(&resident);
-            Task { resident, generation, rows: rows.clone(), out: slots(), out_offset: 0 }
+            let (resident, out) = (Arc::clone(&resident), slots.by_ref().take(of_task).collect());
+            Task { resident, generation, rows: rows.clone(), out, out_offset: 0 }
         };
         let batch = Batch { tasks: (0..shape.generations()).map(task).collect() };
-        Ok(Self { batch, device, _thread: thread, runtime })
+        Ok(Self { _pin: pin, batch, device, _thread: thread, runtime })
     }
 
-    fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
+    /// Whether what was combined is what the definition makes.
+    pub(super) fn is_right(&self, work: &Work) -> bool {
+        let is_right =
+            |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
+        self.batch.tasks.iter().all(is_right)
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    pub(super) fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
         let mut result = Ok(());
         let lap = Lap::process(|| {
             for _ in 0..repeats {
@@ -123,6 +139,18 @@ impl Bed {
         });
         result.map(|()| lap)
     }
+}
+
+/// Slots for blocks. Where the device has memory of its own they are pinned and lie side by side, as in the ring.
+fn slots(
+    device: &Device,
+    block_bytes: usize,
+    count: usize,
+) -> (impl Iterator<Item = BytesMut> + use<>, Option<Box<dyn Any + Send + Sync>>) {
+    let mut memory = BytesMut::zeroed(if device.memory().is_some() { count * block_bytes } else { 0 });
+    let pin = if memory.is_empty() { None } else { device.pin(&mut memory) };
+    let slot = move |_| if memory.is_empty() { BytesMut::zeroed(block_bytes) } else { memory.split_to(block_bytes) };
+    ((0..count).map(slot), pin)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 MiB")]

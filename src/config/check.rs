@@ -261,4 +261,4 @@ fn is_name(name: &str) -> bool {
 /// What a QUIC datagram carries at the minimum MTU of 1200.
 const DATAGRAM_AT_FIRST: u64 = 1162;
 /// What it carries at an MTU of 1452, where discovery stops.
-const DATAGRAM_AFTER_DISCOVERY: u64 = 1414;
+pub(crate) const DATAGRAM_AFTER_DISCOVERY: u64 = 1414;

@@ -1,0 +1,50 @@
+//! How fast a device encodes here, for whoever plans with it.
+
+use std::time::Duration;
+
+use super::Error;
+use super::clock::Lap;
+use super::engine::{Bed, Load};
+use super::work::Work;
+use crate::device::{self, Memory};
+
+/// What a device has done with batches of one shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct EncodeRate {
+    pub(crate) backend: &'static str,
+    pub(crate) kernel: &'static str,
+    /// Coded bytes a second of the wall's clock, with all that the device has.
+    pub(crate) bytes_per_second: f64,
+    /// Seconds of processor time, of all threads, for a coded byte.
+    pub(crate) cpu_per_byte: f64,
+    /// Blocks of the batches that were measured.
+    pub(crate) batch_blocks: usize,
+    /// The device's, if it has memory of its own.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// Encodes for about this long, n blocks of each generation, having compared the first batch with the definition.
+pub(crate) fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
+    let work = Work::new(n, k);
+    let mut bed = Bed::open(config, &work, Load::Generations)?;
+    bed.combine(1)?;
+    let (backend, kernel) = (bed.device().backend(), bed.device().kernel());
+    if !bed.is_right(&work) {
+        return Err(Error::Wrong { case: format!("encode/{kernel}/{n}x{k}") });
+    }
+    let (mut batches, mut spent) = (0u32, Lap::default());
+    while spent.wall < time {
+        spent += bed.combine(1)?;
+        batches += 1;
+    }
+    let batch_blocks = bed.batch().blocks();
+    let bytes = f64::from(batches) * batch_blocks as f64 * f64::from(k);
+    Ok(EncodeRate {
+        backend,
+        kernel,
+        bytes_per_second: bytes / spent.wall.as_secs_f64(),
+        cpu_per_byte: spent.cpu.as_secs_f64() / bytes,
+        batch_blocks,
+        memory: bed.device().memory(),
+    })
+}

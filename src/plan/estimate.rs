@@ -1,0 +1,185 @@
+//! What the measured constants come to for all peers. No I/O.
+
+use super::Options;
+use super::layout::{Layout, Way};
+use super::measure::QuicCost;
+use super::overhead::OnWire;
+use crate::bench::EncodeRate;
+use crate::config::Config;
+use crate::device::Memory;
+use crate::session;
+
+/// What was measured here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Constants {
+    pub(super) encode: EncodeRate,
+    pub(super) quic: QuicCost,
+    /// Cores that this process may use.
+    pub(super) cores: usize,
+}
+
+/// What it comes to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Estimate {
+    /// Bytes on the wire for a byte of media: headers, padding, repair.
+    pub(super) wire_factor: f64,
+    /// Bits a second on the server's link, towards the peers.
+    pub(super) link: f64,
+    /// Packets a second.
+    pub(super) packets: f64,
+    /// Coded blocks a second.
+    pub(super) blocks: f64,
+    /// Batches a second, all of them full.
+    pub(super) batches: f64,
+    /// The part of the device's time that they take; above 1 it cannot.
+    pub(super) device_share: f64,
+    /// Cores for QUIC and sessions.
+    pub(super) quic_cores: f64,
+    /// Cores for encoding.
+    pub(super) encode_cores: f64,
+    /// Peers that the cores of this machine would serve.
+    pub(super) peers_here: f64,
+    pub(super) ring_bytes: u64,
+    pub(super) store_bytes: u64,
+    /// Copies on a device with memory of its own, and what that has.
+    pub(super) device_bytes: Option<(u64, Memory)>,
+    /// Of all sessions.
+    pub(super) peers_bytes: u64,
+    /// Seconds until all have shaken hands that come at once.
+    pub(super) cold_start: f64,
+    pub(super) connections_max: u32,
+}
+
+impl Estimate {
+    pub(super) fn new(options: &Options, config: &Config, layout: &Layout, constants: &Constants) -> Self {
+        let shape = &layout.shape;
+        let (peers, k) = (f64::from(options.peers), f64::from(layout.block_bytes()));
+        let media = peers * options.bitrate / 8.0;
+        let sent_again = 1.0 / (1.0 - options.loss);
+        // Padding of the last block, and the blocks that are of no use by chance.
+        let blocks_for_media = shape.blocks() as f64 * (1.0 + USELESS / f64::from(layout.n())) / shape.length() as f64;
+        let needed = media * blocks_for_media;
+        let blocks = if layout.way == Way::Datagrams { needed * sent_again } else { needed };
+        let on_wire = OnWire::new(layout);
+        let (packets, wire) = (needed * sent_again * on_wire.packets, needed * sent_again * on_wire.wire_bytes);
+
+        let Constants { encode, quic, cores } = constants;
+        let quic_cores = packets * quic.cpu_per_packet;
+        let encode_cores = blocks * k * encode.cpu_per_byte;
+        let batch_blocks = f64::from(config.encoder.batch_blocks_max);
+
+        let segment = config.ingest.segment_max_bytes.as_u64();
+        let seconds = config_retention(config) + WINDOW_SEGMENTS * options.segment.as_secs_f64();
+        let watched = bytes(f64::from(options.streams) * options.bitrate / 8.0 * seconds).max(2 * segment);
+        Self {
+            wire_factor: wire / media,
+            link: 8.0 * wire,
+            packets,
+            blocks,
+            batches: blocks / batch_blocks,
+            device_share: blocks * k / encode.bytes_per_second,
+            quic_cores,
+            encode_cores,
+            peers_here: *cores as f64 * peers / (quic_cores + encode_cores),
+            ring_bytes: ring_bytes(options, config, layout, blocks),
+            store_bytes: whole_mib(watched),
+            device_bytes: encode.memory.map(|memory| (whole_mib(watched), memory)),
+            peers_bytes: u64::from(options.peers) * session::MEMORY_BYTES,
+            cold_start: peers * quic.cpu_per_handshake + 2.0 * options.rtt.as_secs_f64(),
+            connections_max: options.peers.saturating_add(options.peers.div_ceil(10)),
+        }
+    }
+
+    pub(super) fn cores(&self) -> f64 {
+        self.quic_cores + self.encode_cores
+    }
+}
+
+/// As docs/operating.md, "Sizes", has it: all bit rates times the round trip, doubled; two batches; and 32 times what the fastest peer
+/// has on its way, for none gets more than a 32nd of what is left.
+fn ring_bytes(options: &Options, config: &Config, layout: &Layout, blocks: f64) -> u64 {
+    let (slot, rtt) = (layout.slot_bytes() as f64, options.rtt.as_secs_f64());
+    let on_the_way = 2.0 * blocks * rtt * slot;
+    let batches = 2.0 * f64::from(config.encoder.batch_blocks_max) * slot;
+    let fastest = 32.0 * FASTEST * options.bitrate / 8.0 * rtt * slot / f64::from(layout.block_bytes());
+    whole_mib(bytes(on_the_way.max(batches).max(fastest)))
+}
+
+/// The longest of the configured streams, or the default.
+fn config_retention(config: &Config) -> f64 {
+    let retention = config.stream.values().map(|stream| stream.retention).max();
+    retention.unwrap_or_else(|| crate::stream::Config::default().retention).as_secs_f64()
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float stops at the limits")]
+fn bytes(bytes: f64) -> u64 {
+    bytes.ceil() as u64
+}
+
+fn whole_mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20) << 20
+}
+
+/// Bitrates that the fastest peer takes at a time.
+pub(super) const FASTEST: f64 = 10.0;
+/// Segments that a playlist lists.
+pub(super) const WINDOW_SEGMENTS: f64 = 6.0;
+/// Blocks of a generation that are of no use, in the mean: rows are random.
+const USELESS: f64 = 0.004;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::OPTIONS;
+    use super::*;
+
+    fn constants() -> Constants {
+        let encode = EncodeRate {
+            backend: "cpu",
+            kernel: "simd-gfni",
+            bytes_per_second: 4e9,
+            cpu_per_byte: 1e-9,
+            batch_blocks: 512,
+            memory: None,
+        };
+        let quic = QuicCost { cpu_per_packet: 2e-6, cpu_per_handshake: 250e-6, ..QuicCost::default() };
+        Constants { encode, quic, cores: 4 }
+    }
+
+    fn estimate(options: &Options) -> Estimate {
+        let config = Config::default();
+        Estimate::new(options, &config, &Layout::choose(options, &config).unwrap(), &constants())
+    }
+
+    fn is_near(one: f64, other: f64) -> bool {
+        (one / other - 1.0).abs() < 0.01
+    }
+
+    #[test]
+    fn the_figures_are_those_of_the_arithmetic() {
+        let plan = estimate(&OPTIONS);
+        // 94 blocks of 4096 bytes for 384,000 bytes, 2.894 packets a block.
+        let blocks = 10_000.0 * 94.0 / 4.0;
+        assert!(is_near(plan.blocks, blocks) && is_near(plan.packets, blocks * 2.892), "{plan:?}");
+        assert!(is_near(plan.link, plan.packets * 1480.0 * 8.0) && is_near(plan.wire_factor, plan.link / 7.68e9));
+        assert!(is_near(plan.quic_cores, plan.packets * 2e-6) && is_near(plan.encode_cores, blocks * 4096e-9));
+        assert!(is_near(plan.device_share, blocks * 4096.0 / 4e9) && is_near(plan.batches, blocks / 1024.0));
+        assert!(is_near(plan.peers_here, 4.0 / plan.cores() * 10_000.0));
+        assert!(is_near(plan.cold_start, 2.6));
+        assert_eq!((plan.peers_bytes, plan.connections_max), (10_000 << 17, 11_000));
+        assert!(plan.ring_bytes as f64 >= 2.0 * 0.05 * 960e6 && plan.store_bytes == 16 << 20, "{plan:?}");
+    }
+
+    #[test]
+    fn what_is_lost_is_sent_again() {
+        let (without, with) = (estimate(&OPTIONS), estimate(&Options { loss: 0.005, ..OPTIONS }));
+        assert!(is_near(with.packets, without.packets / 0.995) && is_near(with.blocks, without.blocks), "QUIC repairs streams");
+        let [some, much] = [0.01, 0.5].map(|loss| estimate(&Options { loss, ..OPTIONS }));
+        assert!(is_near(much.blocks, some.blocks * 0.99 / 0.5), "coding repairs datagrams");
+    }
+
+    #[test]
+    fn few_peers_need_two_batches_of_ring() {
+        let plan = estimate(&Options { peers: 1, ..OPTIONS });
+        assert_eq!((plan.ring_bytes, plan.connections_max), (9 << 20, 2));
+    }
+}

@@ -1,0 +1,133 @@
+//! How segments are cut, and which way their blocks travel.
+
+use std::num::NonZeroU16;
+
+use super::{Error, Options};
+use crate::block::Vector;
+use crate::config::{Config, DATAGRAM_AFTER_DISCOVERY};
+use crate::object::Shape;
+use crate::ring::Lane;
+use crate::stream;
+use crate::wire::block::{datagram_header_len, record_header_len};
+
+/// How a segment of the plan is cut.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// Of a segment, or of one of its parts.
+    pub(super) shape: Shape,
+    /// Parts of the object that a segment of the playlist is.
+    pub(super) parts: u64,
+    pub(super) way: Way,
+    /// Bytes of a block's header on that way.
+    pub(super) header: usize,
+    /// Why n and k are what they are.
+    pub(super) reason: String,
+    lane: Lane,
+}
+
+/// How blocks travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Each in a packet of its own; a lost one is replaced by another coded one.
+    Datagrams,
+    /// One behind the other on streams; QUIC sends again what is lost.
+    Streams,
+}
+
+impl Layout {
+    /// n and k of the first configured stream; without one the defaults, or blocks that fit datagrams where much is lost.
+    pub(super) fn choose(options: &Options, config: &Config) -> Result<Self, Error> {
+        let default = stream::Config::default();
+        let (n_max, block_bytes, weight, reason) = match config.stream.iter().next() {
+            Some((name, stream)) => (stream.n_max, stream.block_bytes, stream.row_weight, format!("as stream `{name}` has them")),
+            None if options.loss < LOSSY => {
+                (default.n_max, default.block_bytes, None, "the defaults; QUIC sends again the little that is lost".to_owned())
+            }
+            None => {
+                (LOSSY_N, LOSSY_BLOCK_BYTES, None, "small enough for datagrams, in which coding repairs what is lost".to_owned())
+            }
+        };
+        let object = object_bytes(options);
+        let part = object.min(config.ingest.segment_max_bytes.as_u64());
+        let shape = Shape::new(part, block_bytes, n_max)?;
+        let lane = Lane::coded(weight.and_then(NonZeroU16::new), n_max);
+        let vector = if lane.is_explicit() { Vector::Explicit(vec![0; n_max.into()].into()) } else { Vector::Seed(0) };
+        let in_datagram = datagram_header_len(&vector);
+        let fits = in_datagram as u64 + u64::from(block_bytes) <= DATAGRAM_AFTER_DISCOVERY;
+        let (way, header) = match fits && config.session.datagrams {
+            true => (Way::Datagrams, in_datagram),
+            false => (Way::Streams, record_header_len(&vector)),
+        };
+        Ok(Self { shape, parts: object.div_ceil(part), way, header, reason, lane })
+    }
+
+    /// Blocks of the longest generation.
+    pub(super) fn n(&self) -> u16 {
+        self.shape.generation(0).map_or(1, |generation| generation.n)
+    }
+
+    pub(super) fn block_bytes(&self) -> u32 {
+        self.shape.block_bytes()
+    }
+
+    /// Memory of a block in the ring.
+    pub(super) fn slot_bytes(&self) -> u64 {
+        u64::from(self.block_bytes()) + self.lane.headroom(self.shape.n_max()) as u64
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "options are checked: at most 750 GB")]
+fn object_bytes(options: &Options) -> u64 {
+    (options.bitrate / 8.0 * options.segment.as_secs_f64()).ceil() as u64
+}
+
+/// From this loss on blocks that travel in datagrams are worth their headers.
+const LOSSY: f64 = 0.01;
+/// What README and docs/protocol.md, section 6, name for every path, recoded blocks included.
+const LOSSY_N: u16 = 64;
+const LOSSY_BLOCK_BYTES: u32 = 1088;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::OPTIONS;
+    use super::*;
+
+    fn choose(options: &Options) -> Layout {
+        Layout::choose(options, &Config::default()).unwrap()
+    }
+
+    #[test]
+    fn the_segment_decides_the_generations() {
+        let layout = choose(&OPTIONS);
+        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n()), (384_000, 1, 94));
+        assert_eq!((layout.way, layout.header, layout.block_bytes()), (Way::Streams, 5, 4096));
+        let fast = choose(&Options { bitrate: 8e6, ..OPTIONS });
+        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (8, 123, 1));
+    }
+
+    #[test]
+    fn where_much_is_lost_blocks_fit_datagrams() {
+        let layout = choose(&Options { loss: 0.01, ..OPTIONS });
+        assert_eq!((layout.way, layout.header, layout.block_bytes(), layout.shape.n_max()), (Way::Datagrams, 10, 1088, 64));
+    }
+
+    #[test]
+    fn long_segments_are_parts() {
+        let layout = choose(&Options { bitrate: 1e8, segment: Duration::from_secs(10), ..OPTIONS });
+        assert_eq!((layout.shape.length(), layout.parts), (8 << 20, 15));
+    }
+
+    #[test]
+    fn a_configured_stream_decides() {
+        let mut config = Config::default();
+        let stream = stream::Config { n_max: 32, block_bytes: 1024, row_weight: Some(16), ..stream::Config::default() };
+        config.stream.insert("live".into(), stream);
+        let layout = Layout::choose(&OPTIONS, &config).unwrap();
+        assert_eq!((layout.shape.n_max(), layout.way, layout.header), (32, Way::Datagrams, 6 + 32), "{layout:?}");
+        assert!(layout.reason.contains("`live`"));
+        config.session.datagrams = false;
+        assert_eq!(Layout::choose(&OPTIONS, &config).unwrap().way, Way::Streams);
+    }
+}

@@ -1,0 +1,224 @@
+//! The plan in words, and its keys as TOML.
+
+use std::fmt;
+
+use bytesize::ByteSize;
+
+use super::Plan;
+use super::estimate::{Estimate, FASTEST, WINDOW_SEGMENTS};
+use super::layout::{Layout, Way};
+use super::measure::CONNECTIONS;
+use crate::config::{Config, size};
+use crate::session;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { options, .. } = self;
+        writeln!(
+            f,
+            "Plan for {} peers at {} each, {} % loss, segments of {}, round trips of {}, streams: {}\n",
+            options.peers,
+            bits(options.bitrate),
+            round(100.0 * options.loss),
+            humantime::format_duration(options.segment),
+            humantime::format_duration(options.rtt),
+            options.streams
+        )?;
+        self.measured(f)?;
+        self.segments(f)?;
+        self.server(f)?;
+        self.assumed(f)?;
+        write!(f, "{KEYS_FOLLOW}\n\n{}", self.snippet)
+    }
+}
+
+impl Plan {
+    fn measured(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (encode, quic) = (&self.constants.encode, &self.constants.quic);
+        writeln!(f, "Measured here just now:")?;
+        row(
+            f,
+            "encoding",
+            format_args!(
+                "{} MB/s of coded blocks by all of the device ({}, kernel {}), {} ns of processor time a KB, \
+                 n = {}, k = {}, batches of {}",
+                round(encode.bytes_per_second / 1e6),
+                encode.backend,
+                encode.kernel,
+                round(encode.cpu_per_byte * 1e12),
+                self.layout.n(),
+                self.layout.block_bytes(),
+                encode.batch_blocks
+            ),
+        )?;
+        row(
+            f,
+            "QUIC",
+            format_args!(
+                "{} us of the server's processor time a packet ({} packets over loopback, {CONNECTIONS} connections, blocks a \
+                 wake-up: {})",
+                round(quic.cpu_per_packet * 1e6),
+                quic.packets,
+                quic.burst_blocks
+            ),
+        )?;
+        row(f, "", format_args!("{} bytes of UDP for a byte of blocks", round(quic.udp_per_byte)))?;
+        row(f, "handshake", format_args!("{} us of the server's processor time", round(quic.cpu_per_handshake * 1e6)))?;
+        row(f, "cores", format_args!("{} that this process may use\n", self.constants.cores))
+    }
+
+    fn segments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { shape, parts, way, reason, .. } = &self.layout;
+        writeln!(f, "Segments:")?;
+        row(f, "n, k", format_args!("n_max = {}, block_bytes = {}: {reason}", shape.n_max(), shape.block_bytes()))?;
+        if *parts > 1 {
+            row(f, "parts", format_args!("{parts} of at most {} (ingest.segment_max_bytes)", ByteSize(shape.length())))?;
+        }
+        let of = if *parts > 1 { "a part" } else { "a segment" };
+        row(
+            f,
+            "generations",
+            format_args!(
+                "{} of up to {} blocks: {of} has {} blocks for {} bytes",
+                shape.generations(),
+                self.layout.n(),
+                shape.blocks(),
+                shape.length()
+            ),
+        )?;
+        row(
+            f,
+            "blocks travel",
+            format_args!(
+                "{}\n",
+                match way {
+                    Way::Datagrams => "in datagrams, each in a packet",
+                    Way::Streams => "on streams",
+                }
+            ),
+        )
+    }
+
+    fn server(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = &self.estimate;
+        writeln!(f, "The server:")?;
+        row(f, "link", format_args!("{} towards the peers, {} packets/s", bits(plan.link), round(plan.packets)))?;
+        row(f, "", format_args!("{} bytes on the wire for a byte of media: headers, padding, repair", round(plan.wire_factor)))?;
+        row(
+            f,
+            "cores",
+            format_args!(
+                "{} in all: QUIC and sessions {}, encoding {}",
+                round(plan.cores()),
+                round(plan.quic_cores),
+                round(plan.encode_cores)
+            ),
+        )?;
+        row(f, "", format_args!("the cores here would do for about {} peers", round(plan.peers_here.floor())))?;
+        row(
+            f,
+            "encoding",
+            format_args!(
+                "{} coded blocks/s in {} full batches/s, {} % of the device",
+                round(plan.blocks),
+                round(plan.batches),
+                round(100.0 * plan.device_share)
+            ),
+        )?;
+        if plan.device_share > 1.0 {
+            row(f, "", format_args!("the device cannot: another one, a smaller n_max, or first_pass = \"systematic\""))?;
+        }
+        row(f, "ring", format_args!("{}", ByteSize(plan.ring_bytes)))?;
+        row(f, "store", format_args!("{}, and what viewers of recordings share", ByteSize(plan.store_bytes)))?;
+        match plan.device_bytes {
+            Some((needed, memory)) => {
+                row(f, "device memory", format_args!("{} of {} free", ByteSize(needed), ByteSize(memory.free)))?;
+            }
+            None => row(f, "device memory", format_args!("none: the CPU works in the store's"))?,
+        }
+        row(f, "connections", format_args!("{} of memory", ByteSize(plan.peers_bytes)))?;
+        row(f, "cold start", format_args!("{} s until all have shaken hands that come at once\n", round(plan.cold_start)))
+    }
+
+    fn assumed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Assumed, not measured:")?;
+        for text in [
+            "a packet costs many sessions what it costs QUIC alone at a light load: so it is where docs/benchmarks.md counted many viewers"
+                .to_owned(),
+            format!("a connection takes at most {}", ByteSize(session::MEMORY_BYTES)),
+            "handshakes are made on one core, one after the other, as one endpoint does".to_owned(),
+            "cores do not get slower by being many; loopback costs what a network card costs".to_owned(),
+            format!(
+                "the fastest peer takes {FASTEST} bitrates at a time; every block that is sent is coded, for one peer (max_reuse = 1)"
+            ),
+            format!("what is watched is live: `retention` and {WINDOW_SEGMENTS} segments of each stream are held"),
+            "packets of 1452 bytes of UDP over IPv4; acknowledgements go the other way and are not in the link's rate".to_owned(),
+        ] {
+            writeln!(f, "  {text}")?;
+        }
+        writeln!(f)
+    }
+}
+
+/// The keys that the plan sets, and with them all that a configuration needs.
+pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> String {
+    let stream = config.stream.iter().next();
+    let name = stream.map_or("live", |(name, _)| name);
+    let directory = stream.and_then(|(_, stream)| stream.directory.as_ref());
+    let (key, place) = match directory {
+        Some(directory) => ("directory", directory.display().to_string()),
+        None => ("origin", stream.and_then(|(_, stream)| stream.origin.clone()).unwrap_or_else(|| ORIGIN.to_owned())),
+    };
+    let place = toml::Value::String(place);
+    let store = plan.store_bytes.max(config.store.bytes.as_u64());
+    let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store].map(|bytes| size::exact(ByteSize(bytes)));
+    format!(
+        "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
+         [stream.{name}]\n{key} = {place}\nn_max = {}\nblock_bytes = {}\n",
+        plan.connections_max,
+        config.encoder.batch_blocks_max,
+        layout.shape.n_max(),
+        layout.shape.block_bytes()
+    )
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "  {name:<15}{value}")
+}
+
+fn bits(rate: f64) -> String {
+    let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| rate >= *divisor).unwrap_or((1.0, "bit/s"));
+    format!("{} {unit}", round(rate / divisor))
+}
+
+/// Three digits, or all before the point.
+fn round(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        0.01.. => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+const KEYS_FOLLOW: &str = "Keys to set, a configuration by itself (what is larger already stays):";
+const UNITS: [(f64, &str); 3] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
+/// Where a stream comes from that nobody has configured.
+const ORIGIN: &str = "http://127.0.0.1:8080/hls/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (value, text) in
+            [(0.0, "0"), (0.0251, "0.025"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12346"), (1e-4, "1.00e-4")]
+        {
+            assert_eq!(round(value), text);
+        }
+        assert_eq!([bits(768e3), bits(7.68e9), bits(5.0)], ["768 kbit/s", "7.68 Gbit/s", "5.00 bit/s"]);
+    }
+}
