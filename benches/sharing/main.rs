@@ -17,13 +17,15 @@ mod net;
 #[path = "../support/netns.rs"]
 mod netns;
 mod player;
+#[path = "../support/process.rs"]
+mod process;
 
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -32,6 +34,7 @@ use live::{Feeder, SEGMENT, segment_bytes};
 use net::{DEVICE, Network, SERVER, address};
 use netns::within;
 use player::{GATEWAY, METRICS, Said, metric};
+use process::Process;
 
 /// What a viewer sends besides payload: a coefficient vector of 64 bytes with each block of 1088, headers from QUIC's down to Ethernet's,
 /// acknowledgements of what it gets, and requests.
@@ -162,7 +165,7 @@ struct Figures {
 /// The server and its viewers, until it is dropped.
 struct Swarm {
     viewers: Vec<Viewer>,
-    server: Running,
+    server: Process,
     _feeder: Feeder,
     _files: tempfile::TempDir,
 }
@@ -239,8 +242,8 @@ impl Swarm {
             wire: sent.trim().parse().expect("a number"),
             payload: metric(&metrics, "ncserverd_session_sent_bytes_total"),
             named: metric(&metrics, "ncserverd_directory_introductions_total"),
-            server_time: self.server.processor_time(),
-            viewers_time: self.viewers.iter().map(|viewer| viewer.gateway.processor_time()).sum(),
+            server_time: processor_time(&self.server),
+            viewers_time: self.viewers.iter().map(|viewer| processor_time(&viewer.gateway)).sum(),
             received: self.viewers.iter_mut().map(Viewer::received).collect(),
         }
     }
@@ -248,8 +251,8 @@ impl Swarm {
 
 /// A gateway and its player.
 struct Viewer {
-    gateway: Running,
-    player: Running,
+    gateway: Process,
+    player: Process,
     said: Arc<Mutex<Vec<(Instant, Said)>>>,
 }
 
@@ -259,12 +262,12 @@ impl Viewer {
         let (listen, metrics, share) = (GATEWAY.to_string(), METRICS.to_string(), format!("{}:4444", address(number)));
         gateway.arg(env!("CARGO_BIN_EXE_ncpeer")).args(["gateway", url, "--listen", &listen]);
         gateway.args(["--share", &share, "--share-bytes", "32MiB", "--metrics", &metrics]);
-        let gateway = Running::start(gateway.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let gateway = Process::start(gateway.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
         let mut player = within(namespace);
         player.arg(env::current_exe().expect("this program has a path")).args(["play", &length.to_string()]);
-        let mut player = Running::start(player.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut player = Process::start(player.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let said = Arc::new(Mutex::new(Vec::new()));
-        let (output, log) = (player.0.stdout.take().expect("as asked for"), Arc::clone(&said));
+        let (output, log) = (player.output(), Arc::clone(&said));
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let said = Said::parse(&line).unwrap_or_else(|| panic!("a player says `{line}`"));
@@ -296,7 +299,7 @@ impl Viewer {
 }
 
 /// A server of the stream, and its certificate's fingerprint.
-fn serve(files: &Path, media: &Path, policy: &str) -> (Running, String) {
+fn serve(files: &Path, media: &Path, policy: &str) -> (Process, String) {
     let place = |name: &str| files.join(name).display().to_string();
     let configuration = format!(
         "[endpoint]\nlisten = [\"{SERVER}:4443\"]\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"{SERVER_METRICS}\"\n\
@@ -310,8 +313,8 @@ fn serve(files: &Path, media: &Path, policy: &str) -> (Running, String) {
     fs::write(&path, configuration).expect("a configuration");
     let mut server = Command::new(env!("CARGO_BIN_EXE_ncserverd"));
     server.arg("--config").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut server = Running::start(&mut server);
-    let mut lines = BufReader::new(server.0.stderr.take().expect("as asked for")).lines().map_while(Result::ok);
+    let mut server = Process::start(&mut server);
+    let mut lines = BufReader::new(server.errors()).lines().map_while(Result::ok);
     let mut heard = Vec::new();
     let fingerprint = lines.find_map(|line| {
         let said = line.split_once("--fingerprint ").and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
@@ -323,26 +326,10 @@ fn serve(files: &Path, media: &Path, policy: &str) -> (Running, String) {
     (server, fingerprint.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}")))
 }
 
-/// A process, until it is dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        Self(command.spawn().expect("the program runs"))
-    }
-
-    /// Seconds that it has run.
-    fn processor_time(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("it is not waited for");
-        let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
-        let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
-        ticks / TICKS_PER_SECOND
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Seconds that a process has run.
+fn processor_time(process: &Process) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.0.id())).expect("it is not waited for");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
+    let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS_PER_SECOND
 }

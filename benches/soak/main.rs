@@ -18,10 +18,12 @@ mod http;
 mod live;
 mod metrics;
 mod origin;
+#[path = "../support/process.rs"]
 mod process;
 mod samples;
 mod server;
 mod viewers;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::process::Usage;
+use crate::watched::Usage;
 
 /// A look at the server.
 #[derive(Debug, Clone, Copy)]

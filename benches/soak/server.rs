@@ -14,7 +14,8 @@ use ncserverd::tls::Fingerprint;
 
 use crate::http::get;
 use crate::metrics::Exposition;
-use crate::process::{Process, Usage};
+use crate::process::Process;
+use crate::watched::Usage;
 
 /// How long open requests may take to finish at the end.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);

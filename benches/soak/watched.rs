@@ -1,12 +1,10 @@
-//! Programs that are started, watched and ended.
+//! What programs take of the machine, and how they end.
 
 use std::fs;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// A process, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Process(Child);
+use crate::process::Process;
 
 /// What it takes of the machine.
 #[derive(Debug, Clone, Copy)]
@@ -18,18 +16,6 @@ pub(crate) struct Usage {
 }
 
 impl Process {
-    pub(crate) fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
-    }
-
-    pub(crate) fn output(&mut self) -> ChildStdout {
-        self.0.stdout.take().expect("its output goes to this program, and is taken once")
-    }
-
-    pub(crate) fn errors(&mut self) -> ChildStderr {
-        self.0.stderr.take().expect("its errors go to this program, and are taken once")
-    }
-
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status().expect("`kill` is installed");
@@ -62,12 +48,5 @@ impl Process {
         };
         let descriptors = fs::read_dir(format!("{place}/fd")).ok()?.count();
         Some(Usage { resident: field("VmRSS:")? << 10, descriptors, threads: field("Threads:")? })
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
