@@ -8,12 +8,13 @@
 //! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
 //! address that has as many as [`Admission`] allows it, from its first packet on.
 //!
-//! How fast a connection sends is [`congestion`]'s to say.
+//! What comes to a socket is taken by a thread of its own ([`receiver`]). How fast a connection sends is [`congestion`]'s to say.
 
 mod congestion;
 mod receiver;
 
 use std::future::Future;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
-use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TransportConfig, VarInt};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -119,7 +120,7 @@ pub enum Error {
         /// As configured.
         address: SocketAddr,
         /// The system's reason.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The certificate cannot be used with QUIC.
     #[error(transparent)]
@@ -128,8 +129,22 @@ pub enum Error {
 
 /// Opens a socket and an endpoint on each configured address.
 pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
+    open_with(config, idle_timeout, identity, receiver::start)
+}
+
+/// The same, but the runtime of the caller receives, too: for who counts what all of it takes.
+pub(crate) fn open_here(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
+    open_with(config, idle_timeout, identity, || Ok(Arc::new(TokioRuntime)))
+}
+
+fn open_with(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+    runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
+) -> Result<Vec<Endpoint>, Error> {
     let server = server_config(config, idle_timeout, identity)?;
-    config.listen.iter().map(|address| bind(config, *address, server.clone())).collect()
+    config.listen.iter().map(|address| bind(config, *address, server.clone(), &runtime)).collect()
 }
 
 /// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
@@ -217,15 +232,20 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
     None
 }
 
-fn bind(config: &Config, address: SocketAddr, server: ServerConfig) -> Result<Endpoint, Error> {
+fn bind(
+    config: &Config,
+    address: SocketAddr,
+    server: ServerConfig,
+    runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
+) -> Result<Endpoint, Error> {
     let failed = |source| Error::Bind { address, source };
     let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
-    let runtime = receiver::start().map_err(failed)?;
+    let runtime = runtime().map_err(failed)?;
     Endpoint::new(EndpointConfig::default(), Some(server), socket, runtime).map_err(failed)
 }
 
 /// A UDP socket with these buffers, as far as the kernel grants them.
-pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> std::io::Result<std::net::UdpSocket> {
+pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;

@@ -73,7 +73,7 @@ impl Sender {
     ) -> Result<QuicCost, Error> {
         let endpoint = {
             let _guard = runtime.enter();
-            endpoint::open(config, IDLE, identity)?.swap_remove(0)
+            endpoint::open_here(config, IDLE, identity)?.swap_remove(0)
         };
         // The viewers' side is waiting for it.
         let _ = tell.send(endpoint.local_addr()?);
