@@ -152,7 +152,8 @@ struct Line<T> {
     wanted: u64,
     /// Source blocks ordered and not yet given to the encoder.
     to_make: VecDeque<Range<u16>>,
-    waiters: VecDeque<(SessionId, Waker)>,
+    /// Who is woken for the next blocks, in this order. May name sessions that wait no more.
+    waiters: VecDeque<SessionId>,
     /// What is to be made, as counted in [`Board::needed`].
     need: u32,
     /// Its surplus, as counted in [`Board::spare`].
@@ -169,11 +170,13 @@ struct Ready<T> {
     block: T,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Want {
     blocks: u32,
     /// Blocks before this number have been seen by this session.
     cursor: u64,
+    /// Whom to wake, while it waits.
+    waiting: Option<Waker>,
 }
 
 impl<T> Board<T> {
@@ -244,7 +247,6 @@ impl<T> Board<T> {
         if let Some(want) = line.wants.remove(&session) {
             line.wanted -= u64::from(want.blocks);
         }
-        line.waiters.retain(|(waiting, _)| *waiting != session);
         if !key.lane.is_shared() {
             line.to_make.clear();
             self.ready -= line.ready.len();
@@ -405,7 +407,7 @@ impl<T> Board<T> {
             self.needed -= u64::from(line.need);
             self.spare -= line.spare;
             dropped.extend(line.ready.into_iter().map(|ready| ready.block));
-            self.woken.extend(line.waiters.into_iter().map(|(_, waker)| waker));
+            self.woken.extend(line.wants.into_values().filter_map(|want| want.waiting));
         }
         dropped
     }
@@ -561,30 +563,45 @@ impl<T> Line<T> {
     }
 
     fn wait(&mut self, session: SessionId, waker: &Waker) {
-        self.waiters.retain(|(waiting, _)| *waiting != session);
-        self.waiters.push_back((session, waker.clone()));
+        let Some(want) = self.wants.get_mut(&session) else { return };
+        if want.waiting.replace(waker.clone()).is_some() {
+            return;
+        }
+        if self.waiters.len() > 2 * self.wants.len() {
+            self.waiters.retain(|session| self.wants.get(session).is_some_and(|want| want.waiting.is_some()));
+        }
+        self.waiters.push_back(session);
     }
 
     /// Wakes as many waiters as these blocks can serve. Each of them wakes the next when it has taken its share, so that no block
     /// is left lying while somebody waits for it.
     fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
-            let Some((session, waker)) = self.waiters.pop_front() else { break };
-            blocks = blocks.saturating_sub(self.wants.get(&session).map_or(0, |want| u64::from(want.blocks)));
+            let Some((waker, wanted)) = self.next_waiter() else { break };
+            blocks = blocks.saturating_sub(wanted);
             woken.push(waker);
         }
     }
 
     fn wake_next(&mut self, woken: &mut Vec<Waker>) {
-        if !self.ready.is_empty()
-            && let Some((_, waker)) = self.waiters.pop_front()
-        {
-            woken.push(waker);
+        if !self.ready.is_empty() {
+            woken.extend(self.next_waiter().map(|(waker, _)| waker));
         }
     }
 
+    /// Whoever has waited longest, and how many blocks it wants.
+    fn next_waiter(&mut self) -> Option<(Waker, u64)> {
+        while let Some(session) = self.waiters.pop_front() {
+            let want = self.wants.get_mut(&session);
+            if let Some((want, waker)) = want.and_then(|want| want.waiting.take().map(|waker| (want.blocks, waker))) {
+                return Some((waker, want.into()));
+            }
+        }
+        None
+    }
+
     fn is_idle(&self) -> bool {
-        self.ready.is_empty() && self.making == 0 && self.floor == 0 && self.wants.is_empty() && self.waiters.is_empty()
+        self.ready.is_empty() && self.making == 0 && self.floor == 0 && self.wants.is_empty()
     }
 }
 
