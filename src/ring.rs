@@ -11,7 +11,7 @@
 //! empties the ring for the others.
 //!
 //! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
-//! batch on the encoder's side and once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
+//! batch on the encoder's side and, the books, once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
 
 mod board;
 mod metrics;

@@ -9,6 +9,8 @@
 pub(crate) mod sync {
     pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Arc, Mutex};
+
+    pub(crate) const SHELVES: usize = 2;
 }
 
 #[path = "../src/ring/slots.rs"]

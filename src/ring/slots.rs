@@ -10,8 +10,8 @@
 //! are larger, begin at a page, and are pinned.
 //!
 //! A slot knows its way home: dropping it, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the session that
-//! held it and wakes whoever waits for room. That happens in the QUIC stack's own tasks, so the lock is held for a few
-//! instructions and nothing is freed under it.
+//! held it and wakes whoever waits for room. That happens in the QUIC stack's own tasks, on all threads and for every block, so a slot is left
+//! on one of several shelves, which few threads want at the same time, and is put in its place when slots are next taken.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use bytes::BytesMut;
 
-use super::sync::{Arc, AtomicUsize, Mutex, Ordering};
+use super::sync::{Arc, AtomicUsize, Mutex, Ordering, SHELVES};
 
 /// Bytes before a block's payload in its slot: room for the header of a block with a seed or an index (10 bytes) and a cache line of
 /// alignment.
@@ -38,6 +38,8 @@ const HEAD_MAX: usize = 16;
 const SLAB_BYTES: usize = 1 << 20;
 /// The same for memory that is pinned: as much as one launch of a GPU fills.
 const PINNED_SLAB_BYTES: usize = 16 << 20;
+/// So many slots that were taken together come home to one shelf.
+const TOGETHER: usize = 32;
 /// What pinned slabs begin at multiples of.
 const PAGE: usize = 4096;
 
@@ -47,16 +49,33 @@ pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Sen
 /// All slots of the ring, within one budget of bytes.
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// Slots that are out, and their bytes.
+    /// Slots that have come home and are not in their places yet.
+    shelves: [Shelf; SHELVES],
+    /// Not 0 while somebody waits for a slot.
+    waits: AtomicUsize,
+    /// Slots that are out or on a shelf, and their bytes: as counted when slots were last taken.
     out: AtomicUsize,
     out_bytes: AtomicUsize,
     budget: usize,
     pin: Option<Pin>,
 }
 
+/// On a line of the cache that no other shelf is on.
+#[repr(align(128))]
+struct Shelf(Mutex<Vec<(usize, BytesMut)>>);
+
+/// Where a few slots that were taken together come home to. Every slot counts the pool as in use, by this, so that not all threads change one
+/// counter for each.
+struct Home {
+    pool: Arc<Pool>,
+    shelf: usize,
+}
+
 struct State {
     classes: BTreeMap<usize, Class>,
     allocated: usize,
+    /// What the next slots that are taken come home to.
+    next_shelf: usize,
     waiting: Option<Waker>,
 }
 
@@ -79,7 +98,7 @@ pub struct Slot {
     bytes: BytesMut,
     headroom: usize,
     number: usize,
-    pool: Arc<Pool>,
+    home: Arc<Home>,
     held_by: Option<Arc<Quota>>,
 }
 
@@ -104,9 +123,10 @@ impl Pool {
     }
 
     fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
-        let state = State { classes: BTreeMap::new(), allocated: 0, waiting: None };
+        let state = State { classes: BTreeMap::new(), allocated: 0, next_shelf: 0, waiting: None };
         let (out, out_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { state: Mutex::new(state), out, out_bytes, budget, pin })
+        let shelves = std::array::from_fn(|_| Shelf(Mutex::new(Vec::new())));
+        Arc::new(Self { state: Mutex::new(state), shelves, waits: AtomicUsize::new(0), out, out_bytes, budget, pin })
     }
 
     /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
@@ -115,16 +135,27 @@ impl Pool {
         let size = headroom + block_bytes;
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
+        pool.clear_shelves(&mut state);
+        let mut waits = false;
+        let mut home = state.next_home(pool);
         while taken.len() < count {
             let class = state.classes.entry(size).or_default();
             if let Some((number, bytes)) = class.take() {
-                taken.push(Slot { bytes, headroom, number, pool: Arc::clone(pool), held_by: None });
-            } else if !state.grow(size, pool.budget, pool.pin.as_ref()) {
-                if let Some(waker) = waker {
-                    state.waiting = Some(waker.clone());
+                if taken.len() % TOGETHER == TOGETHER - 1 {
+                    home = state.next_home(pool);
                 }
-                break;
+                taken.push(Slot { bytes, headroom, number, home: Arc::clone(&home), held_by: None });
+                continue;
             }
+            if state.grow(size, pool.budget, pool.pin.as_ref()) {
+                continue;
+            }
+            let Some(waker) = waker.filter(|_| !waits) else { break };
+            waits = true;
+            state.waiting = Some(waker.clone());
+            pool.waits.store(1, Ordering::Release);
+            // A slot may have come home between the look and the registration.
+            pool.clear_shelves(&mut state);
         }
         pool.out.fetch_add(taken.len(), Ordering::Relaxed);
         pool.out_bytes.fetch_add(taken.len() * size, Ordering::Relaxed);
@@ -133,28 +164,47 @@ impl Pool {
 
     /// Bytes that are out of the pool, and bytes it may have.
     pub(super) fn usage(&self) -> (usize, usize) {
+        self.clear_shelves(&mut self.lock());
         (self.out_bytes.load(Ordering::Relaxed), self.budget)
     }
 
-    /// Bytes that are not taken, if so many slots that are out came home.
+    /// Bytes that are not taken, if so many slots that are out came home: as it was when slots were last taken, or [`Pool::usage`] asked for.
     pub(super) fn room(&self, spare: usize) -> usize {
         let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
         // Slots of several sizes are rare enough for a mean.
         self.budget.saturating_sub(bytes) + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }
 
-    fn give_back(&self, number: usize, bytes: BytesMut) {
+    fn give_back(&self, shelf: usize, number: usize, bytes: BytesMut) {
+        self.shelf(shelf).push((number, bytes));
+        // Whoever waits looks at the shelves after it has said so: either it finds this slot or this finds it.
+        if self.waits.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let woken = {
             let mut state = self.lock();
-            self.out.fetch_sub(1, Ordering::Relaxed);
-            self.out_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
-            // The class is there as long as one of its slots is out.
-            state.classes.entry(bytes.len()).or_default().give_back(number, bytes);
+            self.waits.store(0, Ordering::Release);
             state.waiting.take()
         };
         if let Some(waker) = woken {
             waker.wake();
         }
+    }
+
+    /// Puts what has come home in its place.
+    fn clear_shelves(&self, state: &mut State) {
+        for shelf in 0..SHELVES {
+            for (number, bytes) in self.shelf(shelf).drain(..) {
+                self.out.fetch_sub(1, Ordering::Relaxed);
+                self.out_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
+                // The class is there as long as one of its slots is not in its place.
+                state.classes.entry(bytes.len()).or_default().give_back(number, bytes);
+            }
+        }
+    }
+
+    fn shelf(&self, shelf: usize) -> impl std::ops::DerefMut<Target = Vec<(usize, BytesMut)>> + '_ {
+        self.shelves[shelf].0.lock().expect("no code panics while it holds a shelf")
     }
 
     fn lock(&self) -> impl std::ops::DerefMut<Target = State> + '_ {
@@ -163,6 +213,11 @@ impl Pool {
 }
 
 impl State {
+    fn next_home(&mut self, pool: &Arc<Pool>) -> Arc<Home> {
+        self.next_shelf = (self.next_shelf + 1) % SHELVES;
+        Arc::new(Home { pool: Arc::clone(pool), shelf: self.next_shelf })
+    }
+
     /// Allocates one more slab of slots of `size` bytes, giving up idle slabs of other sizes if that makes the room.
     fn grow(&mut self, size: usize, budget: usize, pin: Option<&Pin>) -> bool {
         let slab = if pin.is_some() { (budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES };
@@ -298,7 +353,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if !bytes.is_empty() {
-            self.pool.give_back(self.number, bytes);
+            self.home.pool.give_back(self.home.shelf, self.number, bytes);
         }
         if let Some(quota) = self.held_by.take() {
             quota.release();
