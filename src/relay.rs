@@ -39,7 +39,7 @@ use crate::endpoint;
 use crate::object::{Body, Refusal, RefusalCode, Resolved};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
-use crate::server::{Front, Parts};
+use crate::server::{Aside, Front, Parts};
 use crate::session::{self, Ask};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
@@ -114,6 +114,9 @@ pub enum Error {
     /// A series cannot be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The thread that recodes.
+    #[error("threads: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 /// A running relay.
@@ -122,6 +125,7 @@ pub struct Relay {
     front: Front,
     client: Client,
     tasks: Vec<JoinHandle<()>>,
+    _aside: Aside,
 }
 
 impl Relay {
@@ -152,7 +156,8 @@ impl Relay {
         let follow = peer::Metrics::new(registry)?.follow(client.stats());
         let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings)));
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
-        let mut tasks = vec![tokio::spawn(recoder.run()), tokio::spawn(follow)];
+        let aside = Aside::start("recode").map_err(Error::Thread)?;
+        let mut tasks = vec![aside.spawn(recoder.run()), tokio::spawn(follow)];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let told = Arc::clone(&holdings);
@@ -167,7 +172,7 @@ impl Relay {
             client.offer(address.port(), fingerprint).await?;
             tasks.push(tokio::spawn(tell(client.clone(), told)));
         }
-        Ok(Self { front, client, tasks })
+        Ok(Self { front, client, tasks, _aside: aside })
     }
 
     /// The UDP addresses that peers reach it at.

@@ -6,6 +6,7 @@
 //!
 //! Context for errors ("encoder: …") is added here and nowhere below.
 
+mod aside;
 mod front;
 mod service;
 
@@ -17,6 +18,7 @@ use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -35,6 +37,7 @@ use crate::stream::{self, Library};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
 
+pub(crate) use aside::Aside;
 pub(crate) use front::{Front, Parts};
 pub use service::run;
 
@@ -77,6 +80,9 @@ pub enum Error {
     /// A publishing point.
     #[error("streams: {0}")]
     Stream(#[from] stream::Error),
+    /// The thread that encodes.
+    #[error("threads: {0}")]
+    Thread(#[source] std::io::Error),
     /// The system does not let this process hear signals.
     #[error("signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -92,6 +98,7 @@ pub struct Server {
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
     tasks: Vec<JoinHandle<()>>,
+    _aside: Aside,
     device: device::Thread,
 }
 
@@ -130,15 +137,17 @@ impl Server {
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
         let encoder = Encoder::new(config.encoder, ring.clone(), store, device, metrics, random);
-        tasks.push(tokio::spawn(encoder.run(library.arrivals(), settings)));
+        let aside = Aside::start("encode").map_err(Error::Thread)?;
+        tasks.push(aside.spawn(encoder.run(library.arrivals(), settings)));
 
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
-        tasks.push(tokio::spawn(answer(questions, library.clone(), directory.clone())));
+        tasks.push(aside.spawn(answer(questions, library.clone(), directory.clone(), Handle::current())));
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = Parts { endpoint, session, identity, admission: admission.clone(), directory: directory.clone(), ring, asks };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
-        let server = Self { front, library, directory, admission, readiness, encoder_settings, tasks, device: thread };
+        let server =
+            Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device: thread };
         server.name_peers(&config);
         server.judge_streams(&config);
         Ok(server)
@@ -197,14 +206,14 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 }
 
 /// Answers what sessions ask. A question about an object may take as long as its origin, so each has a task; there are no more of them
-/// than sessions allow their peers.
-async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory: Directory) {
+/// than sessions allow their peers. These run on `runtime`: what is answered at once does not wait for them.
+async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory: Directory, runtime: Handle) {
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
             Ask::Resolve { get, reply } => {
                 let library = library.clone();
-                tokio::spawn(async move {
+                runtime.spawn(async move {
                     let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
                 });
             }
@@ -212,7 +221,7 @@ async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory:
             Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();
-                tokio::spawn(async move {
+                runtime.spawn(async move {
                     let _ = reply.send(library.checks(&held, &asked).await);
                 });
             }

@@ -543,7 +543,7 @@ impl Failure {
             Self::Interrupted(signal) => 128 + signal,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
             Self::Gateway(gateway::Error::Listen(..))
-            | Self::Relay(relay::Error::Endpoint(_))
+            | Self::Relay(relay::Error::Endpoint(_) | relay::Error::Thread(_))
             | Self::Plain(_)
             | Self::Metrics(_) => 6,
             Self::Open(_) | Self::Relay(relay::Error::Admission(_)) => 2,
