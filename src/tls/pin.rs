@@ -25,7 +25,7 @@ pub enum Trust {
 /// The client's side of the handshake: TLS 1.3, no 0-RTT, and its own certificate, if it has one, where the server asks for it.
 pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClientConfig, Error> {
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = super::provider();
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
         Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::new() }),
         Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
