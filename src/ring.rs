@@ -336,7 +336,9 @@ impl Claimed {
         match self.payload {
             Payload::Sole(mut slot) => {
                 let start = slot.write_header(header);
-                (Bytes::from_owner(Filled { slot, start }).slice(..header.len() + length), 0)
+                let mut bytes = Bytes::from_owner(Filled { slot, start });
+                bytes.truncate(header.len() + length);
+                (bytes, 0)
             }
             Payload::Shared(slot) => {
                 let mut bytes = BytesMut::with_capacity(header.len() + length);
