@@ -23,6 +23,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::MutexGuard;
 use std::task::Waker;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
@@ -121,14 +122,15 @@ impl Ring {
         Self { shared: Arc::new(Shared { board, spare, to_make, pool: pool(bytes), max_reuse, metrics }) }
     }
 
-    /// A session wants this many more blocks of a line of coded ones.
-    pub fn want_coded(&self, session: SessionId, line: LineKey, blocks: u32) {
-        self.board().want_coded(session, line, blocks);
+    /// A session wants this many more blocks of a line of coded ones, which are of no use to it after the deadline. What is due first is made
+    /// first.
+    pub fn want_coded(&self, session: SessionId, line: LineKey, blocks: u32, deadline: Instant) {
+        self.board().want_coded(session, line, blocks, deadline);
     }
 
     /// A session wants these source blocks of a generation.
-    pub fn want_source(&self, session: SessionId, generation: GenerationKey, blocks: Range<u16>) {
-        self.board().want_source(session, generation, blocks);
+    pub fn want_source(&self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
+        self.board().want_source(session, generation, blocks, deadline);
     }
 
     /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them against its quota. If there are none,

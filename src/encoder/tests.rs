@@ -13,6 +13,10 @@ use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;
 use crate::store::{self, Placement, Portion};
 
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(1)
+}
+
 #[test]
 fn an_order_is_split_where_the_slots_end() {
     let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
@@ -108,9 +112,9 @@ async fn view(rig: &Rig, session: u64, number: u8, segment: SegmentKey, shape: S
     let (session, bytes) = (SessionId(session), content(number));
     for generation in shape.iter() {
         let key = GenerationKey { segment, index: generation.index };
-        rig.ring.want_source(session, key, 0..generation.n);
+        rig.ring.want_source(session, key, 0..generation.n, soon());
         let line = LineKey { generation: key, lane: Lane::Coded };
-        rig.ring.want_coded(session, line, 8);
+        rig.ring.want_coded(session, line, 8, soon());
         let source = LineKey { lane: Lane::Source(session), ..line };
         for claimed in rig.claim(session, source, generation.n.into()).await {
             let Vector::Source(index) = claimed.vector else { panic!("{claimed:?}") };
@@ -153,7 +157,7 @@ async fn demand_that_cannot_be_met_does_not_spin() {
     rig.thread.take().unwrap().close();
     for index in 0..shape.generations() {
         let generation = GenerationKey { segment, index };
-        rig.ring.want_coded(SessionId(1), LineKey { generation, lane: Lane::Coded }, 100);
+        rig.ring.want_coded(SessionId(1), LineKey { generation, lane: Lane::Coded }, 100, soon());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(rig.steps() - before < 30, "{} steps", rig.steps() - before);
@@ -174,7 +178,7 @@ async fn sparse_rows_travel_with_their_blocks() {
         let decoder = || Decoder::new(generation, row_key(&id, &generation), Kernels::detect());
         let (mut relay, mut receiver, mut rng) = (decoder(), decoder(), StdRng::seed_from_u64(9));
         while !receiver.is_complete() {
-            rig.ring.want_coded(session, line, 8);
+            rig.ring.want_coded(session, line, 8, soon());
             for claimed in rig.claim(session, line, 8).await {
                 let Vector::Explicit(row) = &claimed.vector else { panic!("{claimed:?}") };
                 assert_eq!(row.iter().filter(|c| **c != 0).count(), 5);
@@ -205,7 +209,7 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
         rig.ring.publish_metrics();
         if rig.value("ncserverd_ring_ready_blocks") == expected {
             let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::coded(row_weight, N) };
-            rig.ring.want_coded(SessionId(1), line, 1);
+            rig.ring.want_coded(SessionId(1), line, 1, soon());
             assert!(matches!(rig.claim(SessionId(1), line, 1).await[0].vector, Vector::Explicit(_)), "as the stream has them");
             return;
         }

@@ -1,8 +1,9 @@
 //! Who wants which coded blocks, and which are ready: the ring's books, as a plain value.
 //!
 //! A *line* is what one generation has in the ring. Sessions add to what they want of a line and claim what is ready; the encoder
-//! takes orders, which are the difference, oldest first, and publishes what it made. Demand and supply are counted in blocks, so
-//! that every operation costs the same however many sessions there are, but for `max_reuse` above one.
+//! takes orders, which are the difference, and publishes what it made. When there is less than is wanted, what is due first is made first, and
+//! whoever has the earliest deadline gets it; of equals those that have waited longest. Demand and supply are counted in blocks, so
+//! that every operation costs about the same however many sessions there are, but for `max_reuse` above one.
 //!
 //! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed. A
 //! single line can be *held* in the same way.
@@ -11,10 +12,11 @@
 //! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a line of that session; so
 //! do recoded ones, because whoever does not have all of a generation has no more for a session than it has itself.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::task::Waker;
+use std::time::Instant;
 
 use super::slots::{HEADROOM, headroom};
 use crate::object::{GenerationKey, SegmentKey};
@@ -123,8 +125,9 @@ impl Blocks {
 #[derive(Debug)]
 pub(super) struct Board<T> {
     lines: HashMap<LineKey, Line<T>>,
-    /// Lines with something to make, in the order in which they came to it. May name lines that are gone.
-    hungry: VecDeque<LineKey>,
+    /// Lines with something to make, the most urgent first, and of equals those that have waited longest.
+    hungry: BTreeMap<Place, LineKey>,
+    next_place: u64,
     /// Segments that are parked, and which of their lines there is something to make of. May name lines that are gone.
     parked: HashMap<SegmentKey, HashSet<LineKey>>,
     /// Lines that are held, by their segments. May name lines that are gone.
@@ -141,6 +144,18 @@ pub(super) struct Board<T> {
     woken: Vec<Waker>,
 }
 
+/// How soon blocks of a line are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    /// By somebody, by then.
+    Wanted(Instant),
+    /// By nobody yet.
+    Spare,
+}
+
+/// A line's place in the queue.
+type Place = (Urgency, u64);
+
 #[derive(Debug)]
 struct Line<T> {
     ready: VecDeque<Ready<T>>,
@@ -152,10 +167,12 @@ struct Line<T> {
     wanted: u64,
     /// Source blocks ordered and not yet given to the encoder.
     to_make: VecDeque<Range<u16>>,
-    /// Who is woken for the next blocks, in this order. May name sessions that wait no more.
-    waiters: VecDeque<SessionId>,
-    /// What is to be made, as counted in [`Board::needed`].
+    /// Who wants blocks, and which of them are to be woken for the next, each by their deadlines.
+    wanting: BTreeSet<(Instant, SessionId)>,
+    waiters: BTreeSet<(Instant, SessionId)>,
+    /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for that.
     need: u32,
+    place: Option<Place>,
     /// Its surplus, as counted in [`Board::spare`].
     spare: usize,
     published_at: u64,
@@ -170,9 +187,10 @@ struct Ready<T> {
     block: T,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Want {
     blocks: u32,
+    deadline: Instant,
     /// Blocks before this number have been seen by this session.
     cursor: u64,
     /// Whom to wake, while it waits.
@@ -185,7 +203,8 @@ impl<T> Board<T> {
         let (lines, parked) = (HashMap::new(), HashMap::new());
         Self {
             lines,
-            hungry: VecDeque::new(),
+            hungry: BTreeMap::new(),
+            next_place: 0,
             parked,
             held: HashMap::new(),
             max_reuse: max_reuse.max(1),
@@ -204,17 +223,17 @@ impl<T> Board<T> {
         std::mem::take(&mut self.woken)
     }
 
-    /// A session wants this many more blocks of a line of coded ones.
-    pub(super) fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32) {
-        self.line(key).add_want(session, blocks);
+    /// A session wants this many more blocks of a line of coded ones. The deadline is the first that it names as long as it wants some.
+    pub(super) fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32, deadline: Instant) {
+        self.line(key).add_want(session, blocks, deadline);
         self.settle(key);
     }
 
     /// A session wants these source blocks of a generation.
-    pub(super) fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>) {
+    pub(super) fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
         let key = LineKey { generation, lane: Lane::Source(session) };
         let line = self.line(key);
-        line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)));
+        line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)), deadline);
         line.to_make.push_back(blocks);
         self.settle(key);
     }
@@ -246,6 +265,8 @@ impl<T> Board<T> {
         let Some(line) = self.lines.get_mut(&key) else { return };
         if let Some(want) = line.wants.remove(&session) {
             line.wanted -= u64::from(want.blocks);
+            line.wanting.remove(&(want.deadline, session));
+            line.waiters.remove(&(want.deadline, session));
         }
         if !key.lane.is_shared() {
             line.to_make.clear();
@@ -273,13 +294,14 @@ impl<T> Board<T> {
         self.needed
     }
 
-    /// Takes orders of at most `max` blocks in all, oldest line first.
+    /// Takes orders of at most `max` blocks in all, of the lines whose blocks are needed first.
     pub(super) fn take_orders(&mut self, max: u32) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut room = max;
         while room > 0 {
-            let Some(key) = self.hungry.pop_front() else { break };
+            let Some((_, key)) = self.hungry.pop_first() else { break };
             let Some(line) = self.lines.get_mut(&key) else { continue };
+            line.place = None;
             if let Some(waiting) = self.parked.get_mut(&key.generation.segment) {
                 waiting.insert(key);
                 self.needed -= u64::from(std::mem::take(&mut line.need));
@@ -291,7 +313,7 @@ impl<T> Board<T> {
             }
             orders.push(Order { line: key, blocks: line.start(key, count) });
             room -= count;
-            // Whatever is left of the line's need goes to the end of the queue.
+            // Whatever is left of the line's need goes behind that of others which is as urgent.
             self.needed -= u64::from(line.need);
             line.need = 0;
             self.settle(key);
@@ -406,6 +428,7 @@ impl<T> Board<T> {
             self.ready -= line.ready.len();
             self.needed -= u64::from(line.need);
             self.spare -= line.spare;
+            line.place.map(|place| self.hungry.remove(&place));
             dropped.extend(line.ready.into_iter().map(|ready| ready.block));
             self.woken.extend(line.wants.into_values().filter_map(|want| want.waiting));
         }
@@ -453,8 +476,17 @@ impl<T> Board<T> {
         let before = std::mem::replace(&mut line.need, need);
         self.needed = self.needed + u64::from(line.need) - u64::from(before);
         if before == 0 && line.need > 0 {
-            self.hungry.push_back(key);
             self.woken.extend(self.encoder.take());
+        }
+        let urgency = (line.need > 0).then(|| line.urgency());
+        if line.place.map(|(urgency, _)| urgency) != urgency {
+            line.place.take().map(|place| self.hungry.remove(&place));
+            if let Some(urgency) = urgency {
+                let place = (urgency, self.next_place);
+                self.next_place += 1;
+                line.place = Some(place);
+                self.hungry.insert(place, key);
+            }
         }
         let spare = line.surplus();
         self.spare = self.spare + spare - std::mem::replace(&mut line.spare, spare);
@@ -474,17 +506,26 @@ impl<T> Line<T> {
             wants: HashMap::new(),
             wanted: 0,
             to_make: VecDeque::new(),
-            waiters: VecDeque::new(),
+            wanting: BTreeSet::new(),
+            waiters: BTreeSet::new(),
             need: 0,
+            place: None,
             spare: 0,
             published_at: 0,
             lost: 0,
         }
     }
 
-    fn add_want(&mut self, session: SessionId, blocks: u32) {
-        self.wants.entry(session).or_default().blocks += blocks;
+    fn add_want(&mut self, session: SessionId, blocks: u32, deadline: Instant) {
+        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, cursor: 0, waiting: None });
+        if want.blocks == 0 {
+            want.deadline = deadline;
+        }
+        want.blocks += blocks;
         self.wanted += u64::from(blocks);
+        if want.blocks > 0 {
+            self.wanting.insert((want.deadline, session));
+        }
     }
 
     fn satisfy(&mut self, session: SessionId, count: usize) {
@@ -492,7 +533,17 @@ impl<T> Line<T> {
         if let Some(want) = self.wants.get_mut(&session) {
             want.blocks -= count;
             self.wanted -= u64::from(count);
+            if count > 0 && want.waiting.take().is_some() {
+                self.waiters.remove(&(want.deadline, session));
+            }
+            if want.blocks == 0 {
+                self.wanting.remove(&(want.deadline, session));
+            }
         }
+    }
+
+    fn urgency(&self) -> Urgency {
+        self.wanting.first().map_or(Urgency::Spare, |(deadline, _)| Urgency::Wanted(*deadline))
     }
 
     fn take(&mut self, count: u32) -> Vec<T> {
@@ -564,13 +615,8 @@ impl<T> Line<T> {
 
     fn wait(&mut self, session: SessionId, waker: &Waker) {
         let Some(want) = self.wants.get_mut(&session) else { return };
-        if want.waiting.replace(waker.clone()).is_some() {
-            return;
-        }
-        if self.waiters.len() > 2 * self.wants.len() {
-            self.waiters.retain(|session| self.wants.get(session).is_some_and(|want| want.waiting.is_some()));
-        }
-        self.waiters.push_back(session);
+        want.waiting = Some(waker.clone());
+        self.waiters.insert((want.deadline, session));
     }
 
     /// Wakes as many waiters as these blocks can serve. Each of them wakes the next when it has taken its share, so that no block
@@ -589,15 +635,11 @@ impl<T> Line<T> {
         }
     }
 
-    /// Whoever has waited longest, and how many blocks it wants.
+    /// Who waits and has the earliest deadline, and how many blocks it wants.
     fn next_waiter(&mut self) -> Option<(Waker, u64)> {
-        while let Some(session) = self.waiters.pop_front() {
-            let want = self.wants.get_mut(&session);
-            if let Some((want, waker)) = want.and_then(|want| want.waiting.take().map(|waker| (want.blocks, waker))) {
-                return Some((waker, want.into()));
-            }
-        }
-        None
+        let (_, session) = self.waiters.pop_first()?;
+        let want = self.wants.get_mut(&session).expect("whoever waits wants some");
+        want.waiting.take().map(|waker| (waker, want.blocks.into()))
     }
 
     fn is_idle(&self) -> bool {

@@ -66,6 +66,11 @@ fn ring(slots: u64, max_reuse: u16) -> Ring {
     Ring::new(&config, Metrics::new(&prometheus::Registry::new()).expect("the registry is empty"))
 }
 
+/// Later than the deadlines before it.
+fn soon() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(1)
+}
+
 const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
 const LINE: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
 
@@ -85,7 +90,7 @@ fn make(ring: &Ring, count: u32) {
 #[test]
 fn a_block_leaves_in_the_slot_that_was_filled() {
     let (ring, quota) = (ring(4, 1), Quota::new(8));
-    ring.want_coded(SessionId(1), LINE, 2);
+    ring.want_coded(SessionId(1), LINE, 2, soon());
     make(&ring, 9);
     let mut claimed = ring.claim(SessionId(1), LINE, 9, &quota, Waker::noop());
     assert_eq!((claimed.len(), quota.held()), (2, 2));
@@ -104,7 +109,7 @@ fn a_block_leaves_in_the_slot_that_was_filled() {
 fn a_shared_block_is_copied_into_datagrams_alone() {
     let (ring, quota) = (ring(4, 2), Quota::new(8));
     for session in [1, 2] {
-        ring.want_coded(SessionId(session), LINE, 1);
+        ring.want_coded(SessionId(session), LINE, 1, soon());
     }
     make(&ring, 9);
     let claim = |session| ring.claim(SessionId(session), LINE, 9, &quota, Waker::noop()).remove(0);
@@ -125,7 +130,7 @@ fn blocks_that_nobody_wants_make_room() {
     ring.keep_ready(LINE, 4);
     make(&ring, 9);
     assert_eq!(ring.reserve(HEADROOM, 64, 3, Waker::noop()).len(), 3);
-    ring.want_coded(SessionId(1), LINE, 1);
+    ring.want_coded(SessionId(1), LINE, 1, soon());
     assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
 }
 
@@ -133,14 +138,14 @@ fn blocks_that_nobody_wants_make_room() {
 fn the_less_is_left_the_less_a_session_may_have() {
     let ring = ring(1000, 1);
     assert_eq!(ring.share(64), 31);
-    ring.want_coded(SessionId(1), LINE, 360);
+    ring.want_coded(SessionId(1), LINE, 360, soon());
     assert_eq!(ring.share(64), 20, "what is to be made has its room");
     make(&ring, 360);
     assert_eq!(ring.share(64), 20);
     // What nobody wants is as good as room.
     ring.leave(SessionId(1), LINE);
     assert_eq!(ring.share(64), 31);
-    ring.want_coded(SessionId(1), LINE, 1000);
+    ring.want_coded(SessionId(1), LINE, 1000, soon());
     make(&ring, 1000);
     assert_eq!(ring.share(64), SHARE_MIN);
     let quota = Quota::new(1000);

@@ -325,10 +325,10 @@ impl Session {
             self.proto.set_datagram_max(self.connection.max_datagram_size());
         }
         let share = self.share();
-        while let Some(want) = self.proto.poll_want(share) {
+        while let Some((want, deadline)) = self.proto.poll_want(share) {
             match want {
-                Want::Coded(line, blocks) => self.context.ring.want_coded(self.id, line, blocks),
-                Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks),
+                Want::Coded(line, blocks) => self.context.ring.want_coded(self.id, line, blocks, deadline),
+                Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks, deadline),
             }
         }
         self.push(share, waker);

@@ -673,8 +673,8 @@ impl Proto {
         self.events.pop_front()
     }
 
-    /// The next demand to register at the ring, where the session may have so many blocks there in all.
-    pub fn poll_want(&mut self, share: u32) -> Option<Want> {
+    /// The next demand to register at the ring, where the session may have so many blocks there in all, and its deadline.
+    pub fn poll_want(&mut self, share: u32) -> Option<(Want, Instant)> {
         let registered: u32 = self.requests.values().map(|open| open.source_wanted + open.coded_wanted).sum();
         let (room, window) = (share.saturating_sub(registered), self.config.window_blocks);
         if room == 0 {
@@ -683,7 +683,7 @@ impl Proto {
         let mut requests: Vec<&mut Open> = self.requests.values_mut().collect();
         // What little there is room for goes to what is due first, as the blocks will.
         requests.sort_by_key(|open| open.deadline);
-        requests.into_iter().find_map(|open| open.next_want(window, room))
+        requests.into_iter().find_map(|open| open.next_want(window, room).map(|want| (want, open.deadline)))
     }
 
     /// The requests that wait for blocks, earliest deadline first.

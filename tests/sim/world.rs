@@ -457,7 +457,7 @@ impl World {
             self.act(site, &mut server, event);
         }
         server.proto.set_datagram_max(self.setup.datagram_max);
-        while let Some(want) = server.proto.poll_want(u32::MAX) {
+        while let Some((want, _)) = server.proto.poll_want(u32::MAX) {
             if let session::Want::Source(generation, range) = want {
                 let alias =
                     server.proto.claims().iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);
@@ -662,7 +662,7 @@ fn source(site: usize) -> SourceId {
 impl Server {
     /// Keeps which source blocks are wanted; coded ones are made when they are claimed.
     fn register(&mut self) {
-        while let Some(want) = self.proto.poll_want(u32::MAX) {
+        while let Some((want, _)) = self.proto.poll_want(u32::MAX) {
             if let session::Want::Source(generation, range) = want {
                 let claims = self.proto.claims();
                 let alias = claims.iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -10,6 +11,11 @@ const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index:
 const CODED: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
 const ANNA: SessionId = SessionId(1);
 const BERT: SessionId = SessionId(2);
+
+/// Later than the deadlines before it.
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(1)
+}
 
 fn coded(generation: GenerationKey) -> LineKey {
     LineKey { generation, lane: Lane::Coded }
@@ -39,8 +45,8 @@ impl Wake for Counter {
 #[test]
 fn demand_of_all_sessions_is_one_order() {
     let mut board = board(1);
-    board.want_coded(ANNA, CODED, 3);
-    board.want_coded(BERT, CODED, 4);
+    board.want_coded(ANNA, CODED, 3, soon());
+    board.want_coded(BERT, CODED, 4, soon());
     assert_eq!(board.needed(Waker::noop()), 7);
     assert_eq!(board.take_orders(100), [Order { line: CODED, blocks: Blocks::Coded(7) }]);
     assert_eq!(board.needed(Waker::noop()), 0);
@@ -57,18 +63,66 @@ fn demand_of_all_sessions_is_one_order() {
 fn an_order_larger_than_a_batch_is_split_and_others_get_their_turn() {
     let mut board = board(1);
     let other = GenerationKey { segment: SegmentKey(2), index: 0 };
-    board.want_coded(ANNA, CODED, 10);
-    board.want_coded(BERT, coded(other), 2);
+    let deadline = soon();
+    board.want_coded(ANNA, CODED, 10, deadline);
+    board.want_coded(BERT, coded(other), 2, deadline);
     assert_eq!(board.take_orders(6), [Order { line: CODED, blocks: Blocks::Coded(6) }]);
     let lines: Vec<_> = board.take_orders(6).into_iter().map(|order| (order.line.generation, order.blocks.count())).collect();
     assert_eq!(lines, [(other, 2), (GENERATION, 4)]);
 }
 
 #[test]
+fn what_is_due_first_is_made_first() {
+    let mut board = board(1);
+    let [first, second, third] = [1, 2, 3].map(|segment| coded(GenerationKey { segment: SegmentKey(segment), index: 0 }));
+    let (early, late) = (soon(), soon());
+    board.keep_ready(first, 8);
+    board.want_coded(ANNA, second, 4, late);
+    board.want_coded(BERT, third, 4, early);
+    let lines = |orders: Vec<Order>| orders.into_iter().map(|order| (order.line, order.blocks.count())).collect::<Vec<_>>();
+    assert_eq!(lines(board.take_orders(3)), [(third, 3)]);
+    // Somebody else is in more of a hurry.
+    board.want_coded(BERT, second, 1, early);
+    assert_eq!(lines(board.take_orders(1)), [(third, 1)]);
+    assert_eq!(lines(board.take_orders(6)), [(second, 5), (first, 1)], "what nobody waits for comes last");
+    board.want_coded(ANNA, first, 20, late);
+    board.leave(BERT, third);
+    board.leave(ANNA, first);
+    assert_eq!(lines(board.take_orders(9)), [(first, 7)]);
+}
+
+#[test]
+fn whoever_has_the_earliest_deadline_is_woken_first() {
+    let mut board = board(1);
+    let (early, late) = (soon(), soon());
+    let counters = [ANNA, BERT].map(|_| Arc::new(Counter::default()));
+    for (session, deadline, counter) in [(ANNA, late, &counters[0]), (BERT, early, &counters[1])] {
+        board.want_coded(session, CODED, 2, deadline);
+        assert!(board.claim(session, CODED, 9, &Arc::clone(counter).into()).is_empty());
+    }
+    let woken = || counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed));
+    board.take_orders(9);
+    board.publish(CODED, vec![1, 2]);
+    wake(&mut board);
+    assert_eq!(woken(), [0, 1]);
+    // It takes more than it was woken for, and is no longer among those who wait, with whatever deadline it comes again.
+    assert_eq!(board.claim(BERT, CODED, 9, Waker::noop()), [1, 2]);
+    board.want_coded(BERT, CODED, 1, soon());
+    board.take_orders(9);
+    board.publish(CODED, vec![3, 4, 5]);
+    wake(&mut board);
+    assert_eq!(woken(), [1, 1]);
+    assert_eq!(claim(&mut board, ANNA, 9), [3, 4]);
+    board.leave(ANNA, CODED);
+    board.leave(BERT, CODED);
+    assert_eq!((board.ready(), board.to_make()), (1, 0));
+}
+
+#[test]
 fn source_blocks_go_to_who_ordered_them() {
     let mut board = board(1);
     let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
-    board.want_source(ANNA, GENERATION, 2..5);
+    board.want_source(ANNA, GENERATION, 2..5, soon());
     let orders = board.take_orders(2);
     assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3]) }]);
     board.give_up(&orders[0]);
@@ -84,7 +138,7 @@ fn source_blocks_go_to_who_ordered_them() {
 fn source_blocks_of_a_session_that_left_come_back() {
     let mut board = board(1);
     let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
-    board.want_source(ANNA, GENERATION, 0..2);
+    board.want_source(ANNA, GENERATION, 0..2, soon());
     board.take_orders(9);
     board.leave(ANNA, line);
     assert_eq!(board.publish(line, vec![0, 1]), [0, 1]);
@@ -94,13 +148,13 @@ fn source_blocks_of_a_session_that_left_come_back() {
 #[test]
 fn reuse_gives_no_session_a_block_twice() {
     let mut board = board(3);
-    board.want_coded(ANNA, CODED, 4);
-    board.want_coded(BERT, CODED, 4);
+    board.want_coded(ANNA, CODED, 4, soon());
+    board.want_coded(BERT, CODED, 4, soon());
     assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(4));
     board.publish(CODED, vec![0, 1, 2, 3]);
     assert_eq!(claim(&mut board, ANNA, 9), [0, 1, 2, 3]);
     assert_eq!(claim(&mut board, BERT, 9), [0, 1, 2, 3]);
-    board.want_coded(ANNA, CODED, 1);
+    board.want_coded(ANNA, CODED, 1, soon());
     assert_eq!(claim(&mut board, ANNA, 9), Vec::<u32>::new());
     assert_eq!(board.take_orders(100)[0].blocks, Blocks::Coded(1));
     board.publish(CODED, vec![4]);
@@ -116,7 +170,7 @@ fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
     board.take_orders(100);
     board.publish(CODED, vec![0, 1]);
     board.publish(coded(other), vec![10, 11]);
-    board.want_coded(ANNA, CODED, 1);
+    board.want_coded(ANNA, CODED, 1, soon());
     assert_eq!(board.drop_unwanted(2), [0, 10]);
     assert_eq!(claim(&mut board, ANNA, 9), [1]);
 }
@@ -125,8 +179,8 @@ fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
 fn a_block_left_over_wakes_the_next_in_line() {
     let mut board = board(1);
     let (first, second) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
-    board.want_coded(ANNA, CODED, 8);
-    board.want_coded(BERT, CODED, 8);
+    board.want_coded(ANNA, CODED, 8, soon());
+    board.want_coded(BERT, CODED, 8, soon());
     board.claim(ANNA, CODED, 8, &Arc::clone(&first).into());
     board.claim(BERT, CODED, 8, &Arc::clone(&second).into());
     board.publish(CODED, (0..8).collect());
@@ -140,7 +194,7 @@ fn a_block_left_over_wakes_the_next_in_line() {
 #[test]
 fn forgetting_a_segment_wakes_and_empties() {
     let mut board = board(1);
-    board.want_coded(ANNA, CODED, 8);
+    board.want_coded(ANNA, CODED, 8, soon());
     board.keep_ready(CODED, 3);
     assert_eq!(board.forget(SegmentKey(1)), Vec::<u32>::new());
     assert_eq!((board.needed(Waker::noop()), board.lines()), (0, 0));
@@ -154,15 +208,15 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     let woken = Arc::new(Counter::default());
     let (next, other) = (GenerationKey { index: 1, ..GENERATION }, GenerationKey { segment: SegmentKey(2), index: 0 });
     for generation in [GENERATION, next, other] {
-        board.want_coded(ANNA, coded(generation), 4);
+        board.want_coded(ANNA, coded(generation), 4, soon());
     }
     let orders = board.take_orders(6);
     assert_eq!(orders.iter().map(|order| order.line.generation).collect::<Vec<_>>(), [GENERATION, next]);
     board.park(&orders[0]);
     board.park(&orders[1]);
     assert_eq!(board.take_orders(9), [Order { line: coded(other), blocks: Blocks::Coded(4) }]);
-    board.want_coded(BERT, CODED, 2);
-    board.want_source(BERT, next, 0..3);
+    board.want_coded(BERT, CODED, 2, soon());
+    board.want_source(BERT, next, 0..3, soon());
     assert_eq!(board.needed(&Arc::clone(&woken).into()), 0);
     assert!(board.take_orders(9).is_empty());
     board.leave(ANNA, coded(next));
@@ -177,12 +231,12 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
 #[test]
 fn a_segment_that_goes_is_parked_no_longer() {
     let mut board = board(1);
-    board.want_coded(ANNA, CODED, 4);
+    board.want_coded(ANNA, CODED, 4, soon());
     let orders = board.take_orders(9);
     board.park(&orders[0]);
     board.forget(SegmentKey(1));
     assert_eq!((board.needed(Waker::noop()), board.lines(), board.parked.len()), (0, 0, 0));
-    board.want_coded(ANNA, CODED, 4);
+    board.want_coded(ANNA, CODED, 4, soon());
     let again = board.take_orders(9);
     board.park(&again[0]);
     board.resume_all();
@@ -223,7 +277,7 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Want(session, blocks) => {
-                    board.want_coded(SessionId(session), CODED, blocks);
+                    board.want_coded(SessionId(session), CODED, blocks, soon());
                     wants[usize::try_from(session).unwrap()] += blocks;
                 }
                 Operation::Claim(session, max) => {
@@ -276,11 +330,11 @@ fn dense_and_sparse_blocks_of_a_generation_lie_apart() {
     assert_eq!((Lane::coded(weight(64), 64), Lane::coded(None, 64)), (Lane::Coded, Lane::Coded));
     let sparse = LineKey { lane: Lane::coded(weight(13), 64), ..CODED };
     for session in [ANNA, BERT] {
-        board.want_coded(session, sparse, 2);
+        board.want_coded(session, sparse, 2, soon());
     }
     assert_eq!(board.take_orders(9), [Order { line: sparse, blocks: Blocks::Coded(2) }], "two blocks serve both");
     board.publish(sparse, vec![1, 2]);
-    board.want_coded(ANNA, CODED, 1);
+    board.want_coded(ANNA, CODED, 1, soon());
     assert!(claim(&mut board, ANNA, 9).is_empty());
     for session in [ANNA, BERT] {
         assert_eq!(board.claim(session, sparse, 9, Waker::noop()), [1, 2]);

@@ -81,7 +81,7 @@ fn find(proto: &mut Proto, now: Instant) -> Result<(), Violation> {
 }
 
 fn wants(proto: &mut Proto) -> Vec<Want> {
-    std::iter::from_fn(|| proto.poll_want(u32::MAX)).collect()
+    std::iter::from_fn(|| proto.poll_want(u32::MAX)).map(|(want, _)| want).collect()
 }
 
 #[test]
@@ -387,11 +387,12 @@ fn a_session_asks_for_no_more_than_its_share_of_the_ring() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     ask(&mut proto, now, request(3, 100), FirstPass::Coded).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 0 };
-    assert_eq!(proto.poll_want(10), Some(Want::Coded(coded(key), 10)));
-    assert_eq!(proto.poll_want(10), None);
-    assert_eq!(proto.poll_want(12), Some(Want::Coded(coded(key), 2)));
+    let want = |proto: &mut Proto, share| proto.poll_want(share).map(|(want, _)| want);
+    assert_eq!(want(&mut proto, 10), Some(Want::Coded(coded(key), 10)));
+    assert_eq!(want(&mut proto, 10), None);
+    assert_eq!(want(&mut proto, 12), Some(Want::Coded(coded(key), 2)));
     proto.stamp(3, &Vector::Seed(0), Route::Datagram).unwrap();
-    assert_eq!(proto.poll_want(12), Some(Want::Coded(coded(key), 1)));
+    assert_eq!(want(&mut proto, 12), Some(Want::Coded(coded(key), 1)));
 }
 
 #[test]
