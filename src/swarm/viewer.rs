@@ -55,19 +55,24 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
         () = tokio::time::sleep_until(turn.into()) => {}
         _ = over.wait_for(|over| *over) => return,
     }
+    let mut refused_pause = REFUSED_PAUSE;
     loop {
         let pause = match life(shard, &mut whims, decodes, &mut over).await {
             End::Over => return,
             End::Left => {
                 shard.totals.left.add(1);
+                refused_pause = REFUSED_PAUSE;
                 Duration::ZERO
             }
             End::Refused => {
                 shard.totals.refused.add(1);
-                REFUSED_PAUSE
+                let pause = refused_pause;
+                refused_pause = REFUSED_PAUSE_MAX.min(pause * 2);
+                pause
             }
             End::Failed(reason) => {
                 shard.totals.failed.add(1);
+                refused_pause = REFUSED_PAUSE;
                 tracing::debug!(number, reason, "a viewer's connection failed");
                 FAILED_PAUSE
             }
@@ -747,6 +752,7 @@ const RELOAD: Duration = Duration::from_millis(1000);
 /// Datagrams that have not come for so long do not come any more.
 const SILENCE_MAX: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_secs(3600);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(80);
 const CHUNKS: usize = 16;
 const CONTROL_READ_MAX: usize = 16 * 1024;
 /// A viewer of a live stream begins so many segments before its end.
