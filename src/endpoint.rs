@@ -6,11 +6,12 @@
 //!
 //! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
 //! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
-//! address that has as many as [`Admission`] allows it, from its first packet on.
+//! address that has as many as [`Admission`] allows it, from its first packet on, and all while there is no time for them ([`Headroom`]).
 //!
 //! What comes to a socket is taken by a thread of its own ([`receiver`]). How fast a connection sends is [`congestion`]'s to say.
 
 mod congestion;
+mod headroom;
 mod receiver;
 
 use std::future::Future;
@@ -28,6 +29,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
 
 pub use congestion::Congestion;
+pub use headroom::Headroom;
 
 use crate::admission::{AddressPlace, Admission, Crowded};
 use crate::telemetry::register;
@@ -54,6 +56,9 @@ pub struct Config {
     pub connections_max: u32,
     /// Half-open handshakes from which on a new one must prove its address first.
     pub retry_above: u32,
+    /// How long blocks that are asked for may take until they can leave before newcomers are sent away.
+    #[serde(with = "crate::config::duration")]
+    pub wait_max: Duration,
     /// Receive buffer asked of the kernel for each socket.
     #[serde(with = "crate::config::size")]
     pub receive_buffer: ByteSize,
@@ -72,6 +77,7 @@ impl Default for Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4443))],
             connections_max: 10_000,
             retry_above: 64,
+            wait_max: Duration::from_secs(1),
             receive_buffer: ByteSize::mib(4),
             send_buffer: ByteSize::mib(4),
             gso: true,
@@ -104,7 +110,7 @@ impl Metrics {
             failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that did not lead to a connection.")?,
             refused: counter(
                 "ncserverd_endpoint_handshakes_refused_total",
-                "Handshakes refused because there were too many connections, in all or of one address.",
+                "Handshakes refused because there were too many connections, in all or of one address, or no time for more.",
             )?,
             retried: counter("ncserverd_endpoint_handshakes_retried_total", "Newcomers asked to prove their address first.")?,
         })
@@ -148,8 +154,14 @@ fn open_with(
 }
 
 /// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
-pub async fn accept<S, F>(endpoint: Endpoint, config: Config, admission: Admission, metrics: Metrics, serve: S)
-where
+pub async fn accept<S, F>(
+    endpoint: Endpoint,
+    config: Config,
+    admission: Admission,
+    headroom: Headroom,
+    metrics: Metrics,
+    serve: S,
+) where
     S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
@@ -157,6 +169,10 @@ where
     while let Some(incoming) = endpoint.accept().await {
         metrics.handshakes.inc();
         let half_opened = half_open.load(Ordering::Relaxed);
+        if headroom.is_short() {
+            refuse::<()>(incoming, &metrics);
+            continue;
+        }
         let Some((incoming, place)) = admit(incoming, &config, &admission, &metrics, half_opened) else { continue };
         let (half_open, metrics, serve) = (Arc::clone(&half_open), metrics.clone(), serve.clone());
         half_open.fetch_add(1, Ordering::Relaxed);

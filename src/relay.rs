@@ -166,7 +166,7 @@ impl Relay {
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names nobody.
         let directory = Directory::new(directory::Metrics::new(registry)?);
-        let parts = Parts { endpoint, session, identity, admission, directory, ring, asks };
+        let parts = Parts { endpoint, session, identity, admission, directory, ring, asks, aside: &aside };
         let front = Front::open::<Error>(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
             client.offer(address.port(), fingerprint).await?;

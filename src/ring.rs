@@ -73,6 +73,8 @@ struct Shared {
     /// Of the books as they were last left: ready blocks that nobody has asked for, and blocks to be made.
     spare: AtomicUsize,
     to_make: AtomicUsize,
+    /// Blocks that were published, ever.
+    made: AtomicUsize,
     pool: Arc<Pool>,
     max_reuse: u32,
     metrics: Metrics,
@@ -117,9 +119,9 @@ impl Ring {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
         metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
-        let (spare, to_make) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let [spare, to_make, made] = [0; 3].map(AtomicUsize::new);
         let max_reuse = u32::from(config.max_reuse.max(1));
-        Self { shared: Arc::new(Shared { board, spare, to_make, pool: pool(bytes), max_reuse, metrics }) }
+        Self { shared: Arc::new(Shared { board, spare, to_make, made, pool: pool(bytes), max_reuse, metrics }) }
     }
 
     /// A session wants this many more blocks of a line of coded ones, which are of no use to it after the deadline. What is due first is made
@@ -151,6 +153,16 @@ impl Ring {
     /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
     pub fn keep_ready(&self, line: LineKey, blocks: u32) {
         self.board().keep_ready(line, blocks);
+    }
+
+    /// How many blocks are to be made, as it was a moment ago.
+    pub fn to_make(&self) -> u64 {
+        self.shared.to_make.load(Ordering::Relaxed) as u64
+    }
+
+    /// How many blocks have been made in all.
+    pub fn made(&self) -> u64 {
+        self.shared.made.load(Ordering::Relaxed) as u64
     }
 
     /// How many blocks are to be made. If none, `waker` is woken when there are.
@@ -219,7 +231,8 @@ impl Ring {
             vector,
             payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },
         });
-        let ready = ready.collect();
+        let ready: Vec<_> = ready.collect();
+        self.shared.made.fetch_add(ready.len(), Ordering::Relaxed);
         // Dropped outside of the lock: slots take the pool's.
         let unwanted = self.board().publish(line, ready);
         self.shared.metrics.dropped.inc_by(unwanted.len() as u64);

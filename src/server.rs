@@ -144,7 +144,16 @@ impl Server {
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         tasks.push(aside.spawn(answer(questions, library.clone(), directory.clone(), Handle::current())));
         let (endpoint, session) = (&config.endpoint, config.session);
-        let parts = Parts { endpoint, session, identity, admission: admission.clone(), directory: directory.clone(), ring, asks };
+        let parts = Parts {
+            endpoint,
+            session,
+            identity,
+            admission: admission.clone(),
+            directory: directory.clone(),
+            ring,
+            asks,
+            aside: &aside,
+        };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server =
             Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device: thread };

@@ -107,8 +107,10 @@ async fn serve_placed(
     let session = session::Config::default();
     let admission = Admission::open(&admission::Config::default(), admission::Metrics::new(&registry).unwrap()).unwrap();
     let directory = directory::Directory::new(directory::Metrics::new(&registry).unwrap());
+    let headroom = endpoint::Headroom::new(&registry).unwrap();
     let context = driver::Context {
         directory,
+        headroom: headroom.clone(),
         ring: ring.clone(),
         asks,
         admission: admission.clone(),
@@ -127,7 +129,7 @@ async fn serve_placed(
     let next = Arc::new(AtomicU64::new(0));
     let serve =
         move |connection, place| driver::run(connection, SessionId(next.fetch_add(1, Ordering::Relaxed)), place, context.clone());
-    tokio::spawn(endpoint::accept(endpoint, config, admission, metrics, serve));
+    tokio::spawn(endpoint::accept(endpoint, config, admission, headroom, metrics, serve));
     let fingerprint = identity.fingerprint();
     Server {
         address,

@@ -72,6 +72,7 @@ fn numbers(config: &Config, report: &mut Report) {
         ("session.requests_max", config.session.requests_max == 0),
         ("session.credit_max", config.session.credit_max == 0),
         ("endpoint.connections_max", config.endpoint.connections_max == 0),
+        ("endpoint.wait_max", config.endpoint.wait_max.is_zero()),
     ] {
         if is_zero {
             report.fault(key, "zero does not mean unlimited; the least is 1");

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use prometheus::Registry;
 use quinn::Endpoint;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::aside::Aside;
 use crate::admission::Admission;
 use crate::directory::Directory;
-use crate::endpoint;
+use crate::endpoint::{self, Headroom};
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
@@ -43,6 +45,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) ring: Ring,
     /// Where questions go.
     pub(crate) asks: mpsc::Sender<Ask>,
+    /// What looks after all sessions runs there.
+    pub(crate) aside: &'a Aside,
 }
 
 impl Front {
@@ -51,11 +55,22 @@ impl Front {
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
-        let Parts { endpoint: config, session, identity, admission, directory, ring, asks } = parts;
+        let Parts { endpoint: config, session, identity, admission, directory, ring, asks, aside } = parts;
         let mut tasks = vec![tokio::spawn(keep_gauges(ring.clone()))];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
-        let context = Context { ring, asks, admission: admission.clone(), directory, config: session, metrics, drain: drained };
+        let headroom = Headroom::new(registry)?;
+        tasks.push(aside.spawn(headroom.clone().watch(ring.clone(), Handle::current(), config.wait_max, readiness.clone())));
+        let context = Context {
+            ring,
+            asks,
+            admission: admission.clone(),
+            directory,
+            headroom: headroom.clone(),
+            config: session,
+            metrics,
+            drain: drained,
+        };
         admission.refresh(readiness).await;
         tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
         let identity = identity.with_door(admission.door());
@@ -70,7 +85,8 @@ impl Front {
                 session::driver::run(connection, session, place, context.clone())
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
-            tasks.push(tokio::spawn(endpoint::accept(endpoint.clone(), config, admission, metrics, serve)));
+            let accepting = endpoint::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
+            tasks.push(tokio::spawn(accepting));
         }
         Ok(Self { addresses, endpoints, drain, tasks })
     }

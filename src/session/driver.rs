@@ -30,6 +30,7 @@ use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
 use crate::directory::{Asker, Directory};
+use crate::endpoint::Headroom;
 use crate::object::{Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
@@ -62,6 +63,8 @@ pub struct Context {
     pub admission: Admission,
     /// Who else serves.
     pub directory: Directory,
+    /// Whether there is time for newcomers.
+    pub headroom: Headroom,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
@@ -261,6 +264,7 @@ impl Session {
         reading.push(Box::pin(read(receive)));
         let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
         loop {
+            self.proto.set_crowded(self.context.headroom.is_short());
             self.proto.handle_timeout(Instant::now())?;
             self.note_progress(Instant::now())?;
             let waker = ring::own_waker().await;

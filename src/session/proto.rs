@@ -39,6 +39,9 @@ const OUTBOX_MAX: usize = 1024;
 
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
+/// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
+const CROWDED_RETRY: Duration = Duration::from_secs(2);
+const NEWCOMER_FOR: Duration = Duration::from_secs(10);
 /// When to ask a relay again that cannot send a segment in the way that was asked for.
 const RECODED_RETRY: Duration = Duration::from_millis(500);
 
@@ -91,6 +94,10 @@ pub struct Proto {
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
+    /// Whether newcomers are sent away; and what tells whether this peer is one.
+    is_crowded: bool,
+    is_served: bool,
+    begun: Instant,
     outbox: VecDeque<Message>,
     events: VecDeque<Event>,
     unanswered: usize,
@@ -361,6 +368,9 @@ impl Proto {
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
+            is_crowded: false,
+            is_served: false,
+            begun: now,
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             unanswered: 0,
@@ -403,7 +413,7 @@ impl Proto {
                 self.events.push_back(Event::Unsubscribed { request });
                 Ok(())
             }
-            Message::Request(request) => self.handle_request(request),
+            Message::Request(request) => self.handle_request(now, request),
             Message::Credit { alias, blocks } => self.handle_credit(alias, blocks),
             Message::Stop { alias, reason } => {
                 self.handle_stop(alias, reason);
@@ -620,6 +630,11 @@ impl Proto {
         }
     }
 
+    /// Whether a peer that has just come, or has had no blocks yet, is asked to come again later.
+    pub fn set_crowded(&mut self, is_crowded: bool) {
+        self.is_crowded = is_crowded;
+    }
+
     /// Whether nothing is owed to the peer.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.finding.is_empty() && self.unanswered == 0 && self.outbox.is_empty()
@@ -721,6 +736,7 @@ impl Proto {
             }
         }
         open.credit = open.credit.saturating_sub(1);
+        self.is_served = true;
         let header = match route {
             Route::Datagram => {
                 let (seq, last) = (open.seq, open.credit == 0);
@@ -860,7 +876,7 @@ impl Proto {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    fn handle_request(&mut self, request: Request) -> Result<(), Violation> {
+    fn handle_request(&mut self, now: Instant, request: Request) -> Result<(), Violation> {
         if self.requests.len() + self.finding.len() >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("open requests"));
         }
@@ -872,6 +888,10 @@ impl Proto {
         }
         if self.draining {
             self.reject(request.alias, RequestCode::GoingAway, None);
+            return Ok(());
+        }
+        if self.is_crowded && (!self.is_served || now < self.begun + NEWCOMER_FOR) {
+            self.reject(request.alias, RequestCode::Overload, Some(CROWDED_RETRY));
             return Ok(());
         }
         let ticket = self.next_ticket;

@@ -19,7 +19,7 @@ use crate::block::Vector;
 use crate::codec::Outcome;
 use crate::codec::rlnc::{Decoder, Rank, row_key};
 use crate::gf::Kernels;
-use crate::object::{Generation, SegmentId, Shape};
+use crate::object::{Generation, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
 use crate::wire::frame::Reader;
 use crate::wire::message::{Accept, Delivery, Get, Message, Meta, Request, StopReason};
@@ -434,9 +434,13 @@ impl<'a> Viewer<'a> {
                     self.doing = Doing::Pausing { until: now + wait, list };
                 }
             }
-            Message::Reject { alias, retry_after_ms, .. } => {
+            Message::Reject { alias, code, retry_after_ms } => {
                 if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
                     self.shard.totals.rejected.add(1);
+                    if code == RefusalCode::Overload && now < self.begun + NEWCOMER_FOR {
+                        // There is no time for it; it goes elsewhere.
+                        return true;
+                    }
                     let wait = Duration::from_millis(retry_after_ms).clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
                     self.doing = Doing::Pausing { until: now + wait, list: false };
                 }
@@ -742,7 +746,11 @@ pub(super) async fn resolve(host: &str, port: u16) -> Result<SocketAddr, String>
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(20);
+/// Who is refused comes again after so long, and after twice that if refused again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(80);
+/// For how long a viewer that is told of an overload takes it for a refusal.
+const NEWCOMER_FOR: Duration = Duration::from_secs(15);
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a question is asked again at the earliest and at the latest.
 const REJECTED_PAUSE: Duration = Duration::from_millis(200);
@@ -752,7 +760,6 @@ const RELOAD: Duration = Duration::from_millis(1000);
 /// Datagrams that have not come for so long do not come any more.
 const SILENCE_MAX: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_secs(3600);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(80);
 const CHUNKS: usize = 16;
 const CONTROL_READ_MAX: usize = 16 * 1024;
 /// A viewer of a live stream begins so many segments before its end.

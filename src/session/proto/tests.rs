@@ -745,3 +745,26 @@ fn who_has_lost_its_right_is_not_named_any_more() {
         assert_eq!(told, is_told, "{pattern}");
     }
 }
+
+#[test]
+fn newcomers_are_asked_to_come_again_and_who_plays_is_not() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.set_crowded(true);
+    proto.handle_message(now, Message::Request(request(3, 10))).unwrap();
+    assert_eq!(
+        proto.poll_message(),
+        Some(Message::Reject { alias: 3, code: RequestCode::Overload, retry_after_ms: millis(CROWDED_RETRY) })
+    );
+    assert!(proto.poll_event().is_none() && wants(&mut proto).is_empty());
+    proto.set_crowded(false);
+    ask(&mut proto, now, request(3, 10), FirstPass::Coded).unwrap();
+    assert!(!wants(&mut proto).is_empty());
+    proto.stamp(3, &Vector::Seed(1), Route::Stream).unwrap();
+    proto.set_crowded(true);
+    let mut next = request(4, 10);
+    next.generation = 1;
+    proto.handle_message(now, Message::Request(next.clone())).unwrap();
+    assert!(matches!(proto.poll_message(), Some(Message::Reject { alias: 4, code: RequestCode::Overload, .. })));
+    proto.handle_message(now + NEWCOMER_FOR, Message::Request(next)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Find { .. })), "it plays");
+}

@@ -1,0 +1,224 @@
+//! Whether the server has time for newcomers: by how long blocks that are asked for take until they can leave.
+//!
+//! A server that sends as fast as it can is busy and has room for more, who share with the others. It has none left when more is asked for than it
+//! makes and sends, whatever keeps it from more: then the rest waits ever longer, and whoever joins makes all others late. Viewers that have been
+//! served are kept, newcomers are sent away until there is room.
+//!
+//! The wait has two parts: what is to be made, at the rate at which blocks are made, and the time until whoever is to send them has its turn. That is
+//! measured by a task that does nothing, which is made ready again and again from outside of the threads that it is to run on, as blocks and
+//! acknowledgements make sessions ready. A queue that comes and goes does no harm, and a live stream makes one with each of its segments, so what
+//! counts is a queue that stays: the shortest wait of a second (as in RFC 8289, CoDel, section 3.2).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use prometheus::{Gauge, Registry};
+use tokio::runtime::{Handle, RuntimeMetrics};
+
+use crate::ring::Ring;
+use crate::telemetry::{Readiness, register};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The time over which what is seen is averaged, and for which the wait has to be too long.
+const MEMORY: Duration = Duration::from_secs(1);
+/// There is room again when the wait is this part of what is too long.
+const RELIEF: f64 = 0.25;
+/// When that there is no room is said at `/readyz`: load balancers are slow to come back.
+const SAID_AFTER: Duration = Duration::from_secs(5);
+/// A wait counts as so long at most, and so much is enough to say.
+const WAIT_MOST: f64 = 10.0;
+
+/// Whether there is room for newcomers. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Headroom {
+    is_short: Arc<AtomicBool>,
+    busy: Gauge,
+    wait: Gauge,
+}
+
+/// What is known of the load, each a mean over [`MEMORY`].
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    /// The share of their time that the threads are busy.
+    busy: f64,
+    /// Blocks made in a second.
+    rate: f64,
+    /// Seconds until what is asked for can leave.
+    wait: f64,
+    /// For how many seconds it has been too long without a break.
+    too_long: f64,
+    is_short: bool,
+    /// For how many seconds there has been no room.
+    short_for: f64,
+}
+
+/// What was seen at one look, and since the one before.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    passed: Duration,
+    /// The share of their time that the threads were busy.
+    busy: f64,
+    /// Until what was ready had its turn.
+    turn: Duration,
+    /// Blocks that were made, and those to be made.
+    made: u64,
+    to_make: u64,
+}
+
+impl Headroom {
+    /// There is, until [`Headroom::watch`] finds otherwise.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| register::float_gauge(registry, name, help);
+        Ok(Self {
+            is_short: Arc::default(),
+            busy: gauge(
+                "ncserverd_endpoint_busy_ratio",
+                "Share of their time that the worker threads are busy, in the mean of the last second.",
+            )?,
+            wait: gauge(
+                "ncserverd_endpoint_wait_seconds",
+                "How long blocks that are asked for take until they can leave, in the mean of the last second.",
+            )?,
+        })
+    }
+
+    /// Whether newcomers are to be sent away.
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the ring, and at the runtime of its sessions from outside until that is gone, and says at `/readyz` when there is no room: while
+    /// what is asked for waits longer than `wait_max`.
+    pub async fn watch(self, ring: Ring, sessions: Handle, wait_max: Duration, readiness: Readiness) {
+        let metrics = sessions.metrics();
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (mut load, mut before) = (Load::default(), (Instant::now(), busy_time(&metrics), ring.made()));
+        loop {
+            tick.tick().await;
+            let ready = Instant::now();
+            let Ok(turn) = sessions.spawn(async move { ready.elapsed() }).await else { return };
+            let now = (Instant::now(), busy_time(&metrics), ring.made());
+            let passed = now.0.saturating_duration_since(before.0);
+            let threads = metrics.num_workers().max(1) as f64;
+            let busy = now.1.saturating_sub(before.1).as_secs_f64() / (passed.as_secs_f64() * threads).max(1e-9);
+            let made = now.2.saturating_sub(before.2);
+            before = now;
+            let (was_short, was_said) = (load.is_short, load.is_said());
+            load.note(Look { passed, busy, turn, made, to_make: ring.to_make() }, wait_max);
+            self.busy.set(load.busy);
+            self.wait.set(load.wait);
+            if load.is_short != was_short {
+                self.is_short.store(load.is_short, Ordering::Relaxed);
+                if load.is_short {
+                    tracing::debug!("no time for newcomers: what is asked for waits {:.2} s", load.wait);
+                } else {
+                    tracing::debug!("there is time for newcomers again");
+                }
+            }
+            if load.is_said() != was_said {
+                if was_said {
+                    tracing::info!("there is time for newcomers again");
+                    readiness.ready("headroom");
+                } else {
+                    tracing::warn!("no time for newcomers: what is asked for waits {:.1} s", load.wait);
+                    readiness.not_ready("headroom", "more is asked for than can be sent");
+                }
+            }
+        }
+    }
+}
+
+fn busy_time(runtime: &RuntimeMetrics) -> Duration {
+    (0..runtime.num_workers()).map(|worker| runtime.worker_total_busy_duration(worker)).sum()
+}
+
+impl Load {
+    fn note(&mut self, look: Look, wait_max: Duration) {
+        let (passed, wait_max) = (look.passed.as_secs_f64().max(1e-9), wait_max.as_secs_f64());
+        let weight = (passed / MEMORY.as_secs_f64()).min(1.0);
+        self.busy += (look.busy.min(1.0) - self.busy) * weight;
+        self.rate += (look.made as f64 / passed - self.rate) * weight;
+        let queue = if look.to_make == 0 { 0.0 } else { look.to_make as f64 / self.rate.max(1e-9) };
+        let wait = (look.turn.as_secs_f64() + queue).min(WAIT_MOST);
+        self.wait += (wait - self.wait) * weight;
+        self.too_long = if wait > wait_max { self.too_long + passed.min(MEMORY.as_secs_f64() / 4.0) } else { 0.0 };
+        self.is_short = if self.is_short { self.wait > wait_max * RELIEF } else { self.too_long > MEMORY.as_secs_f64() };
+        self.short_for = if self.is_short { self.short_for + passed } else { 0.0 };
+    }
+
+    /// Whether it is for `/readyz` that there is no room.
+    fn is_said(&self) -> bool {
+        self.short_for > SAID_AFTER.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{GenerationKey, SegmentKey};
+    use crate::ring::{self, Lane, LineKey, SessionId};
+
+    const MAX: Duration = Duration::from_millis(100);
+
+    /// After so many looks at the same.
+    fn run(load: &mut Load, looks: u32, made_per_second: u64, to_make: u64) -> bool {
+        let look = Look { passed: LOOK_EVERY, busy: 1.0, turn: Duration::from_millis(1), made: made_per_second / 50, to_make };
+        (0..looks).for_each(|_| load.note(look, MAX));
+        load.is_short
+    }
+
+    #[test]
+    fn who_has_much_to_do_has_room_and_who_is_behind_has_none_for_a_while() {
+        let mut load = Load::default();
+        assert!(!run(&mut load, 1, 0, 1000), "the first blocks");
+        assert!(!run(&mut load, 500, 100_000, 3_000), "there is a queue, and it goes on");
+        for _ in 0..20 {
+            assert!(!run(&mut load, 45, 100_000, 1_000_000), "many come at once");
+            assert!(!run(&mut load, 5, 100_000, 0));
+        }
+        assert!(!run(&mut load, 500, 100_000, 0));
+        assert!(run(&mut load, 55, 100_000, 12_000));
+        assert!(!load.is_said());
+        assert!(run(&mut load, 20, 100_000, 2_000), "not at once");
+        assert!(!run(&mut load, 200, 100_000, 2_000));
+        assert!(run(&mut load, 400, 0, 64), "nothing is made at all");
+        assert!(load.is_said());
+        assert!(!run(&mut load, 500, 0, 0));
+        let wait = Look { passed: 3 * MAX, busy: 1.0, turn: 3 * MAX, made: 0, to_make: 0 };
+        load.note(wait, MAX);
+        assert!(!load.is_short, "a hiccup");
+        (0..4).for_each(|_| load.note(wait, MAX));
+        assert!(load.is_short, "threads are behind");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_makes_nothing_is_short_until_nobody_waits() {
+        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let registry = Registry::new();
+        let ring = Ring::new(&ring::Config::default(), ring::Metrics::new(&registry).unwrap());
+        let (headroom, readiness) = (Headroom::new(&registry).unwrap(), Readiness::new());
+        readiness.ready("server");
+        tokio::spawn(headroom.clone().watch(ring.clone(), sessions.handle().clone(), MAX, readiness.clone()));
+        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
+        ring.want_coded(SessionId(1), line, 8, Instant::now() + MAX);
+        let begun = Instant::now();
+        let within = |what: &str| assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {headroom:?}");
+        while !headroom.is_short() {
+            within("short");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        while readiness.status().1.is_empty() {
+            within("said so");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        ring.leave(SessionId(1), line);
+        while headroom.is_short() || !readiness.status().1.is_empty() {
+            within("not any more");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        sessions.shutdown_background();
+    }
+}
