@@ -3,7 +3,7 @@
 //! One task. It takes orders from the [`Ring`], oldest first and over many generations at once, reserves slots, has the [`Device`] fill
 //! them, and publishes the blocks. While one batch is on the device the next gathers. Without demand nothing runs; a few blocks of
 //! the newest live segments are kept ready, so that the first peer of a segment does not wait for a launch. When the ring is full the
-//! task stops until a slot comes home. Demand for a segment that is not on the device yet is parked at the ring until the store tells
+//! task stops until a slot comes home, and while sessions are behind with what they have ([`Pace`]). Demand for a segment that is not on the device yet is parked at the ring until the store tells
 //! that its load has ended; the others go on meanwhile.
 //!
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
@@ -11,6 +11,7 @@
 //! their blocks.
 
 mod metrics;
+mod pace;
 pub mod planner;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
 pub use metrics::Metrics;
+pub use pace::Pace;
 
 use crate::block::Vector;
 use crate::device::{Batch, Device, Maker, Task};
@@ -66,6 +68,7 @@ pub struct Encoder {
     device: Device,
     metrics: Metrics,
     planner: Planner,
+    pace: Pace,
     config: Config,
     seeds: HashMap<GenerationKey, u32>,
     newest: HashMap<Arc<str>, VecDeque<Arrival>>,
@@ -105,7 +108,13 @@ impl Encoder {
     pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
         let rates = Rates::new(Instant::now());
-        Self { ring, store, device, metrics, planner, config, seeds: HashMap::new(), newest: HashMap::new(), rates, random }
+        let (pace, seeds, newest) = (Pace::unlimited(), HashMap::new(), HashMap::new());
+        Self { ring, store, device, metrics, planner, pace, config, seeds, newest, rates, random }
+    }
+
+    /// The same, no faster than that.
+    pub fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
     }
 
     /// Runs until whoever tells of arrivals or settings is gone.
@@ -116,10 +125,12 @@ impl Encoder {
         loop {
             let waker = ring::own_waker().await;
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
-            if let Step::Launch(blocks) = step
-                && self.launch(blocks, &waker, &mut running)
-            {
-                continue;
+            let mut is_held = false;
+            if let Step::Launch(blocks) = step {
+                is_held = !self.pace.is_open(Instant::now()) && self.ring.used_bytes() > self.pace.enough_bytes();
+                if !is_held && self.launch(blocks, &waker, &mut running) {
+                    continue;
+                }
             }
             tokio::select! {
                 Some(ended) = running.next() => self.finish(ended),
@@ -144,6 +155,7 @@ impl Encoder {
                     Err(_) => return,
                 },
                 () = planned(step) => {}
+                () = self.pace.changed(), if is_held => {}
                 _ = second.tick() => self.rates.tick(Instant::now(), |backend, kernel, rate| {
                     self.metrics.coded_bytes_per_second.with_label_values(&[backend, kernel]).set(rate);
                 }),

@@ -254,13 +254,18 @@ impl Ring {
         u32::try_from(room.saturating_sub(wanted) / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
 
+    /// Bytes of the slots that are taken: being filled, ready, or on their way.
+    pub fn used_bytes(&self) -> usize {
+        self.shared.pool.usage().0
+    }
+
     /// Brings the gauges up to date.
     pub fn publish_metrics(&self) {
         let (ready, lines) = {
             let board = self.board();
             (board.ready(), board.lines())
         };
-        let (used, _) = self.shared.pool.usage();
+        let used = self.used_bytes();
         let metrics = &self.shared.metrics;
         metrics.ready_blocks.set(i64::try_from(ready).unwrap_or(i64::MAX));
         metrics.lines.set(i64::try_from(lines).unwrap_or(i64::MAX));

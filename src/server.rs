@@ -26,7 +26,7 @@ use crate::admission::{self, Admission};
 use crate::config;
 use crate::device::{self, Device, Health};
 use crate::directory::{self, Directory, Policy};
-use crate::encoder::{self, Encoder};
+use crate::encoder::{self, Encoder, Pace};
 use crate::endpoint;
 use crate::ingest;
 use crate::object::{Refusal, RefusalCode};
@@ -136,7 +136,8 @@ impl Server {
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
-        let encoder = Encoder::new(config.encoder, ring.clone(), store, device, metrics, random);
+        let encoder =
+            Encoder::new(config.encoder, ring.clone(), store, device, metrics, random).paced(Pace::of(Handle::current()));
         let aside = Aside::start("encode").map_err(Error::Thread)?;
         tasks.push(aside.spawn(encoder.run(library.arrivals(), settings)));
 

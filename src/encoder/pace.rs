@@ -1,0 +1,103 @@
+//! Not faster than sessions can send.
+//!
+//! Blocks that come faster than the processors seal and send them do not wait in the ring, in the order of their deadlines, but with QUIC, where
+//! thousands of connections then take turns at a few packets each: every turn finds the connection's state out of the caches, acknowledgements are
+//! late, and a server that is short by a little sends a third less than it could, and does not recover when there is less to do.
+//! So no batch is launched while what is ready waits long for its turn and there is enough for all threads to send. How long is measured by a task
+//! that does nothing.
+
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// What is ready may wait for its turn for so long. Short of overload it is a tenth of that.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Blocks of so many bytes for each thread are enough: it has to do for some milliseconds.
+const ENOUGH_BYTES: usize = 4 << 20;
+
+/// Holds the encoder back while sessions are behind.
+#[derive(Debug)]
+pub struct Pace {
+    sessions: Option<Handle>,
+    /// A task that waits for its turn, and since when.
+    probe: Option<(Instant, JoinHandle<Duration>)>,
+    is_behind: bool,
+}
+
+impl Pace {
+    /// By the turns that sessions of this runtime get, which is not the encoder's own.
+    pub fn of(sessions: Handle) -> Self {
+        Self { sessions: Some(sessions), probe: None, is_behind: false }
+    }
+
+    /// Never.
+    pub fn unlimited() -> Self {
+        Self { sessions: None, probe: None, is_behind: false }
+    }
+
+    /// What is enough to go on with for all threads of the sessions.
+    pub(super) fn enough_bytes(&self) -> usize {
+        self.sessions.as_ref().map_or(0, |sessions| sessions.metrics().num_workers()) * ENOUGH_BYTES
+    }
+
+    /// Whether sessions have their turns soon enough. If not, ask again after [`Pace::changed`].
+    pub(super) fn is_open(&mut self, now: Instant) -> bool {
+        // What has had its turn meanwhile.
+        let _ = self.changed().now_or_never();
+        let Some(sessions) = &self.sessions else { return true };
+        let (since, _) = self.probe.get_or_insert_with(|| (now, sessions.spawn(async move { now.elapsed() })));
+        self.is_behind |= now.saturating_duration_since(*since) > TURN_WAIT_MAX;
+        !self.is_behind
+    }
+
+    /// Waits until more is known of how long turns take; not at all, if nobody has asked.
+    pub(super) async fn changed(&mut self) {
+        let Some((_, probe)) = &mut self.probe else { return std::future::pending().await };
+        // A runtime that is gone has no sessions.
+        let wait = probe.await.unwrap_or_default();
+        self.probe = None;
+        self.is_behind = wait > TURN_WAIT_MAX;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_launched_while_turns_are_long() {
+        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let mut pace = Pace::of(sessions.handle().clone());
+        assert!(pace.is_open(Instant::now()));
+        pace.changed().await;
+        static STOP: AtomicBool = AtomicBool::new(false);
+        let busy = sessions.spawn(async {
+            while !STOP.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        assert!(pace.is_open(Instant::now()), "it is not known yet");
+        tokio::time::sleep(2 * TURN_WAIT_MAX).await;
+        assert!(!pace.is_open(Instant::now()));
+        STOP.store(true, Ordering::Relaxed);
+        busy.await.unwrap();
+        let begun = Instant::now();
+        loop {
+            // The first has waited long itself.
+            pace.changed().await;
+            if pace.is_open(Instant::now()) {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20));
+        }
+        sessions.shutdown_background();
+        pace.changed().await;
+        assert!(pace.is_open(Instant::now()));
+        assert!(Pace::unlimited().is_open(Instant::now()));
+    }
+}
