@@ -6,7 +6,8 @@
 //! is needed (a stream was reconfigured), slabs none of whose slots is out are given up.
 //!
 //! Slots are taken in the order in which they lie in memory, from where the last one was taken on: blocks come home about in the
-//! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. For a GPU slabs
+//! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. No more of a pool is used in
+//! turn than is needed, so that what was sent a moment ago is written anew while it is in the caches. For a GPU slabs
 //! are larger, begin at a page, and are pinned.
 //!
 //! A slot knows its way home: dropping it, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the session that
@@ -40,6 +41,8 @@ const SLAB_BYTES: usize = 1 << 20;
 const PINNED_SLAB_BYTES: usize = 16 << 20;
 /// So many slots that were taken together come home to one shelf.
 const TOGETHER: usize = 32;
+/// How much of a pool is gone through in turn, beside twice what is out.
+const FRONT: usize = 16 << 20;
 /// What pinned slabs begin at multiples of.
 const PAGE: usize = 4096;
 
@@ -136,6 +139,7 @@ impl Pool {
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
         pool.clear_shelves(&mut state);
+        state.classes.entry(size).or_default().turn_back(size);
         let mut waits = false;
         let mut home = state.next_home(pool);
         while taken.len() < count {
@@ -272,6 +276,15 @@ impl Class {
         (first..first + slots).for_each(|number| self.home[number / 64] |= 1 << (number % 64));
         self.free += slots;
         self.next = first;
+    }
+
+    /// Begins at the front again, where there is much more behind it than is out. What was sent a moment ago is still in the processor's caches,
+    /// which a device writes to; all of a large pool in turn never is.
+    fn turn_back(&mut self, size: usize) {
+        let out = self.slots.len() - self.free;
+        if self.next > 2 * out + FRONT / size {
+            self.next = 0;
+        }
     }
 
     /// The slot that comes next in memory, after the last in turn the first.

@@ -196,3 +196,17 @@ fn pinned_memory_begins_at_a_page_and_is_let_go_before_it_is_freed() {
     drop((pool, slots));
     assert!(released.load(Ordering::Acquire));
 }
+
+#[test]
+fn a_pool_that_was_full_goes_back_to_few_slots() {
+    const SIZE: usize = HEADROOM + 4032;
+    let pool = Pool::new(128 << 20);
+    let all = Pool::take(&pool, HEADROOM, 4032, (128 << 20) / SIZE, None);
+    assert_eq!(all.len(), (128 << 20) / SIZE);
+    drop(all);
+    let mut used = std::collections::HashSet::new();
+    for _ in 0..1000 {
+        used.extend(Pool::take(&pool, HEADROOM, 4032, 100, None).iter().map(|slot| slot.payload().as_ptr() as usize));
+    }
+    assert!(used.len() * SIZE <= 17 << 20, "{}", used.len());
+}
