@@ -184,7 +184,7 @@ mod tests {
         assert!(!load.is_said());
         assert!(run(&mut load, 20, 100_000, 2_000), "not at once");
         assert!(!run(&mut load, 200, 100_000, 2_000));
-        assert!(run(&mut load, 400, 0, 64), "nothing is made at all");
+        assert!(run(&mut load, 700, 0, 64), "nothing is made at all");
         assert!(load.is_said());
         assert!(!run(&mut load, 500, 0, 0));
         let wait = Look { passed: 3 * MAX, busy: 1.0, turn: 3 * MAX, made: 0, to_make: 0 };
