@@ -170,6 +170,8 @@ struct Line<T> {
     /// Who wants blocks, and which of them are to be woken for the next, each by their deadlines.
     wanting: BTreeSet<(Instant, SessionId)>,
     waiters: BTreeSet<(Instant, SessionId)>,
+    /// Ready blocks that those who were woken may have, and nobody else.
+    promised: usize,
     /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for that.
     need: u32,
     place: Option<Place>,
@@ -191,6 +193,8 @@ struct Ready<T> {
 struct Want {
     blocks: u32,
     deadline: Instant,
+    /// How many of the ready blocks are for it.
+    promised: u32,
     /// Blocks before this number have been seen by this session.
     cursor: u64,
     /// Whom to wake, while it waits.
@@ -247,14 +251,16 @@ impl<T> Board<T> {
             return Vec::new();
         }
         let before = line.ready.len();
-        let claimed =
-            if max_reuse == 1 || !key.lane.is_shared() { line.take(wanted) } else { line.take_shared(session, wanted, share) };
+        let is_reused = max_reuse > 1 && key.lane.is_shared();
+        let claimed = if is_reused { line.take_shared(session, wanted, share) } else { line.take(session, wanted) };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
         if claimed.is_empty() {
             line.wait(session, waker);
-        } else {
+        } else if is_reused {
             line.wake_next(&mut self.woken);
+        } else {
+            line.promise(&mut self.woken);
         }
         self.settle(key);
         claimed
@@ -265,6 +271,7 @@ impl<T> Board<T> {
         let Some(line) = self.lines.get_mut(&key) else { return };
         if let Some(want) = line.wants.remove(&session) {
             line.wanted -= u64::from(want.blocks);
+            line.promised -= want.promised as usize;
             line.wanting.remove(&(want.deadline, session));
             line.waiters.remove(&(want.deadline, session));
         }
@@ -276,7 +283,11 @@ impl<T> Board<T> {
                 held.remove(&key);
             }
         }
-        line.wake_next(&mut self.woken);
+        if self.max_reuse > 1 && key.lane.is_shared() {
+            line.wake_next(&mut self.woken);
+        } else {
+            line.promise(&mut self.woken);
+        }
         self.settle(key);
     }
 
@@ -392,7 +403,11 @@ impl<T> Board<T> {
             line.next_number += 1;
         }
         self.ready += count as usize;
-        line.wake_for(u64::from(count) * u64::from(uses_left), &mut self.woken);
+        if uses_left > 1 {
+            line.wake_for(u64::from(count) * u64::from(uses_left), &mut self.woken);
+        } else {
+            line.promise(&mut self.woken);
+        }
         self.settle(key);
         Vec::new()
     }
@@ -508,6 +523,7 @@ impl<T> Line<T> {
             to_make: VecDeque::new(),
             wanting: BTreeSet::new(),
             waiters: BTreeSet::new(),
+            promised: 0,
             need: 0,
             place: None,
             spare: 0,
@@ -517,7 +533,7 @@ impl<T> Line<T> {
     }
 
     fn add_want(&mut self, session: SessionId, blocks: u32, deadline: Instant) {
-        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, cursor: 0, waiting: None });
+        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, promised: 0, cursor: 0, waiting: None });
         if want.blocks == 0 {
             want.deadline = deadline;
         }
@@ -546,9 +562,27 @@ impl<T> Line<T> {
         self.wanting.first().map_or(Urgency::Spare, |(deadline, _)| Urgency::Wanted(*deadline))
     }
 
-    fn take(&mut self, count: u32) -> Vec<T> {
-        let count = self.ready.len().min(count as usize);
+    /// What is promised to a session, and what is to nobody.
+    fn take(&mut self, session: SessionId, count: u32) -> Vec<T> {
+        let Some(want) = self.wants.get_mut(&session) else { return Vec::new() };
+        let count = (count as usize).min(self.ready.len() - self.promised + want.promised as usize);
+        let kept = count.min(want.promised as usize);
+        self.promised -= kept;
+        want.promised -= u32::try_from(kept).expect("no more than was promised");
         self.ready.drain(..count).map(|ready| ready.block).collect()
+    }
+
+    /// Promises what is ready to those who wait, each as much as it wants, and wakes them: whoever comes by meanwhile must not leave them with
+    /// less, or nothing, to be woken for again.
+    fn promise(&mut self, woken: &mut Vec<Waker>) {
+        while self.ready.len() > self.promised {
+            let Some((_, session)) = self.waiters.pop_first() else { break };
+            let want = self.wants.get_mut(&session).expect("whoever waits wants some");
+            let more = (self.ready.len() - self.promised).min((want.blocks - want.promised) as usize);
+            want.promised += u32::try_from(more).expect("no more than is wanted");
+            self.promised += more;
+            woken.extend(want.waiting.take());
+        }
     }
 
     fn take_shared(&mut self, session: SessionId, count: u32, share: fn(&T) -> Option<T>) -> Vec<T> {
@@ -619,8 +653,8 @@ impl<T> Line<T> {
         self.waiters.insert((want.deadline, session));
     }
 
-    /// Wakes as many waiters as these blocks can serve. Each of them wakes the next when it has taken its share, so that no block
-    /// is left lying while somebody waits for it.
+    /// Where blocks are reused: wakes as many waiters as these can serve. Each of them wakes the next when it has taken its share, so that no
+    /// block is left lying while somebody waits for it.
     fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
             let Some((waker, wanted)) = self.next_waiter() else { break };

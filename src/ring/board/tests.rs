@@ -119,6 +119,23 @@ fn whoever_has_the_earliest_deadline_is_woken_first() {
 }
 
 #[test]
+fn nobody_takes_what_another_was_woken_for() {
+    let mut board = board(1);
+    board.want_coded(ANNA, CODED, 4, soon());
+    assert!(claim(&mut board, ANNA, 9).is_empty());
+    board.want_coded(BERT, CODED, 4, soon());
+    board.take_orders(9);
+    board.publish(CODED, vec![0, 1, 2, 3, 4, 5]);
+    assert_eq!(claim(&mut board, BERT, 9), [0, 1], "the others are for Anna");
+    assert!(claim(&mut board, BERT, 9).is_empty());
+    assert_eq!(claim(&mut board, ANNA, 3), [2, 3, 4]);
+    assert!(claim(&mut board, BERT, 9).is_empty());
+    // She does not want it any more.
+    board.leave(ANNA, CODED);
+    assert_eq!(claim(&mut board, BERT, 9), [5]);
+}
+
+#[test]
 fn source_blocks_go_to_who_ordered_them() {
     let mut board = board(1);
     let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
@@ -267,7 +284,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Against a plain queue: blocks come out in the order in which they went in, each once, and nobody gets more than it wanted.
+    /// Against a plain queue: blocks come out in the order in which they went in, each once, and nobody gets more than it wanted, or less if not
+    /// for others.
     #[test]
     fn one_line_is_a_queue(operations in prop::collection::vec(operation(), 1..80)) {
         let mut board = board(1);
@@ -282,9 +300,14 @@ proptest! {
                 }
                 Operation::Claim(session, max) => {
                     let want = &mut wants[usize::try_from(session).unwrap()];
-                    let expected: Vec<u32> = (0..max.min(*want)).map_while(|_| queue.pop_front()).collect();
-                    *want -= u32::try_from(expected.len()).unwrap();
-                    prop_assert_eq!(claim(&mut board, SessionId(session), max), expected);
+                    let claimed = claim(&mut board, SessionId(session), max);
+                    let expected: Vec<u32> = claimed.iter().map_while(|_| queue.pop_front()).collect();
+                    prop_assert_eq!(&claimed, &expected);
+                    let missing = max.min(*want) - u32::try_from(claimed.len()).unwrap();
+                    *want -= u32::try_from(claimed.len()).unwrap();
+                    // What it could not have is for others.
+                    let others = wants.iter().sum::<u32>() - wants[usize::try_from(session).unwrap()];
+                    prop_assert!(missing == 0 || queue.len() <= others as usize);
                 }
                 Operation::Leave(session) => {
                     board.leave(SessionId(session), CODED);
