@@ -38,7 +38,7 @@ use crate::wire::message::{Checks, Credential};
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
-const WRITE_BLOCKS_MAX: u32 = 32;
+const WRITE_BLOCKS_MAX: u32 = 64;
 
 /// Deadlines are told apart by so much, for the first 248 days of a session.
 const PRIORITY_STEP: Duration = Duration::from_millis(10);
