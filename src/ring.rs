@@ -251,7 +251,9 @@ impl Ring {
         // Asked by every session all the time, and without a lock: it is out of date as soon as it is known in any case.
         let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
         let room = self.shared.pool.room(spare) / (block_bytes as usize + HEADROOM);
-        u32::try_from(room.saturating_sub(wanted) / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
+        // What is to be made has its room, but not all of it: it may be far more than is made at a time, and small portions would make it worse.
+        let room = room - wanted.min(room / 2);
+        u32::try_from(room / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
 
     /// Bytes of the slots that are taken: being filled, ready, or on their way.

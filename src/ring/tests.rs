@@ -138,6 +138,9 @@ fn blocks_that_nobody_wants_make_room() {
 fn the_less_is_left_the_less_a_session_may_have() {
     let ring = ring(1000, 1);
     assert_eq!(ring.share(64), 31);
+    ring.want_coded(SessionId(2), LINE, 100_000, soon());
+    assert_eq!(ring.share(64), 15, "not all of it at a time");
+    ring.leave(SessionId(2), LINE);
     ring.want_coded(SessionId(1), LINE, 360, soon());
     assert_eq!(ring.share(64), 20, "what is to be made has its room");
     make(&ring, 360);
