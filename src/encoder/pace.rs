@@ -53,7 +53,7 @@ impl Pace {
         !self.is_behind
     }
 
-    /// Waits until more is known of how long turns take; not at all, if nobody has asked.
+    /// Waits until more is known of how long turns take; for ever, if nobody has asked.
     pub(super) async fn changed(&mut self) {
         let Some((_, probe)) = &mut self.probe else { return std::future::pending().await };
         // A runtime that is gone has no sessions.
