@@ -169,11 +169,7 @@ pub async fn accept<S, F>(
     while let Some(incoming) = endpoint.accept().await {
         metrics.handshakes.inc();
         let half_opened = half_open.load(Ordering::Relaxed);
-        if headroom.is_short() {
-            refuse::<()>(incoming, &metrics);
-            continue;
-        }
-        let Some((incoming, place)) = admit(incoming, &config, &admission, &metrics, half_opened) else { continue };
+        let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics, half_opened) else { continue };
         let (half_open, metrics, serve) = (Arc::clone(&half_open), metrics.clone(), serve.clone());
         half_open.fetch_add(1, Ordering::Relaxed);
         metrics.connections.inc();
@@ -223,12 +219,13 @@ fn admit(
     incoming: Incoming,
     config: &Config,
     admission: &Admission,
+    headroom: &Headroom,
     metrics: &Metrics,
     half_open: usize,
 ) -> Option<(Incoming, AddressPlace)> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
-    let is_crowded = metrics.connections.get() >= i64::from(config.connections_max);
+    let is_crowded = headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
     match place {
         Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => Some((incoming, place)),
         Err(Crowded::Full) => refuse(incoming, metrics),
