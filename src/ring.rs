@@ -431,4 +431,4 @@ impl fmt::Debug for Payload {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

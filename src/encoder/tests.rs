@@ -9,13 +9,10 @@ use super::*;
 use crate::codec::rlnc::{Decoder, row_key};
 use crate::device;
 use crate::gf::Kernels;
+use crate::ring::tests::soon;
 use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;
 use crate::store::{self, Placement, Portion};
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(1)
-}
 
 #[test]
 fn an_order_is_split_where_the_slots_end() {

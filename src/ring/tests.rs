@@ -67,7 +67,7 @@ fn ring(slots: u64, max_reuse: u16) -> Ring {
 }
 
 /// Later than the deadlines before it.
-fn soon() -> Instant {
+pub(crate) fn soon() -> Instant {
     Instant::now() + std::time::Duration::from_secs(1)
 }
 
