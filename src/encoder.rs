@@ -1,10 +1,10 @@
 //! What to encode next: demand of all sessions gathered into batches for the device.
 //!
-//! One task. It takes orders from the [`Ring`], oldest first and over many generations at once, reserves slots, has the [`Device`] fill
+//! One task. It takes orders from the [`Ring`], what is due first and over many generations at once, reserves slots, has the [`Device`] fill
 //! them, and publishes the blocks. While one batch is on the device the next gathers. Without demand nothing runs; a few blocks of
 //! the newest live segments are kept ready, so that the first peer of a segment does not wait for a launch. When the ring is full the
-//! task stops until a slot comes home, and while sessions are behind with what they have ([`Pace`]). Demand for a segment that is not on the device yet is parked at the ring until the store tells
-//! that its load has ended; the others go on meanwhile.
+//! task stops until a slot comes home, and while sessions are behind with what they have ([`Pace`]). Demand for a segment that is not on
+//! the device yet is parked at the ring until the store tells that its load has ended; the others go on meanwhile.
 //!
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
 //! each other, do not send the same blocks. Where a stream has sparse rows they are drawn here, from the same seeds, and travel with

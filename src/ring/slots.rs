@@ -422,8 +422,7 @@ impl Quota {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (out, budget) = self.usage();
-        f.debug_struct("Pool").field("out_bytes", &out).field("budget_bytes", &budget).finish()
+        f.debug_struct("Pool").field("out_bytes", &self.out_bytes).field("budget_bytes", &self.budget).finish()
     }
 }
 
