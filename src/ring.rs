@@ -226,7 +226,7 @@ impl Ring {
 
     /// Publishes what was made of an order.
     pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
-        let share = self.shared.max_reuse > 1 && line.lane.is_shared();
+        let share = line.lane.is_reused(self.shared.max_reuse);
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
             vector,
             payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },

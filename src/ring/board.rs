@@ -69,6 +69,11 @@ impl Lane {
         matches!(self, Self::Coded | Self::Sparse(_))
     }
 
+    /// Whether one of its blocks serves several sessions, where that may be up to so many.
+    pub(super) fn is_reused(self, max_reuse: u32) -> bool {
+        max_reuse > 1 && self.is_shared()
+    }
+
     /// Whether blocks are ordered by their number and not by how many are wanted.
     fn is_source(self) -> bool {
         matches!(self, Self::Source(_))
@@ -169,7 +174,7 @@ struct Line<T> {
     to_make: VecDeque<Range<u16>>,
     /// Who wants blocks, and which of them are to be woken for the next, each by their deadlines.
     wanting: BTreeSet<(Instant, SessionId)>,
-    waiters: BTreeSet<(Instant, SessionId)>,
+    waiters: BTreeMap<(Instant, SessionId), Waker>,
     /// Ready blocks that those who were woken may have, and nobody else.
     promised: usize,
     /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for that.
@@ -197,8 +202,6 @@ struct Want {
     promised: u32,
     /// Blocks before this number have been seen by this session.
     cursor: u64,
-    /// Whom to wake, while it waits.
-    waiting: Option<Waker>,
 }
 
 impl<T> Board<T> {
@@ -251,16 +254,14 @@ impl<T> Board<T> {
             return Vec::new();
         }
         let before = line.ready.len();
-        let is_reused = max_reuse > 1 && key.lane.is_shared();
+        let is_reused = key.lane.is_reused(max_reuse);
         let claimed = if is_reused { line.take_shared(session, wanted, share) } else { line.take(session, wanted) };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
         if claimed.is_empty() {
             line.wait(session, waker);
-        } else if is_reused {
-            line.wake_next(&mut self.woken);
         } else {
-            line.promise(&mut self.woken);
+            line.pass_on(is_reused, &mut self.woken);
         }
         self.settle(key);
         claimed
@@ -283,11 +284,7 @@ impl<T> Board<T> {
                 held.remove(&key);
             }
         }
-        if self.max_reuse > 1 && key.lane.is_shared() {
-            line.wake_next(&mut self.woken);
-        } else {
-            line.promise(&mut self.woken);
-        }
+        line.pass_on(key.lane.is_reused(self.max_reuse), &mut self.woken);
         self.settle(key);
     }
 
@@ -445,7 +442,7 @@ impl<T> Board<T> {
             self.spare -= line.spare;
             line.place.map(|place| self.hungry.remove(&place));
             dropped.extend(line.ready.into_iter().map(|ready| ready.block));
-            self.woken.extend(line.wants.into_values().filter_map(|want| want.waiting));
+            self.woken.extend(line.waiters.into_values());
         }
         dropped
     }
@@ -522,7 +519,7 @@ impl<T> Line<T> {
             wanted: 0,
             to_make: VecDeque::new(),
             wanting: BTreeSet::new(),
-            waiters: BTreeSet::new(),
+            waiters: BTreeMap::new(),
             promised: 0,
             need: 0,
             place: None,
@@ -533,7 +530,7 @@ impl<T> Line<T> {
     }
 
     fn add_want(&mut self, session: SessionId, blocks: u32, deadline: Instant) {
-        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, promised: 0, cursor: 0, waiting: None });
+        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, promised: 0, cursor: 0 });
         if want.blocks == 0 {
             want.deadline = deadline;
         }
@@ -549,7 +546,7 @@ impl<T> Line<T> {
         if let Some(want) = self.wants.get_mut(&session) {
             want.blocks -= count;
             self.wanted -= u64::from(count);
-            if count > 0 && want.waiting.take().is_some() {
+            if count > 0 {
                 self.waiters.remove(&(want.deadline, session));
             }
             if want.blocks == 0 {
@@ -576,13 +573,18 @@ impl<T> Line<T> {
     /// less, or nothing, to be woken for again.
     fn promise(&mut self, woken: &mut Vec<Waker>) {
         while self.ready.len() > self.promised {
-            let Some((_, session)) = self.waiters.pop_first() else { break };
+            let Some(((_, session), waker)) = self.waiters.pop_first() else { break };
             let want = self.wants.get_mut(&session).expect("whoever waits wants some");
             let more = (self.ready.len() - self.promised).min((want.blocks - want.promised) as usize);
             want.promised += u32::try_from(more).expect("no more than is wanted");
             self.promised += more;
-            woken.extend(want.waiting.take());
+            woken.push(waker);
         }
+    }
+
+    /// Somebody has taken its share, or wants none any more: what is left is for others.
+    fn pass_on(&mut self, is_reused: bool, woken: &mut Vec<Waker>) {
+        if is_reused { self.wake_next(woken) } else { self.promise(woken) }
     }
 
     fn take_shared(&mut self, session: SessionId, count: u32, share: fn(&T) -> Option<T>) -> Vec<T> {
@@ -608,10 +610,10 @@ impl<T> Line<T> {
             return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
         }
         let ready = self.ready.len() as u64;
-        let missing = if max_reuse == 1 || !lane.is_shared() {
-            (self.wanted + u64::from(self.floor)).saturating_sub(ready)
-        } else {
+        let missing = if lane.is_reused(max_reuse) {
             self.missing_shared(max_reuse)
+        } else {
+            (self.wanted + u64::from(self.floor)).saturating_sub(ready)
         };
         u32::try_from(missing.saturating_sub(u64::from(self.making))).unwrap_or(u32::MAX)
     }
@@ -648,9 +650,9 @@ impl<T> Line<T> {
     }
 
     fn wait(&mut self, session: SessionId, waker: &Waker) {
-        let Some(want) = self.wants.get_mut(&session) else { return };
-        want.waiting = Some(waker.clone());
-        self.waiters.insert((want.deadline, session));
+        if let Some(want) = self.wants.get(&session) {
+            self.waiters.insert((want.deadline, session), waker.clone());
+        }
     }
 
     /// Where blocks are reused: wakes as many waiters as these can serve. Each of them wakes the next when it has taken its share, so that no
@@ -671,9 +673,8 @@ impl<T> Line<T> {
 
     /// Who waits and has the earliest deadline, and how many blocks it wants.
     fn next_waiter(&mut self) -> Option<(Waker, u64)> {
-        let (_, session) = self.waiters.pop_first()?;
-        let want = self.wants.get_mut(&session).expect("whoever waits wants some");
-        want.waiting.take().map(|waker| (waker, want.blocks.into()))
+        let ((_, session), waker) = self.waiters.pop_first()?;
+        Some((waker, self.wants.get(&session).map_or(0, |want| want.blocks.into())))
     }
 
     fn is_idle(&self) -> bool {
