@@ -8,11 +8,13 @@
 //! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
 //! address that has as many as [`Admission`] allows it, from its first packet on, and all while there is no time for them ([`Headroom`]).
 //!
-//! What comes to a socket is taken by a thread of its own ([`receiver`]). How fast a connection sends is [`congestion`]'s to say.
+//! What comes to a socket is taken by a thread of its own ([`receiver`]), and what leaves by it does so in trains ([`train`]). How fast a
+//! connection sends is [`congestion`]'s to say.
 
 mod congestion;
 mod headroom;
 mod receiver;
+mod train;
 
 use std::future::Future;
 use std::io;
@@ -135,7 +137,7 @@ pub enum Error {
 
 /// Opens a socket and an endpoint on each configured address.
 pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
-    open_with(config, idle_timeout, identity, receiver::start)
+    open_with(config, idle_timeout, identity, || receiver::start(config.gso))
 }
 
 /// The same, but the runtime of the caller receives, too: for who counts what all of it takes.

@@ -6,10 +6,9 @@
 //! schedules like any other that has waited.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+use super::train::{Driver, Socket, Turns};
 
 /// What runs an endpoint: its own task on a thread apart, those of connections where they are made.
 struct Apart {
@@ -25,6 +24,10 @@ struct Apart {
     handle: Handle,
     /// Takes the endpoint's task, which is the first that is spawned.
     driver: Mutex<Option<oneshot::Sender<Driver>>>,
+    /// Whether packets may leave in trains.
+    gso: bool,
+    /// What connections send by, once it is there.
+    socket: OnceLock<Arc<Socket>>,
 }
 
 impl fmt::Debug for Apart {
@@ -34,7 +37,7 @@ impl fmt::Debug for Apart {
 }
 
 /// Starts a thread that ends with the endpoint that is made with this.
-pub(super) fn start() -> io::Result<Arc<dyn Runtime>> {
+pub(super) fn start(gso: bool) -> io::Result<Arc<dyn Runtime>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let handle = runtime.handle().clone();
     let (sender, receiver) = oneshot::channel::<Driver>();
@@ -46,7 +49,7 @@ pub(super) fn start() -> io::Result<Arc<dyn Runtime>> {
             }
         });
     })?;
-    Ok(Arc::new(Apart { handle, driver: Mutex::new(Some(sender)) }))
+    Ok(Arc::new(Apart { handle, driver: Mutex::new(Some(sender)), gso, socket: OnceLock::new() }))
 }
 
 impl Runtime for Apart {
@@ -59,13 +62,19 @@ impl Runtime for Apart {
         match driver {
             // The thread waits for it.
             Some(driver) => drop(driver.send(future)),
-            None => TokioRuntime.spawn(future),
+            None => match self.socket.get() {
+                Some(socket) => drop(tokio::spawn(Turns::new(future, Arc::clone(socket)))),
+                None => TokioRuntime.spawn(future),
+            },
         }
     }
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _inside = self.handle.enter();
-        TokioRuntime.wrap_udp_socket(socket)
+        let socket = Socket::new(TokioRuntime.wrap_udp_socket(socket)?, self.gso);
+        // What is sent by another one, if there ever is, leaves as it comes.
+        let _ = self.socket.set(Arc::clone(&socket));
+        Ok(socket)
     }
 
     fn now(&self) -> Instant {
