@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
-use quinn::{Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -142,7 +142,7 @@ pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) 
 
 /// The same, but the runtime of the caller receives, too: for who counts what all of it takes.
 pub(crate) fn open_here(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
-    open_with(config, idle_timeout, identity, || Ok(Arc::new(TokioRuntime)))
+    open_with(config, idle_timeout, identity, || Ok(receiver::here(config.gso)))
 }
 
 fn open_with(

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -16,18 +16,24 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::train::{Driver, Socket, Turns};
+use super::train::{Driver, Station};
 
-/// What runs an endpoint: its own task on a thread apart, those of connections where they are made.
+/// What runs an endpoint: its own task, which is the first that is spawned, on a thread apart or where it is made; and those of connections,
+/// which send in trains, where they are made.
 struct Apart {
-    /// The thread's.
+    /// Of the thread, if there is one.
     handle: Handle,
-    /// Takes the endpoint's task, which is the first that is spawned.
-    driver: Mutex<Option<oneshot::Sender<Driver>>>,
-    /// Whether packets may leave in trains.
-    gso: bool,
-    /// What connections send by, once it is there.
-    socket: OnceLock<Arc<Socket>>,
+    /// Takes the endpoint's task.
+    receiver: Mutex<Option<Receiver>>,
+    station: Station,
+}
+
+/// What receives.
+enum Receiver {
+    /// A thread that waits for the endpoint's task.
+    Thread(oneshot::Sender<Driver>),
+    /// The runtime of whoever makes the endpoint.
+    Here,
 }
 
 impl fmt::Debug for Apart {
@@ -36,7 +42,7 @@ impl fmt::Debug for Apart {
     }
 }
 
-/// Starts a thread that ends with the endpoint that is made with this.
+/// Starts a thread that ends with the endpoint that is made with this; without `gso` each call sends one packet.
 pub(super) fn start(gso: bool) -> io::Result<Arc<dyn Runtime>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let handle = runtime.handle().clone();
@@ -49,7 +55,18 @@ pub(super) fn start(gso: bool) -> io::Result<Arc<dyn Runtime>> {
             }
         });
     })?;
-    Ok(Arc::new(Apart { handle, driver: Mutex::new(Some(sender)), gso, socket: OnceLock::new() }))
+    Ok(Apart::new(handle, Receiver::Thread(sender), gso))
+}
+
+/// The same without a thread: the current runtime receives.
+pub(super) fn here(gso: bool) -> Arc<dyn Runtime> {
+    Apart::new(Handle::current(), Receiver::Here, gso)
+}
+
+impl Apart {
+    fn new(handle: Handle, receiver: Receiver, gso: bool) -> Arc<dyn Runtime> {
+        Arc::new(Self { handle, receiver: Mutex::new(Some(receiver)), station: Station::new(gso) })
+    }
 }
 
 impl Runtime for Apart {
@@ -58,23 +75,18 @@ impl Runtime for Apart {
     }
 
     fn spawn(&self, future: Driver) {
-        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match driver {
+        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match receiver {
             // The thread waits for it.
-            Some(driver) => drop(driver.send(future)),
-            None => match self.socket.get() {
-                Some(socket) => drop(tokio::spawn(Turns::new(future, Arc::clone(socket)))),
-                None => TokioRuntime.spawn(future),
-            },
+            Some(Receiver::Thread(thread)) => drop(thread.send(future)),
+            Some(Receiver::Here) => TokioRuntime.spawn(future),
+            None => self.station.spawn(future),
         }
     }
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _inside = self.handle.enter();
-        let socket = Socket::new(TokioRuntime.wrap_udp_socket(socket)?, self.gso);
-        // What is sent by another one, if there ever is, leaves as it comes.
-        let _ = self.socket.set(Arc::clone(&socket));
-        Ok(socket)
+        Ok(self.station.wrap(TokioRuntime.wrap_udp_socket(socket)?))
     }
 
     fn now(&self) -> Instant {

@@ -12,8 +12,8 @@ use std::future::Future;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures_util::task::AtomicWaker;
@@ -34,8 +34,37 @@ thread_local! {
     static TRAIN: RefCell<Train> = const { RefCell::new(Train { socket: 0, bytes: Vec::new(), engine: None }) };
 }
 
+/// Where trains of one endpoint leave.
+pub(super) struct Station {
+    couples: bool,
+    socket: OnceLock<Arc<Socket>>,
+}
+
+impl Station {
+    /// Each call sends one packet if they are not to be coupled.
+    pub(super) fn new(couples: bool) -> Self {
+        Self { couples, socket: OnceLock::new() }
+    }
+
+    /// The socket that connections of the endpoint send by.
+    pub(super) fn wrap(&self, inner: Arc<dyn AsyncUdpSocket>) -> Arc<dyn AsyncUdpSocket> {
+        let socket = Socket::new(inner, self.couples);
+        // What is sent by another one, if there ever is, leaves as it comes.
+        let _ = self.socket.set(Arc::clone(&socket));
+        socket
+    }
+
+    /// Runs the task of a connection.
+    pub(super) fn spawn(&self, driver: Driver) {
+        match self.socket.get() {
+            Some(socket) => drop(tokio::spawn(Turns::new(driver, Arc::clone(socket)))),
+            None => drop(tokio::spawn(driver)),
+        }
+    }
+}
+
 /// A socket that couples what is sent to it within a [`Turns`].
-pub(super) struct Socket {
+struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
     /// Whether one call may carry several.
     couples: bool,
@@ -61,7 +90,7 @@ struct Engine {
 }
 
 impl Socket {
-    pub(super) fn new(inner: Arc<dyn AsyncUdpSocket>, couples: bool) -> Arc<Self> {
+    fn new(inner: Arc<dyn AsyncUdpSocket>, couples: bool) -> Arc<Self> {
         Arc::new(Self { inner, couples, is_full: AtomicBool::new(false) })
     }
 
@@ -239,7 +268,7 @@ struct Held {
 }
 
 /// A connection's task that takes several turns at once, and whose datagrams leave as trains.
-pub(super) struct Turns {
+struct Turns {
     driver: Driver,
     socket: Arc<Socket>,
     poller: Pin<Box<dyn UdpPoller>>,
@@ -274,7 +303,7 @@ impl Wake for Signal {
 
 impl Turns {
     /// The task of a connection that sends by this socket.
-    pub(super) fn new(driver: Driver, socket: Arc<Socket>) -> Self {
+    fn new(driver: Driver, socket: Arc<Socket>) -> Self {
         let signal = Arc::new(Signal::default());
         let waker = Waker::from(Arc::clone(&signal));
         let poller = Arc::clone(&socket).create_io_poller();
