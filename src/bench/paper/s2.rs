@@ -327,7 +327,7 @@ const fn bar(what: &'static str, paper: &'static str, mark: f64, panel: &'static
 }
 
 const fn elsewhere(id: &'static str, title: &'static str) -> Row {
-    let note = "belongs to the load test with real sessions: not measured here";
+    let note = "answered by the load test (`ncpeer swarm`), under \"Many viewers on one host\"";
     Row { id, group: Group::S2, title, bars: &[], axis: Axis::K, sweeps: &[], note }
 }
 
