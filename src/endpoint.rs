@@ -14,6 +14,7 @@
 mod congestion;
 mod headroom;
 mod receiver;
+mod signal;
 mod train;
 
 use std::future::Future;

@@ -12,13 +12,14 @@ use std::future::Future;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use futures_util::task::AtomicWaker;
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
+
+use super::signal::Signal;
 
 /// A connection's task, as quinn spawns it.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -277,30 +278,6 @@ struct Turns {
     waker: Waker,
 }
 
-/// Wakes a task, but notes only that it is to go on while it runs.
-#[derive(Default)]
-struct Signal {
-    state: AtomicU8,
-    task: AtomicWaker,
-}
-
-const IDLE: u8 = 0;
-const RUNS: u8 = 1;
-const GOES_ON: u8 = 2;
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let goes_on = |state| (state != IDLE).then_some(GOES_ON);
-        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, goes_on).is_err() {
-            self.task.wake();
-        }
-    }
-}
-
 impl Turns {
     /// The task of a connection that sends by this socket.
     fn new(driver: Driver, socket: Arc<Socket>) -> Self {
@@ -315,9 +292,9 @@ impl Turns {
         let boarding = Boarding::begin(&self.socket);
         let mut is_gone = false;
         for _ in 0..ROUNDS_MAX {
-            self.signal.state.store(RUNS, Ordering::Release);
+            self.signal.begin();
             is_gone = self.driver.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready();
-            if is_gone || self.signal.state.load(Ordering::Acquire) != GOES_ON {
+            if is_gone || !self.signal.goes_on() {
                 break;
             }
         }
@@ -344,12 +321,12 @@ impl Future for Turns {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        this.signal.task.register(cx.waker());
+        this.signal.register(cx);
         ready!(this.poll_held(cx));
         if this.rounds() {
             return Poll::Ready(());
         }
-        if this.signal.state.swap(IDLE, Ordering::AcqRel) == GOES_ON {
+        if this.signal.end() {
             cx.waker().wake_by_ref();
         }
         let _ = this.poll_held(cx);

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
+use std::task::Wake;
 
 use super::*;
 
