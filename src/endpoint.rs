@@ -14,7 +14,7 @@
 mod congestion;
 mod headroom;
 mod receiver;
-mod signal;
+mod task;
 mod train;
 
 use std::future::Future;

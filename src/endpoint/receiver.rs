@@ -13,7 +13,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,17 +21,17 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::signal::Signal;
-use super::train::{Driver, Station};
+use super::task::{Driver, Task};
+use super::train::Station;
 
-/// The time from one round to the next, if there is something to do: shorter than the rest of a way by far, and long enough for a thousand
-/// acknowledgements to cost as few wake-ups as one.
+/// The time from one round to the next, if there is something to do: shorter than the rest of a way by far, and long enough for many packets of
+/// a busy server to come.
 const ROUND: Duration = Duration::from_micros(500);
 
 /// What runs an endpoint: its own task, which is the first that is spawned, on a thread apart or where it is made; and those of connections,
 /// which send in trains, where they are made.
 struct Apart {
-    /// Of the thread, if there is one.
+    /// Of the runtime that receives.
     handle: Handle,
     /// Takes the endpoint's task.
     receiver: Mutex<Option<Receiver>>,
@@ -79,41 +79,27 @@ impl Apart {
     }
 }
 
-/// Takes what has come in rounds, which begin at least [`ROUND`] after each other.
+/// Takes what has come in rounds, each of which begins at least [`ROUND`] after the end of the one before.
 struct Rounds {
-    driver: Driver,
+    task: Task,
     ended: Instant,
-    signal: Arc<Signal>,
-    waker: Waker,
 }
 
 impl Rounds {
     fn new(driver: Driver) -> Self {
-        let signal = Arc::new(Signal::default());
-        let waker = Waker::from(Arc::clone(&signal));
-        Self { driver, ended: Instant::now(), signal, waker }
+        Self { task: Task::new(driver), ended: Instant::now() }
     }
 }
 
 impl Future for Rounds {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // Nothing else runs on this thread.
-        thread::sleep(ROUND.saturating_sub(this.ended.elapsed()));
-        this.signal.register(cx);
-        loop {
-            this.signal.begin();
-            if this.driver.as_mut().poll(&mut Context::from_waker(&this.waker)).is_ready() {
-                return Poll::Ready(());
-            }
-            if !this.signal.end() {
-                break;
-            }
-        }
-        this.ended = Instant::now();
-        Poll::Pending
+        thread::sleep(ROUND.saturating_sub(self.ended.elapsed()));
+        let end = self.task.poll_rounds(cx, u32::MAX);
+        self.ended = Instant::now();
+        end
     }
 }
 
@@ -145,6 +131,7 @@ impl Runtime for Apart {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Waker;
 
     use super::*;
 

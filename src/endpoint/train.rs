@@ -14,15 +14,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
-use super::signal::Signal;
-
-/// A connection's task, as quinn spawns it.
-pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+use super::task::{Driver, Task};
 
 /// How often a task goes on at once. A round is twenty packets.
 const ROUNDS_MAX: u32 = 9;
@@ -202,8 +199,11 @@ impl Train {
         let next = Engine::of(transmit);
         let bytes = self.bytes.len() + transmit.contents.len();
         // A shorter one can only be the last.
-        self.bytes.len().is_multiple_of(engine.datagram)
-            && (next == engine || (transmit.segment_size.is_none() && next.datagram < engine.datagram))
+        let fits = match transmit.segment_size {
+            Some(datagram) => datagram == engine.datagram,
+            None => next.datagram <= engine.datagram,
+        };
+        fits && self.bytes.len().is_multiple_of(engine.datagram)
             && Engine { datagram: engine.datagram, ..next } == engine
             && bytes.div_ceil(engine.datagram) <= datagrams_max
             && bytes <= BYTES_MAX
@@ -243,12 +243,12 @@ impl<'a> Boarding<'a> {
         Self(socket)
     }
 
-    /// Sends what is there; if the socket is full, that is returned.
-    fn end(self) -> Result<(), Held> {
-        TRAIN.with_borrow_mut(|train| match (train.leave(self.0), train.engine) {
-            (Err(_), Some(engine)) => Err(Held { engine, bytes: train.bytes.clone() }),
-            // An error other than a full socket has been logged where it came from.
-            _ => Ok(()),
+    /// Sends what is there, or returns it if the socket is full.
+    fn end(self) -> Option<Held> {
+        TRAIN.with_borrow_mut(|train| {
+            // An error other than that has been logged where it came from, and the packets are lost.
+            let _ = train.leave(self.0);
+            train.engine.map(|engine| Held { engine, bytes: std::mem::take(&mut train.bytes) })
         })
     }
 }
@@ -270,44 +270,23 @@ struct Held {
 
 /// A connection's task that takes several turns at once, and whose datagrams leave as trains.
 struct Turns {
-    driver: Driver,
-    socket: Arc<Socket>,
-    poller: Pin<Box<dyn UdpPoller>>,
+    task: Task,
+    poller: Poller,
     held: Option<Held>,
-    signal: Arc<Signal>,
-    waker: Waker,
 }
 
 impl Turns {
     /// The task of a connection that sends by this socket.
     fn new(driver: Driver, socket: Arc<Socket>) -> Self {
-        let signal = Arc::new(Signal::default());
-        let waker = Waker::from(Arc::clone(&signal));
-        let poller = Arc::clone(&socket).create_io_poller();
-        Self { driver, socket, poller, held: None, signal, waker }
-    }
-
-    /// Rounds until there is nothing more to do, it is others' turn, or (true) the connection is gone.
-    fn rounds(&mut self) -> bool {
-        let boarding = Boarding::begin(&self.socket);
-        let mut is_gone = false;
-        for _ in 0..ROUNDS_MAX {
-            self.signal.begin();
-            is_gone = self.driver.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready();
-            if is_gone || !self.signal.goes_on() {
-                break;
-            }
-        }
-        self.held = boarding.end().err();
-        is_gone
+        Self { task: Task::new(driver), poller: Poller { socket, inner: None }, held: None }
     }
 
     /// Sends what the socket would not take before.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(held) = &self.held {
             // A socket that cannot even say so loses what it is given.
-            let _ = ready!(self.poller.as_mut().poll_writable(cx));
-            match held.engine.send(&held.bytes, &self.socket) {
+            let _ = ready!(Pin::new(&mut self.poller).poll_writable(cx));
+            match held.engine.send(&held.bytes, &self.poller.socket) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 _ => self.held = None,
             }
@@ -321,16 +300,14 @@ impl Future for Turns {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        this.signal.register(cx);
         ready!(this.poll_held(cx));
-        if this.rounds() {
-            return Poll::Ready(());
+        let boarding = Boarding::begin(&this.poller.socket);
+        let end = this.task.poll_rounds(cx, ROUNDS_MAX);
+        this.held = boarding.end();
+        if end.is_pending() {
+            let _ = this.poll_held(cx);
         }
-        if this.signal.end() {
-            cx.waker().wake_by_ref();
-        }
-        let _ = this.poll_held(cx);
-        Poll::Pending
+        end
     }
 }
 

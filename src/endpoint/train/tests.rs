@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
-use std::task::Wake;
+use std::task::{Wake, Waker};
 
 use super::*;
 
@@ -227,7 +227,7 @@ fn a_wake_while_it_waits_wakes_its_task() {
     let mut bed = Bed::new(usize::MAX, true, Vec::new(), false);
     assert_eq!(bed.poll(), Poll::Pending);
     assert_eq!((bed.polls.load(Ordering::SeqCst), bed.wakes()), (1, 0));
-    bed.turns.waker.wake_by_ref();
+    bed.turns.task.waker.wake_by_ref();
     assert_eq!(bed.wakes(), 1);
 }
 
