@@ -7,6 +7,7 @@
 //! Threads share nothing: each has a socket, a runtime and its part of the viewers.
 
 mod clock;
+mod lossy;
 mod plain;
 mod report;
 mod totals;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Endpoint, EndpointConfig, Runtime as _, TokioRuntime, TransportConfig, VarInt};
 use tokio::sync::watch;
 
 use crate::endpoint::{INITIAL_RTT, udp_socket};
@@ -33,6 +34,7 @@ use crate::peer::{self, Client};
 use crate::tls::{self, Trust};
 use crate::wire::message::{Accept, Credential, Hello, Message};
 use clock::Item;
+use lossy::Lossy;
 pub use plain::{Config as PlainConfig, serve as serve_plain};
 pub use report::{Asked, Line, Report};
 use totals::Totals;
@@ -72,6 +74,9 @@ pub struct Options {
     /// Take blocks in datagrams
     #[arg(long)]
     pub datagrams: bool,
+    /// Lose this share of the packets that come, 0 to 1, each by itself
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = parse_share)]
+    pub loss: f64,
     /// Threads, each with a socket of its own [default: one a processor]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<NonZeroUsize>,
@@ -148,6 +153,7 @@ struct Plan {
     from_start: bool,
     verify: f64,
     bitrate: Option<f64>,
+    loss: f64,
     seed: u64,
     accept: Accept,
     kernels: Kernels,
@@ -206,6 +212,7 @@ pub async fn run(
         from_start: options.from_start,
         verify: options.verify,
         bitrate: options.bitrate,
+        loss: options.loss,
         seed: options.seed,
         accept: Accept { coded: true, systematic: options.systematic, datagrams: options.datagrams, recoded: true },
         kernels: Kernels::detect(),
@@ -220,7 +227,7 @@ pub async fn run(
         totals.push(Arc::clone(&counted));
         let (plan, over, present) = (Arc::clone(&plan), over.clone(), Arc::clone(&present));
         let viewers = (thread..options.viewers).step_by(threads);
-        let body = move || part(&plan, counted, present, over, viewers);
+        let body = move || part(&plan, thread, counted, present, over, viewers);
         running.push(std::thread::Builder::new().name(format!("swarm-{thread}")).spawn(body)?);
     }
     let time = Duration::from_secs_f64(options.viewers as f64 / options.join_rate) + options.time;
@@ -237,9 +244,10 @@ pub async fn run(
     Ok(report)
 }
 
-/// What one thread does.
+/// What one of the threads does.
 fn part(
     plan: &Arc<Plan>,
+    thread: u64,
     totals: Arc<Totals>,
     present: Arc<AtomicU64>,
     over: watch::Receiver<bool>,
@@ -251,7 +259,11 @@ fn part(
         let any: SocketAddr =
             if plan.address.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
         let socket = udp_socket(any, SOCKET_BUFFER, SOCKET_BUFFER)?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
+        let mut socket = TokioRuntime.wrap_udp_socket(socket)?;
+        if plan.loss > 0.0 {
+            socket = Arc::new(Lossy::new(socket, plan.loss, plan.seed.wrapping_add(thread)));
+        }
+        let endpoint = Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
         let shard = std::rc::Rc::new(Shard { plan: Arc::clone(plan), totals, endpoint: endpoint.clone(), present });
         let mut views = Vec::new();
         for number in viewers {

@@ -133,6 +133,21 @@ async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_lost_on_the_way_is_made_up_for() {
+    let place = Place::open(1000).await;
+    place.put_file();
+    let line =
+        "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.05";
+    let report = place.watch(line, "/live/movie.bin").await;
+    let totals = report.totals;
+    assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{report}");
+    assert!(totals.verified > 40, "{report}");
+    // What viewers have at the end, and what came of segments under way, are less than was sent by what was lost.
+    let (sent, came) = (place.read("ncserverd_session_sent_blocks_total"), totals.blocks as f64);
+    assert!(came < 0.98 * sent && came > 0.85 * sent, "{came} of {sent}: {report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_live_playlist_is_followed() {
     let place = Place::open(1000).await;
     place.put_list(SEGMENTS, false);

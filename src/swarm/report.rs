@@ -49,6 +49,8 @@ pub struct Asked {
     pub seek: Option<f64>,
     /// The share that decodes and verifies.
     pub verify: f64,
+    /// The share of packets that they lose.
+    pub loss: f64,
     /// What is at the other end.
     pub against: String,
     /// Where chance begins.
@@ -150,6 +152,7 @@ impl Report {
             stay: options.stay.map(|stay| stay.as_secs_f64()),
             seek: options.seek.map(|seek| seek.as_secs_f64()),
             verify: options.verify,
+            loss: options.loss,
             against: format!("{:?}", options.against).to_lowercase(),
             seed: options.seed,
         };
