@@ -267,7 +267,8 @@ impl Viewer {
         player.arg(env::current_exe().expect("this program has a path")).args(["play", &length.to_string()]);
         let mut player = Process::start(player.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let said = Arc::new(Mutex::new(Vec::new()));
-        let (output, log) = (player.output(), Arc::clone(&said));
+        let output = player.0.stdout.take().expect("its output goes to this program");
+        let log = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let said = Said::parse(&line).unwrap_or_else(|| panic!("a player says `{line}`"));

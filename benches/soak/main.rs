@@ -12,6 +12,12 @@
 //!
 //! Prints tables in Markdown.
 
+#[path = "../support/daemon.rs"]
+mod daemon;
+#[path = "../support/ending.rs"]
+mod ending;
+#[path = "../support/exposition.rs"]
+mod exposition;
 #[path = "../support/http.rs"]
 mod http;
 #[path = "../support/live.rs"]
@@ -20,6 +26,8 @@ mod metrics;
 mod origin;
 #[path = "../support/process.rs"]
 mod process;
+#[path = "../../tests/program/mod.rs"]
+mod program;
 mod samples;
 mod server;
 mod viewers;
@@ -31,8 +39,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
+use exposition::Exposition;
 use live::SEGMENT;
-use metrics::Exposition;
 use origin::Source;
 use samples::Sample;
 use server::{DRAIN, Server};

@@ -1,40 +1,11 @@
-//! What `/metrics` shows, and what may not happen to it: counters that go backwards, gauges below zero, numbers that have run over.
+//! What may not happen to metrics: counters that go backwards, gauges below zero, numbers that have run over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::exposition::Exposition;
 
 /// Whole numbers up to here are exact; nothing that is counted comes near.
 const LARGEST: f64 = 9.0e15;
 
-/// One look at them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Exposition {
-    series: BTreeMap<String, f64>,
-    /// Those that only grow.
-    counters: BTreeSet<String>,
-}
-
 impl Exposition {
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let mut exposition = Self::default();
-        let (mut family, mut grows) = (String::new(), false);
-        for line in text.lines() {
-            if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
-                (family, grows) = (name.to_owned(), kind != "gauge");
-            } else if !line.starts_with('#') && !line.is_empty() {
-                let (name, value) = line.rsplit_once(' ').ok_or_else(|| format!("no series: {line}"))?;
-                let value: f64 = value.parse().map_err(|_| format!("no number: {line}"))?;
-                if !name.starts_with(&family) {
-                    return Err(format!("{name} has no type"));
-                }
-                exposition.series.insert(name.to_owned(), value);
-                if grows {
-                    exposition.counters.insert(name.to_owned());
-                }
-            }
-        }
-        Ok(exposition)
-    }
-
     /// The sum of the series of this name, whatever their labels.
     pub(crate) fn sum(&self, name: &str) -> Option<f64> {
         let is_of = |series: &str| series.split('{').next() == Some(name);

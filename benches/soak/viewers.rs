@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::process::Process;
+use crate::program::program;
 
 /// How long a swarm may take to leave and to write its report.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +70,7 @@ pub(crate) struct Swarm {
 impl Swarm {
     /// At this server, with its fingerprint, for this path.
     pub(crate) fn start(url: &str, path: &str, report: PathBuf, plan: Plan) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ncpeer"));
+        let mut command = Command::new(program("ncpeer"));
         command.args(["swarm", url, path, "--viewers", &plan.viewers.to_string(), "--join-rate", &plan.join_rate.to_string()]);
         command.args(["--time", &format!("{}ms", plan.time.as_millis()), "--verify", &plan.verify.to_string()]);
         if let Some(stay) = plan.stay {
@@ -78,7 +79,8 @@ impl Swarm {
         command.arg("--json").arg(&report).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = Process::start(&mut command);
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let (output, log) = (BufReader::new(process.output()), Arc::clone(&lines));
+        let output = process.0.stdout.take().expect("its output goes to this program");
+        let (output, log) = (BufReader::new(output), Arc::clone(&lines));
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok).filter_map(|line| Line::parse(&line)) {
                 log.lock().expect("nobody panics with it").push(line);

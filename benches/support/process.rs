@@ -1,6 +1,6 @@
 //! Programs that end with whoever started them.
 
-use std::process::{Child, ChildStderr, ChildStdout, Command};
+use std::process::{Child, ChildStderr, Command};
 
 /// A process, until it is dropped.
 #[derive(Debug)]
@@ -9,10 +9,6 @@ pub(crate) struct Process(pub(crate) Child);
 impl Process {
     pub(crate) fn start(command: &mut Command) -> Self {
         Self(command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
-    }
-
-    pub(crate) fn output(&mut self) -> ChildStdout {
-        self.0.stdout.take().expect("its output goes to this program, and is taken once")
     }
 
     pub(crate) fn errors(&mut self) -> ChildStderr {
