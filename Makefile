@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-soak smoke fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers smoke fuzz gpu-bundle
 
 all: check test
 
@@ -86,6 +86,11 @@ bench-soak:
 # The same for two minutes, with 200 viewers: nothing may be late, wrong or lost.
 smoke:
 	$(CARGO) bench --locked --profile release --bench soak -- --smoke
+
+# How many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000 --server-cores 0-7 --viewer-cores 8-15
+# --backend cuda" has it otherwise; needs no privileges.
+bench-viewers:
+	$(CARGO) bench --locked --profile dist --bench viewers -- $(VIEWERS)
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60

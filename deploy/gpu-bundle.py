@@ -1,7 +1,8 @@
 """Builds the test executables and the two programs, copies them stripped to .gpu-tests/, for a host without a toolchain, and packs
 them into .gpu-tests.tar.xz, which unpacks to that folder.
 
-    deploy/gpu-bundle.py [NAME…]      only the tests of these names, such as `backends` or `end_to_end`, and the programs
+    deploy/gpu-bundle.py [NAME…]      only the tests of these names, such as `backends` or `end_to_end`, and the programs; `viewers`,
+                                      which measures, comes if it is named
 """
 
 import json
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import tarfile
 
+# Benchmarks that start the programs.
+BENCHES = ["viewers"]
 BUNDLE = pathlib.Path(".gpu-tests")
 ARCHIVE = pathlib.Path(".gpu-tests.tar.xz")
 # More than this is refused by places that files have to pass.
@@ -22,7 +25,7 @@ XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 << 20}]
 
 def built(*arguments):
     """What cargo built, as (name, path): tests by kind and name, programs by name."""
-    command = ["cargo", *arguments, "--locked", "--release", "--message-format=json"]
+    command = ["cargo", *arguments, "--locked", "--profile", "release", "--message-format=json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
         messages = [json.loads(line) for line in cargo.stdout]
     if cargo.returncode != 0:
@@ -42,7 +45,11 @@ def wanted(name):
 
 shutil.rmtree(BUNDLE, ignore_errors=True)
 (BUNDLE / "bin").mkdir(parents=True)
-for name, path in [*built("test", "--no-run"), *built("build", "--bins")]:
+executables = [*built("test", "--no-run"), *built("build", "--bins")]
+for bench in BENCHES:
+    if bench in sys.argv[1:]:
+        executables += built("bench", "--no-run", "--bench", bench)
+for name, path in executables:
     if wanted(name):
         subprocess.run(["strip", "-o", BUNDLE / name, path], check=True)
 for path in sorted(BUNDLE.rglob("*")):
