@@ -6,7 +6,7 @@
 //! schedules like any other that has waited.
 //!
 //! Woken for every packet it would take one at a time, and the processor from those who send: on one that is fully loaded that was a fifth of all
-//! it did. So it begins a round at most every half millisecond, and takes all that has come meanwhile, as network cards do that put off interrupts.
+//! it did. So it begins a round at most every quarter of a millisecond, and takes all that has come meanwhile, as network cards do that put off interrupts.
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ use super::train::Station;
 
 /// The time from one round to the next, if there is something to do: shorter than the rest of a way by far, and long enough for many packets of
 /// a busy server to come.
-const ROUND: Duration = Duration::from_micros(500);
+const ROUND: Duration = Duration::from_micros(250);
 
 /// What runs an endpoint: its own task, which is the first that is spawned, on a thread apart or where it is made; and those of connections,
 /// which send in trains, where they are made.
