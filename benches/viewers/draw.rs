@@ -58,9 +58,11 @@ fn over_time(record: &Record, title: &str, y: &str, read: fn(&Second) -> f64) ->
     let step = record.seconds.len().div_ceil(POINTS_MAX).max(1);
     let mean = |lines: &[Second], of: fn(&Second) -> f64| lines.iter().map(of).sum::<f64>() / lines.len() as f64;
     let points = record.seconds.chunks(step).map(|lines| (mean(lines, |line| line.second), mean(lines, read)));
-    let series = vec![Series { name: record.what(), points: points.collect() }];
+    // Nobody is there when it begins.
+    let points = std::iter::once((0.0, 0.0)).chain(points).collect();
+    let series = vec![Series { name: record.what(), points }];
     Panel { title: title.to_owned(), x: "s".to_owned(), y: y.to_owned(), series, marks: Vec::new() }
 }
 
 const USUAL_BITRATE: u64 = 768_000;
-const POINTS_MAX: usize = 140;
+const POINTS_MAX: usize = 70;

@@ -1,12 +1,12 @@
 //! How many viewers one host serves, and what limits it: the server and `ncpeer swarm` beside each other over loopback, each on processors of
 //! its own.
 //!
-//! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
+//! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
 //! [--systematic] [--datagrams] [--loss SHARE] [--plain] [--server-cores LIST] [--viewer-cores LIST] [--record FILE]` runs each number of viewers after
 //! the other, prints a table in Markdown, and appends what it measured to FILE, a line of JSON a run. `-- --draw DIRECTORY FILE…` draws such
 //! files. Needs no privileges; the system is to be set as `ncserverd doctor` advises.
 //!
-//! Every viewer plays segments of 512 KiB of a file by its own clock. A segment is late that cannot be decoded two durations after it was due to be
+//! Every viewer plays segments of a file by its own clock. A segment is late that cannot be decoded two durations after it was due to be
 //! asked for. Where nothing else is asked for, all blocks are coded and none is sent to two viewers. What the server takes is measured from
 //! five seconds after the last viewer has joined to the end.
 
@@ -52,6 +52,9 @@ struct Arguments {
     /// Seconds, once all have joined
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     time: u64,
+    /// `ingest.segment_max_bytes`, and what plain streams send at a time
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    segment: String,
     /// The share of the viewers that decode and verify everything
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     verify: f64,

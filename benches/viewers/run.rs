@@ -20,7 +20,7 @@ use crate::record::{Record, Second, Server, Swarm};
 use crate::usage::{Look, Watch};
 use crate::{Arguments, Backend};
 
-/// The file that is played: a hundred segments.
+/// The file that is played.
 const FILE_BYTES: usize = 50 << 20;
 /// From the last to join to where means begin, where a run is long enough.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -126,7 +126,7 @@ fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Serve
 
 /// What is not asked for stays as it is, but for limits on how many may come.
 fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> String {
-    let Arguments { ring, max_reuse, backend, kernel, systematic, datagrams, .. } = arguments;
+    let Arguments { segment, ring, max_reuse, backend, kernel, systematic, datagrams, .. } = arguments;
     let directory = directory.display();
     let backend = format!("{backend:?}").to_lowercase();
     let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!("kernel = \"{kernel}\"\n"));
@@ -137,7 +137,7 @@ fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> Strin
         "[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections}\nretry_above = {connections}\n\
          [telemetry]\nlisten = \"127.0.0.1:0\"\nlog_filter = \"info\"\n\
          [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\n\
-         [ingest]\nsegment_max_bytes = \"512KiB\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = {max_reuse}\n\
+         [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = {max_reuse}\n\
          [device]\nbackend = \"{backend}\"\n{kernel}\
          [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\n{block}"
     )
@@ -147,7 +147,7 @@ fn swarm(arguments: &Arguments, viewers: u64, url: &str, report: &Path) -> Comma
     let mut command = on(arguments.viewer_cores.as_deref(), "ncpeer");
     command.args(["swarm", url]);
     if arguments.plain {
-        command.args(["--against", "plain"]);
+        command.args(["--against", "plain", "--plain-segment", &arguments.segment]);
     } else {
         command.args(["/live/movie.bin", "--from-start"]);
     }
