@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode};
 use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
@@ -235,18 +235,18 @@ impl<'a> Viewer<'a> {
     async fn run(&mut self, connection: &Connection, whims: &mut Whims) -> End {
         match self.talk(connection, whims).await {
             Ok(end) => end,
-            Err(Fault::Connection(ConnectionError::ApplicationClosed(close)))
-                if [CloseCode::Overload, CloseCode::GoingAway].map(|code| code.quic().into()).contains(&close.error_code) =>
-            {
-                End::Refused
-            }
-            Err(Fault::Connection(error)) => End::Failed(error.to_string()),
+            Err(Fault::Connection(error)) => self.lost(&error),
             Err(Fault::Violation(violation)) => End::Failed(violation.to_string()),
             Err(Fault::Stream(reason)) => match connection.close_reason() {
-                Some(error) => End::Failed(error.to_string()),
+                Some(error) => self.lost(&error),
                 None => End::Failed(reason),
             },
         }
+    }
+
+    /// What it means that the connection is over.
+    fn lost(&self, error: &ConnectionError) -> End {
+        if is_refusal(error, self.greeted) { End::Refused } else { End::Failed(error.to_string()) }
     }
 
     async fn talk(&mut self, connection: &Connection, whims: &mut Whims) -> Result<End, Fault> {
@@ -734,6 +734,18 @@ impl From<Violation> for Fault {
     }
 }
 
+/// Whether the server has said that it does not serve: in a code of ours, or, where it knows of no end of the handshake yet, in the transport's word for any
+/// such code (RFC 9000, section 10.2.3).
+fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            [CloseCode::Overload, CloseCode::GoingAway].map(|code| code.quic().into()).contains(&close.error_code)
+        }
+        ConnectionError::ConnectionClosed(close) => !is_greeted && close.error_code == TransportErrorCode::APPLICATION_ERROR,
+        _ => false,
+    }
+}
+
 /// The next chunks of the stream that is being read; `None` at its end, whatever that is.
 async fn read(incoming: &mut Option<Incoming>, chunks: &mut [Bytes]) -> Option<usize> {
     incoming.as_mut()?.stream.read_chunks(chunks).await.ok().flatten()
@@ -768,3 +780,31 @@ const LIVE_BEHIND: usize = 3;
 const OBJECT_MAX: usize = 8 << 20;
 /// An hour.
 const DEADLINE_MAX_MS: u64 = 3_600_000;
+
+#[cfg(test)]
+mod tests {
+    use quinn::{ApplicationClose, ConnectionClose};
+
+    use super::*;
+
+    #[test]
+    fn who_is_told_to_come_again_is_refused_and_nobody_else() {
+        let ours = |code: CloseCode| {
+            ConnectionError::ApplicationClosed(ApplicationClose { error_code: code.quic().into(), reason: Bytes::new() })
+        };
+        let transport = |error_code| {
+            ConnectionError::ConnectionClosed(ConnectionClose { error_code, frame_type: None, reason: Bytes::new() })
+        };
+        for (error, before, after) in [
+            (ours(CloseCode::Overload), true, true),
+            (ours(CloseCode::GoingAway), true, true),
+            (ours(CloseCode::Done), false, false),
+            // What becomes of a code of ours that is said before the end of the handshake is known.
+            (transport(TransportErrorCode::APPLICATION_ERROR), true, false),
+            (transport(TransportErrorCode::PROTOCOL_VIOLATION), false, false),
+            (ConnectionError::TimedOut, false, false),
+        ] {
+            assert_eq!((is_refusal(&error, false), is_refusal(&error, true)), (before, after), "{error}");
+        }
+    }
+}
