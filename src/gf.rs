@@ -16,6 +16,7 @@ pub mod panel;
 pub mod rows;
 pub mod simd;
 pub mod solve;
+pub(crate) mod sums;
 
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};

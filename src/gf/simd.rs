@@ -15,6 +15,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::sums::{Fold, Sums};
+
 /// The loops, for one instruction set.
 ///
 /// The file that uses it has defined `Vector` (`WIDTH` bytes), `Split` (a source vector ready to be multiplied), `Factor` (a
@@ -26,9 +28,10 @@ use serde::{Deserialize, Serialize};
 macro_rules! kernels {
     ($isa:expr, $features:literal, columns: [$most:literal $(, $fewer:literal)*]) => {
         use super::super::gf256;
+        use super::super::sums::{Fold, Sums};
         use super::{Isa, Kernels, Line, Strip, Table};
 
-        pub(super) static TABLE: Table = Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, spread };
+        pub(super) static TABLE: Table = Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, spread, sum, fold };
 
         #[target_feature(enable = $features)]
         fn add(dst: &mut [u8], src: &[u8]) {
@@ -178,6 +181,103 @@ macro_rules! kernels {
                     for (dst, src) in line.0.as_chunks_mut::<WIDTH>().0.iter_mut().zip(source.0.as_chunks::<WIDTH>().0) {
                         write(dst, mul_add(read(dst), split(read(src)), factor));
                     }
+                }
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        fn sum(sums: &Sums, pieces: &mut [Line], width: usize) {
+            match width {
+                1 => sum_pieces::<1>(sums, pieces),
+                2 => sum_pieces::<2>(sums, pieces),
+                3 => sum_pieces::<3>(sums, pieces),
+                4 => sum_pieces::<4>(sums, pieces),
+                _ => unreachable!("pieces of four lines at most"),
+            }
+        }
+
+        /// Pieces of `LINES` lines, each sum in registers until it is done.
+        #[target_feature(enable = $features)]
+        fn sum_pieces<const LINES: usize>(sums: &Sums, pieces: &mut [Line]) {
+            let (pieces, _) = pieces.as_chunks_mut::<LINES>();
+            let mut all = sums.sources.as_slice();
+            for head in &sums.heads {
+                let (sources, behind) = all.split_at(head.count as usize);
+                all = behind;
+                let mut total = [[zero(); Line::BYTES / WIDTH]; LINES];
+                if head.accumulate {
+                    add_piece(&mut total, &pieces[head.target as usize]);
+                }
+                for &source in sources {
+                    add_piece(&mut total, &pieces[source as usize]);
+                }
+                write_piece(&mut pieces[head.target as usize], total);
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        fn fold(fold: &Fold, pieces: &mut [Line], width: usize) {
+            match width {
+                1 => fold_pieces::<1>(fold, pieces),
+                2 => fold_pieces::<2>(fold, pieces),
+                3 => fold_pieces::<3>(fold, pieces),
+                4 => fold_pieces::<4>(fold, pieces),
+                _ => unreachable!("pieces of four lines at most"),
+            }
+        }
+
+        /// Pieces of `LINES` lines, the running value in registers.
+        #[target_feature(enable = $features)]
+        fn fold_pieces<const LINES: usize>(fold: &Fold, pieces: &mut [Line]) {
+            let (pieces, _) = pieces.as_chunks_mut::<LINES>();
+            let (doubling, mut running) = (factor(gf256::GENERATOR), [[zero(); Line::BYTES / WIDTH]; LINES]);
+            for step in &fold.steps {
+                multiply_piece(&mut running, doubling);
+                if step.source != Fold::NOTHING {
+                    add_piece(&mut running, &pieces[step.source as usize]);
+                }
+                for target in step.targets {
+                    let mut total = running;
+                    add_piece(&mut total, &pieces[target as usize]);
+                    write_piece(&mut pieces[target as usize], total);
+                }
+            }
+            multiply_piece(&mut running, doubling);
+            if fold.last != Fold::NOTHING {
+                add_piece(&mut running, &pieces[fold.last as usize]);
+            }
+            for (&target, &c) in fold.powers.iter().zip(&gf256::EXP) {
+                let mut total = running;
+                multiply_piece(&mut total, factor(c));
+                add_piece(&mut total, &pieces[target as usize]);
+                write_piece(&mut pieces[target as usize], total);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn add_piece<const LINES: usize>(total: &mut [[Vector; Line::BYTES / WIDTH]; LINES], piece: &[Line; LINES]) {
+            for (total, line) in total.iter_mut().zip(piece) {
+                for (total, vector) in total.iter_mut().zip(line.0.as_chunks::<WIDTH>().0) {
+                    *total = xor(*total, read(vector));
+                }
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn multiply_piece<const LINES: usize>(piece: &mut [[Vector; Line::BYTES / WIDTH]; LINES], factor: Factor) {
+            for vector in piece.iter_mut().flatten() {
+                *vector = mul_add(zero(), split(*vector), factor);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn write_piece<const LINES: usize>(piece: &mut [Line; LINES], total: [[Vector; Line::BYTES / WIDTH]; LINES]) {
+            for (line, total) in piece.iter_mut().zip(total) {
+                for (vector, total) in line.0.as_chunks_mut::<WIDTH>().0.iter_mut().zip(total) {
+                    write(vector, total);
                 }
             }
         }
@@ -372,6 +472,24 @@ impl Kernels {
         // i * stride + first + source.len() at most, which the line above checks.
         unsafe { (self.table.spread)(rows, stride, first, factors, source) }
     }
+
+    /// Makes one sum after the other of pieces of `width` lines, one to four.
+    ///
+    /// # Panics
+    /// If a number does not lead to a piece.
+    pub(crate) fn sum(&self, sums: &Sums, pieces: &mut [Line], width: usize) {
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
+        unsafe { (self.table.sum)(sums, pieces, width) }
+    }
+
+    /// Goes through the steps of `fold` over pieces of `width` lines, one to four.
+    ///
+    /// # Panics
+    /// If a number does not lead to a piece.
+    pub(crate) fn fold(&self, fold: &Fold, pieces: &mut [Line], width: usize) {
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
+        unsafe { (self.table.fold)(fold, pieces, width) }
+    }
 }
 
 impl fmt::Debug for Kernels {
@@ -411,6 +529,8 @@ struct Table {
     mul_add: unsafe fn(&mut [u8], &[u8], u8),
     combine: Combine,
     spread: unsafe fn(&mut [Line], usize, usize, &[u8], &[Line]),
+    sum: unsafe fn(&Sums, &mut [Line], usize),
+    fold: unsafe fn(&Fold, &mut [Line], usize),
 }
 
 /// Rows times a strip into outs, from a byte of each on, added to what is there or not.

@@ -1,9 +1,10 @@
 //! The row operations in plain Rust: what every other file in this folder is tested against.
 
 use super::super::gf256;
+use super::super::sums::{Fold, Sums};
 use super::{Isa, Line, Strip, Table};
 
-pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, spread };
+pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, spread, sum, fold };
 
 fn add(dst: &mut [u8], src: &[u8]) {
     dst.iter_mut().zip(src).for_each(|(sum, byte)| *sum ^= byte);
@@ -34,6 +35,43 @@ fn spread(rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source
     for (row, &c) in rows.chunks_exact_mut(stride).zip(factors) {
         mul_add(Line::bytes_mut(&mut row[first..first + source.len()]), Line::bytes(source), c);
     }
+}
+
+fn sum(sums: &Sums, pieces: &mut [Line], width: usize) {
+    let mut all = sums.sources.as_slice();
+    for head in &sums.heads {
+        let (sources, behind) = all.split_at(head.count as usize);
+        all = behind;
+        let mut total = vec![Line::ZERO; width];
+        for &source in head.accumulate.then_some(&head.target).into_iter().chain(sources) {
+            add(Line::bytes_mut(&mut total), Line::bytes(piece(pieces, source, width)));
+        }
+        piece(pieces, head.target, width).copy_from_slice(&total);
+    }
+}
+
+fn fold(fold: &Fold, pieces: &mut [Line], width: usize) {
+    let mut running = vec![Line::ZERO; width];
+    for step in &fold.steps {
+        scale(Line::bytes_mut(&mut running), gf256::GENERATOR);
+        if step.source != Fold::NOTHING {
+            add(Line::bytes_mut(&mut running), Line::bytes(piece(pieces, step.source, width)));
+        }
+        for target in step.targets {
+            add(Line::bytes_mut(piece(pieces, target, width)), Line::bytes(&running));
+        }
+    }
+    scale(Line::bytes_mut(&mut running), gf256::GENERATOR);
+    if fold.last != Fold::NOTHING {
+        add(Line::bytes_mut(&mut running), Line::bytes(piece(pieces, fold.last, width)));
+    }
+    for (&target, &c) in fold.powers.iter().zip(&gf256::EXP) {
+        mul_add(Line::bytes_mut(piece(pieces, target, width)), Line::bytes(&running), c);
+    }
+}
+
+fn piece(pieces: &mut [Line], index: u32, width: usize) -> &mut [Line] {
+    &mut pieces[index as usize * width..][..width]
 }
 
 /// [`gf256::mul`] through the tables of nibble products: a multiplication bit by bit would make the tests slow.
