@@ -10,6 +10,7 @@ use crate::block::Vector;
 use crate::object::Generation;
 
 mod elimination;
+pub mod raptorq;
 pub mod rlnc;
 
 /// The codes that this program speaks.

@@ -1,0 +1,397 @@
+//! A solution as a list of operations on symbols, which needs no look at the structure any more.
+//!
+//! It depends on which symbols arrived and on nothing else, so it serves every source block with the same pattern, and an encoder's
+//! serves every block of the same K'.
+//!
+//! Memory for the work is cut into *slots*, a symbol each. In a first pass every pivot's slot becomes the sum E of what arrived
+//! (`solution`), and the rows that are no pivot rows are made from those. A dense product gives the inactive symbols, with the HDPC
+//! rows' part made by Horner's rule as the RFC defines them: three operations a column instead of H. Then, if all are wanted, a second
+//! pass makes every pivot's symbol anew from what arrived and from those before it. If few are missing it is cheaper to have each as a
+//! sum of E and of inactive symbols.
+//!
+//! Products with dense binary matrices go through tables of all sums of a few neighbours each.
+//!
+//! Symbols are worked on by strips of up to 256 bytes, so that the slots of a strip stay in the cache.
+
+use super::parameters::Parameters;
+use super::rows::{Rows, index};
+use super::solution::Solution;
+use crate::gf::simd::{Kernels, Line, Strip};
+use crate::gf::sums::{Fold, Step, Sums};
+
+/// What is done to symbols to solve a system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    inputs: usize,
+    slots: usize,
+    /// Which inputs go to which slots.
+    loads: Vec<Load>,
+    /// Until the inactive symbols are there, but for the part of HDPC.
+    forward: Sums,
+    dense: Option<Dense>,
+    /// How many of `loads` are done once more before `backward`.
+    reloads: usize,
+    backward: Sums,
+    outputs: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Load {
+    slot: u32,
+    input: u32,
+}
+
+/// How free inactive symbols are made: the first slots are those of inactive symbols, the next H those of the rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Dense {
+    fold: Fold,
+    inactive: usize,
+    /// H rows of coefficients of inactive symbols, zero for free ones.
+    rows: Vec<u8>,
+    free: Vec<u32>,
+    /// H coefficients for each free symbol.
+    inverse: Vec<u8>,
+}
+
+/// What a plan is to make.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// Every intermediate symbol, in order.
+    Intermediate,
+    /// These internal symbols.
+    Symbols(&'a [u32]),
+}
+
+impl Plan {
+    /// The plan of a solution. `inputs` has for each row behind those of LDPC which input it is the sum for, if it is not zero.
+    pub(super) fn new(
+        parameters: &Parameters,
+        rows: &Rows,
+        solution: &Solution,
+        inputs: &[Option<u32>],
+        wanted: Wanted<'_>,
+    ) -> Self {
+        Builder::new(parameters, rows, solution, inputs, wanted).plan()
+    }
+
+    /// Symbols that it is given.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Symbols that it makes.
+    pub fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Symbols that it works on: as many strips of 256 bytes are its memory.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Additions of a symbol to another, about: what it costs.
+    pub fn additions(&self) -> usize {
+        let (forward, backward) = (self.forward.len().1, self.backward.len().1);
+        forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| 3 * dense.fold.steps.len())
+    }
+
+    /// Makes the outputs of `symbols`, which are the inputs one behind the other, each as long as an output; those that they are
+    /// short of are zero.
+    ///
+    /// # Panics
+    /// If there are more symbols, or not as many outputs, or they differ in length.
+    pub fn apply(&self, kernels: Kernels, symbols: &[u8], outputs: &mut [&mut [u8]]) {
+        let Some(length) = outputs.first().map(|output| output.len()) else { return };
+        let is_even = outputs.iter().all(|output| output.len() == length);
+        assert!(outputs.len() == self.outputs.len() && is_even, "{} outputs of {length} bytes", self.outputs.len());
+        let is_whole = symbols.len().is_multiple_of(length.max(1));
+        assert!(is_whole && symbols.len() <= self.inputs * length, "{} symbols of {length} bytes", self.inputs);
+        let mut work = vec![Line::ZERO; self.slots * STRIP_LINES.min(length.div_ceil(Line::BYTES))];
+        for start in (0..length).step_by(STRIP_LINES * Line::BYTES) {
+            let bytes = start..length.min(start + STRIP_LINES * Line::BYTES);
+            let width = bytes.len().div_ceil(Line::BYTES);
+            let load = |work: &mut [Line], loads: &[Load]| {
+                for &Load { slot, input } in loads {
+                    let place = Line::bytes_mut(&mut work[slot as usize * width..][..width]);
+                    match symbols.get(input as usize * length..) {
+                        Some(from) if !from.is_empty() => place[..bytes.len()].copy_from_slice(&from[bytes.clone()]),
+                        _ => place.fill(0),
+                    }
+                }
+            };
+            load(&mut work, &self.loads);
+            kernels.sum(&self.forward, &mut work, width);
+            if let Some(dense) = &self.dense {
+                dense.apply(kernels, &mut work, width);
+            }
+            load(&mut work, &self.loads[..self.reloads]);
+            kernels.sum(&self.backward, &mut work, width);
+            for (output, &slot) in outputs.iter_mut().zip(&self.outputs) {
+                let made = &Line::bytes(&work[slot as usize * width..][..width])[..bytes.len()];
+                output[bytes.clone()].copy_from_slice(made);
+            }
+        }
+    }
+}
+
+impl Dense {
+    fn apply(&self, kernels: Kernels, work: &mut [Line], width: usize) {
+        let (h, split) = (self.fold.powers.len(), self.inactive * width);
+        work[split..][..h * width].fill(Line::ZERO);
+        kernels.fold(&self.fold, work, width);
+        let (inactive, behind) = work.split_at_mut(split);
+        let products = &mut behind[..h * width];
+        let rows: Vec<&[u8]> = self.rows.chunks_exact(self.inactive).collect();
+        let mut outs: Vec<&mut [u8]> = products.chunks_exact_mut(width).map(Line::bytes_mut).collect();
+        kernels.combine_strip(Strip::new(inactive, self.inactive, width, 0, width), &rows, &mut outs, 0, true);
+        let rows: Vec<&[u8]> = self.inverse.chunks_exact(h).collect();
+        let mut free = self.free.iter().copied().peekable();
+        let outs = inactive.chunks_exact_mut(width).zip(0..).filter(|(_, slot)| free.next_if_eq(slot).is_some());
+        let mut outs: Vec<&mut [u8]> = outs.map(|(lines, _)| Line::bytes_mut(lines)).collect();
+        kernels.combine_strip(Strip::new(products, h, width, 0, width), &rows, &mut outs, 0, false);
+    }
+}
+
+struct Builder<'a> {
+    parameters: &'a Parameters,
+    rows: &'a Rows,
+    solution: &'a Solution,
+    inputs: &'a [Option<u32>],
+    wanted: Wanted<'a>,
+    /// Where slots begin: inactive symbols and HDPC rows, pivots, other rows, what is wanted, tables; and where those end.
+    pivots: u32,
+    others: u32,
+    targets: u32,
+    tables: u32,
+    end: u32,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        parameters: &'a Parameters,
+        rows: &'a Rows,
+        solution: &'a Solution,
+        inputs: &'a [Option<u32>],
+        wanted: Wanted<'a>,
+    ) -> Self {
+        let hdpc = if solution.hdpc.is_some() { parameters.h } else { 0 };
+        let pivots = index(solution.inactive()) + hdpc;
+        let others = pivots + index(solution.peeled.pivots.len());
+        let targets = others + index(solution.rows.len());
+        let tables = match wanted {
+            Wanted::Intermediate => targets,
+            Wanted::Symbols(isis) => targets + index(isis.len()),
+        };
+        Self { parameters, rows, solution, inputs, wanted, pivots, others, targets, tables, end: tables }
+    }
+
+    fn plan(mut self) -> Plan {
+        let mut loads = Vec::with_capacity(self.inputs.len());
+        let forward = self.forward(&mut loads);
+        let pivots = index(self.solution.peeled.pivots.len());
+        let reloads = loads.iter().take_while(|load| load.slot < self.pivots + pivots).count();
+        let mut backward = Sums::with_capacity(self.rows.len(), 2 * forward.len().1);
+        self.bind(&mut backward);
+        let (is_full, outputs) = match self.wanted {
+            Wanted::Intermediate => {
+                self.all_pivots(&mut backward);
+                (true, self.solution.places.iter().map(|&place| self.slot(place)).collect())
+            }
+            Wanted::Symbols(isis) => self.symbols(isis, &mut backward),
+        };
+        let inputs = self.inputs.iter().flatten().count();
+        let dense = self.dense();
+        Plan {
+            inputs,
+            slots: self.end as usize,
+            loads,
+            forward,
+            dense,
+            reloads: if is_full { reloads } else { 0 },
+            backward,
+            outputs,
+        }
+    }
+
+    /// The slot of a column by its place.
+    fn slot(&self, place: u32) -> u32 {
+        let pivots = index(self.solution.peeled.pivots.len());
+        if place < pivots { self.pivots + place } else { place - pivots }
+    }
+
+    /// The input of a row that is not zero on its other side.
+    fn input(&self, row: u32) -> Option<u32> {
+        row.checked_sub(self.parameters.s).and_then(|row| self.inputs[row as usize])
+    }
+
+    /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are made of these.
+    fn forward(&mut self, loads: &mut Vec<Load>) -> Sums {
+        let (solution, pivots) = (self.solution, index(self.solution.peeled.pivots.len()));
+        let mut sums = Sums::with_capacity(self.rows.len(), 12 * self.rows.len());
+        let own = (self.pivots..).zip(solution.peeled.pivots.iter().map(|&(row, pivot)| (row, Some(pivot))));
+        let others = (self.others..).zip(solution.rows.iter().map(|&row| (row, None)));
+        for (slot, (row, pivot)) in own.chain(others) {
+            let input = self.input(row);
+            loads.extend(input.map(|input| Load { slot, input }));
+            let columns = self.rows.row(row).iter().filter(|column| Some(**column) != pivot);
+            let places = columns.map(|&column| solution.places[column as usize]).filter(|&place| place < pivots);
+            sums.push(slot, input.is_some(), places.map(|place| self.pivots + place));
+        }
+        let sources: Vec<u32> = (self.others..).take(solution.rows.len()).collect();
+        let rows = solution.bound.iter().enumerate();
+        let products = rows.map(|(row, &column)| Product {
+            target: column,
+            accumulate: false,
+            sources: Vec::new(),
+            bits: solution.transform.row(row).to_vec(),
+        });
+        self.multiply(&mut sums, &sources, &products.collect::<Vec<_>>());
+        sums
+    }
+
+    fn dense(&self) -> Option<Dense> {
+        let (solution, parameters) = (self.solution, self.parameters);
+        let hdpc = solution.hdpc.as_ref()?;
+        let (inactive, bound) = (solution.inactive(), solution.bound.len());
+        let first = index(inactive);
+        let coded = parameters.k_prime + parameters.s;
+        let source = |column: u32| {
+            let slot = self.slot(solution.places[column as usize]);
+            if slot < first { Fold::NOTHING } else { slot }
+        };
+        let step = |column| Step { source: source(column), targets: parameters.hdpc_pair(column).map(|row| first + row) };
+        let fold = Fold {
+            steps: (0..coded - 1).map(step).collect(),
+            last: source(coded - 1),
+            powers: (first..first + parameters.h).collect(),
+        };
+        let mut rows = vec![0; parameters.h as usize * inactive];
+        for (row, elements) in rows.chunks_exact_mut(inactive).zip(hdpc.rows.chunks_exact(bound.max(1))) {
+            solution.bound.iter().zip(elements).for_each(|(&column, &element)| row[column as usize] = element);
+        }
+        Some(Dense { fold, inactive, rows, free: solution.free.clone(), inverse: hdpc.inverse.clone() })
+    }
+
+    /// Adds the free symbols to the bound ones.
+    fn bind(&mut self, sums: &mut Sums) {
+        let solution = self.solution;
+        if !solution.free.is_empty() {
+            let rows = solution.bound.iter().enumerate();
+            let products = rows.map(|(row, &column)| Product {
+                target: column,
+                accumulate: true,
+                sources: Vec::new(),
+                bits: solution.free_bits.row(row).to_vec(),
+            });
+            self.multiply(sums, &solution.free, &products.collect::<Vec<_>>());
+        }
+    }
+
+    /// Every pivot's symbol, from what arrived.
+    fn all_pivots(&self, sums: &mut Sums) {
+        for (slot, &(row, pivot)) in (self.pivots..).zip(&self.solution.peeled.pivots) {
+            let columns = self.rows.row(row).iter().filter(|column| **column != pivot);
+            sums.push(slot, self.input(row).is_some(), columns.map(|&column| self.slot(self.solution.places[column as usize])));
+        }
+    }
+
+    /// Some internal symbols, in the cheaper way, and whether this goes over all pivots.
+    fn symbols(&mut self, isis: &[u32], sums: &mut Sums) -> (bool, Vec<u32>) {
+        let (solution, inactive) = (self.solution, self.solution.inactive());
+        let wanted = Rows::of_symbols(self.parameters, isis.iter().copied());
+        let of_all: usize = solution.peeled.pivots.iter().map(|&(row, _)| self.rows.row(row).len()).sum();
+        let (_, of_product) = group(inactive, isis.len());
+        let is_full = of_all < of_product;
+        if is_full {
+            self.all_pivots(sums);
+        }
+        let pivots = index(solution.peeled.pivots.len());
+        let targets = self.targets..self.tables;
+        let mut products = Vec::new();
+        for (target, row) in targets.clone().zip(0..) {
+            let columns = wanted.row(row);
+            let slots = columns.iter().map(|&column| solution.places[column as usize]);
+            if is_full {
+                sums.push(target, false, slots.map(|place| self.slot(place)));
+            } else {
+                let mut bits = vec![0; inactive.div_ceil(64)];
+                solution.sum_of(columns, &mut bits);
+                let sources = slots.filter(|&place| place < pivots).map(|place| self.slot(place)).collect();
+                products.push(Product { target, accumulate: false, sources, bits });
+            }
+        }
+        if !is_full {
+            self.multiply(sums, &(0..index(inactive)).collect::<Vec<_>>(), &products);
+        }
+        (is_full, targets.collect())
+    }
+
+    /// Products of binary rows with `sources`: sums of a few neighbours each are made first, as far as they are used.
+    fn multiply(&mut self, sums: &mut Sums, sources: &[u32], products: &[Product]) {
+        let (bits, _) = group(sources.len(), products.len());
+        let groups = sources.len().div_ceil(bits);
+        let mut is_used = vec![false; groups << bits];
+        for product in products {
+            for group in 0..groups {
+                let mut sum = product.group(group, bits);
+                while sum & sum.wrapping_sub(1) != 0 && !std::mem::replace(&mut is_used[group << bits | sum], true) {
+                    sum &= sum - 1;
+                }
+            }
+        }
+        let mut slots = vec![0; groups << bits];
+        let mut next = self.tables;
+        for group in 0..groups {
+            let table = &mut slots[group << bits..][..1 << bits];
+            for sum in 1..1_usize << bits {
+                let lowest = group * bits + sum.trailing_zeros() as usize;
+                let rest = sum & (sum - 1);
+                if rest == 0 {
+                    table[sum] = sources.get(lowest).copied().unwrap_or_default();
+                } else if is_used[group << bits | sum] {
+                    sums.push(next, false, [table[rest], sources[lowest]]);
+                    table[sum] = next;
+                    next += 1;
+                }
+            }
+        }
+        self.end = self.end.max(next);
+        for product in products {
+            let groups = (0..groups).map(|group| (group, product.group(group, bits))).filter(|(_, sum)| *sum != 0);
+            let of_groups = groups.map(|(group, sum)| slots[group << bits | sum]);
+            sums.push(product.target, product.accumulate, product.sources.iter().copied().chain(of_groups));
+        }
+    }
+}
+
+/// A target of a product with a binary matrix: some slots, and the sources of the product whose bits are set.
+struct Product {
+    target: u32,
+    accumulate: bool,
+    sources: Vec<u32>,
+    bits: Vec<u64>,
+}
+
+impl Product {
+    /// The `index`-th group of so many bits.
+    #[expect(clippy::cast_possible_truncation, reason = "a few bits")]
+    fn group(&self, index: usize, bits: usize) -> usize {
+        let (first, mask) = (index * bits, (1 << bits) - 1);
+        let low = self.bits[first / 64] >> (first % 64);
+        let high = self.bits.get(first / 64 + 1).map_or(0, |word| word << 1 << (63 - first % 64));
+        ((low | high) & mask) as usize
+    }
+}
+
+/// How many neighbours a table is best made of, where so many products of so many sources are wanted, and the additions that takes.
+fn group(sources: usize, products: usize) -> (usize, usize) {
+    let cost = |bits: usize| {
+        let groups = sources.div_ceil(bits);
+        let sums = (1_usize << bits) - 1 - bits;
+        groups * sums.min(products) + products * (groups - (groups >> bits))
+    };
+    (1..=8).map(|bits| (bits, cost(bits))).min_by_key(|(_, cost)| *cost).expect("there are eight")
+}
+
+/// Lines of a strip at most.
+const STRIP_LINES: usize = 4;

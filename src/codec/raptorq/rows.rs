@@ -1,0 +1,64 @@
+//! The binary rows of the constraint matrix: S of LDPC, then one for each symbol that is at hand.
+
+use super::parameters::Parameters;
+
+/// Binary rows as lists of columns.
+#[derive(Debug)]
+pub(super) struct Rows {
+    columns: Vec<u32>,
+    /// Where each row begins, and where its permanently inactive columns do; the end of the last row is behind them.
+    bounds: Vec<(u32, u32)>,
+}
+
+impl Rows {
+    /// The LDPC rows, and those of the internal symbols `isis` in their order.
+    pub(super) fn new(parameters: &Parameters, isis: impl ExactSizeIterator<Item = u32>) -> Self {
+        let count = parameters.s as usize + isis.len();
+        // Eight columns a symbol in the mean, with its share of LDPC.
+        let mut rows = Self { columns: Vec::with_capacity(12 * count), bounds: Vec::with_capacity(count + 1) };
+        for row in 0..parameters.s {
+            rows.push(|columns| parameters.ldpc_columns(row, columns));
+        }
+        for isi in isis {
+            rows.push(|columns| parameters.columns(isi, columns));
+        }
+        rows.bounds.push((index(rows.columns.len()), index(rows.columns.len())));
+        rows
+    }
+
+    /// Those of some internal symbols alone.
+    pub(super) fn of_symbols(parameters: &Parameters, isis: impl ExactSizeIterator<Item = u32>) -> Self {
+        let mut rows = Self { columns: Vec::with_capacity(8 * isis.len()), bounds: Vec::with_capacity(isis.len() + 1) };
+        for isi in isis {
+            rows.push(|columns| parameters.columns(isi, columns));
+        }
+        rows.bounds.push((index(rows.columns.len()), index(rows.columns.len())));
+        rows
+    }
+
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u32>) -> usize) {
+        let start = self.columns.len();
+        let of_lt = write(&mut self.columns);
+        self.bounds.push((index(start), index(start + of_lt)));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// All columns of a row.
+    pub(super) fn row(&self, row: u32) -> &[u32] {
+        &self.columns[self.bounds[row as usize].0 as usize..self.bounds[row as usize + 1].0 as usize]
+    }
+
+    /// Those below W.
+    pub(super) fn lt(&self, row: u32) -> &[u32] {
+        let (start, split) = self.bounds[row as usize];
+        &self.columns[start as usize..split as usize]
+    }
+}
+
+/// A number of rows, columns or symbols as it is kept in lists.
+pub(super) fn index(number: usize) -> u32 {
+    u32::try_from(number).expect("fewer than 2^32 of anything")
+}
