@@ -5,7 +5,7 @@
 //! rows (LDPC) and H dense ones over GF(2^8) (HDPC) tie together. Each symbol, of source or repair, is a row of a system; what
 //! arrives is solved for the intermediate symbols, and a symbol that is missing is a sum of those.
 //!
-//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first: [`parameters`] are
+//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first: `parameters` has
 //! the RFC's numbers, `rows` the sparse system, `peel` and `solution` how it is solved, and a [`Plan`] the operations on symbols that
 //! this takes. Nothing that one does to symbols depends on their bytes, so a plan can be kept. An encoder's ([`EncodingPlan`]) should
 //! be, for one serves all blocks of the same K'.
@@ -16,7 +16,7 @@ mod decoder;
 mod dense;
 mod encoder;
 mod object;
-pub mod parameters;
+mod parameters;
 mod peel;
 mod plan;
 mod rows;

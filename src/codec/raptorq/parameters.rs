@@ -162,7 +162,7 @@ pub struct Tuple {
 }
 
 /// `Rand[y, i, m]` (section 5.3.5.1): below `m`.
-pub fn random(y: u32, i: u8, m: u32) -> u32 {
+pub(super) fn random(y: u32, i: u8, m: u32) -> u32 {
     let [b0, b1, b2, b3] = y.to_le_bytes().map(|byte| usize::from(byte.wrapping_add(i)));
     (RANDOM[0][b0] ^ RANDOM[1][b1] ^ RANDOM[2][b2] ^ RANDOM[3][b3]) % m
 }

@@ -41,14 +41,14 @@ struct Load {
     input: u32,
 }
 
-/// How free inactive symbols are made: the first slots are those of inactive symbols, the next H those of the rows.
+/// How free symbols are made: the first slots are those of bound ones, the next of free ones, the next of H rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dense {
     fold: Fold,
-    inactive: usize,
-    /// H rows of coefficients of inactive symbols, zero for free ones.
+    bound: usize,
+    free: usize,
+    /// H rows of coefficients of bound symbols.
     rows: Vec<u8>,
-    free: Vec<u32>,
     /// H coefficients for each free symbol.
     inverse: Vec<u8>,
 }
@@ -136,20 +136,31 @@ impl Plan {
 
 impl Dense {
     fn apply(&self, kernels: Kernels, work: &mut [Line], width: usize) {
-        let (h, split) = (self.fold.powers.len(), self.inactive * width);
-        work[split..][..h * width].fill(Line::ZERO);
+        let h = self.fold.powers.len();
+        work[(self.bound + self.free) * width..][..h * width].fill(Line::ZERO);
         kernels.fold(&self.fold, work, width);
-        let (inactive, behind) = work.split_at_mut(split);
-        let products = &mut behind[..h * width];
-        let rows: Vec<&[u8]> = self.rows.chunks_exact(self.inactive).collect();
-        let mut outs: Vec<&mut [u8]> = products.chunks_exact_mut(width).map(Line::bytes_mut).collect();
-        kernels.combine_strip(Strip::new(inactive, self.inactive, width, 0, width), &rows, &mut outs, 0, true);
-        let rows: Vec<&[u8]> = self.inverse.chunks_exact(h).collect();
-        let mut free = self.free.iter().copied().peekable();
-        let outs = inactive.chunks_exact_mut(width).zip(0..).filter(|(_, slot)| free.next_if_eq(slot).is_some());
-        let mut outs: Vec<&mut [u8]> = outs.map(|(lines, _)| Line::bytes_mut(lines)).collect();
-        kernels.combine_strip(Strip::new(products, h, width, 0, width), &rows, &mut outs, 0, false);
+        let (bound, behind) = work.split_at_mut(self.bound * width);
+        let (free, behind) = behind.split_at_mut(self.free * width);
+        let sides = &mut behind[..h * width];
+        if self.bound > 0 {
+            multiply(kernels, (bound, self.bound), &self.rows, sides, width, true);
+        }
+        multiply(kernels, (sides, h), &self.inverse, free, width, false);
     }
+}
+
+/// Rows of as many coefficients as there are sources times these, into targets.
+fn multiply(
+    kernels: Kernels,
+    (sources, count): (&[Line], usize),
+    rows: &[u8],
+    targets: &mut [Line],
+    width: usize,
+    accumulate: bool,
+) {
+    let rows: Vec<&[u8]> = rows.chunks_exact(count).collect();
+    let mut targets: Vec<&mut [u8]> = targets.chunks_exact_mut(width).map(Line::bytes_mut).collect();
+    kernels.combine_strip(Strip::new(sources, count, width, 0, width), &rows, &mut targets, 0, accumulate);
 }
 
 struct Builder<'a> {
@@ -158,6 +169,8 @@ struct Builder<'a> {
     solution: &'a Solution,
     inputs: &'a [Option<u32>],
     wanted: Wanted<'a>,
+    /// The slot of each column. Those of inactive columns are in front of those of pivots.
+    slots: Vec<u32>,
     /// Where slots begin: inactive symbols and HDPC rows, pivots, other rows, what is wanted, tables; and where those end.
     pivots: u32,
     others: u32,
@@ -182,41 +195,37 @@ impl<'a> Builder<'a> {
             Wanted::Intermediate => targets,
             Wanted::Symbols(isis) => targets + index(isis.len()),
         };
-        Self { parameters, rows, solution, inputs, wanted, pivots, others, targets, tables, end: tables }
+        let mut slots = vec![0; parameters.l as usize];
+        for (slot, &(_, column)) in (pivots..).zip(&solution.peeled.pivots) {
+            slots[column as usize] = slot;
+        }
+        for (slot, &place) in (0..).zip(solution.bound.iter().chain(&solution.free)) {
+            slots[solution.peeled.inactive[place as usize] as usize] = slot;
+        }
+        Self { parameters, rows, solution, inputs, wanted, slots, pivots, others, targets, tables, end: tables }
     }
 
     fn plan(mut self) -> Plan {
         let mut loads = Vec::with_capacity(self.inputs.len());
         let forward = self.forward(&mut loads);
-        let pivots = index(self.solution.peeled.pivots.len());
-        let reloads = loads.iter().take_while(|load| load.slot < self.pivots + pivots).count();
-        let mut backward = Sums::with_capacity(self.rows.len(), 2 * forward.len().1);
+        let of_pivots = loads.iter().take_while(|load| load.slot < self.others).count();
+        let mut backward = Sums::with_capacity(self.rows.len(), forward.len().1);
         self.bind(&mut backward);
         let (is_full, outputs) = match self.wanted {
             Wanted::Intermediate => {
                 self.all_pivots(&mut backward);
-                (true, self.solution.places.iter().map(|&place| self.slot(place)).collect())
+                (true, self.slots.clone())
             }
-            Wanted::Symbols(isis) => self.symbols(isis, &mut backward),
+            Wanted::Symbols(isis) => (self.symbols(isis, &mut backward), (self.targets..self.tables).collect()),
         };
-        let inputs = self.inputs.iter().flatten().count();
-        let dense = self.dense();
-        Plan {
-            inputs,
-            slots: self.end as usize,
-            loads,
-            forward,
-            dense,
-            reloads: if is_full { reloads } else { 0 },
-            backward,
-            outputs,
-        }
+        let (inputs, dense) = (self.inputs.iter().flatten().count(), self.dense());
+        let reloads = if is_full { of_pivots } else { 0 };
+        Plan { inputs, slots: self.end as usize, loads, forward, dense, reloads, backward, outputs }
     }
 
-    /// The slot of a column by its place.
-    fn slot(&self, place: u32) -> u32 {
-        let pivots = index(self.solution.peeled.pivots.len());
-        if place < pivots { self.pivots + place } else { place - pivots }
+    /// The slots of a row's columns.
+    fn slots_of(&self, row: u32) -> impl Iterator<Item = u32> {
+        self.rows.row(row).iter().map(|&column| self.slots[column as usize])
     }
 
     /// The input of a row that is not zero on its other side.
@@ -226,108 +235,86 @@ impl<'a> Builder<'a> {
 
     /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are made of these.
     fn forward(&mut self, loads: &mut Vec<Load>) -> Sums {
-        let (solution, pivots) = (self.solution, index(self.solution.peeled.pivots.len()));
-        let mut sums = Sums::with_capacity(self.rows.len(), 12 * self.rows.len());
-        let own = (self.pivots..).zip(solution.peeled.pivots.iter().map(|&(row, pivot)| (row, Some(pivot))));
-        let others = (self.others..).zip(solution.rows.iter().map(|&row| (row, None)));
-        for (slot, (row, pivot)) in own.chain(others) {
+        let solution = self.solution;
+        let mut sums = Sums::with_capacity(2 * self.rows.len(), 12 * self.rows.len());
+        let own = (self.pivots..).zip(solution.peeled.pivots.iter().map(|pivot| pivot.0));
+        let others = (self.others..).zip(solution.rows.iter().copied());
+        for (target, row) in own.chain(others) {
             let input = self.input(row);
-            loads.extend(input.map(|input| Load { slot, input }));
-            let columns = self.rows.row(row).iter().filter(|column| Some(**column) != pivot);
-            let places = columns.map(|&column| solution.places[column as usize]).filter(|&place| place < pivots);
-            sums.push(slot, input.is_some(), places.map(|place| self.pivots + place));
+            loads.extend(input.map(|input| Load { slot: target, input }));
+            // A pivot's own column is its target.
+            sums.push(target, input.is_some(), self.slots_of(row).filter(|slot| *slot >= self.pivots && *slot != target));
         }
         let sources: Vec<u32> = (self.others..).take(solution.rows.len()).collect();
-        let rows = solution.bound.iter().enumerate();
-        let products = rows.map(|(row, &column)| Product {
-            target: column,
-            accumulate: false,
-            sources: Vec::new(),
-            bits: solution.transform.row(row).to_vec(),
-        });
-        self.multiply(&mut sums, &sources, &products.collect::<Vec<_>>());
+        let rows = (0..solution.bound.len()).map(|row| Product { sources: &[], bits: solution.transform.row(row) });
+        self.multiply(&mut sums, &sources, 0, false, &rows.collect::<Vec<_>>());
         sums
     }
 
     fn dense(&self) -> Option<Dense> {
         let (solution, parameters) = (self.solution, self.parameters);
         let hdpc = solution.hdpc.as_ref()?;
-        let (inactive, bound) = (solution.inactive(), solution.bound.len());
-        let first = index(inactive);
-        let coded = parameters.k_prime + parameters.s;
+        let first = index(solution.inactive());
         let source = |column: u32| {
-            let slot = self.slot(solution.places[column as usize]);
+            let slot = self.slots[column as usize];
             if slot < first { Fold::NOTHING } else { slot }
         };
         let step = |column| Step { source: source(column), targets: parameters.hdpc_pair(column).map(|row| first + row) };
-        let fold = Fold {
-            steps: (0..coded - 1).map(step).collect(),
-            last: source(coded - 1),
-            powers: (first..first + parameters.h).collect(),
-        };
-        let mut rows = vec![0; parameters.h as usize * inactive];
-        for (row, elements) in rows.chunks_exact_mut(inactive).zip(hdpc.rows.chunks_exact(bound.max(1))) {
-            solution.bound.iter().zip(elements).for_each(|(&column, &element)| row[column as usize] = element);
-        }
-        Some(Dense { fold, inactive, rows, free: solution.free.clone(), inverse: hdpc.inverse.clone() })
+        let last = parameters.k_prime + parameters.s - 1;
+        let powers = (first..first + parameters.h).collect();
+        let fold = Fold { steps: (0..last).map(step).collect(), last: source(last), powers };
+        let (bound, free) = (solution.bound.len(), solution.free.len());
+        Some(Dense { fold, bound, free, rows: hdpc.rows.clone(), inverse: hdpc.inverse.clone() })
     }
 
     /// Adds the free symbols to the bound ones.
     fn bind(&mut self, sums: &mut Sums) {
         let solution = self.solution;
         if !solution.free.is_empty() {
-            let rows = solution.bound.iter().enumerate();
-            let products = rows.map(|(row, &column)| Product {
-                target: column,
-                accumulate: true,
-                sources: Vec::new(),
-                bits: solution.free_bits.row(row).to_vec(),
-            });
-            self.multiply(sums, &solution.free, &products.collect::<Vec<_>>());
+            let (bound, inactive) = (index(solution.bound.len()), index(solution.inactive()));
+            let rows = (0..solution.bound.len()).map(|row| Product { sources: &[], bits: solution.free_bits.row(row) });
+            self.multiply(sums, &(bound..inactive).collect::<Vec<_>>(), 0, true, &rows.collect::<Vec<_>>());
         }
     }
 
     /// Every pivot's symbol, from what arrived.
     fn all_pivots(&self, sums: &mut Sums) {
-        for (slot, &(row, pivot)) in (self.pivots..).zip(&self.solution.peeled.pivots) {
-            let columns = self.rows.row(row).iter().filter(|column| **column != pivot);
-            sums.push(slot, self.input(row).is_some(), columns.map(|&column| self.slot(self.solution.places[column as usize])));
+        for (target, &(row, _)) in (self.pivots..).zip(&self.solution.peeled.pivots) {
+            sums.push(target, self.input(row).is_some(), self.slots_of(row).filter(|slot| *slot != target));
         }
     }
 
     /// Some internal symbols, in the cheaper way, and whether this goes over all pivots.
-    fn symbols(&mut self, isis: &[u32], sums: &mut Sums) -> (bool, Vec<u32>) {
+    fn symbols(&mut self, isis: &[u32], sums: &mut Sums) -> bool {
         let (solution, inactive) = (self.solution, self.solution.inactive());
         let wanted = Rows::of_symbols(self.parameters, isis.iter().copied());
         let of_all: usize = solution.peeled.pivots.iter().map(|&(row, _)| self.rows.row(row).len()).sum();
         let (_, of_product) = group(inactive, isis.len());
-        let is_full = of_all < of_product;
-        if is_full {
+        let slots = |row| wanted.row(row).iter().map(|&column| self.slots[column as usize]);
+        let rows = 0..index(isis.len());
+        if of_all < of_product {
             self.all_pivots(sums);
+            rows.zip(self.targets..).for_each(|(row, target)| sums.push(target, false, slots(row)));
+            return true;
         }
-        let pivots = index(solution.peeled.pivots.len());
-        let targets = self.targets..self.tables;
-        let mut products = Vec::new();
-        for (target, row) in targets.clone().zip(0..) {
-            let columns = wanted.row(row);
-            let slots = columns.iter().map(|&column| solution.places[column as usize]);
-            if is_full {
-                sums.push(target, false, slots.map(|place| self.slot(place)));
-            } else {
-                let mut bits = vec![0; inactive.div_ceil(64)];
-                solution.sum_of(columns, &mut bits);
-                let sources = slots.filter(|&place| place < pivots).map(|place| self.slot(place)).collect();
-                products.push(Product { target, accumulate: false, sources, bits });
-            }
+        let words = inactive.div_ceil(64);
+        let (mut bits, mut sources, mut ends) = (vec![0; words * isis.len()], Vec::new(), vec![0]);
+        for (row, bits) in rows.zip(bits.chunks_exact_mut(words)) {
+            solution.sum_of(wanted.row(row), bits);
+            sources.extend(slots(row).filter(|slot| *slot >= self.pivots));
+            ends.push(sources.len());
         }
-        if !is_full {
-            self.multiply(sums, &(0..index(inactive)).collect::<Vec<_>>(), &products);
-        }
-        (is_full, targets.collect())
+        let sources = ends.windows(2).map(|ends| &sources[ends[0]..ends[1]]);
+        let products: Vec<Product<'_>> =
+            sources.zip(bits.chunks_exact(words)).map(|(sources, bits)| Product { sources, bits }).collect();
+        let of_inactive: Vec<u32> = solution.peeled.inactive.iter().map(|&column| self.slots[column as usize]).collect();
+        self.multiply(sums, &of_inactive, self.targets, false, &products);
+        false
     }
 
-    /// Products of binary rows with `sources`: sums of a few neighbours each are made first, as far as they are used.
-    fn multiply(&mut self, sums: &mut Sums, sources: &[u32], products: &[Product]) {
+    /// Products of binary rows with `sources`, into targets from `target` on: sums of a few neighbours each are made first, as far as
+    /// they are used.
+    fn multiply(&mut self, sums: &mut Sums, sources: &[u32], target: u32, accumulate: bool, products: &[Product<'_>]) {
         let (bits, _) = group(sources.len(), products.len());
         let groups = sources.len().div_ceil(bits);
         let mut is_used = vec![false; groups << bits];
@@ -356,23 +343,21 @@ impl<'a> Builder<'a> {
             }
         }
         self.end = self.end.max(next);
-        for product in products {
+        for (target, product) in (target..).zip(products) {
             let groups = (0..groups).map(|group| (group, product.group(group, bits))).filter(|(_, sum)| *sum != 0);
             let of_groups = groups.map(|(group, sum)| slots[group << bits | sum]);
-            sums.push(product.target, product.accumulate, product.sources.iter().copied().chain(of_groups));
+            sums.push(target, accumulate, product.sources.iter().copied().chain(of_groups));
         }
     }
 }
 
-/// A target of a product with a binary matrix: some slots, and the sources of the product whose bits are set.
-struct Product {
-    target: u32,
-    accumulate: bool,
-    sources: Vec<u32>,
-    bits: Vec<u64>,
+/// A product with a binary row: some slots, and those sources of the product whose bits are set.
+struct Product<'a> {
+    sources: &'a [u32],
+    bits: &'a [u64],
 }
 
-impl Product {
+impl Product<'_> {
     /// The `index`-th group of so many bits.
     #[expect(clippy::cast_possible_truncation, reason = "a few bits")]
     fn group(&self, index: usize, bits: usize) -> usize {
