@@ -230,7 +230,8 @@ impl DecodingPlan {
     }
 }
 
-/// By how much the rank of symbols with these ids, none twice, is too low to give a block of `k` source symbols: zero if they do.
+/// By how much the rank of symbols with these ids, none twice, is too low at least to give a block of `k` source symbols: zero if they
+/// do.
 pub fn deficit(k: u32, esis: &[u32]) -> Result<usize, Error> {
     let parameters = Parameters::new(k)?;
     check(&parameters, esis)?;
