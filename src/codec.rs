@@ -12,6 +12,7 @@ use crate::object::Generation;
 mod elimination;
 pub mod raptorq;
 pub mod rlnc;
+pub mod rs;
 
 /// The codes that this program speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
