@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use ncserverd::bench;
 use ncserverd::codec::Scheme;
+use ncserverd::codec::rs::Matrix;
 use ncserverd::config::{Sources, parse_override};
 use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
-use ncserverd::offline::{self, Amount, Raw};
+use ncserverd::offline::{self, Amount, ChunkPlan, Raw};
 use ncserverd::plan;
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
@@ -293,9 +295,9 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum CodecCommand {
     /// Print one coefficient row in hexadecimal
     Row(Row),
-    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without
+    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without. Or with --codec rs chunks
     Encode(Encode),
-    /// Rebuild a file from a directory of self-describing blocks and verify it
+    /// Rebuild a file from a directory of self-describing blocks, or of chunks, and verify it
     Decode(Decode),
 }
 
@@ -319,15 +321,23 @@ pub(crate) struct Row {
 pub(crate) struct Encode {
     /// The file to code, - for standard input
     pub(crate) file: PathBuf,
-    /// Codec: rlnc, random linear network coding over GF(2^8)/0x11D
-    #[arg(long, default_value_t = Scheme::Rlnc)]
-    pub(crate) codec: Scheme,
-    /// Bytes of a block
-    #[arg(long, default_value_t = 4096)]
-    pub(crate) k: u32,
-    /// Blocks in the generation; as many as the file needs if not given. For block files: at most so many, 128 if not given
+    /// What is made of the file
+    #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
+    pub(crate) codec: Codec,
+    /// Bytes of a block, 4096 if not given. With --codec rs: native chunks, 4 if not given; as many rebuild the file
+    #[arg(long)]
+    pub(crate) k: Option<u32>,
+    /// Blocks in the generation; as many as the file needs if not given. For block files: at most so many, 128 if not given. With --codec
+    /// rs: chunks in all, up to 256, 6 if not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) n: Option<u16>,
+    /// How code chunks are made, cauchy if not given: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and
+    /// reed-solomon-erasure; vand-jerasure, as Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
+    #[arg(long)]
+    pub(crate) matrix: Option<Matrix>,
+    /// Bytes of a chunk in a stripe, 262144 if not given. Stripes are checked and rebuilt apart from each other
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) piece: Option<u32>,
     /// Key of the coefficient rows: writes raw blocks, one after the other
     #[arg(long, value_parser = parse_integer)]
     pub(crate) key: Option<u64>,
@@ -343,29 +353,83 @@ pub(crate) struct Encode {
     /// Block files of each generation beyond its source blocks
     #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
     pub(crate) extra: Option<u32>,
-    /// File for raw blocks (- for standard output), or directory for self-describing ones
+    /// File for raw blocks (- for standard output), or directory for self-describing ones. For chunks: directory, FILE.chunks if not given
     #[arg(long, short)]
-    pub(crate) output: PathBuf,
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// What a file can be made into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Codec {
+    /// Random linear network coding over GF(2^8)/0x11D: blocks
+    Rlnc,
+    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks, any k of which rebuild the file
+    Rs,
+}
+
+/// What `codec encode` is to write.
+#[derive(Debug)]
+pub(crate) enum Coding {
+    /// Payloads into a file.
+    Raw(Raw, PathBuf),
+    /// Block files into a directory.
+    Blocks(offline::Plan, PathBuf),
+    /// Chunk files into a directory, or beside the file.
+    Chunks(ChunkPlan, Option<PathBuf>),
 }
 
 impl Encode {
+    /// What is meant, or which options do not go with each other.
+    pub(crate) fn coding(&self) -> Result<Coding, clap::Error> {
+        let usage = |kind, text: &str| Cli::command().error(kind, text);
+        if self.codec == Codec::Rs {
+            let of_blocks =
+                [self.key, self.generation, self.seed.map(u64::from), self.count.map(u64::from), self.extra.map(u64::from)];
+            if of_blocks.iter().any(Option::is_some) {
+                let text = "--key, --generation, --seed, --count and --extra are for blocks: chunks are n of one kind";
+                return Err(usage(ErrorKind::ArgumentConflict, text));
+            }
+            let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {
+                return Err(usage(ErrorKind::ValueValidation, "with --codec rs there are up to 255 native chunks (--k)"));
+            };
+            return Ok(Coding::Chunks(self.chunks(k), self.output.clone()));
+        }
+        if self.matrix.is_some() || self.piece.is_some() {
+            return Err(usage(ErrorKind::ArgumentConflict, "--matrix and --piece are for chunks: they need --codec rs"));
+        }
+        let Some(output) = self.output.clone() else {
+            return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need to know where they go: --output <OUTPUT>"));
+        };
+        Ok(self.raw().map_or_else(|| Coding::Blocks(self.plan(), output.clone()), |raw| Coding::Raw(raw, output.clone())))
+    }
+
+    /// What chunks are meant. What there cannot be is refused where codes are made.
+    fn chunks(&self, k: u16) -> ChunkPlan {
+        let (matrix, piece_bytes) = (self.matrix.unwrap_or_default(), self.piece.unwrap_or(ChunkPlan::PIECE_BYTES));
+        ChunkPlan { matrix, k, n: self.n.unwrap_or(6), piece_bytes, set: rand::random() }
+    }
+
     /// Which raw blocks are meant, if raw ones are.
-    pub(crate) fn raw(&self) -> Option<Raw> {
+    fn raw(&self) -> Option<Raw> {
         let key = RowKey { key: self.key?, generation: self.generation.unwrap_or(0) };
         let (first_seed, count) = (self.seed.unwrap_or(0), self.count.unwrap_or(1));
-        Some(Raw { key, first_seed, count, n: self.n, block_bytes: self.k })
+        Some(Raw { key, first_seed, count, n: self.n, block_bytes: self.block_bytes() })
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.k.unwrap_or(4096)
     }
 
     /// What block files are meant. Seeds start anywhere, so that a second run makes other blocks.
-    pub(crate) fn plan(&self) -> offline::Plan {
+    fn plan(&self) -> offline::Plan {
         let amount = match (self.count, self.extra) {
             (Some(count), _) => Amount::Count(count),
             (None, Some(extra)) => Amount::Extra(extra),
             (None, None) => Amount::Auto,
         };
         offline::Plan {
-            scheme: self.codec,
-            block_bytes: self.k,
+            scheme: Scheme::Rlnc,
+            block_bytes: self.block_bytes(),
             n_max: self.n.unwrap_or(128),
             first_seed: self.seed.unwrap_or_else(rand::random),
             amount,
@@ -375,7 +439,7 @@ impl Encode {
 
 #[derive(Debug, Args)]
 pub(crate) struct Decode {
-    /// The directory with block files
+    /// The directory with block files or chunk files
     pub(crate) directory: PathBuf,
     /// File to write, - for standard output
     #[arg(long, short)]
@@ -490,7 +554,6 @@ Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refus
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn overrides(arguments: &[&str]) -> Vec<(String, String)> {
         Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).unwrap().sources().overrides

@@ -8,7 +8,7 @@ use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
 use ncserverd::{bench, config, doctor, offline, plan, server, telemetry};
 
-use crate::cli::{Cli, CodecCommand, Command, ConfigCommand};
+use crate::cli::{Cli, CodecCommand, Coding, Command, ConfigCommand};
 
 mod cli;
 
@@ -58,13 +58,16 @@ fn codec(command: &CodecCommand) -> Result<(), Failure> {
             let key = RowKey { key: row.key, generation: row.generation };
             print(&format!("{}\n", offline::row(key, row.seed, row.n)))
         }
-        CodecCommand::Encode(encode) => match encode.raw() {
-            Some(raw) => Ok(offline::encode_raw(&raw, &encode.file, &encode.output)?),
-            None => {
-                eprintln!("{}", offline::encode(&encode.plan(), &encode.file, &encode.output)?);
-                Ok(())
+        CodecCommand::Encode(encode) => {
+            match encode.coding().unwrap_or_else(|error| error.exit()) {
+                Coding::Raw(raw, output) => offline::encode_raw(&raw, &encode.file, &output)?,
+                Coding::Blocks(plan, directory) => eprintln!("{}", offline::encode(&plan, &encode.file, &directory)?),
+                Coding::Chunks(plan, directory) => {
+                    eprintln!("{}", offline::encode_chunks(&plan, &encode.file, directory.as_deref())?);
+                }
             }
-        },
+            Ok(())
+        }
         CodecCommand::Decode(decode) => {
             eprintln!("{}", offline::decode(&decode.directory, &decode.output)?);
             Ok(())

@@ -2,32 +2,86 @@
 //!
 //! Two forms of coded blocks. *Raw* ones are payloads alone, one behind the other: whoever reads them knows key, generation and
 //! seeds; they are what another implementation compares itself with. *Block files* say themselves what they are, so that a
-//! directory of them rebuilds a file and proves it (`docs/block-files.md` has the layout).
+//! directory of them rebuilds a file and proves it. So do *chunk files*, the n files that a file becomes with Reed-Solomon, any k of
+//! which rebuild it (`docs/block-files.md` has both layouts).
 //!
-//! Memory is bounded whatever is coded: one segment and one generation in its coded form, and for decoding the names of the
-//! block files. Nothing is allocated from a number in a block file before its check has held and its shape is a possible one.
+//! Memory is bounded whatever is coded: one segment and one generation in its coded form, or two stripes, and for decoding the names of
+//! the files. Nothing is allocated from a number in a file before its check has held and its shape is a possible one.
 //! Files are written beside their target and renamed when they are whole.
 
-use std::io;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::codec::rs;
 use crate::gf::RowKey;
 use crate::object::ShapeError;
 
 mod block_file;
+mod chunk_file;
 mod decode;
 mod encode;
+mod join;
 mod output;
 mod progress;
+mod split;
 
-pub use decode::{Missing, Rebuilt, decode};
+pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
+pub use join::{Joined, Short};
+pub use split::{ChunkPlan, Stored, encode_chunks};
 
 /// A coefficient row as hexadecimal digits.
 pub fn row(key: RowKey, seed: u32, n: u16) -> String {
     let mut row = vec![0; usize::from(n)];
     key.fill(seed, &mut row);
     row.iter().map(|coefficient| format!("{coefficient:02x}")).collect()
+}
+
+/// What a directory was rebuilt from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decoded {
+    /// Block files.
+    Blocks(Rebuilt),
+    /// Chunk files.
+    Chunks(Joined),
+}
+
+impl fmt::Display for Decoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocks(rebuilt) => rebuilt.fmt(f),
+            Self::Chunks(joined) => joined.fmt(f),
+        }
+    }
+}
+
+/// Rebuilds the file that `directory` has block files or chunk files of, and verifies it before it appears as `output`.
+///
+/// On standard output each segment or stripe appears when it has been verified.
+pub fn decode(directory: &Path, output: &Path) -> Result<Decoded, Error> {
+    let (mut has_blocks, mut has_chunks) = (false, false);
+    for item in fs::read_dir(directory).map_err(Error::read(directory))? {
+        // What cannot be read is named later.
+        let magic = magic(&item.map_err(Error::read(directory))?.path()).unwrap_or_default();
+        has_blocks |= magic == block_file::MAGIC;
+        has_chunks |= magic == chunk_file::MAGIC;
+    }
+    match (has_blocks, has_chunks) {
+        (true, true) => Err(Error::Mixed(directory.into())),
+        (false, true) => join::decode(directory, output).map(Decoded::Chunks),
+        _ => decode::decode(directory, output).map(Decoded::Blocks),
+    }
+}
+
+/// What a file begins with.
+fn magic(path: &Path) -> io::Result<[u8; 8]> {
+    let mut magic = [0; 8];
+    if fs::metadata(path)?.is_file() {
+        File::open(path)?.read_exact(&mut magic)?;
+    }
+    Ok(magic)
 }
 
 /// Why nothing came out.
@@ -64,17 +118,26 @@ pub enum Error {
         /// Bytes of a block.
         block_bytes: u32,
     },
+    /// A code that cannot be.
+    #[error("{0}")]
+    Code(#[from] rs::Error),
+    /// Pieces of chunks that cannot be.
+    #[error("pieces of {0} bytes: 64 to 1048576 can be")]
+    Piece(u32),
     /// A shape that cannot be.
     #[error("{0}")]
     Shape(#[from] ShapeError),
     /// The file did not stay as it was while it was read.
     #[error("{} changed while it was coded: the blocks written are of no use", .0.display())]
     Changed(PathBuf),
-    /// The directory has no block file.
-    #[error("{} has no block files", .0.display())]
+    /// The directory has no block file and no chunk file.
+    #[error("{} has no block files and no chunk files", .0.display())]
     NoBlocks(PathBuf),
+    /// The directory has block files and chunk files.
+    #[error("{} has block files and chunk files: give each a directory of their own", .0.display())]
+    Mixed(PathBuf),
     /// It cannot be told which file is wanted.
-    #[error("the directory has equally many blocks of {first} and of {second}: give each file a directory of its own")]
+    #[error("the directory has as much of {first} as of {second}: give each a directory of its own")]
     Ambiguous {
         /// One of them.
         first: String,
@@ -84,6 +147,12 @@ pub enum Error {
     /// Blocks are missing.
     #[error("{0}")]
     Missing(Missing),
+    /// Chunks are missing, or pieces of them.
+    #[error("{0}")]
+    Short(Short),
+    /// What the chunks rebuild is not what was coded.
+    #[error("chunks {0} rebuild other bytes than their heads promise: at least one of them was forged; try without one of them")]
+    ForgedChunks(String),
     /// What was decoded is not what was coded: a block lies about its contents.
     #[error("segment {segment} decodes to other bytes than its blocks promise: at least one of them was forged")]
     Forged {
@@ -95,7 +164,16 @@ pub enum Error {
 impl Error {
     /// Whether the input was readable but does not make up the file.
     pub fn is_incomplete(&self) -> bool {
-        matches!(self, Self::NoBlocks(_) | Self::Ambiguous { .. } | Self::Missing(_) | Self::Forged { .. })
+        matches!(
+            self,
+            Self::NoBlocks(_)
+                | Self::Mixed(_)
+                | Self::Ambiguous { .. }
+                | Self::Missing(_)
+                | Self::Short(_)
+                | Self::Forged { .. }
+                | Self::ForgedChunks(_)
+        )
     }
 
     fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {

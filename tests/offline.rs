@@ -305,7 +305,7 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "-", "--k", "100", "-o", directory], &[1], 1, "100 bytes"),
         (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
         (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
-        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "unknown codec"),
+        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs"),
         (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
         (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
     ] {

@@ -132,16 +132,16 @@ pub(super) fn read(source: &mut impl Read) -> Result<(Head, Block), Fault> {
     Ok((head, block))
 }
 
-/// Why a file is not a block that can be used.
+/// Why a file is not a block or chunk that can be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error("cannot be read: {0}")]
     Read(io::Error),
-    #[error("not a block file")]
-    Foreign,
+    #[error("not a {0} file")]
+    Foreign(&'static str),
     #[error("version {0} of the format; this program knows version 1")]
     Version(u8),
-    #[error("codec {0}; this program knows 1")]
+    #[error("codec {0}, which this program does not know in such files")]
     Codec(u8),
     #[error("damaged: {0}")]
     Damaged(&'static str),
@@ -152,7 +152,7 @@ pub(super) enum Fault {
 /// The head with the bytes that it was read from.
 fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     let mut bytes = vec![0; FIXED];
-    read_magic(source, &mut bytes[..MAGIC.len()])?;
+    read_magic(source, &mut bytes[..MAGIC.len()], MAGIC, "block")?;
     read_exact(source, &mut bytes[MAGIC.len()..])?;
     let fixed: [u8; FIXED] = bytes.as_slice().try_into().expect("as long as the fixed part");
     let mut rest = &fixed[MAGIC.len()..];
@@ -202,28 +202,28 @@ fn vector(kind: u8, bytes: &[u8], generation: &Generation) -> Result<Vector, Fau
     vector.ok_or(Fault::Impossible("the vector does not fit the generation"))
 }
 
-fn check(bytes: &[u8]) -> [u8; CHECK] {
+pub(super) fn check(bytes: &[u8]) -> [u8; CHECK] {
     *blake3::hash(bytes).as_bytes().first_chunk().expect("a hash is longer than a check")
 }
 
 /// The next bytes of the fixed part.
-fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (first, behind) = rest.split_first_chunk().expect("the fixed part has room for all its fields");
     *rest = behind;
     *first
 }
 
-/// What is too short to be one of our files is somebody else's.
-fn read_magic(source: &mut impl Read, magic: &mut [u8]) -> Result<(), Fault> {
+/// Reads what a file of this kind begins with. What is too short to be one of our files is somebody else's.
+pub(super) fn read_magic(source: &mut impl Read, magic: &mut [u8], expected: [u8; 8], kind: &'static str) -> Result<(), Fault> {
     match source.read_exact(magic) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Fault::Foreign),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Fault::Foreign(kind)),
         Err(error) => Err(Fault::Read(error)),
-        Ok(()) if magic != MAGIC => Err(Fault::Foreign),
+        Ok(()) if magic != expected => Err(Fault::Foreign(kind)),
         Ok(()) => Ok(()),
     }
 }
 
-fn read_exact(source: &mut impl Read, bytes: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn read_exact(source: &mut impl Read, bytes: &mut [u8]) -> Result<(), Fault> {
     source.read_exact(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => Fault::Damaged("it ends early"),
         _ => Fault::Read(error),
@@ -240,7 +240,7 @@ fn scheme(code: u8) -> Option<Scheme> {
     Scheme::ALL.into_iter().find(|&scheme| codec(scheme) == code)
 }
 
-const MAGIC: [u8; 8] = *b"\x89NCB\r\n\x1a\n";
+pub(super) const MAGIC: [u8; 8] = *b"\x89NCB\r\n\x1a\n";
 const VERSION: u8 = 1;
 const SOURCE: u8 = 0x40;
 const SEED: u8 = 0x41;
@@ -248,7 +248,7 @@ const EXPLICIT: u8 = 0x42;
 /// Bytes before the vector.
 const FIXED: usize = 108;
 /// Bytes of a check.
-const CHECK: usize = 16;
+pub(super) const CHECK: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -74,7 +74,7 @@ impl fmt::Display for Missing {
 /// Rebuilds the file that `directory` has blocks of, and verifies it before it appears as `output`.
 ///
 /// On standard output each segment appears when it has been verified.
-pub fn decode(directory: &Path, output: &Path) -> Result<Rebuilt, Error> {
+pub(super) fn decode(directory: &Path, output: &Path) -> Result<Rebuilt, Error> {
     let Census { set, mut entries, skipped, length } = Census::take(directory)?;
     entries.sort_unstable_by(|a, b| (a.segment, a.generation, &a.name).cmp(&(b.segment, b.generation, &b.name)));
     let progress = Progress::new("decoding", length);
@@ -268,7 +268,7 @@ impl Job<'_> {
 fn head(path: &PathBuf) -> Result<(Head, u64), Fault> {
     let metadata = fs::metadata(path).map_err(Fault::Read)?;
     if !metadata.is_file() {
-        return Err(Fault::Foreign);
+        return Err(Fault::Foreign("block"));
     }
     let file = File::open(path).map_err(Fault::Read)?;
     Ok((Head::read(&mut BufReader::with_capacity(HEAD_BYTES, file))?, metadata.len()))

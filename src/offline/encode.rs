@@ -260,7 +260,8 @@ fn blocks(
     Ok(())
 }
 
-fn open(path: &Path) -> Result<Box<dyn Read>, Error> {
+/// A file, or standard input.
+pub(super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Error> {
     if is_standard(path) {
         return Ok(Box::new(io::stdin()));
     }

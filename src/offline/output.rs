@@ -85,8 +85,18 @@ impl Partial {
     }
 
     fn finish(mut self) -> io::Result<()> {
+        self.sync()?;
+        self.publish()
+    }
+
+    /// Brings everything to the disk.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
         self.file.flush()?;
-        self.file.get_ref().sync_all()?;
+        self.file.get_ref().sync_all()
+    }
+
+    /// Gives it its name. It has been synchronized.
+    pub(super) fn publish(self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)
     }
 }

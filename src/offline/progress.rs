@@ -16,6 +16,13 @@ impl Progress {
         Self { bar: bar.with_message(verb) }
     }
 
+    /// For work of which nobody knows how much it is.
+    pub(super) fn open(verb: &'static str) -> Self {
+        let style = ProgressStyle::with_template("{msg} {spinner} {bytes} {binary_bytes_per_sec}");
+        let bar = ProgressBar::no_length().with_style(style.expect("the template is a valid one"));
+        Self { bar: bar.with_message(verb) }
+    }
+
     /// For work that is a part of something already shown.
     pub(super) fn silent() -> Self {
         Self { bar: ProgressBar::hidden() }
