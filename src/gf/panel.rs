@@ -8,7 +8,7 @@ use std::collections::TryReserveError;
 use std::ops::Range;
 use std::slice;
 
-use super::simd::{Kernels, Line, Strip};
+use super::simd::{Isa, Kernels, Line, Strip};
 
 /// `n` blocks of `block_bytes` bytes, cut into columns. Starts as zeros.
 #[derive(Debug)]
@@ -179,7 +179,9 @@ impl Kernels {
         }
     }
 
-    /// The same as `combine` over blocks that lie anywhere, each column is packed before it is read.
+    /// The same as `combine` over blocks that lie anywhere. A few sources are read where they are, and so are many for a few rows: each
+    /// byte of them is loaded once for four rows. Otherwise each column is packed before it is read. Outs that are larger than the
+    /// caches near the processor are written past them.
     ///
     /// # Panics
     /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in length.
@@ -187,9 +189,42 @@ impl Kernels {
         let Some(block_bytes) = outs.first().map(|out| out.len()) else { return };
         let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
         assert!(lengths.all(|length| length == block_bytes), "blocks of {block_bytes} bytes");
-        let columns = Columns::new(block_bytes);
+        if self.is_in_place(rows.len(), sources.len()) {
+            self.combine_in_place(rows, sources, outs, block_bytes);
+        } else {
+            self.combine_packed(rows, sources, outs, block_bytes);
+        }
+    }
+
+    /// Whether so many sources are read where they are. A register file of 32 leaves room for their addresses.
+    fn is_in_place(&self, rows: usize, sources: usize) -> bool {
+        let (rows_max, sources_max) = if self.isa() >= Isa::Avx512 { IN_PLACE_WIDE } else { IN_PLACE_NARROW };
+        rows <= rows_max || sources <= sources_max
+    }
+
+    /// Whole lines in pieces that stay in the cache while rows pass over them four by four; what is around them is packed.
+    fn combine_in_place(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], block_bytes: usize) {
+        let is_large = block_bytes.saturating_mul(outs.len()) >= PAST_CACHE_MIN;
+        let before_line = if is_large { before_line(outs) } else { None };
+        let start = before_line.unwrap_or(0).min(block_bytes);
+        let end = start + (block_bytes - start) / Line::BYTES * Line::BYTES;
+        // Who passes once needs no pieces, and long runs are fetched ahead best.
+        let piece = if rows.len() <= Self::ROWS { end.max(1) } else { (IN_PLACE_BYTES / sources.len().max(1)).max(PIECE_MIN) };
+        let piece = piece.next_multiple_of(Line::BYTES);
+        for at in (start..end).step_by(piece) {
+            self.combine_apart(rows, sources, outs, at..end.min(at + piece), before_line.is_some());
+        }
+        for around in [0..start, end..block_bytes].into_iter().filter(|around| !around.is_empty()) {
+            let sources: Vec<&[u8]> = sources.iter().map(|source| &source[around.clone()]).collect();
+            let mut outs: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut out[around.clone()]).collect();
+            self.combine_packed(rows, &sources, &mut outs, around.len());
+        }
+    }
+
+    /// Each column of the blocks packed before it is read.
+    fn combine_packed(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], block_bytes: usize) {
         let mut packed = vec![Line::ZERO; sources.len() * COLUMN_LINES];
-        for column in columns.iter() {
+        for column in Columns::new(block_bytes).iter() {
             let strip = column.pack(block_bytes, sources.iter().copied(), &mut packed);
             self.combine_strip(strip, rows, outs, column.start(), false);
         }
@@ -216,6 +251,13 @@ impl Kernels {
             self.combine_strip(strip, rows, &mut outs.collect::<Vec<_>>(), 0, false);
         }
     }
+}
+
+/// Bytes of each out before the first whole line in memory, if it is the same for all of them.
+fn before_line(outs: &[&mut [u8]]) -> Option<usize> {
+    let mut skews = outs.iter().map(|out| out.as_ptr().align_offset(Line::BYTES));
+    let first = skews.next()?;
+    skews.all(|skew| skew == first).then_some(first)
 }
 
 /// How a block is cut into columns.
@@ -283,6 +325,19 @@ impl Column {
 /// Lines of a column at most: what a register-blocked kernel takes in one go.
 const COLUMN_LINES: usize = 4;
 
+/// Rows and sources up to which either is reason enough to read sources in place, with 512 bits: for others, packing makes less work
+/// of what shares cache sets.
+const IN_PLACE_WIDE: (usize, usize) = (16, 64);
+/// The same with fewer bits, where loads of addresses cost more than copies of small columns.
+const IN_PLACE_NARROW: (usize, usize) = (Kernels::ROWS, 16);
+/// Bytes of all sources in a piece: a part of the second-level cache, which holds them until the last row has passed.
+const IN_PLACE_BYTES: usize = 128 << 10;
+/// Bytes of a piece at least: a few columns of the widest vectors.
+const PIECE_MIN: usize = 1024;
+/// Bytes of all outs from which on they are written past the caches: what pushes the sources out of the second level. A store to
+/// memory that is not in the cache would read it first.
+const PAST_CACHE_MIN: usize = 2 << 20;
+
 /// Of so many coefficients one at most is not zero where rows are combined as sparse ones: n over the weight at which both ways take as
 /// long with GFNI, in row S2-23 of `ncserverd bench`. With byte shuffles they meet at a larger weight.
 const SPARSE_FROM: usize = 8;
@@ -325,6 +380,65 @@ mod tests {
                 let dense = made(&|outs| kernels.combine(&rows, &panel, outs));
                 assert!(sparse == dense, "{} n = {n}, k = {block_bytes}", kernels.isa());
                 assert!(sparse[0].iter().all(|&byte| byte == 0), "a row of zeros");
+            }
+        }
+    }
+
+    /// What `combine` writes into outs that begin `skews[i]` bytes behind a line of memory, with nothing written around them.
+    fn skewed(skews: &[usize], length: usize, combine: impl FnOnce(&mut [&mut [u8]])) -> Vec<Vec<u8>> {
+        let mut buffers: Vec<Vec<u8>> = skews.iter().map(|skew| vec![0xEE; skew + length + 2 * Line::BYTES]).collect();
+        let places = buffers.iter().zip(skews).map(|(buffer, skew)| buffer.as_ptr().align_offset(Line::BYTES) + skew);
+        let places: Vec<Range<usize>> = places.map(|start| start..start + length).collect();
+        let mut outs: Vec<&mut [u8]> =
+            buffers.iter_mut().zip(&places).map(|(buffer, place)| &mut buffer[place.clone()]).collect();
+        combine(&mut outs);
+        for (buffer, place) in buffers.iter_mut().zip(places) {
+            assert!(buffer[..place.start].iter().chain(&buffer[place.end..]).all(|&byte| byte == 0xEE), "outside");
+            *buffer = buffer[place].to_vec();
+        }
+        buffers
+    }
+
+    #[test]
+    fn sources_in_place_make_what_packed_ones_make() {
+        let oracle = Kernels::new(Isa::Scalar).unwrap();
+        for (count, n) in [(0, 3), (1, 0), (1, 1), (2, 4), (4, 3), (5, 16), (5, 17), (17, 64), (17, 65), (3, 130)] {
+            let rows: Vec<Vec<u8>> = (0..count).map(|row| (0..n).map(|i| (i * 37 + row * 11) as u8).collect()).collect();
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            for length in [0, 1, 63, 64, 65, 127, 300, 1088, 4103, 20_000] {
+                let bytes: Vec<u8> = (0..n * length + 1).map(|i| (i * 7 + i / 251) as u8).collect();
+                let sources: Vec<&[u8]> = (0..n).map(|i| &bytes[1 + i * length..][..length]).collect();
+                let skews: Vec<usize> = (0..count).map(|row| row * 9 % 64).collect();
+                let expected = skewed(&skews, length, |outs| oracle.combine_packed(&rows, &sources, outs, length));
+                for kernels in Kernels::available() {
+                    let name = format!("{kernels:?}, {count} rows of {n}, {length} bytes");
+                    let made = skewed(&skews, length, |outs| kernels.combine_in_place(&rows, &sources, outs, length));
+                    assert!(made == expected, "in place, {name}");
+                    let made = skewed(&skews, length, |outs| kernels.combine_packed(&rows, &sources, outs, length));
+                    assert!(made == expected, "packed, {name}");
+                    let made = skewed(&skews, length, |outs| kernels.combine_scattered(&rows, &sources, outs));
+                    assert!(made == expected, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_outs_are_the_same_past_the_caches() {
+        let length = PAST_CACHE_MIN / 2 + 77;
+        let bytes: Vec<u8> = (0..3 * length).map(|i| (i * 7 + i / 251) as u8).collect();
+        let sources: Vec<&[u8]> = bytes.chunks(length).collect();
+        let rows: [&[u8]; 2] = [&[3, 1, 200], &[0, 77, 5]];
+        let oracle = Kernels::new(Isa::Scalar).unwrap();
+        let expected = skewed(&[0; 2], length, |outs| oracle.combine_packed(&rows, &sources, outs, length));
+        for kernels in Kernels::available() {
+            for skews in [[0, 0], [1, 1], [63, 63], [0, 1]] {
+                let made = skewed(&skews, length, |outs| {
+                    let before = before_line(outs);
+                    assert_eq!(before, (skews[0] == skews[1]).then_some((64 - skews[0]) % 64));
+                    kernels.combine_scattered(&rows, &sources, outs);
+                });
+                assert!(made == expected, "{kernels:?}, {skews:?}");
             }
         }
     }

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -21,17 +22,21 @@ use super::sums::{Fold, Sums};
 ///
 /// The file that uses it has defined `Vector` (`WIDTH` bytes), `Split` (a source vector ready to be multiplied), `Factor` (a
 /// coefficient likewise), `STEP` (sources that one step takes in) and, with the same features enabled, the functions `zero`,
-/// `load`, `store`, `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for `STEP` sources).
-/// `columns` are the numbers of vectors that one pass keeps sums of, the largest first; widths of sources are multiples of the
-/// last.
+/// `load`, `store`, `store_past_cache`, `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for
+/// `STEP` sources). `columns` are the numbers of vectors that one pass keeps sums of, the largest first; widths of sources are
+/// multiples of the last.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($isa:expr, $features:literal, columns: [$most:literal $(, $fewer:literal)*]) => {
+        use std::arch::x86_64::_mm_sfence;
+        use std::ops::Range;
+
         use super::super::gf256;
         use super::super::sums::{Fold, Sums};
-        use super::{Isa, Kernels, Line, Strip, Table};
+        use super::{Apart, Isa, Kernels, Line, Sources, Strip, Table};
 
-        pub(super) static TABLE: Table = Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, spread, sum, fold };
+        pub(super) static TABLE: Table =
+            Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, combine_apart, spread, sum, fold };
 
         #[target_feature(enable = $features)]
         fn add(dst: &mut [u8], src: &[u8]) {
@@ -66,41 +71,76 @@ macro_rules! kernels {
 
         #[target_feature(enable = $features)]
         fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
-            let width = strip.width * Line::BYTES;
+            // SAFETY: a strip has this many bytes of every source, and every row has a coefficient for each, as
+            // `Kernels::combine_strip` has checked.
+            unsafe { columns::<_, false>(strip, rows, outs, 0..strip.width * Line::BYTES, at, accumulate) }
+        }
+
+        #[target_feature(enable = $features)]
+        fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], bytes: Range<usize>, is_past_cache: bool) {
+            let at = bytes.start;
+            if !is_past_cache {
+                // SAFETY: `Kernels::combine_apart` has checked that every source has these bytes, whole lines of them, and every
+                // row a coefficient for each.
+                return unsafe { columns::<_, false>(sources, rows, outs, bytes, at, false) };
+            }
+            // SAFETY: as above; and it has checked that every out has these bytes, and whole lines of memory for them. Nobody
+            // reads them before the fence.
+            unsafe { columns::<_, true>(sources, rows, outs, bytes, at, false) };
+            _mm_sfence();
+        }
+
+        /// Some bytes of the sources, a few rows and vectors at a time. What begins `bytes` in the sources begins at `at` in the outs.
+        ///
+        /// # Safety
+        /// `bytes` are whole lines that every source has, and every row has a coefficient for each source. With `PAST_CACHE`, every
+        /// out has as many from `at` on, where a line of memory begins.
+        #[target_feature(enable = $features)]
+        unsafe fn columns<S: Sources, const PAST_CACHE: bool>(
+            sources: S,
+            rows: &[&[u8]],
+            outs: &mut [&mut [u8]],
+            bytes: Range<usize>,
+            at: usize,
+            accumulate: bool,
+        ) {
             for (rows, outs) in rows.chunks(Kernels::ROWS).zip(outs.chunks_mut(Kernels::ROWS)) {
-                let mut column = 0;
-                while column < width {
-                    let vectors = ((width - column) / WIDTH).min($most);
-                    // SAFETY: `column + vectors * WIDTH` is at most the strip's width, and every row has a coefficient for each
-                    // source, as `Kernels::combine_strip` has checked.
+                let (mut column, mut at) = (bytes.start, at);
+                while column < bytes.end {
+                    let vectors = ((bytes.end - column) / WIDTH).min($most);
+                    // SAFETY: `column + vectors * WIDTH` is at most the end of the bytes; the rest is the caller's promise.
                     unsafe {
                         match (rows.len(), vectors) {
-                            (1, $most) => block::<1, $most>(strip, rows, outs, column, at + column, accumulate),
-                            (2, $most) => block::<2, $most>(strip, rows, outs, column, at + column, accumulate),
-                            (3, $most) => block::<3, $most>(strip, rows, outs, column, at + column, accumulate),
-                            (4, $most) => block::<4, $most>(strip, rows, outs, column, at + column, accumulate),
+                            (1, $most) => block::<1, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                            (2, $most) => block::<2, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                            (3, $most) => block::<3, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                            (4, $most) => block::<4, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
                             $(
-                                (1, $fewer) => block::<1, $fewer>(strip, rows, outs, column, at + column, accumulate),
-                                (2, $fewer) => block::<2, $fewer>(strip, rows, outs, column, at + column, accumulate),
-                                (3, $fewer) => block::<3, $fewer>(strip, rows, outs, column, at + column, accumulate),
-                                (4, $fewer) => block::<4, $fewer>(strip, rows, outs, column, at + column, accumulate),
+                                (1, $fewer) => block::<1, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                                (2, $fewer) => block::<2, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                                (3, $fewer) => block::<3, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                                (4, $fewer) => block::<4, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
                             )*
                             _ => unreachable!("lines are whole numbers of vectors"),
                         }
                     }
                     column += vectors * WIDTH;
+                    at += vectors * WIDTH;
                 }
             }
         }
 
         /// `ROWS` rows times `COLUMNS` vectors of each source from byte `column` on, all sums in registers.
         ///
+        /// Never inlined: in `columns` AVX2 runs out of registers for it, which costs 4 %.
+        ///
         /// # Safety
-        /// `column + COLUMNS * WIDTH` is at most the width of the strip; there are `ROWS` rows, each with a coefficient for every
-        /// source.
+        /// Every source has `column + COLUMNS * WIDTH` bytes; there are `ROWS` rows, each with a coefficient for every source. With
+        /// `PAST_CACHE`, every out has `at + COLUMNS * WIDTH` bytes, and at `at` begins a vector's width of memory.
+        #[inline(never)]
         #[target_feature(enable = $features)]
-        unsafe fn block<const ROWS: usize, const COLUMNS: usize>(
-            strip: Strip<'_>,
+        unsafe fn block<const ROWS: usize, const COLUMNS: usize, S: Sources, const PAST_CACHE: bool>(
+            sources: S,
             rows: &[&[u8]],
             outs: &mut [&mut [u8]],
             column: usize,
@@ -118,18 +158,24 @@ macro_rules! kernels {
                 }
             }
             let mut source = 0;
-            while source + STEP <= strip.count {
+            while source + STEP <= sources.count() {
                 // SAFETY: sources `source` to `source + STEP - 1` exist; the rest is the caller's promise.
-                unsafe { step::<ROWS, COLUMNS>(&mut sums, strip, coefficients, source, STEP, column) };
+                unsafe { step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, STEP, column) };
                 source += STEP;
             }
-            if source < strip.count {
+            if source < sources.count() {
                 // SAFETY: as above, for the sources that are left.
-                unsafe { step::<ROWS, COLUMNS>(&mut sums, strip, coefficients, source, strip.count - source, column) };
+                unsafe { step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, sources.count() - source, column) };
             }
             for row in 0..ROWS {
                 for (index, sum) in sums[row].into_iter().enumerate() {
-                    write_at(outs[row], at + index * WIDTH, sum);
+                    let at = at + index * WIDTH;
+                    if PAST_CACHE {
+                        // SAFETY: the out has these bytes, and they begin a vector's width of memory, by the caller's promise.
+                        unsafe { store_past_cache(outs[row].as_mut_ptr().add(at), sum) };
+                    } else {
+                        write_at(outs[row], at, sum);
+                    }
                 }
             }
         }
@@ -137,13 +183,13 @@ macro_rules! kernels {
         /// Adds the products with `count` sources, `STEP` at most, from `source` on.
         ///
         /// # Safety
-        /// The sources exist, `column + COLUMNS * WIDTH` is at most the width of the strip, and every pointer of `coefficients`
-        /// leads to one for each source of the strip.
+        /// The sources exist and have `column + COLUMNS * WIDTH` bytes, and every pointer of `coefficients` leads to one for each
+        /// source.
         #[inline]
         #[target_feature(enable = $features)]
-        unsafe fn step<const ROWS: usize, const COLUMNS: usize>(
+        unsafe fn step<const ROWS: usize, const COLUMNS: usize, S: Sources>(
             sums: &mut [[Vector; COLUMNS]; ROWS],
-            strip: Strip<'_>,
+            sources: S,
             coefficients: [*const u8; ROWS],
             source: usize,
             count: usize,
@@ -159,10 +205,8 @@ macro_rules! kernels {
             for vector in 0..COLUMNS {
                 let mut splits = [split(zero()); STEP];
                 for index in 0..count {
-                    let start = ((source + index) * strip.stride + strip.first) * Line::BYTES + column + vector * WIDTH;
-                    // SAFETY: within the strip by the caller's promise, and within its lines by `Strip::new`. Lines are aligned
-                    // to 64 bytes, columns to `WIDTH`.
-                    splits[index] = split(unsafe { load(strip.lines.as_ptr().cast::<u8>().add(start)) });
+                    // SAFETY: a source that exists and has these bytes, by the caller's promise.
+                    splits[index] = split(unsafe { load(sources.at(source + index, column + vector * WIDTH)) });
                 }
                 for row in 0..ROWS {
                     sums[row][vector] = mul_add_step(sums[row][vector], splits, factors[row]);
@@ -465,6 +509,29 @@ impl Kernels {
         unsafe { (self.table.combine)(strip, rows, outs, at, accumulate) }
     }
 
+    /// Row `i` times these bytes of `sources` into the same bytes of `outs[i]`. They are whole lines, and to be written past the caches
+    /// they must be lines of memory.
+    pub(crate) fn combine_apart(
+        &self,
+        rows: &[&[u8]],
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        bytes: Range<usize>,
+        is_past_cache: bool,
+    ) {
+        assert_eq!(rows.len(), outs.len());
+        assert!(bytes.start <= bytes.end && bytes.len().is_multiple_of(Line::BYTES), "bytes {bytes:?}");
+        assert!(rows.iter().all(|row| row.len() >= sources.len()), "rows of {} coefficients", sources.len());
+        assert!(sources.iter().all(|source| source.len() >= bytes.end), "sources of {} bytes and more", bytes.end);
+        for out in outs.iter() {
+            assert!(out.len() >= bytes.end, "outs of {} bytes and more", bytes.end);
+            assert!(!is_past_cache || out[bytes.start..].as_ptr().align_offset(Line::BYTES) == 0, "lines of memory");
+        }
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); the lines above check all
+        // that the bytes ask for.
+        unsafe { (self.table.combine_apart)(Apart { sources }, rows, outs, bytes, is_past_cache) }
+    }
+
     /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart, from line `first` of each on.
     pub(crate) fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
         assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
@@ -528,6 +595,7 @@ struct Table {
     scale: unsafe fn(&mut [u8], u8),
     mul_add: unsafe fn(&mut [u8], &[u8], u8),
     combine: Combine,
+    combine_apart: CombineApart,
     spread: unsafe fn(&mut [Line], usize, usize, &[u8], &[Line]),
     sum: unsafe fn(&Sums, &mut [Line], usize),
     fold: unsafe fn(&Fold, &mut [Line], usize),
@@ -535,6 +603,9 @@ struct Table {
 
 /// Rows times a strip into outs, from a byte of each on, added to what is there or not.
 type Combine = unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool);
+
+/// Rows times sources into outs, some bytes of each; past the caches or not.
+type CombineApart = unsafe fn(Apart<'_>, &[&[u8]], &mut [&mut [u8]], Range<usize>, bool);
 
 /// A cache line: the unit in which sources are laid out, aligned for every vector.
 #[derive(Debug, Clone, Copy)]
@@ -556,6 +627,50 @@ impl Line {
     pub(crate) fn bytes_mut(lines: &mut [Self]) -> &mut [u8] {
         // SAFETY: as in `bytes`; every value of these bytes is a valid line, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+    }
+}
+
+/// Where the sources of a combination lie.
+trait Sources: Copy {
+    /// How many there are.
+    fn count(self) -> usize;
+    /// A byte of a source.
+    ///
+    /// # Safety
+    /// The source exists, and has so many bytes.
+    unsafe fn at(self, source: usize, byte: usize) -> *const u8;
+}
+
+/// Sources that lie anywhere.
+#[derive(Clone, Copy)]
+struct Apart<'a> {
+    sources: &'a [&'a [u8]],
+}
+
+impl Sources for Apart<'_> {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.sources.len()
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, source: usize, byte: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { self.sources.get_unchecked(source).as_ptr().add(byte) }
+    }
+}
+
+impl Sources for Strip<'_> {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.count
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, source: usize, byte: usize) -> *const u8 {
+        let start = (source * self.stride + self.first) * Line::BYTES + byte;
+        // SAFETY: within the strip by the caller's promise, and within its lines by `Strip::new`.
+        unsafe { self.lines.as_ptr().cast::<u8>().add(start) }
     }
 }
 

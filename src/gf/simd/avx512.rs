@@ -36,6 +36,15 @@ unsafe fn store(bytes: *mut u8, vector: Vector) {
     unsafe { _mm512_storeu_si512(bytes.cast(), vector) }
 }
 
+/// # Safety
+/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and nobody reads them before a fence.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_stream_si512(bytes.cast(), vector) }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn xor(a: Vector, b: Vector) -> Vector {

@@ -1,10 +1,12 @@
 //! The row operations in plain Rust: what every other file in this folder is tested against.
 
+use std::ops::Range;
+
 use super::super::gf256;
 use super::super::sums::{Fold, Sums};
-use super::{Isa, Line, Strip, Table};
+use super::{Apart, Isa, Line, Strip, Table};
 
-pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, spread, sum, fold };
+pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, combine_apart, spread, sum, fold };
 
 fn add(dst: &mut [u8], src: &[u8]) {
     dst.iter_mut().zip(src).for_each(|(sum, byte)| *sum ^= byte);
@@ -27,6 +29,16 @@ fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, 
         }
         for (i, &c) in row[..strip.count].iter().enumerate() {
             mul_add(sum, &strip.source(i)[..width], c);
+        }
+    }
+}
+
+fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], bytes: Range<usize>, _is_past_cache: bool) {
+    for (row, out) in rows.iter().zip(outs) {
+        let sum = &mut out[bytes.clone()];
+        sum.fill(0);
+        for (&c, source) in row.iter().zip(sources.sources) {
+            mul_add(sum, &source[bytes.clone()], c);
         }
     }
 }

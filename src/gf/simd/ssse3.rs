@@ -36,6 +36,15 @@ unsafe fn store(bytes: *mut u8, vector: Vector) {
     unsafe { _mm_storeu_si128(bytes.cast(), vector) }
 }
 
+/// # Safety
+/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and nobody reads them before a fence.
+#[inline]
+#[target_feature(enable = "ssse3")]
+unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_stream_si128(bytes.cast(), vector) }
+}
+
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn xor(a: Vector, b: Vector) -> Vector {
