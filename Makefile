@@ -3,7 +3,7 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-paths \
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-rs bench-paths \
 	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers smoke fuzz gpu-bundle
 
 all: check test
@@ -14,7 +14,7 @@ check: format lint docs check-deploy
 format:
 	$(CARGO) fmt --check
 
-# With the bench of peers, which needs a library only to be linked.
+# With the benches beside other libraries, which need these only to be linked.
 lint:
 	$(CARGO) clippy --locked --release --all-targets --features bench-peers -- -D warnings
 
@@ -60,6 +60,10 @@ bench:
 # Encoding beside other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names libmoepgf if that is to take part.
 bench-peers:
 	$(CARGO) bench --locked --bench peers --features bench-peers
+
+# Reed-Solomon beside ISA-L, in turn. Needs ISA-L (Debian: libisal-dev). SHAPES="4,6 10,14" has these alone.
+bench-rs:
+	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
 
 # TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
 bench-paths:

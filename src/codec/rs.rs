@@ -380,6 +380,6 @@ fn multiply(
 }
 
 /// Products of two bytes for which another thread is started at least: some times what starting it takes.
-const PRODUCTS_PER_THREAD: usize = 4 << 20;
+const PRODUCTS_PER_THREAD: usize = 16 << 20;
 /// Pieces of threads begin on a page of their own.
 const PIECE: usize = 4096;

@@ -1,0 +1,208 @@
+//! Reed-Solomon by this crate and by ISA-L, in turn, in one process: bytes of source data that are coded or rebuilt a second.
+//!
+//!     cargo bench --bench rs --features bench-peers               every shape
+//!     cargo bench --bench rs --features bench-peers -- 10,14      those named
+//!
+//! ISA-L is linked (Debian: libisal-dev). A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
+//! parity chunks; `rebuild` makes min(k, n - k) data chunks that are lost of the others and the first parity chunks. Rows and tables
+//! are ready in both: what is timed is the multiplication. Chunks begin on pages of their own, as those of files do.
+//!
+//! On one thread the clock is its processor time, and each of ours stands beside ISA-L on the same chunks, round after round, so that
+//! what slows a machine down slows both down. `all` is ours on all processors, by the clock on the wall. Every result is compared with
+//! ISA-L's before it is timed.
+#![allow(unsafe_code)]
+
+#[path = "support/cpu_time.rs"]
+mod cpu_time;
+
+use std::ffi::c_int;
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cpu_time::CpuTime;
+use criterion::measurement::Measurement;
+use ncserverd::codec::rs::{Code, Matrix};
+use ncserverd::gf::{Isa, Kernels};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const SHAPES: [(usize, usize); 4] = [(4, 6), (10, 14), (20, 24), (4, 200)];
+const LENGTHS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 10 << 20];
+/// A shape's chunks take no more memory than this.
+const BYTES_MAX: usize = 1 << 30;
+const ROUNDS: usize = 15;
+/// A contender's turn in a round, about.
+const TURN: Duration = Duration::from_millis(20);
+const PAGE: usize = 4096;
+
+/// Chunks one behind the other from a page on.
+struct Chunks {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+    count: usize,
+}
+
+impl Chunks {
+    fn new(count: usize, length: usize) -> Self {
+        let bytes = vec![0; count * length + PAGE];
+        Self { start: bytes.as_ptr().align_offset(PAGE), bytes, length, count }
+    }
+
+    fn random(count: usize, length: usize) -> Self {
+        let mut chunks = Self::new(count, length);
+        SmallRng::seed_from_u64(5).fill_bytes(&mut chunks.bytes);
+        chunks
+    }
+
+    fn all(&self) -> Vec<&[u8]> {
+        self.bytes[self.start..].chunks_exact(self.length).take(self.count).collect()
+    }
+
+    fn all_mut(&mut self) -> Vec<&mut [u8]> {
+        self.bytes[self.start..].chunks_exact_mut(self.length).take(self.count).collect()
+    }
+}
+
+#[link(name = "isal")]
+unsafe extern "C" {
+    fn ec_init_tables(sources: c_int, rows: c_int, coefficients: *const u8, tables: *mut u8);
+    fn ec_encode_data(
+        length: c_int,
+        sources: c_int,
+        rows: c_int,
+        tables: *const u8,
+        data: *const *const u8,
+        coded: *const *mut u8,
+    );
+}
+
+fn int(number: usize) -> c_int {
+    c_int::try_from(number).expect("a small shape")
+}
+
+/// Rows for ISA-L.
+struct Tables {
+    rows: usize,
+    sources: usize,
+    bytes: Vec<u8>,
+}
+
+impl Tables {
+    fn new(rows: &[&[u8]]) -> Self {
+        let (coefficients, count, sources) = (rows.concat(), rows.len(), rows[0].len());
+        let mut bytes = vec![0; 32 * coefficients.len()];
+        // SAFETY: as many rows of as many coefficients, and 32 bytes for each.
+        unsafe { ec_init_tables(int(sources), int(count), coefficients.as_ptr(), bytes.as_mut_ptr()) };
+        Self { rows: count, sources, bytes }
+    }
+
+    fn run(&self, sources: &[&[u8]], outs: &mut [&mut [u8]]) {
+        let length = outs[0].len();
+        assert!(sources.len() == self.sources && outs.len() == self.rows);
+        assert!(sources.iter().all(|source| source.len() == length) && outs.iter().all(|out| out.len() == length));
+        let sources: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
+        let outs: Vec<*mut u8> = outs.iter_mut().map(|out| out.as_mut_ptr()).collect();
+        // SAFETY: sources and outs of this length that do not overlap, and tables for as many.
+        unsafe {
+            ec_encode_data(int(length), int(self.sources), int(self.rows), self.bytes.as_ptr(), sources.as_ptr(), outs.as_ptr());
+        }
+    }
+}
+
+/// How often a second, by the thread's processor time, or by the clock on the wall.
+fn per_second(is_wall: bool, mut run: impl FnMut()) -> f64 {
+    let (cpu, wall, mut count) = (CpuTime.start(), Instant::now(), 0_u32);
+    loop {
+        run();
+        count += 1;
+        let spent = if is_wall { wall.elapsed() } else { CpuTime.end(cpu) };
+        if spent >= TURN {
+            return f64::from(count) / spent.as_secs_f64();
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Does the work into the outs.
+type Work<'a> = Box<dyn FnMut(&mut [&mut [u8]]) + 'a>;
+
+/// Ours, into the outs.
+type Ours<'a> = &'a dyn Fn(Kernels, NonZeroUsize, &mut [&mut [u8]]);
+
+/// `ours` on each instruction set and on all processors, beside ISA-L.
+fn compare(name: &str, rows: &[&[u8]], sources: &[&[u8]], ours: Ours<'_>) {
+    let length = sources[0].len();
+    let (tables, mut theirs, mut out) = (Tables::new(rows), Chunks::new(rows.len(), length), Chunks::new(rows.len(), length));
+    tables.run(sources, &mut theirs.all_mut());
+    let processors = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let kernels: Vec<Kernels> = Kernels::available().filter(|kernels| kernels.isa() >= Isa::Avx2).collect();
+    let mut contenders: Vec<(String, bool, Work<'_>)> = vec![("isa-l".into(), false, Box::new(|outs| tables.run(sources, outs)))];
+    for kernels in kernels {
+        contenders.push((kernels.isa().to_string(), false, Box::new(move |outs| ours(kernels, NonZeroUsize::MIN, outs))));
+    }
+    let all = format!("all {processors}");
+    contenders.push((all, true, Box::new(move |outs| ours(Kernels::detect(), processors, outs))));
+    for (contender, _, work) in &mut contenders {
+        out.bytes.fill(0xEE);
+        work(&mut out.all_mut());
+        assert!(out.all() == theirs.all(), "{contender} is wrong at {name}");
+    }
+    let mut rates = vec![Vec::new(); contenders.len()];
+    let count = contenders.len();
+    for round in 0..ROUNDS {
+        for turn in 0..count {
+            let index = (round + turn) % count;
+            let (_, is_wall, work) = &mut contenders[index];
+            let mut outs = out.all_mut();
+            rates[index].push(per_second(*is_wall, || work(&mut outs)) * (sources.len() * length) as f64 / 1e9);
+        }
+    }
+    print!("{name:<24}");
+    for ((contender, ..), of_contender) in contenders.iter().zip(&rates) {
+        // Round by round, so that what a round was like falls out.
+        let ratio = median(of_contender.iter().zip(&rates[0]).map(|(rate, isal)| rate / isal).collect());
+        print!("  {contender} {:.2} ({ratio:.2}x)", median(of_contender.clone()));
+    }
+    println!();
+}
+
+fn shape(k: usize, n: usize, length: usize) {
+    let code = Code::new(Matrix::Cauchy, k, n).expect("a code");
+    let (data, mut parity) = (Chunks::random(k, length), Chunks::new(n - k, length));
+    let name = |work: &str| format!("{work} {k},{n} {} KiB", length >> 10);
+    let rows: Vec<&[u8]> = code.parity_rows().collect();
+    compare(&name("encode"), &rows, &data.all(), &|kernels, threads, outs| {
+        code.encode(kernels, &data.all(), outs, threads).expect("chunks of the code");
+    });
+
+    code.encode(Kernels::detect(), &data.all(), &mut parity.all_mut(), NonZeroUsize::MIN).expect("chunks of the code");
+    let lost: Vec<usize> = (0..k.min(n - k)).collect();
+    let present: Vec<usize> = (lost.len()..n).collect();
+    let repair = code.repair(Kernels::detect(), &present, &lost).expect("enough chunks");
+    let chunks = [data.all(), parity.all()].concat();
+    let sources: Vec<&[u8]> = repair.sources().iter().map(|&index| chunks[index]).collect();
+    compare(&name("rebuild"), &repair.rows().collect::<Vec<_>>(), &sources, &|kernels, threads, outs| {
+        repair.run(kernels, &sources, outs, threads).expect("chunks of the code");
+    });
+}
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    println!(
+        "{} {ROUNDS} rounds; GB/s of source data (of ISA-L's in the same round)",
+        processor.trim_start_matches([' ', '\t', ':'])
+    );
+    for (k, n) in SHAPES {
+        if wanted.is_empty() || wanted.contains(&format!("{k},{n}")) {
+            LENGTHS.into_iter().filter(|length| 3 * n * length <= BYTES_MAX).for_each(|length| shape(k, n, length));
+        }
+    }
+}
