@@ -393,6 +393,26 @@ fn memory_is_bounded() {
     assert!(limited(&format!("decode {} -o -", chunks.display())) == bytes);
 }
 
+/// Chunks of other files are not kept open.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_directory_may_have_many_chunks() {
+    let split = Split::new(random(5000, 16), &["--k", "4", "--n", "8"]);
+    for file in 0..10 {
+        let name = format!("other-{file}");
+        fs::write(split.path(&name), random(100, file)).unwrap();
+        split.encode(&name, &[]);
+    }
+    assert_eq!(split.chunks().len(), 68);
+    let script = format!(
+        "ulimit -n 32; exec {} codec decode {} -o -",
+        program("ncserverd").display(),
+        split.path("film.chunks").display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success() && output.stdout == split.bytes, "{}", text(&output));
+}
+
 #[test]
 fn what_cannot_be_coded_is_refused() {
     let home = tempfile::tempdir().unwrap();

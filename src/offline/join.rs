@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -190,7 +190,8 @@ fn distinct(chunks: &[Chunk]) -> usize {
 struct Chunk {
     index: u16,
     path: PathBuf,
-    file: File,
+    /// Opened when it is first read: a directory may have chunks of many other files.
+    file: Option<File>,
     /// Stripes of which it has the piece, sound or not.
     reach: u64,
     /// Pieces that were asked for and were not sound, and why the first one was not.
@@ -206,15 +207,13 @@ impl Chunk {
         let file = File::open(path).map_err(Fault::Read)?;
         let Head { set, index } = Head::read(&mut BufReader::with_capacity(HEAD, &file))?;
         let reach = set.reach(metadata.len());
-        Ok((set, Self { index, path: path.into(), file, reach, bad: None }))
+        Ok((set, Self { index, path: path.into(), file: None, reach, bad: None }))
     }
 
     /// Reads this stripe's piece; false if it is not sound.
     fn read(&mut self, set: &Set, stripe: u64, piece: &mut [u8]) -> bool {
         let mut expected = [0; CHECK];
-        let file = &mut self.file;
-        let read = file.seek(SeekFrom::Start(Set::offset(stripe, set.piece_bytes)));
-        let read = read.and_then(|_| file.read_exact(piece)).and_then(|()| file.read_exact(&mut expected));
+        let read = self.read_unchecked(Set::offset(stripe, set.piece_bytes), piece, &mut expected);
         let fault = match read {
             Ok(()) if piece_check(&set.id, self.index, stripe, piece) == expected => return true,
             Ok(()) => "its check does not hold".to_owned(),
@@ -222,6 +221,16 @@ impl Chunk {
         };
         self.bad.get_or_insert_with(|| (0, format!("that of stripe {stripe} first: {fault}"))).0 += 1;
         false
+    }
+
+    fn read_unchecked(&mut self, offset: u64, piece: &mut [u8], check: &mut [u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(File::open(&self.path)?),
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(piece)?;
+        file.read_exact(check)
     }
 }
 
