@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "out of bounds")]
+    #[should_panic(expected = "out of")]
     fn a_number_that_leads_to_no_piece_is_no_read() {
         let mut sums = Sums::with_capacity(1, 1);
         sums.push(0, false, [2]);
