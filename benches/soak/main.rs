@@ -30,6 +30,8 @@ mod process;
 mod program;
 mod samples;
 mod server;
+#[path = "../support/status.rs"]
+mod status;
 mod viewers;
 mod watched;
 

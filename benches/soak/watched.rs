@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::process::Process;
+use crate::status::status;
 
 /// What it takes of the machine.
 #[derive(Debug, Clone, Copy)]
@@ -16,13 +17,8 @@ pub(crate) struct Usage {
 impl Process {
     /// What it takes now; `None` when it has ended.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let place = format!("/proc/{}", self.0.id());
-        let status = fs::read_to_string(format!("{place}/status")).ok()?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        let descriptors = fs::read_dir(format!("{place}/fd")).ok()?.count();
-        Some(Usage { resident: field("VmRSS:")? << 10, descriptors, threads: field("Threads:")? })
+        let id = self.0.id();
+        let descriptors = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
+        Some(Usage { resident: status(id, "VmRSS")? << 10, descriptors, threads: status(id, "Threads")? })
     }
 }

@@ -26,6 +26,8 @@ mod process;
 mod program;
 mod record;
 mod run;
+#[path = "../support/status.rs"]
+mod status;
 mod usage;
 
 use std::path::{Path, PathBuf};
@@ -118,6 +120,16 @@ enum Backend {
     /// The CPU.
     #[default]
     Cpu,
+}
+
+impl Backend {
+    /// As the configuration has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        }
+    }
 }
 
 fn main() -> ExitCode {

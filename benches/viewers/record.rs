@@ -31,7 +31,7 @@ pub(crate) struct Swarm {
     pub(crate) joining: Times,
 }
 
-/// As the swarm counts them.
+/// What a record keeps of what the swarm counts.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) joined: u64,
@@ -143,7 +143,7 @@ impl Record {
             return "plain QUIC streams".to_owned();
         }
         let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!(", {kernel}"));
-        let mut what = format!("{}{kernel}", format!("{backend:?}").to_lowercase());
+        let mut what = format!("{}{kernel}", backend.name());
         if *max_reuse > 1 {
             what += &format!(", each block to {max_reuse}");
         }

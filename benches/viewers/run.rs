@@ -128,7 +128,7 @@ fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Serve
 fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> String {
     let Arguments { segment, ring, max_reuse, backend, kernel, systematic, datagrams, .. } = arguments;
     let directory = directory.display();
-    let backend = format!("{backend:?}").to_lowercase();
+    let backend = backend.name();
     let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!("kernel = \"{kernel}\"\n"));
     let pass = if *systematic { "systematic" } else { "coded" };
     let block = if *datagrams { "block_bytes = 1088\n" } else { "" };

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::host::ask_gpus;
+use crate::status::status;
 
 /// One look.
 #[derive(Debug, Clone)]
@@ -61,20 +62,16 @@ impl Drop for Watch {
 
 impl Look {
     fn at(process: u32, asks_gpu: bool) -> Option<Self> {
-        let place = format!("/proc/{process}");
         let mut threads = BTreeMap::new();
-        for task in fs::read_dir(format!("{place}/task")).ok()?.flatten() {
+        for task in fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten() {
             // A thread may end meanwhile.
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             if let Some((name, seconds)) = thread_time(&stat) {
                 *threads.entry(name.to_owned()).or_insert(0.0) += seconds;
             }
         }
-        let status = fs::read_to_string(format!("{place}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
         let gpu = if asks_gpu { ask_gpus("utilization.gpu").first().and_then(|text| text.parse().ok()) } else { None };
-        Some(Self { at: Instant::now(), threads, resident: kib << 10, gpu })
+        Some(Self { at: Instant::now(), threads, resident: status(process, "VmRSS")? << 10, gpu })
     }
 }
 
