@@ -46,7 +46,7 @@ use live::SEGMENT;
 use origin::Source;
 use samples::Sample;
 use server::{DRAIN, Server};
-use viewers::{Line, Plan, Report, Swarm};
+use viewers::{Line, Plan, Report, Swarm, describe};
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, Parser)]
@@ -336,7 +336,7 @@ impl Soak {
         let rate = totals.joined as f64 / elapsed_seconds;
         self.say(&format!("joiners gone: {} came, {rate:.0} a second, {} were refused", totals.joined, totals.refused));
         if totals.failed + totals.corrupt + totals.late > 0 || totals.left == 0 {
-            self.fault(format!("those who joined and left: {totals}"));
+            self.fault(format!("those who joined and left: {}", describe(&totals)));
         }
         let until = Instant::now() + FORGET;
         let sessions = |soak: &Self| soak.server.metrics().map(|metrics| metrics.sum("ncserverd_session_open_sessions"));
@@ -374,7 +374,7 @@ impl Soak {
         let lines = viewers.lines();
         match viewers.end() {
             Ok(report) => {
-                println!("viewers: {}", report.totals);
+                println!("viewers: {}", describe(&report.totals));
                 faults.extend(judge(&report, &lines, terminated, &excused, arguments, time));
             }
             Err(reason) => faults.push(reason),
@@ -409,7 +409,7 @@ fn judge(
     let mut faults = Vec::new();
     let mut check = |is_right: bool, what: &str| {
         if !is_right {
-            faults.push(format!("{what}: {totals}"));
+            faults.push(format!("{what}: {}", describe(&totals)));
         }
     };
     let is_excused = |line: &&Line| excused.iter().any(|(from, to)| (*from..=*to).contains(&line.at));

@@ -1,12 +1,12 @@
 //! Viewers: `ncpeer swarm`, what it says every second, and what it reports in the end.
 
-use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ncserverd::swarm::Snapshot;
 use serde::Deserialize;
 
 use crate::process::Process;
@@ -42,22 +42,8 @@ pub(crate) struct Line {
 /// What it reports.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct Report {
-    pub(crate) totals: Totals,
+    pub(crate) totals: Snapshot,
     pub(crate) elapsed_seconds: f64,
-}
-
-/// As the swarm counts them.
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub(crate) struct Totals {
-    pub(crate) joined: u64,
-    pub(crate) left: u64,
-    pub(crate) refused: u64,
-    pub(crate) failed: u64,
-    pub(crate) on_time: u64,
-    pub(crate) late: u64,
-    pub(crate) verified: u64,
-    pub(crate) corrupt: u64,
-    pub(crate) rejected: u64,
 }
 
 /// A running swarm, until it is dropped.
@@ -112,15 +98,13 @@ impl Swarm {
     }
 }
 
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { joined, left, refused, failed, on_time, late, verified, corrupt, rejected } = self;
-        write!(
-            f,
-            "{joined} joined, {left} left, {refused} refused, {failed} failed; segments: {on_time} in time, {late} late, {verified} verified, \
-             {corrupt} wrong; {rejected} requests refused"
-        )
-    }
+/// Totals on a line.
+pub(crate) fn describe(totals: &Snapshot) -> String {
+    let Snapshot { joined, left, refused, failed, on_time, late, verified, corrupt, rejected, .. } = totals;
+    format!(
+        "{joined} joined, {left} left, {refused} refused, {failed} failed; segments: {on_time} in time, {late} late, {verified} verified, \
+         {corrupt} wrong; {rejected} requests refused"
+    )
 }
 
 impl Line {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Counters of one thread, or the sum of all.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Totals {
 }
 
 /// What is counted, at a moment.
-#[derive(Debug, Default, Clone, Copy, Serialize, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Snapshot {
     /// Viewers that have joined, again after leaving included.
     pub joined: u64,
