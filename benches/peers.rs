@@ -16,14 +16,17 @@
 
 #[path = "support/cpu_time.rs"]
 mod cpu_time;
+#[path = "support/isal.rs"]
+mod isal;
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use cpu_time::CpuTime;
 use criterion::measurement::Measurement;
+use isal::{ec_encode_data, ec_init_tables, int};
 use ncserverd::gf::{Isa, Kernels, Panel, gf256};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -176,21 +179,7 @@ fn ours(kernels: Kernels, case: &Case) -> Contender {
     Contender { is_ours: true, ..Contender::peer(&format!("ncserverd {}", kernels.isa()), Field::Ours, encode) }
 }
 
-#[link(name = "isal")]
-unsafe extern "C" {
-    fn ec_init_tables(sources: c_int, rows: c_int, coefficients: *const u8, tables: *mut u8);
-    fn ec_encode_data(
-        length: c_int,
-        sources: c_int,
-        rows: c_int,
-        tables: *const u8,
-        data: *const *const u8,
-        coded: *const *mut u8,
-    );
-}
-
 fn isal(are_tables_ready: bool) -> Contender {
-    let int = |number: usize| c_int::try_from(number).expect("a small shape");
     let mut tables = Vec::new();
     let encode = move |case: &Case, out: &mut [u8]| {
         let (n, k) = (int(case.n), int(case.k));

@@ -14,14 +14,16 @@
 
 #[path = "support/cpu_time.rs"]
 mod cpu_time;
+#[path = "support/isal.rs"]
+mod isal;
 
-use std::ffi::c_int;
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cpu_time::CpuTime;
 use criterion::measurement::Measurement;
+use isal::{ec_encode_data, ec_init_tables, int};
 use ncserverd::codec::rs::{Code, Matrix};
 use ncserverd::gf::{Isa, Kernels};
 use rand::rngs::SmallRng;
@@ -63,23 +65,6 @@ impl Chunks {
     fn all_mut(&mut self) -> Vec<&mut [u8]> {
         self.bytes[self.start..].chunks_exact_mut(self.length).take(self.count).collect()
     }
-}
-
-#[link(name = "isal")]
-unsafe extern "C" {
-    fn ec_init_tables(sources: c_int, rows: c_int, coefficients: *const u8, tables: *mut u8);
-    fn ec_encode_data(
-        length: c_int,
-        sources: c_int,
-        rows: c_int,
-        tables: *const u8,
-        data: *const *const u8,
-        coded: *const *mut u8,
-    );
-}
-
-fn int(number: usize) -> c_int {
-    c_int::try_from(number).expect("a small shape")
 }
 
 /// Rows for ISA-L.

@@ -1,0 +1,23 @@
+//! ISA-L, as it is linked (Debian: libisal-dev).
+
+use std::ffi::c_int;
+
+#[link(name = "isal")]
+unsafe extern "C" {
+    /// 32 bytes for each of `rows` * `sources` coefficients.
+    pub(crate) fn ec_init_tables(sources: c_int, rows: c_int, coefficients: *const u8, tables: *mut u8);
+    /// `rows` outs of `length` bytes from as many sources as the tables are for.
+    pub(crate) fn ec_encode_data(
+        length: c_int,
+        sources: c_int,
+        rows: c_int,
+        tables: *const u8,
+        data: *const *const u8,
+        coded: *const *mut u8,
+    );
+}
+
+/// A number as the library takes it.
+pub(crate) fn int(number: usize) -> c_int {
+    c_int::try_from(number).expect("a small shape")
+}
