@@ -1,44 +1,26 @@
 //! Chunk files, as a user makes and joins them: any k of n, damage in parts, what is refused and why.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 use tempfile::TempDir;
 
+#[path = "program/codec.rs"]
+mod codec;
 mod program;
 
+use codec::{INCOMPLETE, random, run, text};
 use program::program;
 
-const INCOMPLETE: i32 = 7;
 const USAGE: i32 = 2;
 /// Bytes of a chunk file's head, and of the check behind a piece.
 const HEAD: usize = 96;
 const CHECK: usize = 16;
-
-fn run(arguments: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(program("ncserverd"));
-    command.arg("codec").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    // It may end without reading all.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn random(length: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
-}
 
 fn text_of(path: &Path) -> &str {
     path.to_str().unwrap()

@@ -1,48 +1,28 @@
 //! `ncserverd codec`, as a user runs it: known answers, round trips with losses, and what it says when blocks are short or bad.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "program/codec.rs"]
+mod codec;
 mod program;
 #[path = "vectors/shake256.rs"]
 mod shake256;
 
-use program::program;
-
-const INCOMPLETE: i32 = 7;
-
-fn run(arguments: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(program("ncserverd"));
-    command.arg("codec").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    // It may end without reading all.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
+use codec::{INCOMPLETE, random, run, text};
 
 /// Standard output of a run that has to succeed.
 fn succeed(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let output = run(arguments, input);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output));
     output.stdout
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn random(length: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
 }
 
 fn hex(bytes: &[u8]) -> String {
