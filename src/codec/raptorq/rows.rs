@@ -19,21 +19,22 @@ impl Rows {
         for row in 0..parameters.s {
             rows.push(|columns| parameters.ldpc_columns(row, columns));
         }
-        for isi in isis {
-            rows.push(|columns| parameters.columns(isi, columns));
-        }
-        rows.bounds.push((index(rows.columns.len()), index(rows.columns.len())));
-        rows
+        rows.with_symbols(parameters, isis)
     }
 
     /// Those of some internal symbols alone.
     pub(super) fn of_symbols(parameters: &Parameters, isis: impl ExactSizeIterator<Item = u32>) -> Self {
-        let mut rows = Self { columns: Vec::with_capacity(8 * isis.len()), bounds: Vec::with_capacity(isis.len() + 1) };
+        let rows = Self { columns: Vec::with_capacity(8 * isis.len()), bounds: Vec::with_capacity(isis.len() + 1) };
+        rows.with_symbols(parameters, isis)
+    }
+
+    /// The same with these symbols behind, and the end.
+    fn with_symbols(mut self, parameters: &Parameters, isis: impl Iterator<Item = u32>) -> Self {
         for isi in isis {
-            rows.push(|columns| parameters.columns(isi, columns));
+            self.push(|columns| parameters.columns(isi, columns));
         }
-        rows.bounds.push((index(rows.columns.len()), index(rows.columns.len())));
-        rows
+        self.bounds.push((index(self.columns.len()), index(self.columns.len())));
+        self
     }
 
     fn push(&mut self, write: impl FnOnce(&mut Vec<u32>) -> usize) {
