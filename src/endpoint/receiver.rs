@@ -6,7 +6,8 @@
 //! schedules like any other that has waited.
 //!
 //! Woken for every packet it would take one at a time, and the processor from those who send: on one that is fully loaded that was a fifth of all
-//! it did. So it begins a round at most every quarter of a millisecond, and takes all that has come meanwhile, as network cards do that put off interrupts.
+//! it did. So it begins a round at most every quarter of a millisecond, and takes all that has come meanwhile, as network cards do that put off
+//! interrupts.
 
 use std::fmt;
 use std::future::Future;
