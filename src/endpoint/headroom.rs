@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::{Gauge, Registry};
 use tokio::runtime::{Handle, RuntimeMetrics};
+use tokio::task::JoinHandle;
 
 use crate::ring::Ring;
 use crate::telemetry::{Readiness, register};
@@ -60,7 +61,7 @@ struct Look {
     passed: Duration,
     /// The share of their time that the threads were busy.
     busy: f64,
-    /// Until what was ready had its turn.
+    /// Until what is ready has its turn.
     turn: Duration,
     /// Blocks that were made, and those to be made.
     made: u64,
@@ -96,10 +97,10 @@ impl Headroom {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (mut load, mut before) = (Load::default(), (Instant::now(), busy_time(&metrics), ring.made()));
+        let mut probe = Probe::new(&sessions);
         loop {
             tick.tick().await;
-            let ready = Instant::now();
-            let Ok(turn) = sessions.spawn(async move { ready.elapsed() }).await else { return };
+            let Some(turn) = probe.turn(&sessions).await else { return };
             let now = (Instant::now(), busy_time(&metrics), ring.made());
             let passed = now.0.saturating_duration_since(before.0);
             let threads = metrics.num_workers().max(1) as f64;
@@ -128,6 +129,31 @@ impl Headroom {
                 }
             }
         }
+    }
+}
+
+/// The task that does nothing, as it waits for its turn.
+struct Probe {
+    ready: Instant,
+    task: JoinHandle<Duration>,
+    /// What the one before waited.
+    before: Duration,
+}
+
+impl Probe {
+    fn new(sessions: &Handle) -> Self {
+        let ready = Instant::now();
+        Self { ready, task: sessions.spawn(async move { ready.elapsed() }), before: Duration::ZERO }
+    }
+
+    /// How long a turn takes, as far as is known: one that has not come yet takes at least as long as it has been waited for. `None` when the
+    /// runtime is gone.
+    async fn turn(&mut self, sessions: &Handle) -> Option<Duration> {
+        if self.task.is_finished() {
+            let before = (&mut self.task).await.ok()?;
+            *self = Self { before, ..Self::new(sessions) };
+        }
+        Some(self.before.max(self.ready.elapsed()))
     }
 }
 
@@ -192,6 +218,26 @@ mod tests {
         assert!(!load.is_short, "a hiccup");
         (0..4).for_each(|_| load.note(wait, MAX));
         assert!(load.is_short, "threads are behind");
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_does_not_come_is_seen_before_it_has_come() {
+        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        sessions.spawn(async move { released.recv() });
+        let mut probe = Probe::new(sessions.handle());
+        tokio::time::sleep(2 * MAX).await;
+        assert!(probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX);
+        assert!(!probe.task.is_finished(), "its turn has not come");
+        release.send(()).unwrap();
+        while !probe.task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        assert!(probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX, "what the last has waited");
+        while probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX {
+            tokio::task::yield_now().await;
+        }
+        sessions.shutdown_background();
     }
 
     #[tokio::test]
