@@ -28,7 +28,7 @@ use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::sync::watch;
 
 pub use congestion::Congestion;
@@ -269,7 +269,7 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
     let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
     socket.set_recv_buffer_size(bytes(receive))?;
     socket.set_send_buffer_size(bytes(send))?;
-    let granted = socket.recv_buffer_size()?;
+    let (granted, _) = granted_buffers(SockRef::from(&socket))?;
     if granted < bytes(receive) {
         tracing::warn!(
             "the kernel grants {granted} bytes of UDP receive buffer on {address}, not {receive}: raise net.core.rmem_max, or bursts of new peers are lost"
@@ -278,6 +278,13 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Bytes of its receive and its send buffer that the kernel has granted a socket. Linux counts its own bookkeeping as half of a
+/// buffer and says the whole (`man 7 socket`); what was asked for is compared with the other half.
+pub(crate) fn granted_buffers(socket: SockRef<'_>) -> io::Result<(usize, usize)> {
+    const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
+    Ok((socket.recv_buffer_size()? / SAYS_TIMES, socket.send_buffer_size()? / SAYS_TIMES))
 }
 
 fn server_config(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<ServerConfig, Error> {

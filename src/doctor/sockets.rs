@@ -10,11 +10,8 @@ use socket2::SockRef;
 
 use super::Check;
 use crate::config::{Config, size};
-use crate::endpoint::{self, udp_socket};
+use crate::endpoint::{self, granted_buffers, udp_socket};
 use crate::telemetry;
-
-/// What Linux keeps for its own records of each byte granted: it says twice what it gives.
-const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
 
 /// The addresses for peers, all at the same time as the server has them: one may keep another from being bound.
 pub(super) fn listening(config: &Config) -> Vec<Check> {
@@ -54,10 +51,8 @@ fn refused(name: &'static str, protocol: &str, key: &str, address: SocketAddr, e
 /// What the kernel grants of the buffers that are asked for.
 pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
     let loopback = loopback(config);
-    let granted = udp_socket(loopback, config.receive_buffer, config.send_buffer).and_then(|socket| {
-        let socket = SockRef::from(&socket);
-        Ok((socket.recv_buffer_size()? / SAYS_TIMES, socket.send_buffer_size()? / SAYS_TIMES))
-    });
+    let socket = udp_socket(loopback, config.receive_buffer, config.send_buffer);
+    let granted = socket.and_then(|socket| granted_buffers(SockRef::from(&socket)));
     match granted {
         Ok((receive, send)) => vec![RECEIVE.judge(config.receive_buffer, receive), SEND.judge(config.send_buffer, send)],
         Err(error) => {
