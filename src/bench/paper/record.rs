@@ -79,7 +79,10 @@ impl Sample {
     /// From the times of rounds that did the work so many times each.
     pub(super) fn of_times(case: &Case, mut times: Vec<Duration>, repeats: u32, bytes: u64) -> Self {
         times.sort_unstable();
-        let value = |time: &Duration| in_unit(case.measure.unit(), time.as_secs_f64() / f64::from(repeats), bytes);
+        let value = |time: &Duration| {
+            let nanoseconds = u64::try_from(time.as_nanos()).expect("less than centuries");
+            in_unit(case.measure.unit(), as_f64(nanoseconds) / f64::from(repeats), bytes)
+        };
         Self {
             value: times.get(times.len() / 2).map_or(0.0, value),
             best: times.first().map_or(0.0, value),
@@ -100,12 +103,13 @@ impl Sample {
     }
 }
 
-/// A share is made of two values, which come through here as seconds; counts do not come through here.
-fn in_unit(unit: Unit, seconds: f64, bytes: u64) -> f64 {
+/// A share is made of two values, which come through here as they are; counts do not come through here. From nanoseconds, so that what was
+/// measured once is as short a number in a record as the clock's.
+fn in_unit(unit: Unit, nanoseconds: f64, bytes: u64) -> f64 {
     match unit {
-        Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / seconds.max(1e-12) / 1e9,
-        Unit::Microseconds => seconds * 1e6,
-        Unit::Percent | Unit::Blocks => seconds,
+        Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / nanoseconds.max(1e-3),
+        Unit::Microseconds => nanoseconds / 1e3,
+        Unit::Percent | Unit::Blocks => nanoseconds,
     }
 }
 
