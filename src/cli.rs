@@ -144,10 +144,10 @@ struct Cases {
     /// Few shapes and short rounds: a look, not a measurement
     #[arg(long)]
     quick: bool,
-    /// Blocks of a generation; crossed with every --k (repeatable, or separated by commas)
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Blocks of a generation; crossed with every --k (repeatable, or separated by commas). In s4 source symbols of a block, in s5 native chunks
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=56_403))]
     n: Vec<u16>,
-    /// Bytes of a block; crossed with every --n (repeatable, or separated by commas)
+    /// Bytes of a block; crossed with every --n (repeatable, or separated by commas). In s4 bytes of a symbol, in s5 of a chunk
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     k: Vec<u32>,
     /// Instruction sets to compare; all that this processor has if not given (repeatable, or separated by commas)
@@ -165,15 +165,18 @@ struct Cases {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The papers' figures")]
 pub(crate) struct Paper {
-    /// Measure the rows of s1, s2, claim (GPU beside CPU), figures (our own) or all (repeatable, or separated by commas)
+    /// Measure the rows of s1, s2, s4, s5, claim (GPU beside CPU), figures (our own) or all (repeatable, or separated by commas)
     #[arg(long, value_name = "PAPER", value_delimiter = ',')]
     paper: Vec<PaperName>,
     /// Measure these rows, such as S1-6 (repeatable, or separated by commas)
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     row: Vec<String>,
-    /// Of the GPU's kernels only these (repeatable, or separated by commas)
+    /// Of the GPU's kernels, and of the contenders of s4 and s5, only these (repeatable, or separated by commas)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     kernel: Vec<String>,
+    /// All sizes of the figures of s4 and s5, where some stand for them otherwise: hours, and up to 4 GB of memory
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
     /// What takes part
     #[arg(long, value_name = "BACKEND", default_value = "all")]
     backend: BenchBackend,
@@ -195,6 +198,8 @@ pub(crate) struct Paper {
 enum PaperName {
     S1,
     S2,
+    S4,
+    S5,
     Claim,
     Figures,
     All,
@@ -210,7 +215,7 @@ enum BenchBackend {
 impl Paper {
     /// None if no row is asked for.
     fn papers(self) -> Option<bench::Papers> {
-        let Self { paper, row: rows, kernel: kernels, backend, field, plots, from, document } = self;
+        let Self { paper, row: rows, kernel: kernels, full, backend, field, plots, from, document } = self;
         if paper.is_empty() && rows.is_empty() && from.is_empty() {
             return None;
         }
@@ -219,6 +224,8 @@ impl Paper {
                 PaperName::All => true,
                 PaperName::S1 => *group == bench::Group::S1,
                 PaperName::S2 => *group == bench::Group::S2,
+                PaperName::S4 => *group == bench::Group::S4,
+                PaperName::S5 => *group == bench::Group::S5,
                 PaperName::Claim => *group == bench::Group::Claim,
                 PaperName::Figures => *group == bench::Group::Figures,
             })
@@ -229,7 +236,7 @@ impl Paper {
             BenchBackend::Cpu => bench::Backend::Cpu,
             BenchBackend::Cuda => bench::Backend::Cuda,
         };
-        Some(bench::Papers { groups, rows, kernels, backend, field, plots, document, from })
+        Some(bench::Papers { groups, rows, kernels, full, backend, field, plots, document, from })
     }
 }
 

@@ -17,9 +17,12 @@ use crate::bench::clock::Lap;
 use crate::device::Field;
 use crate::device::lab::{self, Lab};
 
+mod blocks;
 mod catalogue;
 mod cpu;
 mod document;
+mod energy;
+mod fountain;
 mod gpu;
 mod load;
 mod measure;
@@ -27,13 +30,20 @@ mod own;
 mod record;
 mod s1;
 mod s2;
+mod s4;
+mod s5;
 #[cfg(test)]
 mod stand_in;
+mod stripes;
+mod talk;
+mod thesis;
 
 pub use catalogue::Group;
 
 use catalogue::{Case, Row, Scope};
+use energy::Meter;
 use gpu::Gpus;
+use measure::Measure;
 use record::{Point, Record, RowResult};
 
 /// Which rows to measure, and how.
@@ -45,6 +55,8 @@ pub struct Papers {
     pub rows: Vec<String>,
     /// Kernels of the GPU to measure; all that rows ask for if empty.
     pub kernels: Vec<String>,
+    /// All sizes of the figures of S4 and S5, where some stand for them otherwise.
+    pub full: bool,
     /// What takes part.
     pub backend: Backend,
     /// The field of the GPU's encode kernels.
@@ -77,6 +89,7 @@ struct Settings {
     pace: Pace,
     field: Field,
     is_quick: bool,
+    is_full: bool,
 }
 
 /// What a case has come to.
@@ -207,6 +220,9 @@ fn list(row: &Row, cases: &[Case], out: &mut impl Write) -> Result<(), Error> {
 
 /// Checks and measures a case, or says why not.
 fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Result<Outcome, Error> {
+    if let Some(reason) = case.refusal(settings.is_full) {
+        return Ok(Outcome::skipped(reason));
+    }
     if !case.measure.is_cpu() {
         return match gpus.sms() {
             None => Ok(Outcome::skipped("no GPU".into())),
@@ -217,15 +233,36 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
         return Ok(Outcome::skipped("the CPU does not take part".into()));
     }
     if case.measure.is_count() {
-        let samples = cpu::extra(case, if settings.is_quick { TRIALS_QUICK } else { TRIALS });
+        let trials = if settings.is_quick { TRIALS_QUICK } else { TRIALS };
+        let samples = match case.measure {
+            Measure::Stored => stripes::stored(case).ok_or_else(|| wrong(case))?,
+            _ => cpu::extra(case, trials),
+        };
         return Ok(Outcome { samples, skipped: None });
     }
     if settings.field != Field::Standard {
         return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", field_name(Field::Standard))));
     }
-    let run = cpu::prepare(case)?.ok_or_else(|| Error::Wrong { case: format!("{} {}", case.series, case.panel) })?;
+    let meter = match case.measure {
+        Measure::CpuEnergy | Measure::CpuPower => match Meter::here() {
+            Ok(meter) => Some(meter),
+            Err(reason) => return Ok(Outcome::skipped(reason)),
+        },
+        _ => None,
+    };
+    let mut run = cpu::prepare(case)?.ok_or_else(|| wrong(case))?;
+    if let Some(meter) = meter {
+        return Ok(match meter.measure(&mut run, settings.lasting()) {
+            Ok(taken) => Outcome::of(Sample::of_energy(case, taken)),
+            Err(reason) => Outcome::skipped(reason),
+        });
+    }
     let (times, repeats) = settings.rounds(run);
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+}
+
+fn wrong(case: &Case) -> Error {
+    Error::Wrong { case: format!("{} {}", case.series, case.panel) }
 }
 
 impl Papers {
@@ -248,6 +285,7 @@ impl Papers {
             k: options.k.clone(),
             kernels: self.kernels.clone(),
             is_quick: options.quick,
+            is_full: self.full,
         }
     }
 
@@ -257,7 +295,7 @@ impl Papers {
         } else {
             Pace { rounds: 21, round: Duration::from_millis(5), case_max: Duration::from_millis(1500) }
         };
-        Settings { pace, field: self.field, is_quick: options.quick }
+        Settings { pace, field: self.field, is_quick: options.quick, is_full: self.full }
     }
 }
 
@@ -270,6 +308,11 @@ impl Settings {
     /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
     fn long_pace(&self) -> Pace {
         Pace { round: self.pace.round * 3, ..self.pace }
+    }
+
+    /// How long energy is measured.
+    const fn lasting(&self) -> Duration {
+        if self.is_quick { Duration::from_millis(20) } else { Duration::from_secs(2) }
     }
 
     /// The rounds of one contender on the CPU, and how often a round repeats its work.
@@ -289,7 +332,7 @@ const fn field_name(field: Field) -> &'static str {
 }
 
 fn all_rows() -> impl Iterator<Item = &'static Row> {
-    [s1::ROWS, s2::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
+    [s1::ROWS, s2::ROWS, s4::ROWS, s5::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
 }
 
 /// Generations over which extra blocks are counted: twenty of them are beyond the 99.9th percentile.

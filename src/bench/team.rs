@@ -10,13 +10,18 @@ use std::time::{Duration, Instant};
 pub(super) struct Member<'a> {
     pub(super) index: usize,
     pub(super) threads: usize,
-    barrier: &'a Barrier,
+    barrier: Option<&'a Barrier>,
 }
 
 impl Member<'_> {
+    /// A team of one, which waits for nobody.
+    pub(super) const ALONE: Self = Self { index: 0, threads: 1, barrier: None };
+
     /// Waits until every member has come this far.
     pub(super) fn wait(&self) {
-        self.barrier.wait();
+        if let Some(barrier) = self.barrier {
+            barrier.wait();
+        }
     }
 }
 
@@ -32,7 +37,7 @@ pub(super) fn time<S: Send>(
     let elapsed = Mutex::new(Duration::ZERO);
     let member = |index: usize| {
         let mut state = prepare(index);
-        let member = Member { index, threads, barrier: &barrier };
+        let member = Member { index, threads, barrier: Some(&barrier) };
         member.wait();
         let start = Instant::now();
         for repeat in 0..repeats {

@@ -27,6 +27,7 @@ mod tests;
 
 pub use decoder::{Arrival, Decoder, DecodingPlan, deficit};
 pub use dense::Inverse;
+pub(crate) use dense::precode;
 pub use encoder::{Encoder, EncodingPlan};
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
 pub use parameters::{Parameters, Tuple};

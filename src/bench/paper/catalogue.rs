@@ -3,7 +3,9 @@
 //! Rows are data. [`Row::cases`] spreads the sweeps of a row out into cases, each of which is one measurement: what is done, on
 //! which shape, with which kernel, on how much of the machine.
 
-use super::measure::Measure;
+use super::fountain;
+use super::measure::{Family, Measure};
+use crate::codec::raptorq::{DENSE_K_MAX, Parameters};
 
 /// Where rows belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,6 +14,10 @@ pub enum Group {
     S1,
     /// Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (2009).
     S2,
+    /// Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform" (2015).
+    S4,
+    /// The talk on Reed-Solomon codes on GPUs.
+    S5,
     /// The papers' common claim: a GPU beside all cores of its host.
     Claim,
     /// The figures that this program sets itself.
@@ -20,7 +26,7 @@ pub enum Group {
 
 impl Group {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::S1, Self::S2, Self::Claim, Self::Figures];
+    pub const ALL: [Self; 6] = [Self::S1, Self::S2, Self::S4, Self::S5, Self::Claim, Self::Figures];
 }
 
 /// A claim and how it is answered.
@@ -31,6 +37,8 @@ pub(super) struct Row {
     pub(super) title: &'static str,
     pub(super) bars: &'static [Bar],
     pub(super) axis: Axis,
+    /// The beginning of the series that the others of a panel are compared with, if there is one.
+    pub(super) base: &'static str,
     /// None if the row is answered elsewhere; the note says where.
     pub(super) sweeps: &'static [Sweep],
     pub(super) note: &'static str,
@@ -57,6 +65,14 @@ pub(super) enum Axis {
     Rows,
     Generations,
     Weight,
+    /// Source symbols of a RaptorQ block: n.
+    Symbols,
+    /// Rows of a square matrix: n.
+    Order,
+    /// Bytes of a Reed-Solomon chunk: k.
+    Chunk,
+    /// All chunks of a Reed-Solomon code: n and rows.
+    Chunks,
 }
 
 impl Axis {
@@ -67,6 +83,20 @@ impl Axis {
             Self::Rows => "p, coded blocks of a generation",
             Self::Generations => "generations",
             Self::Weight => "coefficients of a row that are not zero",
+            Self::Symbols => "K, source symbols of a block",
+            Self::Order => "N, rows of a matrix",
+            Self::Chunk => "bytes of a chunk",
+            Self::Chunks => "n, chunks in all",
+        }
+    }
+
+    /// What a case's n is called in the name of a panel, and its k.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::N | Self::K | Self::Rows | Self::Generations | Self::Weight => ("n", "k"),
+            Self::Symbols => ("K", "T"),
+            Self::Order => ("N", "k"),
+            Self::Chunk | Self::Chunks => ("k", "chunk"),
         }
     }
 }
@@ -79,6 +109,9 @@ pub(super) struct Sweep {
     pub(super) kernels: &'static [&'static str],
     pub(super) n: &'static [u16],
     pub(super) k: &'static [u32],
+    /// In place of `n` and `k` if all sizes of the figure are asked for; the same if empty.
+    pub(super) full_n: &'static [u16],
+    pub(super) full_k: &'static [u32],
     pub(super) rows: &'static [Amount],
     pub(super) generations: &'static [Amount],
     pub(super) part: &'static [Part],
@@ -98,6 +131,8 @@ pub(super) const SWEEP: Sweep = Sweep {
     kernels: &[],
     n: &[128],
     k: &[4096],
+    full_n: &[],
+    full_k: &[],
     rows: &[Amount::Output(32 << 20)],
     generations: &[Amount::Count(1)],
     part: &[Part::All],
@@ -114,6 +149,8 @@ pub(super) enum Amount {
     Count(u32),
     /// As many as source blocks.
     N,
+    /// So many of a hundred source symbols, one at least.
+    Percent(u32),
     /// So many that all generations' coded blocks are this many bytes together, 16,384 of a generation at most.
     Output(u64),
     /// So many a streaming multiprocessor of the GPU.
@@ -182,6 +219,8 @@ pub(super) struct Scope {
     pub(super) kernels: Vec<String>,
     /// Shapes that take no time.
     pub(super) is_quick: bool,
+    /// All sizes of the figures.
+    pub(super) is_full: bool,
 }
 
 impl Row {
@@ -202,8 +241,8 @@ impl Row {
 
 impl Sweep {
     fn cases(&self, axis: Axis, scope: &Scope) -> Vec<Case> {
-        let ns: Vec<u16> = if scope.n.is_empty() { self.n.to_vec() } else { scope.n.clone() };
-        let ks: Vec<u32> = if scope.k.is_empty() { self.k.to_vec() } else { scope.k.clone() };
+        let ns = sizes(&scope.n, self.n, self.full_n, scope.is_full);
+        let ks = sizes(&scope.k, self.k, self.full_k, scope.is_full);
         let unnamed: &[&str] = &[""];
         let kernels = if self.kernels.is_empty() { unnamed } else { self.kernels };
         let wanted =
@@ -239,10 +278,11 @@ impl Sweep {
         };
         let weight = weight.min(n);
         let x = match axis {
-            Axis::N => f64::from(n),
-            Axis::K => f64::from(k),
+            Axis::N | Axis::Symbols | Axis::Order => f64::from(n),
+            Axis::K | Axis::Chunk => f64::from(k),
             Axis::Rows => f64::from(rows),
             Axis::Generations => f64::from(generations),
+            Axis::Chunks => f64::from(u32::from(n) + rows),
             Axis::Weight => f64::from(if self.coefficients == Kind::Sparse { weight } else { n }),
         };
         let mut case = Case {
@@ -272,16 +312,20 @@ impl Sweep {
         if !self.panel.is_empty() {
             words.push(self.panel.to_owned());
         }
-        if axis != Axis::N {
-            words.push(format!("n={}", case.n));
+        let (n, k) = axis.words();
+        if !matches!(axis, Axis::N | Axis::Symbols | Axis::Order) {
+            words.push(format!("{n}={}", case.n));
         }
-        if self.k.len() > 1 && axis != Axis::K {
-            words.push(format!("k={}", case.k));
+        if axis == Axis::Chunk {
+            words.push(format!("n={}", u32::from(case.n) + case.rows));
         }
-        if self.rows.len() > 1 && axis != Axis::Rows {
+        if self.k.len() > 1 && !matches!(axis, Axis::K | Axis::Chunk) {
+            words.push(format!("{k}={}", case.k));
+        }
+        if self.rows.len() > 1 && axis != Axis::Rows && axis != Axis::Chunks {
             words.push(format!("p={}", case.rows));
         }
-        if words.is_empty() { "all n".to_owned() } else { words.join(", ") }
+        if words.is_empty() { format!("all {n}") } else { words.join(", ") }
     }
 
     fn series_name(&self, axis: Axis, case: &Case) -> String {
@@ -318,6 +362,7 @@ impl Amount {
         match self {
             Self::Count(count) => count,
             Self::N => u32::from(n),
+            Self::Percent(percent) => ((u32::from(n) * percent + 50) / 100).max(1),
             Self::Output(bytes) => {
                 let blocks = bytes / (u64::from(k) * u64::from(generations));
                 u32::try_from(blocks.clamp(1, 16_384)).expect("no more than 16,384")
@@ -337,10 +382,52 @@ impl Case {
 
     /// Bytes of coded blocks, or of source, that one repetition makes.
     pub(super) fn bytes(&self) -> u64 {
+        if self.measure.is_of_source() {
+            return u64::from(self.k) * u64::from(self.n);
+        }
         u64::from(self.k) * u64::from(self.rows) * u64::from(self.generations)
+    }
+
+    /// Why there can be no such case, or none without being asked for all sizes.
+    pub(super) fn refusal(&self, is_full: bool) -> Option<String> {
+        let is_too_many = |most: u32, of: u32| of > most;
+        if self.k == 0 {
+            return Some("there is nothing to do with no bytes".into());
+        }
+        match self.measure.family() {
+            Family::Generations if is_too_many(GENERATION_MAX, self.n.into()) => {
+                Some(format!("generations have {GENERATION_MAX} blocks at most"))
+            }
+            Family::Symbols if is_too_many(Parameters::K_MAX, self.n.into()) => {
+                Some(format!("blocks have {} source symbols at most", Parameters::K_MAX))
+            }
+            Family::Symbols if fountain::is_dense(self.kernel) && is_too_many(DENSE_K_MAX, self.n.into()) => {
+                Some(format!("dense matrices serve {DENSE_K_MAX} source symbols at most"))
+            }
+            Family::Chunks if u32::from(self.n) + self.rows > CHUNKS_MAX => {
+                Some(format!("codes have {CHUNKS_MAX} chunks at most"))
+            }
+            _ if !is_full && fountain::slow_products(self) > PRODUCTS_MAX => {
+                Some("these take seconds to minutes each: --full measures them".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What has been asked for, or all sizes, or some.
+fn sizes<T: Copy>(asked: &[T], some: &[T], all: &[T], is_full: bool) -> Vec<T> {
+    match asked {
+        [] if is_full && !all.is_empty() => all.to_vec(),
+        [] => some.to_vec(),
+        asked => asked.to_vec(),
     }
 }
 
 const QUICK_N: u16 = 24;
 const QUICK_K: u32 = 256;
 const QUICK_ROWS: u32 = 20;
+const GENERATION_MAX: u32 = 1024;
+const CHUNKS_MAX: u32 = 256;
+/// Products of the thesis' own code in a case that is measured without being asked for: about a second.
+const PRODUCTS_MAX: u64 = 1 << 30;

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
 use super::measure::Measure;
-use super::{Error, Run, Sample};
+use super::{Error, Run, Sample, fountain, stripes};
 use crate::bench::oracle;
 use crate::bench::team::{self, Member};
 use crate::block::{Block, Vector};
@@ -40,6 +40,12 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
         Measure::CpuProgressive => progressive(case),
         Measure::CpuDependent => dependent(case),
         Measure::CpuRecode => recode(case),
+        Measure::CpuBlocks | Measure::CpuEnergy | Measure::CpuPower => fountain::decode(case),
+        Measure::CpuSymbols => fountain::encode(case),
+        Measure::CpuProduct => fountain::product(case),
+        Measure::CpuGaussJordan => fountain::gauss_jordan(case),
+        Measure::CpuPrecode => fountain::precode(case),
+        Measure::CpuChunks | Measure::CpuRebuild => stripes::code(case),
         _ => unreachable!("measures of the GPU are prepared elsewhere"),
     })
 }
@@ -192,7 +198,7 @@ fn in_turn(_: &Load, rows: &[Vec<u8>], made: &mut Made, member: &Member<'_>) {
 }
 
 /// The `index`-th of `count` parts of 0..whole, each but the last a multiple of `step`.
-fn part(whole: usize, count: usize, index: usize, step: usize) -> Range<usize> {
+pub(super) fn part(whole: usize, count: usize, index: usize, step: usize) -> Range<usize> {
     let each = whole.div_ceil(count).next_multiple_of(step);
     (index * each).min(whole)..((index + 1) * each).min(whole)
 }

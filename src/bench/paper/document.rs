@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use super::catalogue::{Bar, Group, Row};
-use super::record::{By, Point, Record, RowResult, digits, ratio};
+use super::record::{By, Point, Record, RowResult, digits, gain, ratio};
 use super::{Error, all_rows};
 
 /// Writes the part anew.
@@ -65,7 +65,9 @@ fn answer(bar: &Bar, record: usize, result: &RowResult) -> Vec<String> {
         let values = names.into_iter().filter_map(|name| {
             let point = pick(bar, points.iter().copied().filter(|point| point.series == name))?;
             let at = if bar.x.is_none() { format!(" at {}", point.x) } else { String::new() };
-            Some(format!("{name} **{}** {}{at}", digits(point.value), point.unit))
+            let times =
+                gain(&points, &result.base, name, point.x).map_or_else(String::new, |gain| format!(" ({}x)", digits(gain)));
+            Some(format!("{name} **{}** {}{at}{times}", digits(point.value), point.unit))
         });
         let mut values: Vec<String> = values.collect();
         for (by, name) in [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")] {
@@ -89,9 +91,11 @@ fn pick<'a>(bar: &Bar, points: impl Iterator<Item = &'a Point>) -> Option<&'a Po
 
 const BEGIN: &str = "<!-- rows: written by `ncserverd bench --from` -->";
 const END: &str = "<!-- end of rows -->";
-const TITLES: [(Group, &str); 4] = [
+const TITLES: [(Group, &str); 6] = [
     (Group::S1, "S1: Chu, Zhao and Wang 2009"),
     (Group::S2, "S2: Shojania and Li 2009"),
+    (Group::S4, "S4: Vicente 2015, RaptorQ"),
+    (Group::S5, "S5: the talk on Reed-Solomon"),
     (Group::Claim, "The papers' claim: GPU beside all cores of its host"),
     (Group::Figures, "The figures this program sets itself"),
 ];

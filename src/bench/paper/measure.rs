@@ -39,6 +39,34 @@ pub(super) enum Measure {
     CpuDependent,
     CpuRecode,
     Extra,
+    /// RaptorQ blocks, decoded.
+    CpuBlocks,
+    /// The same, told in energy.
+    CpuEnergy,
+    CpuPower,
+    /// RaptorQ blocks, encoded.
+    CpuSymbols,
+    CpuProduct,
+    CpuGaussJordan,
+    CpuPrecode,
+    /// Code chunks of native ones.
+    CpuChunks,
+    /// Native chunks of others.
+    CpuRebuild,
+    Stored,
+}
+
+/// What a measure's n, k, rows and generations are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Generations of n blocks of k bytes, and coded blocks.
+    Generations,
+    /// Blocks of n source symbols of k bytes of which `rows` are lost.
+    Symbols,
+    /// n native chunks of k bytes, and `rows` code chunks.
+    Chunks,
+    /// Square matrices of n rows.
+    Matrices,
 }
 
 /// What a value is told in.
@@ -53,6 +81,11 @@ pub(super) enum Unit {
     Percent,
     /// Blocks of a generation.
     Blocks,
+    /// For a block.
+    Millijoules,
+    Watts,
+    /// That are stored for a byte of the file.
+    Bytes,
 }
 
 impl Unit {
@@ -63,6 +96,9 @@ impl Unit {
             Self::Coefficients => "10^9 coefficients/s",
             Self::Percent => "%",
             Self::Blocks => "blocks",
+            Self::Millijoules => "mJ",
+            Self::Watts => "W",
+            Self::Bytes => "bytes stored for a byte",
         }
     }
 }
@@ -80,9 +116,27 @@ impl Measure {
             | Self::CpuInvert
             | Self::CpuDependent => Unit::Microseconds,
             Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
+            Self::CpuBlocks | Self::CpuProduct | Self::CpuGaussJordan | Self::CpuPrecode => Unit::Microseconds,
+            Self::CpuEnergy => Unit::Millijoules,
+            Self::CpuPower => Unit::Watts,
+            Self::Stored => Unit::Bytes,
             Self::Extra => Unit::Blocks,
             _ => Unit::Gigabytes,
         }
+    }
+
+    pub(super) const fn family(self) -> Family {
+        match self {
+            Self::CpuBlocks | Self::CpuEnergy | Self::CpuPower | Self::CpuSymbols | Self::CpuPrecode => Family::Symbols,
+            Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
+            Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
+            _ => Family::Generations,
+        }
+    }
+
+    /// Whether the bytes that a rate counts are those of the source, and not those that are made of it.
+    pub(super) const fn is_of_source(self) -> bool {
+        matches!(self, Self::CpuSymbols | Self::CpuChunks | Self::CpuRebuild)
     }
 
     /// Whether it needs no GPU.
@@ -101,12 +155,22 @@ impl Measure {
                 | Self::CpuDependent
                 | Self::CpuRecode
                 | Self::Extra
+                | Self::CpuBlocks
+                | Self::CpuEnergy
+                | Self::CpuPower
+                | Self::CpuSymbols
+                | Self::CpuProduct
+                | Self::CpuGaussJordan
+                | Self::CpuPrecode
+                | Self::CpuChunks
+                | Self::CpuRebuild
+                | Self::Stored
         )
     }
 
     /// Whether it is a number that depends on nothing but the rows.
     pub(super) const fn is_count(self) -> bool {
-        matches!(self, Self::Extra)
+        matches!(self, Self::Extra | Self::Stored)
     }
 
     /// Whether a measure of the GPU uses threads of the CPU beside it.
@@ -116,7 +180,7 @@ impl Measure {
 
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
-        !matches!(self, Self::Copy | Self::Together | Self::Extra)
+        !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
     }
 
     /// The series that it makes with this kernel.
@@ -157,6 +221,16 @@ impl Measure {
             Self::CpuDependent => return "CPU, a dependent block".to_owned(),
             Self::CpuRecode => return "CPU, recode".to_owned(),
             Self::Extra => return "blocks beyond n".to_owned(),
+            Self::CpuBlocks
+            | Self::CpuEnergy
+            | Self::CpuPower
+            | Self::CpuSymbols
+            | Self::CpuProduct
+            | Self::CpuGaussJordan
+            | Self::CpuPrecode
+            | Self::CpuChunks
+            | Self::CpuRebuild => return kernel.to_owned(),
+            Self::Stored => return "code".to_owned(),
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -261,6 +335,38 @@ impl Measure {
                 "blocks beyond n: no time, but how many more rows than n a decoder takes until n are independent, over 20,000 \
                  generations; elimination on the coefficients alone"
             }
+            Self::CpuBlocks => {
+                "decoding: the host's clock for a block, from symbols in memory to the missing ones; inverses and matrices that a K' has \
+                 in common are there. thesis-1 and thesis-2 are its schemes as it writes them, byte by byte, with G_LT and A' put together \
+                 before; scheme-1, scheme-2 and inactivation are ours, which copy what came and put the block together, too; -scalar is \
+                 ours without vector instructions. One block by several threads: these divide every step among them, of inactivation all \
+                 but the plan. Many blocks: each thread takes every T-th; of the thesis' code only as many as take a second"
+            }
+            Self::CpuEnergy => {
+                "energy of the processor's packages for a block (RAPL), over loops of at least 2 s; everything on the machine is in it"
+            }
+            Self::CpuPower => "the most power of these packages over 50 ms in such a loop",
+            Self::CpuSymbols => {
+                "encoding, one thread: all intermediate symbols and the repair symbols; plan and stored inverse made before. Bytes of \
+                 source symbols count"
+            }
+            Self::CpuProduct => {
+                "multiplication: R rows of K elements times K symbols of T bytes, all in memory; thesis is its Algorithms 1 to 3, an \
+                 element after the other by logarithms"
+            }
+            Self::CpuGaussJordan => {
+                "Gauss-Jordan of the thesis (Algorithms 4, 6, 8; 11 to 13 by several threads) over [A|I], matrix copied in before"
+            }
+            Self::CpuPrecode => {
+                "precode: thesis multiplies MT and GAMMA out; columns is ours, from right to left; both with LDPC and LT rows, L x L \
+                 bytes. plan and inverse are what is kept for a K' in place of it: the operations that solve it, and A^-1"
+            }
+            Self::CpuChunks => {
+                "coding chunks: threads running, rows there, each its part of the bytes; bytes of the file count, not what is made of \
+                 them. simd is ours; the others multiply byte by byte in the talk's ways"
+            }
+            Self::CpuRebuild => "rebuilding: the same for two native chunks that are lost, of the others and of code chunks",
+            Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",
         }
     }
 }

@@ -13,6 +13,7 @@ pub(super) const CLAIM: &[Row] = &[
             Bar { what: "n=1024", paper: "\"in all practical test cases\"", mark: None, panel: "n=1024", x: Some(4096.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: OURS, ..OVER_ALL },
             Sweep { measure: Measure::ToHost, kernels: OURS, ..OVER_ALL },
@@ -29,6 +30,7 @@ pub(super) const CLAIM: &[Row] = &[
             Bar { what: "n=512", paper: "1.3 to 5.3 with 30 segments", mark: None, panel: "n=512", x: Some(4096.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Decode, kernels: OURS, generations: &[Amount::PerSm(2)], ..OVER_ALL },
             Sweep { measure: Measure::DecodeRaw, kernels: OURS, generations: &[Amount::PerSm(2)], ..OVER_ALL },
@@ -60,6 +62,7 @@ pub(super) const FIGURES: &[Row] = &[
             x: None,
         }],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { kernels: FAST, rows: &[Amount::Count(8192), Amount::Count(16_384)], ..SWEEP },
             Sweep { measure: Measure::InTurn, kernels: BOTH, rows: &[Amount::Count(8192), Amount::Count(16_384)], ..SWEEP },
@@ -79,6 +82,7 @@ pub(super) const FIGURES: &[Row] = &[
             x: None,
         }],
         axis: Axis::N,
+        base: "",
         sweeps: &[
             Sweep { kernels: LADDER, rows: &[Amount::Count(8192)], ..SWEEP },
             Sweep { measure: Measure::CpuEncode, ..SWEEP },
@@ -91,6 +95,7 @@ pub(super) const FIGURES: &[Row] = &[
         title: "n coded blocks of each of many generations in one launch",
         bars: &[Bar { what: "64 generations, tensor", paper: "reach 650 GB/s", mark: None, panel: "n=128", x: Some(64.0) }],
         axis: Axis::Generations,
+        base: "",
         sweeps: &[
             Sweep { kernels: FAST, rows: &[Amount::N], generations: MANY, ..SWEEP },
             Sweep {
@@ -115,6 +120,7 @@ pub(super) const FIGURES: &[Row] = &[
             Bar { what: "n=1024, tensor", paper: "reach 100 GB/s", mark: None, panel: "", x: Some(1024.0) },
         ],
         axis: Axis::N,
+        base: "",
         sweeps: &[
             Sweep { kernels: FAST, n: ALL_N, ..BATCH },
             Sweep { measure: Measure::InTurn, kernels: BOTH, n: ALL_N, ..BATCH },
@@ -134,6 +140,7 @@ pub(super) const FIGURES: &[Row] = &[
         title: "512 generations x few blocks",
         bars: &[Bar { what: "8 blocks a generation, tensor", paper: "reach 350 GB/s", mark: None, panel: "n=128", x: Some(8.0) }],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { kernels: BOTH, rows: FEW, generations: &[Amount::Count(512)], ..SWEEP },
             Sweep { measure: Measure::InTurn, kernels: BOTH, rows: FEW, generations: &[Amount::Count(512)], ..SWEEP },
@@ -152,6 +159,7 @@ pub(super) const FIGURES: &[Row] = &[
             x: Some(4096.0),
         }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Copy, kernels: &["table"], ..HOST },
             Sweep { measure: Measure::ToHost, kernels: FAST, ..HOST },
@@ -172,6 +180,7 @@ pub(super) const FIGURES: &[Row] = &[
             x: Some(128.0),
         }],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::AnswerCopy, kernels: BOTH, ..ANSWER },
             Sweep { measure: Measure::AnswerStore, kernels: BOTH, ..ANSWER },
@@ -189,6 +198,7 @@ pub(super) const FIGURES: &[Row] = &[
             Bar { what: "k=16384, resident payloads", paper: "reach 480 GB/s", mark: None, panel: "n=128", x: Some(16_384.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Decode, kernels: &["tensor", "table"], ..DECODE_264 },
             Sweep { measure: Measure::DecodeRaw, kernels: &["tensor", "table"], ..DECODE_264 },
@@ -205,6 +215,7 @@ pub(super) const FIGURES: &[Row] = &[
             Bar { what: "n=512", paper: "reach 1,500 us", mark: None, panel: "", x: Some(512.0) },
         ],
         axis: Axis::N,
+        base: "",
         sweeps: &[
             Sweep {
                 measure: Measure::Invert,
@@ -228,6 +239,7 @@ pub(super) const FIGURES: &[Row] = &[
             x: Some(4096.0),
         }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Copy, gpus: 2, kernels: &["tensor"], ..HOST },
             Sweep { measure: Measure::ToHost, gpus: 2, kernels: &["tensor"], ..HOST },

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Bar, Case, Row};
+use super::energy::Taken;
 use super::measure::{Measure, Unit};
 use super::{Error, Sample, all_rows, field_name};
 use crate::bench::machine::Machine;
@@ -32,6 +33,9 @@ pub(super) struct RowResult {
     pub(super) row: String,
     pub(super) title: String,
     pub(super) axis: String,
+    /// The beginning of the series that others are compared with; empty if none is.
+    #[serde(default)]
+    pub(super) base: String,
     pub(super) note: String,
     /// What the paper reports: what, and the figure.
     pub(super) paper: Vec<(String, String)>,
@@ -93,6 +97,12 @@ impl Sample {
         }
     }
 
+    /// From what a loop took.
+    pub(super) fn of_energy(case: &Case, taken: Taken) -> Self {
+        let value = if case.measure.unit() == Unit::Watts { taken.watts_max } else { taken.joules * 1e3 };
+        Self { value, best: value, worst: value, rounds: 1, repeats: taken.repeats, bytes: 0 }
+    }
+
     /// The part of a time that another one is, both as medians, in percent.
     pub(super) fn share(case: &Case, part: &(Vec<Duration>, u32), whole: &(Vec<Duration>, u32)) -> Self {
         let of = |(times, repeats): &(Vec<Duration>, u32)| Self::of_times(case, times.clone(), *repeats, 0);
@@ -109,7 +119,7 @@ fn in_unit(unit: Unit, nanoseconds: f64, bytes: u64) -> f64 {
     match unit {
         Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / nanoseconds.max(1e-3),
         Unit::Microseconds => nanoseconds / 1e3,
-        Unit::Percent | Unit::Blocks => nanoseconds,
+        Unit::Percent | Unit::Blocks | Unit::Millijoules | Unit::Watts | Unit::Bytes => nanoseconds,
     }
 }
 
@@ -154,6 +164,7 @@ impl RowResult {
             row: row.id.into(),
             title: row.title.into(),
             axis: row.axis.label().into(),
+            base: row.base.into(),
             note: row.note.into(),
             paper: row.bars.iter().map(|bar| (bar.what.into(), bar.paper.into())).collect(),
             timers: timers.into_iter().map(str::to_owned).collect(),
@@ -189,7 +200,7 @@ impl RowResult {
         }
         self.timers.iter().try_for_each(|timer| writeln!(text, "# {timer}"))?;
         for (name, points) in self.panels() {
-            let grid = Grid::new(&points);
+            let grid = Grid::new(&points, &self.base);
             writeln!(text, "# {name}; {}", grid.unit)?;
             write!(text, "{:<48}", format!("# {}", self.axis))?;
             grid.xs.iter().try_for_each(|x| write!(text, " {x:>9}"))?;
@@ -244,7 +255,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(points: &[&Point]) -> Self {
+    fn new(points: &[&Point], base: &str) -> Self {
         let mut xs: Vec<f64> = points.iter().map(|point| point.x).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
@@ -263,6 +274,7 @@ impl Grid {
                 lines.push((name.to_owned(), ratios));
             }
         }
+        lines.extend(gains(points, base, &xs));
         Self { unit: points.first().map_or_else(String::new, |point| point.unit.clone()), xs, lines }
     }
 }
@@ -275,6 +287,27 @@ pub(super) fn ratio(points: &[&Point], by: By, x: f64) -> Option<f64> {
     };
     let (gpu, cpu) = (best(by)?, best(By::Cpu)?);
     Some(if gpu < 0.0 { cpu / gpu } else { gpu / cpu })
+}
+
+/// How many times as fast as the base each other series of a panel is, with the series' names.
+fn gains(points: &[&Point], base: &str, xs: &[f64]) -> Vec<(String, Vec<Option<f64>>)> {
+    let mut names: Vec<&str> = Vec::new();
+    for point in points {
+        if !names.contains(&point.series.as_str()) {
+            names.push(&point.series);
+        }
+    }
+    let values = |name: &str| xs.iter().map(|&x| gain(points, base, name, x)).collect::<Vec<_>>();
+    let lines = names.into_iter().map(|name| (format!("  {name}: times as fast"), values(name)));
+    lines.filter(|(_, values)| values.iter().any(Option::is_some)).collect()
+}
+
+/// How many times as fast as the base a series is at x. None for the base itself, and where there is none.
+pub(super) fn gain(points: &[&Point], base: &str, series: &str, x: f64) -> Option<f64> {
+    let is_base = |point: &Point| !base.is_empty() && point.series.starts_with(base);
+    let base = points.iter().find(|point| is_base(point) && point.x == x)?;
+    let other = points.iter().find(|point| point.series == series && point.x == x && !is_base(point))?;
+    Some(if base.is_rate() { other.value / base.value } else { base.value / other.value })
 }
 
 /// Four digits that count.

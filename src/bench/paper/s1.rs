@@ -13,6 +13,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "One table of 64 KiB with all products, in global memory (Algorithm 1, Fig. 9a)",
         bars: &[bar("n=128, GTX 280", "30 MB/s", 0.030, "", Some(128.0))],
         axis: Axis::N,
+        base: "",
         sweeps: &[Sweep { kernels: &["product-global"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
         note: "",
     },
@@ -22,6 +23,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "The same table behind a cache (texture memory, Fig. 9b)",
         bars: &[bar("n=128, GTX 280", "250 MB/s", 0.250, "", Some(128.0))],
         axis: Axis::N,
+        base: "",
         sweeps: &[Sweep { kernels: &["product-ldg", "product-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
         note: "texture objects and read-only loads go through one cache today",
     },
@@ -31,6 +33,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Logarithm and exponential tables with a test for zero (Algorithm 2)",
         bars: &[bar("n=128, GTX 280", "325 MB/s", 0.325, "", Some(128.0))],
         axis: Axis::N,
+        base: "",
         sweeps: &[Sweep { kernels: &["logexp-ldg", "logexp-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
         note: "",
     },
@@ -40,6 +43,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "One coded block at a time from tiles in shared memory (Algorithm 3)",
         bars: &[Bar { what: "n=128", paper: "no figure; low at small m", mark: None, panel: "n=128", x: Some(16_384.0) }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["single", "tiled", "table"], rows: ONE, ..OVER_BLOCKS },
             Sweep { measure: Measure::CpuParted, rows: ONE, ..OVER_BLOCKS },
@@ -52,6 +56,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Batches as a tiled matrix product (Algorithm 4), from one block up",
         bars: &[bar("best, GTX 280, n=128", "325 MB/s", 0.325, "n=128", None)],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["tiled"], n: &[128], rows: FROM_ONE, ..OVER_BATCHES },
             Sweep { measure: Measure::CpuEncode, n: &[128], rows: FROM_ONE, ..OVER_BATCHES },
@@ -68,6 +73,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "n=512", paper: "shape: large gain with p", mark: None, panel: "n=512", x: None },
         ],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["tiled", "table"], part: CARDS, ..OVER_BATCHES },
             Sweep { measure: Measure::CpuEncode, ..OVER_BATCHES },
@@ -89,6 +95,7 @@ pub(super) const ROWS: &[Row] = &[
             },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["tiled", "table"], rows: TWO_BATCHES, part: CARDS, ..OVER_BLOCKS },
             Sweep { measure: Measure::CpuEncode, rows: TWO_BATCHES, ..OVER_BLOCKS },
@@ -104,6 +111,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "share", paper: "negligible", mark: None, panel: "share", x: None },
         ],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::RowRate, panel: "rate", kernels: &["table"], rows: FROM_SIXTEEN, ..SWEEP },
             Sweep { measure: Measure::RowShare, panel: "share", kernels: &["table", "tensor"], rows: FROM_SIXTEEN, ..SWEEP },
@@ -116,6 +124,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Decoding split: inversion on all CPU threads, multiplication on the GPU; t = t_inverse + t_mul + t_o",
         bars: &[bar("best decode, n=128, GTX 280 and 4 threads", "212 MB/s", 0.212, "rate, n=128", None)],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::SplitInverse, panel: "time", kernels: TABLE, ..DECODE },
             Sweep { measure: Measure::SplitMultiply, panel: "time", kernels: TABLE, ..DECODE },
@@ -135,6 +144,7 @@ pub(super) const ROWS: &[Row] = &[
             bar("n=512, single / four", "522.00 ms / 139.08 ms", 522_000.0, "", Some(512.0)),
         ],
         axis: Axis::N,
+        base: "",
         sweeps: &[Sweep { measure: Measure::CpuInvert, n: &[128, 256, 512, 1024], threads: CREWS, ..SWEEP }],
         note: "Gauss-Jordan in place; columns are searched for the pivot in place of rows, so that threads need not meet at every step",
     },
@@ -144,6 +154,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Decoding over block size, inversion by one CPU thread (Fig. 12)",
         bars: &[bar("best, n=512, GTX 280", "22.9 MB/s", 0.0229, "n=512", None)],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::SplitDecode, kernels: TABLE, threads: &[Crew::Count(1)], part: CARDS, ..DECODE },
             Sweep { measure: Measure::CpuDecode, threads: &[Crew::Count(1)], ..DECODE },
@@ -160,6 +171,7 @@ pub(super) const ROWS: &[Row] = &[
             bar("n=512, m=16384", "34 MB/s", 0.034, "n=512", Some(16_384.0)),
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::SplitDecode, kernels: TABLE, threads: &[Crew::Count(4), Crew::All], ..DECODE },
             Sweep { measure: Measure::CpuDecode, threads: &[Crew::Count(4), Crew::All], ..DECODE },
@@ -177,6 +189,7 @@ pub(super) const ROWS: &[Row] = &[
             bar("decode, n=512, m=16384", "10 MB/s", 0.010, "decode", Some(512.0)),
         ],
         axis: Axis::N,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["loop"], panel: "encode", ..BEST },
             Sweep { measure: Measure::CpuEncode, panel: "encode", ..BEST },
@@ -190,6 +203,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Their optimisations one by one: blocks and threads, cached tables, coalescing, unrolling",
         bars: &[Bar { what: "n=128", paper: "no figures", mark: None, panel: "n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["tiled"], part: &[Part::Quarter, Part::Whole], k: &[16_384], ..SWEEP },
             Sweep {
@@ -207,6 +221,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Inversion on the GPU, which they left for later",
         bars: &[bar("n=512, 4 CPU threads", "139 ms", 139_080.0, "", Some(512.0))],
         axis: Axis::N,
+        base: "",
         sweeps: &[
             Sweep {
                 measure: Measure::Invert,

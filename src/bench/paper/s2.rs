@@ -12,6 +12,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Table-based-0: logarithm and exponential tables in GPU memory, then in shared memory",
         bars: &[bar("n=128, tables shared: 26 % below the loop", "98 MB/s (derived)", 0.098, "n=128", Some(4096.0))],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table0-global", "table0", "loop"], ..LADDER }],
         note: "",
     },
@@ -25,6 +26,7 @@ pub(super) const ROWS: &[Row] = &[
             bar("n=512", "33.6 / 16.8 MB/s", 0.0336, "n=512", Some(4096.0)),
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["loop"], n: N, ..LADDER }, Sweep { measure: Measure::CpuEncode, n: N, ..LADDER }],
         note: "4463 million products of a byte and a word a second in the paper: GB/s times n / 4 is the same here",
     },
@@ -34,6 +36,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Partition into blocks of 256 threads, each of 4 bytes (Fig. 2); any number of blocks",
         bars: &[Bar { what: "n=128", paper: "linear with the cards' cores", mark: None, panel: "n=128", x: None }],
         axis: Axis::Rows,
+        base: "",
         sweeps: &[Sweep { kernels: &["loop"], rows: COUNTS, ..LADDER_4K }],
         note: "10 blocks of 4 KiB are the paper's example: 10,240 threads",
     },
@@ -47,6 +50,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "n=512", paper: "in the figure alone", mark: None, panel: "n=512", x: None },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Progressive, kernels: &["progressive"], n: N, ..DECODE },
             Sweep { measure: Measure::CpuProgressive, n: N, threads: &[Crew::Count(1)], ..DECODE },
@@ -65,6 +69,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "n=512", paper: "30 % and more", mark: None, panel: "n=512", x: Some(4096.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table1", "loop"], n: N, ..LADDER }],
         note: "",
     },
@@ -74,6 +79,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Video on demand: only n coded blocks of each of many segments",
         bars: &[Bar { what: "n=128", paper: "0.6 % slower than one segment", mark: None, panel: "n=128", x: None }],
         axis: Axis::Generations,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Fresh, kernels: &["table1", "table5", "table"], ..VOD },
             Sweep { kernels: &["table1", "table5", "table"], ..VOD },
@@ -87,6 +93,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "The same log tables on the CPU",
         bars: &[Bar { what: "n=128", paper: "up to 43 % below loop-based SIMD", mark: None, panel: "n=128", x: Some(4096.0) }],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { measure: Measure::CpuEncode, kernels: &["simd", "table"], n: N, rows: &[Amount::N], ..LADDER }],
         note: "",
     },
@@ -96,6 +103,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Table-based-2: one test of the coefficient in place of four tests of bytes (Fig. 7)",
         bars: &[Bar { what: "n=128", paper: "in the figure alone", mark: None, panel: "n=128", x: Some(4096.0) }],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table1", "table2"], ..LADDER }],
         note: "",
     },
@@ -105,6 +113,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Table-based-3: zero has the logarithm 0, no branches (Fig. 7)",
         bars: &[bar("n=128", "208 MB/s (derived)", 0.208, "n=128", Some(4096.0))],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table2", "table3"], ..LADDER }],
         note: "",
     },
@@ -114,6 +123,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Table-based-4: the exponential table in texture memory (Fig. 7)",
         bars: &[bar("n=128: 15 % more", "239 MB/s (derived)", 0.239, "n=128", Some(4096.0))],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table3", "table4", "table4-texture"], ..LADDER }],
         note: "texture objects and read-only loads go through one cache today",
     },
@@ -132,6 +142,7 @@ pub(super) const ROWS: &[Row] = &[
             },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["table4", "table5", "table5-32", "table"], ..LADDER },
             Sweep { measure: Measure::CpuEncode, ..LADDER },
@@ -144,6 +155,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "The same with made-up input in place of loads of source blocks",
         bars: &[Bar { what: "n=128", paper: "0.5 % faster", mark: None, panel: "n=128", x: Some(4096.0) }],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { kernels: &["table5", "table5-dummy"], ..LADDER }],
         note: "",
     },
@@ -156,6 +168,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "n=1024", paper: "a few tens of MB/s", mark: None, panel: "n=1024", x: None },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["table5", "table", "tensor"], n: N_TO_1024, ..LADDER },
             Sweep { measure: Measure::CpuEncode, n: N_TO_1024, ..LADDER },
@@ -172,6 +185,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "inversion's share at k=1024", paper: "64 %", mark: Some(64.0), panel: "share, n=128", x: Some(1024.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Decode, panel: "rate", kernels: OURS, n: N, generations: ONE_PER_SM, ..DECODE },
             Sweep { measure: Measure::InvertShare, panel: "share", kernels: OURS, n: N, generations: ONE_PER_SM, ..DECODE },
@@ -188,6 +202,7 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "inversion's share at k=1024", paper: "48 %", mark: Some(48.0), panel: "share, n=128", x: Some(1024.0) },
         ],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Decode, panel: "rate", kernels: OURS, generations: ONE_AND_TWO_PER_SM, ..DECODE },
             Sweep { measure: Measure::InvertShare, panel: "share", kernels: OURS, generations: ONE_AND_TWO_PER_SM, ..DECODE },
@@ -207,6 +222,7 @@ pub(super) const ROWS: &[Row] = &[
             x: None,
         }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::CpuDecodeMany, n: N, generations: PER_THREAD, ..DECODE },
             Sweep { measure: Measure::CpuDecode, n: N, ..DECODE },
@@ -225,6 +241,7 @@ pub(super) const ROWS: &[Row] = &[
             x: None,
         }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::CpuWhole, n: N, rows: &[Amount::N], ..LADDER },
             Sweep { measure: Measure::CpuParted, n: N, rows: &[Amount::N], ..LADDER },
@@ -242,6 +259,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "GPU and CPU together",
         bars: &[Bar { what: "n=128", paper: "about the sum; GPU = 4.3 of the 8-core CPU", mark: None, panel: "n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::ToHost, kernels: &["table"], ..VOD_64 },
             Sweep { measure: Measure::CpuEncode, generations: &[Amount::Count(16)], ..VOD_64 },
@@ -255,6 +273,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Progressive decoding: the search for a row's first coefficient by atomicMin",
         bars: &[Bar { what: "n=128", paper: "0.6 %", mark: None, panel: "rate, n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Progressive, kernels: &["progressive", "progressive-search"], panel: "rate", ..DECODE },
             Sweep { measure: Measure::Invert, kernels: STEPS, panel: "one inversion", ..DECODE_4K },
@@ -268,6 +287,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Progressive decoding: the whole coefficient matrix in shared memory",
         bars: &[Bar { what: "n=128", paper: "0.5 to 3.4 %", mark: None, panel: "rate, n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep {
                 measure: Measure::Progressive,
@@ -286,6 +306,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Reduced rows need no test for dependence: what a dependent block costs",
         bars: &[Bar { what: "n=128", paper: "no figure", mark: None, panel: "n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[Sweep { measure: Measure::CpuDependent, n: N, threads: &[Crew::Count(1)], ..DECODE }],
         note: "that the left side becomes the identity and the right side the source is checked by every decode of this table",
     },
@@ -295,6 +316,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Sparser coefficients",
         bars: &[Bar { what: "n=128", paper: "\"even higher\", no figure", mark: None, panel: "n=128", x: None }],
         axis: Axis::Weight,
+        base: "",
         sweeps: &[
             Sweep { kernels: &["table", "table2"], ..SPARSE },
             Sweep { measure: Measure::CpuEncode, rows: &[Amount::N], ..SPARSE },
@@ -313,6 +335,7 @@ pub(super) const ROWS: &[Row] = &[
         title: "Recoding over n received rows, coefficients and payload in one pass",
         bars: &[Bar { what: "n=128", paper: "no figure; the rate of encoding is expected", mark: None, panel: "n=128", x: None }],
         axis: Axis::K,
+        base: "",
         sweeps: &[
             Sweep { measure: Measure::Recode, kernels: OURS, n: N, ..LADDER },
             Sweep { kernels: OURS, n: N, ..LADDER },
@@ -328,7 +351,7 @@ const fn bar(what: &'static str, paper: &'static str, mark: f64, panel: &'static
 
 const fn elsewhere(id: &'static str, title: &'static str) -> Row {
     let note = "answered by the load test (`ncpeer swarm`), under \"Many viewers on one host\"";
-    Row { id, group: Group::S2, title, bars: &[], axis: Axis::K, sweeps: &[], note }
+    Row { id, group: Group::S2, title, bars: &[], axis: Axis::K, base: "", sweeps: &[], note }
 }
 
 const LADDER: Sweep = Sweep { k: K, coefficients: Kind::NonZero, ..SWEEP };

@@ -30,21 +30,24 @@ fn text(options: &Options, papers: &Papers) -> String {
 }
 
 #[test]
-fn the_rows_of_both_papers_are_all_there() {
+fn the_rows_of_all_papers_are_there() {
     let ids: Vec<&str> = all_rows().map(|row| row.id).collect();
-    let expected: Vec<String> = (1..=15).map(|row| format!("S1-{row}")).chain((1..=25).map(|row| format!("S2-{row}"))).collect();
-    assert_eq!(ids[..40], expected);
+    let papers = [("S1", 15), ("S2", 25), ("S4", 16), ("S5", 17)];
+    let expected = papers.into_iter().flat_map(|(paper, rows)| (1..=rows).map(move |row| format!("{paper}-{row}")));
+    assert_eq!(ids[..73], expected.collect::<Vec<_>>());
     let unique: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(unique.len(), ids.len());
     let elsewhere: Vec<&str> = all_rows().filter(|row| row.sweeps.is_empty()).map(|row| row.id).collect();
-    assert_eq!(elsewhere, ["S2-5", "S2-24"]);
+    let expected = "S2-5 S2-24 S4-1 S4-2 S4-7 S4-16 S5-8 S5-9 S5-10 S5-13 S5-14 S5-15 S5-17";
+    assert_eq!(elsewhere.join(" "), expected);
     assert!(all_rows().all(|row| row.sweeps.is_empty() || !row.bars.is_empty()));
 }
 
 /// Every bar has to find a panel and an x among the cases of its row, or the document would leave it unanswered.
 #[test]
 fn every_claim_has_a_case_that_answers_it() {
-    let scope = Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false };
+    let scope =
+        Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full: false };
     for row in all_rows() {
         let cases = row.cases(&scope);
         for bar in row.bars {
@@ -60,7 +63,8 @@ fn every_claim_has_a_case_that_answers_it() {
 
 #[test]
 fn sweeps_spread_out_as_the_figures_have_them() {
-    let scope = Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false };
+    let scope =
+        Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full: false };
     let row = all_rows().find(|row| row.id == "S1-6").unwrap();
     let cases = row.cases(&scope);
     assert_eq!(cases.len(), 3 * 8 * (2 * 3 + 1));
@@ -69,6 +73,76 @@ fn sweeps_spread_out_as_the_figures_have_them() {
     assert!(names.contains(&"S1-6/n=128/CPU/16-threads/16".to_owned()));
     let narrowed = Scope { n: vec![64], kernels: vec!["table".into()], ..scope };
     assert_eq!(row.cases(&narrowed).len(), 8 * (3 + 1));
+}
+
+fn scope(is_full: bool) -> Scope {
+    Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full }
+}
+
+#[test]
+fn all_sizes_of_a_figure_are_there_when_they_are_asked_for() {
+    let row = all_rows().find(|row| row.id == "S4-9").unwrap();
+    let lists = |is_full| {
+        let cases = row.cases(&scope(is_full));
+        let of_scheme = cases.iter().filter(|case| case.kernel == "scheme-2").map(|case| (case.k, case.n));
+        of_scheme.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!((lists(false).len(), lists(true).len()), (3 * 4, 9 * 10));
+    assert!(lists(true).is_superset(&lists(false)));
+    let asked = Scope { n: vec![77], k: vec![8], ..scope(true) };
+    assert!(row.cases(&asked).iter().all(|case| (case.n, case.k, case.rows) == (77, 8, 1)));
+}
+
+/// A speed-up needs what it is over, at the same x of the same panel.
+#[test]
+fn every_speed_up_has_a_base() {
+    for row in all_rows().filter(|row| !row.base.is_empty()) {
+        let cases = row.cases(&scope(false));
+        for case in &cases {
+            let is_base = |other: &&Case| (&other.panel, other.x) == (&case.panel, case.x) && other.series.starts_with(row.base);
+            assert!(cases.iter().any(|other| is_base(&other)), "{}: {} in {}", row.id, case.series, case.panel);
+        }
+    }
+}
+
+#[test]
+fn gains_are_of_times_and_of_rates() {
+    let row = all_rows().find(|row| row.id == "S4-9").unwrap();
+    let case = row.cases(&scope(false)).remove(0);
+    let point = |series: &str, value: f64, unit: &str| {
+        let sample = Sample { value, best: value, worst: value, rounds: 1, repeats: 1, bytes: 0 };
+        let point = Point::new(row, &Case { series: series.into(), ..case.clone() }, "", sample);
+        Point { unit: unit.into(), ..point }
+    };
+    let gain = |unit| {
+        let points = [point("base, 1 thread", 8.0, unit), point("other", 2.0, unit)];
+        let points: Vec<&Point> = points.iter().collect();
+        assert_eq!(record::gain(&points, "", "other", case.x), None);
+        assert_eq!(record::gain(&points, "base", "base, 1 thread", case.x), None);
+        assert_eq!(record::gain(&points, "base", "other", case.x + 1.0), None);
+        record::gain(&points, "base", "other", case.x)
+    };
+    assert_eq!((gain("us"), gain("GB/s")), (Some(4.0), Some(0.25)));
+}
+
+#[test]
+fn what_cannot_be_is_left_out_with_a_reason() {
+    let refusal = |row: &str, kernel: &str, n: u16, k: u32, is_full: bool| {
+        let row = all_rows().find(|other| other.id == row).unwrap();
+        let cases = row.cases(&Scope { n: vec![n], k: vec![k], ..scope(is_full) });
+        let case = cases.into_iter().find(|case| case.kernel == kernel).unwrap();
+        case.refusal(is_full).unwrap_or_default()
+    };
+    assert_eq!(refusal("S4-9", "inactivation", 56_403, 8, false), "");
+    assert!(refusal("S4-9", "scheme-2", 4097, 8, true).starts_with("dense matrices serve 4096"));
+    assert_eq!(refusal("S4-9", "scheme-2", 4096, 8, false), "");
+    assert!(refusal("S4-9", "thesis-1", 2005, 1024, false).ends_with("--full measures them"));
+    assert_eq!(refusal("S4-9", "thesis-1", 2005, 1024, true), "");
+    assert_eq!(refusal("S4-8", "thesis", 2000, 1, true), "");
+    assert!(refusal("S4-8", "thesis", 2000, 1, false).ends_with("--full measures them"));
+    assert!(refusal("S5-7", "zero", 255, 64, false).starts_with("codes have 256 chunks"));
+    assert!(refusal("S1-5", "tiled", 1025, 64, false).starts_with("generations have 1024"));
+    assert!(refusal("S5-7", "zero", 4, 0, false).starts_with("there is nothing"));
 }
 
 /// Which is also a check of everything that the CPU does for the papers.
@@ -82,12 +156,27 @@ fn what_needs_no_gpu_runs_in_seconds() {
     assert!(
         text_of_run.contains("# blocks beyond n, n=24; blocks") && text_of_run.contains("blocks beyond n, 99.9th percentile")
     );
+    let energy = text_of_run.contains("energy is not readable here") || text_of_run.contains("# energy, 20 % lost; mJ");
+    assert!(energy, "{text_of_run}");
+    assert!(text_of_run.contains("inactivation, 2 threads: times as fast") && text_of_run.contains("bytes stored for a byte"));
     assert!(text_of_run.contains("no GPU") && text_of_run.contains("figures mean nothing"));
     let svg = fs::read_to_string(plots.join("S1-10.svg")).unwrap();
     assert!(svg.contains("<svg") && svg.contains("CPU, 2 threads"));
     let again = text(&options(), &Papers { from: vec![json], ..Papers::default() });
     let different = again.lines().zip(text_of_run.lines()).find(|(read, measured)| read != measured);
     assert_eq!(different, None);
+}
+
+/// The sizes that `--quick` cuts down: a case whose bytes are wrong ends the run.
+#[test]
+#[ignore = "minutes: cargo test --release --lib sizes_of_their_papers -- --ignored --nocapture"]
+fn codes_are_right_at_the_sizes_of_their_papers() {
+    let papers = Papers { groups: vec![Group::S4, Group::S5], backend: Backend::Cpu, ..Papers::default() };
+    let text = text(&Options { quick: false, ..options() }, &papers);
+    println!("{text}");
+    let reasons = text.lines().filter(|line| line.starts_with("# not measured"));
+    let is_known = |line: &str| line.ends_with("--full measures them") || line.contains("energy is not readable here");
+    assert_eq!(reasons.filter(|line| !is_known(line)).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
 fn with_stand_in(papers: &Papers) -> Result<Record, Error> {
@@ -135,7 +224,7 @@ fn the_other_field_is_checked_by_its_own_definition() {
 #[test]
 fn wrong_bytes_end_the_run() {
     let mut gpus = Gpus::new(vec![Box::new(StandIn::new())]);
-    let scope = Scope { threads: 1, sms: 8, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: true };
+    let scope = Scope { threads: 1, sms: 8, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: true, is_full: false };
     let case = all_rows().find(|row| row.id == "S1-5").unwrap().cases(&scope).remove(0);
     let wrong = Case { kernel: "wrong", ..case };
     let result = gpus.measure(&wrong, &all().settings(&options()));

@@ -84,6 +84,11 @@ impl Inverse {
         self.k_prime
     }
 
+    /// Rows of K' coefficients, one for each intermediate symbol.
+    pub(crate) fn rows(&self) -> &[u8] {
+        &self.rows
+    }
+
     /// The second scheme: a repair symbol is a combination of source symbols, so what those that are here leave of it is one of those
     /// that are missing.
     pub(super) fn reduce(
@@ -127,13 +132,6 @@ impl Inverse {
     }
 }
 
-#[cfg(test)]
-impl Inverse {
-    pub(super) fn rows(&self) -> &[u8] {
-        &self.rows
-    }
-}
-
 /// The same by inversion of the whole matrix.
 #[cfg(test)]
 pub(super) fn source_inverse(parameters: &Parameters, isis: &[u32], kernels: Kernels) -> Option<Vec<u8>> {
@@ -151,7 +149,7 @@ fn sum(parameters: &Parameters, isi: u32, rows: &[u8], width: usize, kernels: Ke
 }
 
 /// The rows that do not depend on what arrived, S of LDPC and H of HDPC, of L elements each.
-fn precode(parameters: &Parameters) -> Vec<u8> {
+pub(crate) fn precode(parameters: &Parameters) -> Vec<u8> {
     let l = parameters.l as usize;
     let mut matrix = vec![0; (parameters.s + parameters.h) as usize * l];
     let (ldpc, hdpc) = matrix.split_at_mut(parameters.s as usize * l);

@@ -75,7 +75,7 @@ impl Parameters {
 
     /// Appends the intermediate symbols that add up to internal symbol `x` (section 5.3.5.3): LT ones, then permanently inactive ones,
     /// none twice. Tells how many are LT ones.
-    pub(super) fn columns(&self, x: u32, columns: &mut Vec<u32>) -> usize {
+    pub(crate) fn columns(&self, x: u32, columns: &mut Vec<u32>) -> usize {
         let Tuple { d, a, mut b, d1, a1, mut b1 } = self.tuple(x);
         for _ in 0..d {
             columns.push(b);
@@ -117,7 +117,7 @@ impl Parameters {
     }
 
     /// The two rows in which MT of the HDPC constraint has ones in `column`, one of the first K' + S - 1 (section 5.3.3.3).
-    pub(super) fn hdpc_pair(&self, column: u32) -> [u32; 2] {
+    pub(crate) fn hdpc_pair(&self, column: u32) -> [u32; 2] {
         let first = random(column + 1, 6, self.h);
         let second = first + random(column + 1, 7, self.h - 1) + 1;
         [first, second - if second >= self.h { self.h } else { 0 }]

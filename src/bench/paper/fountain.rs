@@ -1,0 +1,411 @@
+//! What the CPU does of the thesis: its schemes as it writes them, and ours, on one core and on all, one block and many in flight.
+//!
+//! Each takes [`Blocks`] and the name of a contender. A GPU that is to take part is another contender on the same blocks.
+
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::Run;
+use super::blocks::{Block, Blocks, generator};
+use super::catalogue::{Case, Kind};
+use super::cpu::part;
+use super::load::{SEED, invertible};
+use super::measure::Measure;
+use super::thesis::{self, First, FirstBoard, Grid, PrecodeBoard, Second, SecondBoard};
+use crate::bench::oracle;
+use crate::bench::team::{self, Member};
+use crate::codec::raptorq::{self, Decoder, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Parameters};
+use crate::gf::matrix::{Inversion, Share};
+use crate::gf::{Isa, Kernels};
+
+/// Whether a contender inverts dense matrices, for which K has a limit.
+pub(super) fn is_dense(contender: &str) -> bool {
+    !contender.starts_with("inactivation")
+}
+
+/// Products of two bytes that the thesis' own code makes, one by one, in a repetition (of blocks, for each); zero for all others.
+pub(super) fn slow_products(case: &Case) -> u64 {
+    let [n, t, lost] = [case.n.into(), case.k, case.rows].map(u64::from);
+    match (case.measure, case.kernel) {
+        (Measure::CpuGaussJordan, _) => 2 * n.pow(3),
+        (Measure::CpuProduct, "thesis") => lost * n * t,
+        (_, "thesis" | "thesis-1" | "thesis-2") => {
+            let Ok(of) = Parameters::new(case.n.into()) else { return 0 };
+            let [l, k, coded, h] = [of.l, of.k_prime, of.k_prime + of.s, of.h].map(u64::from);
+            match case.kernel {
+                "thesis" => h * coded * coded,
+                "thesis-1" => 2 * l.pow(3) + l * l * t + lost * l * t,
+                _ => lost * l * k + lost * k * t + 2 * lost.pow(3) + lost * lost * t,
+            }
+        }
+        _ => 0,
+    }
+}
+
+/// Decodes, and looks at every block that was made; none if one is wrong. The time is that of a block.
+pub(super) fn decode(case: &Case) -> Option<Run> {
+    let blocks = Blocks::new(case);
+    let many = usize::try_from(case.generations).expect("a count");
+    // A block takes the thesis' code up to minutes, and the next one takes as long: so many are enough to know.
+    let fit = SLOW_PRODUCTS.checked_div(slow_products(case)).map_or(usize::MAX, |fit| usize::try_from(fit).unwrap_or(usize::MAX));
+    let count = many.min(fit.max(case.threads));
+    let kernels = if case.kernel.ends_with("-scalar") { Kernels::new(Isa::Scalar)? } else { Kernels::detect() };
+    let is_together = many == 1 && case.threads > 1;
+    match case.kernel {
+        "thesis-1" => thesis_first(blocks, case.threads, count),
+        "thesis-2" => thesis_second(blocks, case.threads, count),
+        "scheme-2" if is_together => reduce_together(blocks, kernels, case.threads),
+        "inactivation" if is_together => replay_together(blocks, kernels, case.threads),
+        name => {
+            let method = match name {
+                "scheme-1" => Method::Inversion,
+                "scheme-2" | "scheme-2-scalar" => Method::Reduction(Arc::new(Inverse::new(blocks.parameters.k, kernels).ok()?)),
+                _ => Method::Inactivation,
+            };
+            each(blocks, &method, kernels, case.threads, count)
+        }
+    }
+}
+
+/// Of a run, if its first repetition was right: the time of one of `count` blocks.
+fn checked(count: usize, mut run: impl FnMut(u32) -> (Duration, bool) + 'static) -> Option<Run> {
+    let count = u32::try_from(count).expect("few blocks");
+    run(1).1.then(|| Box::new(move |repeats| run(repeats).0 / count) as Run)
+}
+
+/// Our decoders, each thread with every T-th block.
+fn each(blocks: Blocks, method: &Method, kernels: Kernels, threads: usize, count: usize) -> Option<Run> {
+    let (k, t, method) = (blocks.parameters.k, blocks.symbol_bytes, method.clone());
+    let decode = move |block: &Block| {
+        let mut decoder = Decoder::new(k, t, method.clone(), kernels).expect("a K for the method");
+        push(&mut decoder, block, t, 0..t);
+        decoder.decode().expect("symbols that suffice")
+    };
+    if blocks.blocks.iter().any(|block| decode(block) != block.source) {
+        return None;
+    }
+    checked(count, move |repeats| {
+        let block = |index: usize| &blocks.blocks[index % blocks.blocks.len()];
+        let work = |last: &mut Option<(usize, Vec<u8>)>, member: &Member<'_>, _| {
+            for index in (member.index..count).step_by(member.threads) {
+                *last = Some((index, black_box(decode(block(index)))));
+            }
+        };
+        let (elapsed, last) = team::time(threads, repeats, |_| None, work);
+        (elapsed, last.iter().flatten().all(|(index, bytes)| *bytes == block(*index).source))
+    })
+}
+
+/// Gives a decoder these bytes of all symbols.
+fn push(decoder: &mut Decoder, block: &Block, symbol_bytes: usize, bytes: Range<usize>) {
+    for (&esi, symbol) in block.esis.iter().zip(block.symbols.chunks_exact(symbol_bytes)) {
+        decoder.push(esi, &symbol[bytes.clone()]).expect("a symbol of this block");
+    }
+}
+
+fn thesis_first(blocks: Blocks, threads: usize, count: usize) -> Option<Run> {
+    let jobs: Vec<First> = blocks.blocks.iter().map(|block| blocks.first(block)).collect();
+    let work = |job: &First, board: &FirstBoard, member: &Member<'_>| assert!(job.run(board, member), "symbols that suffice");
+    thesis_each(blocks, jobs, FirstBoard::new, work, |board| &board.made, threads, count)
+}
+
+fn thesis_second(blocks: Blocks, threads: usize, count: usize) -> Option<Run> {
+    let stored = blocks.stored(Kernels::detect());
+    let jobs: Vec<Second> = blocks.blocks.iter().map(|block| blocks.second(block)).collect();
+    let work = move |job: &Second, board: &SecondBoard, member: &Member<'_>| {
+        assert!(job.run(&stored, board, member), "symbols that suffice");
+    };
+    thesis_each(blocks, jobs, SecondBoard::new, work, |board| &board.made, threads, count)
+}
+
+/// The thesis' code: all threads on one block, or each thread with every T-th of many.
+fn thesis_each<J: Sync + 'static, B: Send + Sync + 'static>(
+    blocks: Blocks,
+    jobs: Vec<J>,
+    board: impl Fn(&J) -> B + Sync + 'static,
+    work: impl Fn(&J, &B, &Member<'_>) + Sync + 'static,
+    made: impl Fn(&B) -> &Grid + 'static,
+    threads: usize,
+    count: usize,
+) -> Option<Run> {
+    let shared = board(&jobs[0]);
+    let is_right = |(job, block): (&J, &Block)| {
+        work(job, &shared, &Member::ALONE);
+        blocks.are_missing(block, &made(&shared).bytes())
+    };
+    if !jobs.iter().zip(&blocks.blocks).take(count).all(is_right) {
+        return None;
+    }
+    checked(count, move |repeats| {
+        if count == 1 {
+            let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| work(&jobs[0], &shared, member));
+            return (elapsed, blocks.are_missing(&blocks.blocks[0], &made(&shared).bytes()));
+        }
+        let of_member = |own: &mut (usize, B), member: &Member<'_>, _| {
+            for index in (member.index..count).step_by(member.threads) {
+                own.0 = index % jobs.len();
+                work(&jobs[own.0], &own.1, &Member::ALONE);
+            }
+        };
+        let (elapsed, last) =
+            team::time(threads, repeats, |index| (index % jobs.len(), board(&jobs[index % jobs.len()])), of_member);
+        let is_right = |(index, board): &(usize, B)| blocks.are_missing(&blocks.blocks[*index], &made(board).bytes());
+        (elapsed, last.iter().take(count).all(is_right))
+    })
+}
+
+/// What a team makes of one block by the second scheme, step by step.
+struct Steps {
+    /// Of each repair symbol, what it takes of each source symbol.
+    rows: Vec<OnceLock<Vec<u8>>>,
+    matrix: OnceLock<Vec<u8>>,
+    shares: Vec<OnceLock<Share>>,
+    /// Of each member, what the known symbols leave of its repair symbols.
+    sides: Vec<OnceLock<Vec<u8>>>,
+}
+
+/// Our second scheme by all threads on one block: each has its part of the rows, and all invert together.
+fn reduce_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<Run> {
+    let stored = Inverse::new(blocks.parameters.k, kernels).ok()?;
+    let many = NonZeroUsize::new(threads)?;
+    checked(1, move |repeats| {
+        let (of, t, block) = (&blocks.parameters, blocks.symbol_bytes, &blocks.blocks[0]);
+        let (count, width) = (block.missing.len(), of.k_prime as usize);
+        let symbol = |place: usize| &block.symbols[place * t..][..t];
+        let known: Vec<&[u8]> = (0..block.known()).map(symbol).collect();
+        let new = |_| Steps {
+            rows: (0..count).map(|_| OnceLock::new()).collect(),
+            matrix: OnceLock::new(),
+            shares: (0..threads).map(|_| OnceLock::new()).collect(),
+            sides: (0..threads).map(|_| OnceLock::new()).collect(),
+        };
+        let steps: Vec<Steps> = (0..repeats).map(new).collect();
+        let inversions: Vec<OnceLock<Inversion<'_>>> = (0..repeats).map(|_| OnceLock::new()).collect();
+        let row = |steps: &Steps, index: usize| steps.rows[index].get().expect("made before").clone();
+        let work = |out: &mut (Vec<u8>, Vec<u8>), member: &Member<'_>, repeat: u32| {
+            let (steps, inversion) = (&steps[repeat as usize], &inversions[repeat as usize]);
+            let mine = part(count, threads, member.index, 1);
+            for (index, esi) in block.repair().enumerate().take(mine.end).skip(mine.start) {
+                let (mut columns, mut sum) = (Vec::with_capacity(32), vec![0; width]);
+                of.columns(of.isi(esi), &mut columns);
+                columns.iter().for_each(|&column| kernels.add(&mut sum, &stored.rows()[column as usize * width..][..width]));
+                steps.rows[index].set(sum).expect("each row once");
+            }
+            member.wait();
+            if member.index == 0 {
+                let of_missing = |row: Vec<u8>| block.missing.iter().map(|&source| row[source as usize]).collect::<Vec<u8>>();
+                let matrix = (0..count).flat_map(|index| of_missing(row(steps, index))).collect();
+                let matrix = steps.matrix.get_or_init(|| matrix);
+                inversion.get_or_init(|| Inversion::new(kernels, count, matrix, many));
+            }
+            let of_known = |row: Vec<u8>| block.esis[..known.len()].iter().map(|&source| row[source as usize]).collect();
+            let rows: Vec<Vec<u8>> = mine.clone().map(|index| of_known(row(steps, index))).collect();
+            let mut sides = vec![0; mine.len() * t];
+            combine(kernels, rows.iter().map(Vec::as_slice), &known, &mut sides, t);
+            for (side, index) in sides.chunks_exact_mut(t).zip(mine.clone()) {
+                kernels.add(side, symbol(known.len() + index));
+            }
+            steps.sides[member.index].set(sides).expect("each member once");
+            member.wait();
+            let share = inversion.get().expect("made before").run(member.index).expect("symbols that suffice");
+            steps.shares[member.index].set(share).expect("each member once");
+            member.wait();
+            let sides: Vec<&[u8]> = steps.sides.iter().flat_map(OnceLock::get).flat_map(|sides| sides.chunks_exact(t)).collect();
+            let mut rows: Vec<(usize, &[u8])> = steps.shares.iter().flat_map(OnceLock::get).flat_map(Share::rows).collect();
+            rows.sort_unstable_by_key(|row| row.0);
+            combine(kernels, rows[mine].iter().map(|row| row.1), &sides, &mut out.0, t);
+            // What came is part of the block, too.
+            let copied = part(known.len(), threads, member.index, 1);
+            out.1.copy_from_slice(&block.symbols[copied.start * t..copied.end * t]);
+        };
+        let bytes = |count: usize, index: usize| vec![0; part(count, threads, index, 1).len() * t];
+        let (elapsed, outs) = team::time(threads, repeats, |index| (bytes(count, index), bytes(known.len(), index)), work);
+        let (made, copied): (Vec<_>, Vec<_>) = outs.into_iter().unzip();
+        (elapsed, blocks.are_missing(block, &made.concat()) && copied.concat() == block.symbols[..known.len() * t])
+    })
+}
+
+/// Rows times sources into outs that lie one behind the other.
+fn combine<'a>(kernels: Kernels, rows: impl Iterator<Item = &'a [u8]>, sources: &[&[u8]], outs: &mut [u8], bytes: usize) {
+    if sources.is_empty() {
+        return outs.fill(0);
+    }
+    kernels.combine_scattered(&rows.collect::<Vec<_>>(), sources, &mut outs.chunks_exact_mut(bytes).collect::<Vec<_>>());
+}
+
+/// Our default by all threads on one block: one makes the plan, then each replays it on its part of every symbol's bytes.
+fn replay_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<Run> {
+    checked(1, move |repeats| {
+        let (k, t, block) = (blocks.parameters.k, blocks.symbol_bytes, &blocks.blocks[0]);
+        let plans: Vec<OnceLock<DecodingPlan>> = (0..repeats).map(|_| OnceLock::new()).collect();
+        let work = |out: &mut Vec<u8>, member: &Member<'_>, repeat: u32| {
+            let (bytes, plan) = (part(t, threads, member.index, 64), &plans[repeat as usize]);
+            if member.index == 0 {
+                plan.get_or_init(|| DecodingPlan::new(k, &block.esis).expect("symbols that suffice"));
+            }
+            let decoder = (!bytes.is_empty()).then(|| {
+                let mut decoder = Decoder::new(k, bytes.len(), Method::Inactivation, kernels).expect("a K of RaptorQ");
+                push(&mut decoder, block, t, bytes);
+                decoder
+            });
+            member.wait();
+            if let Some(decoder) = decoder {
+                *out = decoder.decode_by(plan.get().expect("made before")).expect("a plan for these symbols");
+            }
+        };
+        let (elapsed, outs) = team::time(threads, repeats, |_| Vec::new(), work);
+        let is_right = |(index, out): (usize, &Vec<u8>)| {
+            let bytes = part(t, threads, index, 64);
+            out.iter().eq(block.source.chunks_exact(t).flat_map(|symbol| &symbol[bytes.clone()]))
+        };
+        (elapsed, outs.iter().enumerate().all(is_right))
+    })
+}
+
+/// All intermediate symbols and as many repair symbols as the case says, from a plan or a matrix that is kept for the K'.
+pub(super) fn encode(case: &Case) -> Option<Run> {
+    let (blocks, kernels) = (Blocks::new(case), Kernels::detect());
+    let (of, t) = (blocks.parameters, blocks.symbol_bytes);
+    let stored = Inverse::new(of.k, kernels).ok()?;
+    let dense = move |source: &[u8], repair: &[u32]| {
+        let (width, sources) = (of.k_prime as usize, source.chunks_exact(t).collect::<Vec<_>>());
+        let mut intermediate = vec![0; of.l as usize * t];
+        combine(kernels, stored.rows().chunks_exact(width), &sources, &mut intermediate, t);
+        let mut symbols = vec![0; repair.len() * t];
+        let mut columns = Vec::with_capacity(32);
+        for (symbol, &esi) in symbols.chunks_exact_mut(t).zip(repair) {
+            columns.clear();
+            of.columns(of.isi(esi), &mut columns);
+            columns.iter().for_each(|&column| kernels.add(symbol, &intermediate[column as usize * t..][..t]));
+        }
+        symbols
+    };
+    let plan = EncodingPlan::new(of.k).ok()?;
+    let planned = move |source: &[u8], repair: &[u32]| {
+        let encoder = Encoder::new(source.to_vec(), t, &plan, kernels).expect("whole symbols");
+        let mut symbols = vec![0; repair.len() * t];
+        let all = symbols.chunks_exact_mut(t).zip(repair);
+        all.for_each(|(symbol, &esi)| encoder.symbol(esi, symbol).expect("a valid id"));
+        symbols
+    };
+    let is_planned = case.kernel == "plan";
+    let block = &blocks.blocks[0];
+    let repair: Vec<u32> = block.repair().collect();
+    // The two have nothing in common but the tuples.
+    let is_right = dense(&block.source, &repair) == planned(&block.source, &repair);
+    let run = move |repeats: u32| {
+        let source = &blocks.blocks[0].source;
+        let start = Instant::now();
+        for _ in 0..repeats {
+            black_box(if is_planned { planned(source, &repair) } else { dense(source, &repair) });
+        }
+        start.elapsed()
+    };
+    is_right.then(|| Box::new(run) as Run)
+}
+
+/// The thesis' Gauss-Jordan, and ours beside it is the inversion of the other papers' rows.
+pub(super) fn gauss_jordan(case: &Case) -> Option<Run> {
+    let (n, threads) = (usize::from(case.n), case.threads);
+    let (matrix, expected) = invertible(n, 0, Kind::Dense, Kernels::detect());
+    let inverse = Grid::zeros(n, n);
+    let run = move |repeats: u32| {
+        let mut elapsed = Duration::ZERO;
+        for _ in 0..repeats {
+            let fresh = Grid::of(&matrix, n);
+            let invert = |is_regular: &mut bool, member: &Member<'_>, _| *is_regular = thesis::invert(&fresh, &inverse, member);
+            elapsed += team::time(threads, 1, |_| false, invert).0;
+        }
+        (elapsed, inverse.bytes() == expected)
+    };
+    run(1).1.then(|| Box::new(move |repeats| run(repeats).0) as Run)
+}
+
+/// R rows of K' elements times K' symbols of T bytes, the multiplication that the second scheme is made of.
+pub(super) fn product(case: &Case) -> Option<Run> {
+    let (inner, bytes, rows) = (usize::from(case.n), usize::try_from(case.k).ok()?, usize::try_from(case.rows).ok()?);
+    let (mut left, mut right) = (vec![0; rows * inner], vec![0; inner * bytes]);
+    let mut rng = SmallRng::seed_from_u64(SEED);
+    [&mut left, &mut right].into_iter().for_each(|side| rng.fill_bytes(side));
+    let wanted = [0, rows / 2, rows - 1].map(|row| (row, oracle::combine(&left[row * inner..][..inner], &right, bytes)));
+    let is_right = move |made: &[u8]| wanted.iter().all(|(row, expected)| made[row * bytes..][..bytes] == *expected);
+    let threads = case.threads;
+    if case.kernel == "thesis" {
+        let (a, b, c) = (Grid::of(&left, inner), Grid::of(&right, bytes), Grid::zeros(rows, bytes));
+        return checked(1, move |repeats| {
+            let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| thesis::multiply(&a, &b, &c, member));
+            (elapsed, is_right(&c.bytes()))
+        });
+    }
+    let kernels = Kernels::detect();
+    checked(1, move |repeats| {
+        let sources: Vec<&[u8]> = right.chunks_exact(bytes).collect();
+        let mine = |index| part(rows, threads, index, 1);
+        let work = |out: &mut Vec<u8>, member: &Member<'_>, _| {
+            combine(
+                kernels,
+                left.chunks_exact(inner).take(mine(member.index).end).skip(mine(member.index).start),
+                &sources,
+                out,
+                bytes,
+            );
+        };
+        let (elapsed, outs) = team::time(threads, repeats, |index| vec![0; mine(index).len() * bytes], work);
+        (elapsed, is_right(&outs.concat()))
+    })
+}
+
+/// The precode matrix as the thesis makes it and as we do, and what we keep for a K' in its place.
+pub(super) fn precode(case: &Case) -> Option<Run> {
+    let of = Parameters::new(case.n.into()).ok()?;
+    let ours = move || {
+        let mut matrix = raptorq::precode(&of);
+        matrix.extend(generator(&of, 0..of.k_prime));
+        matrix
+    };
+    let (kernels, threads) = (Kernels::detect(), case.threads);
+    let timed = |work: Box<dyn Fn()>| {
+        let run = move |repeats: u32| {
+            let start = Instant::now();
+            (0..repeats).for_each(|_| work());
+            start.elapsed()
+        };
+        Some(Box::new(run) as Run)
+    };
+    match case.kernel {
+        "thesis" => {
+            let board = PrecodeBoard::new(&of);
+            checked(1, move |repeats| {
+                let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| thesis::precode(&of, &board, member));
+                (elapsed, board.matrix.bytes() == ours())
+            })
+        }
+        "plan" => timed(Box::new(move || drop(black_box(EncodingPlan::new(of.k))))),
+        "inverse" => {
+            let stored = Inverse::new(of.k, kernels).ok()?;
+            let is_right = is_inverse(&of, stored.rows());
+            is_right.then(|| timed(Box::new(move || drop(black_box(Inverse::new(of.k, kernels))))))?
+        }
+        _ => timed(Box::new(move || drop(black_box(ours())))),
+    }
+}
+
+/// Whether source symbols are themselves again when the intermediate symbols are made of them.
+fn is_inverse(of: &Parameters, rows: &[u8]) -> bool {
+    let (width, mut columns) = (of.k_prime as usize, Vec::new());
+    (0..of.k_prime).all(|source| {
+        columns.clear();
+        of.columns(source, &mut columns);
+        let at = |place: usize| columns.iter().fold(0, |sum, &column| sum ^ rows[column as usize * width + place]);
+        (0..width).all(|place| at(place) == u8::from(place == source as usize))
+    })
+}
+
+/// Products of the thesis' code after which no more blocks are taken: less than a second of a core.
+const SLOW_PRODUCTS: u64 = 1 << 28;

@@ -1,0 +1,215 @@
+//! The talk on Reed-Solomon codes on two Tesla K20X, row by row.
+//!
+//! Its ways to multiply stand here byte by byte on the CPU, as its slides have them, and our kernels beside them, on one core and on all.
+//! Its steps on the card itself (tables and tiles in shared memory, streams, two cards) take a GPU. Rates are of bytes of the file. Its MB
+//! are 10^6 bytes here. Jerasure is where the talk's figure for a CPU comes from; ISA-L stands beside ours in `make bench-rs`.
+
+use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
+use super::measure::Measure;
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        id: "S5-1",
+        group: Group::S5,
+        title: "(n, k) codes over a file: any k of n chunks rebuild all; bytes stored beside three copies",
+        bars: &[
+            Bar { what: "n=4, k=2", paper: "\"save 50 % space!\"", mark: None, panel: "k=2", x: Some(4.0) },
+            Bar { what: "RS(6, 3)", paper: "named", mark: None, panel: "k=6", x: Some(9.0) },
+            Bar { what: "RS(10, 4)", paper: "named", mark: None, panel: "k=10", x: Some(14.0) },
+        ],
+        axis: Axis::Chunks,
+        base: "",
+        sweeps: &[
+            Sweep { n: &[2], rows: &[Amount::Count(2)], ..STORED },
+            Sweep { n: &[6], rows: &[Amount::Count(3)], ..STORED },
+            Sweep { n: &[10], rows: &[Amount::Count(4)], ..STORED },
+        ],
+        note: "2 bytes in place of 3 are a third less; 50 % is saved of what is added to the file",
+    },
+    ways(
+        "S5-2",
+        "Multiplying in a loop against tables over the size of chunks",
+        &[
+            Bar { what: "small chunks", paper: "the loop is at its best already", mark: None, panel: SMALL, x: Some(1024.0) },
+            Bar { what: "large chunks", paper: "tables exceed the loop", mark: None, panel: SMALL, x: Some(4_194_304.0) },
+        ],
+        &[Sweep { kernels: &["loop", "mod", "zero", "simd"], ..OVER_CHUNKS }],
+        "loop, 1 thread",
+        "on a CPU a chunk's size says in which cache it is, and not how many threads it keeps busy",
+    ),
+    ways(
+        "S5-3",
+        "Full table of 64 KiB, left and right tables of 8 KiB, logarithms of 512 bytes",
+        &[Bar {
+            what: "k=4, n=6",
+            paper: "1 / 2 / 3 lookups for a product; logarithms chosen",
+            mark: None,
+            panel: SMALL,
+            x: Some(262_144.0),
+        }],
+        &[Sweep { kernels: &["full", "left-right", "mod", "simd"], ..OVER_CHUNKS }],
+        "mod, 1 thread",
+        "",
+    ),
+    ways(
+        "S5-4",
+        "Logarithms as the talk begins with them: a remainder, two tests for zero",
+        &[at_largest("no figure")],
+        &[Sweep { kernels: &["mod", "simd"], ..LARGE }],
+        "mod, 1 thread",
+        "",
+    ),
+    ways(
+        "S5-5",
+        "Improvement 1: (s & 255) + (s >> 8) in place of the remainder",
+        &[at_largest("in the figure alone")],
+        &[Sweep { kernels: &["mod", "fold"], ..LARGE }],
+        "mod, 1 thread",
+        "the slide lacks the brackets: as C reads it, it is another sum",
+    ),
+    ways(
+        "S5-6",
+        "Improvement 2: exp twice as long, no remainder",
+        &[at_largest("in the figure alone")],
+        &[Sweep { kernels: &["mod", "fold", "double"], ..LARGE }],
+        "mod, 1 thread",
+        "",
+    ),
+    ways(
+        "S5-7",
+        "Improvement 3: the logarithm of zero points into zeros, no branches",
+        &[at_largest("fastest of the three")],
+        &[Sweep { kernels: &["mod", "fold", "double", "zero", "simd"], ..LARGE }],
+        "mod, 1 thread",
+        "",
+    ),
+    elsewhere("S5-8", "Tables in constant memory, in shared memory made by one thread, or loaded by all", ON_CARD),
+    elsewhere("S5-9", "A product of matrices with a thread an element", ON_CARD),
+    elsewhere("S5-10", "Square tiles", ON_CARD),
+    Row {
+        id: "S5-11",
+        group: Group::S5,
+        title: "Tiles as deep as k, with few or many rows, on eight shapes: what all cores of a host make of these",
+        bars: &[
+            Bar {
+                what: "k=4, n=200, 1 MB",
+                paper: "few rows best over all; no figures",
+                mark: None,
+                panel: "k=4, n=200",
+                x: Some(1e6),
+            },
+            Bar { what: "k=4, n=6", paper: "few rows best over all; no figures", mark: None, panel: "k=4, n=6", x: None },
+            Bar { what: "k=8, n=16", paper: "few rows best over all; no figures", mark: None, panel: "k=8, n=16", x: None },
+        ],
+        axis: Axis::Chunk,
+        base: "",
+        sweeps: &[
+            Sweep { n: &[2], rows: &[Amount::Count(198)], ..SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(146)], ..SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(196)], ..SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..SHAPES },
+            Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..SHAPES },
+        ],
+        note: "tiles are the GPU's, and its kernels are not in this program yet",
+    },
+    Row {
+        id: "S5-12",
+        group: Group::S5,
+        title: "Four bytes at a time in place of one, k = 4, n = 200: what the ways to multiply make of it on a CPU",
+        bars: &[Bar {
+            what: "k=4, n=200, chunks of 200 MB",
+            paper: "1119 to 1591 MB/s (+42 %)",
+            mark: Some(1.591),
+            panel: "k=4, n=200",
+            x: Some(1_048_576.0),
+        }],
+        axis: Axis::Chunk,
+        base: "mod, 1 thread",
+        sweeps: &[Sweep {
+            kernels: &["mod", "zero", "full", "simd"],
+            rows: &[Amount::Count(196)],
+            k: &[65_536, 1_048_576],
+            full_k: &[65_536, 1_048_576, 4_194_304],
+            ..LARGE
+        }],
+        note: "what bytes the talk's MB/s count it does not say; chunks are smaller here, for 200 of 200 MB are 40 GB",
+    },
+    elsewhere("S5-13", "Copies beside kernels on several streams: more than 29 % over one", ON_CARD),
+    elsewhere("S5-14", "The number of streams: kernels take longer the more there are", ON_CARD),
+    elsewhere("S5-15", "The ladder on 1600 MB: tiles 1.469x, logarithms 1.502x, streams, two cards; 7.145x in all", ON_CARD),
+    Row {
+        id: "S5-16",
+        group: Group::S5,
+        title: "GPU beside CPU, k = 4, n = 6, and two lost chunks rebuilt: the CPU's side",
+        bars: &[
+            Bar {
+                what: "1600 MB, Jerasure / two K20X with copies",
+                paper: "4309 / 293 ms (14.7x): 0.371 / 5.46 GB/s",
+                mark: Some(5.461),
+                panel: "encode, k=4, n=6",
+                x: None,
+            },
+            Bar {
+                what: "two native chunks lost",
+                paper: "\"similar\", no figure",
+                mark: None,
+                panel: "rebuild, k=4, n=6",
+                x: None,
+            },
+            Bar { what: "the same, n=200", paper: "no figure", mark: None, panel: "rebuild, k=4, n=200", x: None },
+        ],
+        axis: Axis::Chunk,
+        base: "mod, 1 thread",
+        sweeps: &[
+            Sweep { panel: "encode", k: MEGABYTES, full_k: &[400_000_000], ..BESIDE },
+            Sweep { panel: "rebuild", measure: Measure::CpuRebuild, k: MEGABYTES, full_k: &[400_000_000], ..BESIDE },
+            Sweep { panel: "encode", rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
+            Sweep { panel: "rebuild", measure: Measure::CpuRebuild, rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
+        ],
+        note: "1600 MB are four chunks of 400 MB: --full. ISA-L stands beside ours in `make bench-rs`; no GPU takes part yet",
+    },
+    elsewhere("S5-17", "Left for later: CPU and GPU together, a rule for the number of streams", ON_CARD),
+];
+
+const fn ways(
+    id: &'static str,
+    title: &'static str,
+    bars: &'static [Bar],
+    sweeps: &'static [Sweep],
+    base: &'static str,
+    note: &'static str,
+) -> Row {
+    Row { id, group: Group::S5, title, bars, axis: Axis::Chunk, base, sweeps, note }
+}
+
+const fn at_largest(paper: &'static str) -> Bar {
+    Bar { what: "k=4, n=6", paper, mark: None, panel: SMALL, x: Some(4_194_304.0) }
+}
+
+const fn elsewhere(id: &'static str, title: &'static str, note: &'static str) -> Row {
+    Row { id, group: Group::S5, title, bars: &[], axis: Axis::Chunk, base: "", sweeps: &[], note }
+}
+
+/// k = 4, n = 6, chunks of 4 MiB.
+const LARGE: Sweep = Sweep {
+    measure: Measure::CpuChunks,
+    n: &[4],
+    rows: &[Amount::Count(2)],
+    k: &[4 << 20],
+    full_k: &[4 << 20, 64 << 20, 256 << 20],
+    threads: &[Crew::Count(1), Crew::All],
+    ..SWEEP
+};
+const OVER_CHUNKS: Sweep = Sweep {
+    k: &[1 << 10, 16 << 10, 256 << 10, 4 << 20],
+    full_k: &[1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20],
+    ..LARGE
+};
+const SHAPES: Sweep =
+    Sweep { kernels: &["simd"], k: &[1_000_000], full_k: &[1_000_000, 10_000_000], threads: &[Crew::All], ..LARGE };
+const BESIDE: Sweep = Sweep { kernels: &["mod", "zero", "simd"], full_k: &[], ..LARGE };
+const STORED: Sweep = Sweep { measure: Measure::Stored, k: &[64], ..SWEEP };
+
+const SMALL: &str = "k=4, n=6";
+const MEGABYTES: &[u32] = &[4_000_000];
+const ON_CARD: &str = "takes a GPU: its kernels are not in this program yet";
