@@ -7,13 +7,12 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use ncserverd::bench;
-use ncserverd::codec::Scheme;
 use ncserverd::codec::rs::Matrix;
 use ncserverd::config::{Sources, parse_override};
 use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
-use ncserverd::offline::{self, Amount, ChunkPlan, Raw};
+use ncserverd::offline::{self, Amount, ChunkPlan, Code, Raw};
 use ncserverd::plan;
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
@@ -302,7 +301,8 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum CodecCommand {
     /// Print one coefficient row in hexadecimal
     Row(Row),
-    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without. Or with --codec rs chunks
+    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without; with --codec raptorq
+    /// symbols, with --codec rs chunks
     Encode(Encode),
     /// Rebuild a file from a directory of self-describing blocks, or of chunks, and verify it
     Decode(Decode),
@@ -331,12 +331,13 @@ pub(crate) struct Encode {
     /// What is made of the file
     #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
     pub(crate) codec: Codec,
-    /// Bytes of a block, 4096 if not given. With --codec rs: native chunks, 4 if not given; as many rebuild the file
+    /// Bytes of a block, or of a symbol, 4096 if not given. With --codec rs: native chunks, 4 if not given; as many rebuild the file
     #[arg(long)]
     pub(crate) k: Option<u32>,
-    /// Blocks in the generation; as many as the file needs if not given. For block files: at most so many, 128 if not given. With --codec
-    /// rs: chunks in all, up to 256, 6 if not given
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Blocks in the generation, up to 1024; as many as the file needs if not given. For block files: at most so many, 128 if not given.
+    /// With --codec raptorq: source symbols in a source block at most, 56403 if not given. With --codec rs: chunks in all, up to 256, 6
+    /// if not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) n: Option<u16>,
     /// How code chunks are made, cauchy if not given: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and
     /// reed-solomon-erasure; vand-jerasure, as Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
@@ -354,10 +355,13 @@ pub(crate) struct Encode {
     /// Seed of the first block; further ones count up and wrap. If not given 0, or at random for block files
     #[arg(long)]
     pub(crate) seed: Option<u32>,
-    /// Coded blocks to write: 1 if not given. For block files: of each generation, an eighth more than it has source blocks
+    /// Id of the first encoding symbol, 0 if not given. The first ones are the source symbols, those behind them repair
+    #[arg(long, value_name = "ID")]
+    pub(crate) esi: Option<u32>,
+    /// Coded blocks to write: 1 if not given. For block files: of each generation, an eighth more than it has source blocks. Or symbols
     #[arg(long)]
     pub(crate) count: Option<u32>,
-    /// Block files of each generation beyond its source blocks
+    /// Block files of each generation beyond its source blocks, or of each source block beyond its source symbols
     #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
     pub(crate) extra: Option<u32>,
     /// File for raw blocks (- for standard output), or directory for self-describing ones. For chunks: directory, FILE.chunks if not given
@@ -372,6 +376,9 @@ pub(crate) enum Codec {
     Rlnc,
     /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks, any k of which rebuild the file
     Rs,
+    /// RaptorQ (RFC 6330): source and repair symbols, as blocks
+    #[value(name = "raptorq")]
+    RaptorQ,
 }
 
 /// What `codec encode` is to write.
@@ -390,10 +397,9 @@ impl Encode {
     pub(crate) fn coding(&self) -> Result<Coding, clap::Error> {
         let usage = |kind, text: &str| Cli::command().error(kind, text);
         if self.codec == Codec::Rs {
-            let of_blocks =
-                [self.key, self.generation, self.seed.map(u64::from), self.count.map(u64::from), self.extra.map(u64::from)];
-            if of_blocks.iter().any(Option::is_some) {
-                let text = "--key, --generation, --seed, --count and --extra are for blocks: chunks are n of one kind";
+            let numbers = [self.seed, self.esi, self.count, self.extra];
+            if self.key.is_some() || self.generation.is_some() || numbers.iter().any(Option::is_some) {
+                let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks: chunks are n of one kind";
                 return Err(usage(ErrorKind::ArgumentConflict, text));
             }
             let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {
@@ -407,7 +413,30 @@ impl Encode {
         let Some(output) = self.output.clone() else {
             return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need to know where they go: --output <OUTPUT>"));
         };
-        Ok(self.raw().map_or_else(|| Coding::Blocks(self.plan(), output.clone()), |raw| Coding::Raw(raw, output.clone())))
+        let Some(code) = self.code() else {
+            if self.esi.is_some() {
+                return Err(usage(ErrorKind::ArgumentConflict, "--esi is for encoding symbols: it needs --codec raptorq"));
+            }
+            if self.n.is_some_and(|n| n > Code::Rlnc.n_limit()) {
+                return Err(usage(ErrorKind::ValueValidation, "a generation has 1024 blocks at most (--n)"));
+            }
+            let raw = self.raw().map(|raw| Coding::Raw(raw, output.clone()));
+            return Ok(raw.unwrap_or_else(|| Coding::Blocks(self.plan(), output)));
+        };
+        if self.key.is_some() || self.seed.is_some() {
+            let text = "--key and --seed are for random linear blocks: symbols have ids (--esi)";
+            return Err(usage(ErrorKind::ArgumentConflict, text));
+        }
+        let (n_max, first) = (self.n.unwrap_or(code.n_limit()), self.esi.unwrap_or(0));
+        Ok(Coding::Blocks(offline::Plan { code, n_max, first, ..self.plan() }, output))
+    }
+
+    /// The code whose symbols are meant, if symbols are.
+    fn code(&self) -> Option<Code> {
+        match self.codec {
+            Codec::Rlnc | Codec::Rs => None,
+            Codec::RaptorQ => Some(Code::RaptorQ),
+        }
     }
 
     /// What chunks are meant. What there cannot be is refused where codes are made.
@@ -435,10 +464,10 @@ impl Encode {
             (None, None) => Amount::Auto,
         };
         offline::Plan {
-            scheme: Scheme::Rlnc,
+            code: Code::Rlnc,
             block_bytes: self.block_bytes(),
             n_max: self.n.unwrap_or(128),
-            first_seed: self.seed.unwrap_or_else(rand::random),
+            first: self.seed.unwrap_or_else(rand::random),
             amount,
         }
     }

@@ -174,6 +174,13 @@ impl Shape {
         })
     }
 
+    /// Like [`new`](Self::new) with any number of blocks a generation, for codes that solve large ones and decoders that do not know
+    /// [`N_LIMIT`](Self::N_LIMIT).
+    pub fn wide(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
+        let shape = Self::new(length, block_bytes, 1)?;
+        if n_max == 0 { Err(ShapeError::NMax(n_max)) } else { Ok(Self { n_max, ..shape }) }
+    }
+
     /// Every generation in byte order.
     pub fn iter(&self) -> impl Iterator<Item = Generation> + '_ {
         (0..self.generations()).filter_map(|index| self.generation(index))

@@ -3,7 +3,7 @@
 //! Two forms of coded blocks. *Raw* ones are payloads alone, one behind the other: whoever reads them knows key, generation and
 //! seeds; they are what another implementation compares itself with. *Block files* say themselves what they are, so that a
 //! directory of them rebuilds a file and proves it. So do *chunk files*, the n files that a file becomes with Reed-Solomon, any k of
-//! which rebuild it (`docs/block-files.md` has both layouts).
+//! which rebuild it (`docs/block-files.md` has both layouts). Blocks are random linear combinations, or symbols of RaptorQ.
 //!
 //! Memory is bounded whatever is coded: one segment and one generation in its coded form, or two stripes, and for decoding the names of
 //! the files. Nothing is allocated from a number in a file before its check has held and its shape is a possible one.
@@ -26,7 +26,9 @@ mod join;
 mod output;
 mod progress;
 mod split;
+mod symbols;
 
+pub use block_file::Code;
 pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
 pub use join::{Joined, Short};
@@ -118,6 +120,24 @@ pub enum Error {
         /// Bytes of a block.
         block_bytes: u32,
     },
+    /// Encoding symbols that have no id.
+    #[error("{count} symbols from {first} on: ids of encoding symbols are below {end}")]
+    Symbols {
+        /// The first one that is asked for.
+        first: u32,
+        /// How many are.
+        count: u32,
+        /// What ids are below.
+        end: u32,
+    },
+    /// Source blocks that cannot be.
+    #[error("{n_max} symbols a source block: with {code} 1 to {} can be, and a segment has 255 source blocks at most", code.n_limit())]
+    SourceBlock {
+        /// The code.
+        code: Code,
+        /// Symbols that were asked for.
+        n_max: u16,
+    },
     /// A code that cannot be.
     #[error("{0}")]
     Code(#[from] rs::Error),
@@ -174,6 +194,14 @@ impl Error {
                 | Self::Forged { .. }
                 | Self::ForgedChunks(_)
         )
+    }
+
+    /// Why a segment cannot be cut in this way.
+    fn of_shape(code: Code, error: ShapeError) -> Self {
+        match error {
+            ShapeError::NMax(n_max) if code.is_of_symbols() => Self::SourceBlock { code, n_max },
+            _ => Self::Shape(error),
+        }
     }
 
     fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {

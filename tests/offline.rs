@@ -1,4 +1,5 @@
-//! `ncserverd codec`, as a user runs it: known answers, round trips with losses, and what it says when blocks are short or bad.
+//! `ncserverd codec`, as a user runs it: known answers, round trips with losses, and what it says when blocks are short or bad; the
+//! same with encoding symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -285,7 +286,19 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "-", "--k", "100", "-o", directory], &[1], 1, "100 bytes"),
         (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
         (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
-        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs"),
+        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs, raptorq"),
+        (&["encode", "-", "--n", "1025", "-o", directory], &[1], 2, "1024 blocks at most"),
+        (&["encode", "-", "--esi", "1", "-o", directory], &[1], 2, "--codec raptorq"),
+        (&["encode", "-", "--codec", "raptorq"], &[1], 2, "--output"),
+        (&["encode", "-", "--codec", "raptorq", "--seed", "1", "-o", directory], &[1], 2, "--esi"),
+        (&["encode", "-", "--codec", "raptorq", "--key", "1", "-o", directory], &[1], 2, "--esi"),
+        (&["encode", "-", "--codec", "raptorq", "--piece", "64", "-o", directory], &[1], 2, "they need --codec rs"),
+        (&["encode", "-", "--codec", "raptorq", "-o", "-"], &[1], 1, "need a directory"),
+        (&["encode", "-", "--codec", "raptorq", "-o", directory], &[], 1, "empty"),
+        (&["encode", "-", "--codec", "raptorq", "--k", "65536", "-o", directory], &[1], 1, "65536 bytes"),
+        (&["encode", "-", "--codec", "raptorq", "--n", "56404", "-o", directory], &[1], 1, "1 to 56403"),
+        (&["encode", "-", "--codec", "raptorq", "--n", "3", "--k", "64", "-o", directory], &[0; 50_000], 1, "255 source blocks"),
+        (&["encode", "-", "--codec", "raptorq", "--esi", "16777212", "-o", directory], &[1], 1, "below 16777216"),
         (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
         (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
     ] {
@@ -295,4 +308,143 @@ fn what_cannot_be_coded_is_refused() {
         assert!(output.stdout.is_empty());
     }
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+/// A code whose blocks are encoding symbols.
+struct Fountain {
+    name: &'static str,
+    /// Ids that a test may begin with, far from the source symbols.
+    far: &'static str,
+}
+
+const FOUNTAINS: [Fountain; 1] = [Fountain { name: "raptorq", far: "16777000" }];
+
+impl Fountain {
+    fn coded(&self, bytes: Vec<u8>, options: &[&str]) -> Coded {
+        Coded::new(bytes, &[&["--codec", self.name], options].concat())
+    }
+}
+
+#[test]
+fn files_survive_the_loss_of_symbols() {
+    for code in FOUNTAINS {
+        // A byte; a symbol; several source blocks of two lengths; symbols of repair alone; many.
+        for (length, options, lost) in [
+            (1, &[][..], 3),
+            (4096, &["--extra", "6"], 3),
+            (100_001, &["--k", "1088", "--n", "16", "--extra", "9"], 3),
+            (300_000, &[], 5),
+            (20_000, &["--k", "1024", "--esi", code.far, "--count", "40"], 8),
+            (50_000, &["--k", "64", "--count", "1000"], 190),
+        ] {
+            let coded = code.coded(random(length, length as u64), options);
+            coded.lose(lost);
+            let report = coded.assert_decodes();
+            assert!(report.contains(&format!("{length} bytes")) && report.contains("verified"), "{report}");
+        }
+    }
+}
+
+#[test]
+fn files_larger_than_a_segment_are_objects_one_behind_the_other() {
+    for code in FOUNTAINS {
+        let coded = code.coded(random((8 << 20) + 70_000, 5), &["--k", "65520", "--extra", "12"]);
+        coded.lose(4);
+        coded.assert_decodes();
+        let segment_1 = |path: &&PathBuf| text_of(path).contains("-s00001-");
+        coded.blocks().iter().filter(segment_1).for_each(|path| fs::remove_file(path).unwrap());
+        fs::remove_file(coded.path("out")).unwrap();
+        let report = coded.assert_incomplete();
+        assert!(
+            report.contains("2 more symbols are needed at least") && report.contains("segment 1: no block at all"),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn two_runs_make_symbols_that_work_together() {
+    for code in FOUNTAINS {
+        let coded = code.coded(random(100_000, 6), &["--k", "1024", "--count", "60"]);
+        let report = coded.assert_incomplete();
+        assert!(report.contains("38 more symbols are needed at least"), "{report}");
+        assert!(report.contains("segment 0, source block 0: 60 symbols for 98, 38 missing at least"), "{report}");
+        // The same symbols again bring nothing.
+        for path in coded.blocks() {
+            fs::copy(&path, path.with_extension("copy")).unwrap();
+        }
+        assert!(coded.assert_incomplete().contains("38 more symbols are needed at least"));
+        coded.encode("source", &["--codec", code.name, "--k", "1024", "--esi", "5000", "--count", "60"]);
+        coded.assert_decodes();
+        // Standard output gets nothing of what is short.
+        coded.lose(120);
+        let output = run(&["decode", text_of(&coded.path("blocks")), "-o", "-"], &[]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(INCOMPLETE), 0));
+    }
+}
+
+#[test]
+fn bad_symbols_are_named_and_skipped() {
+    for code in FOUNTAINS {
+        let coded = code.coded(random(20_000, 8), &["--k", "1024", "--extra", "12"]);
+        let blocks = coded.blocks();
+        let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = fs::read(&blocks[index]).unwrap();
+            change(&mut bytes);
+            fs::write(&blocks[index], bytes).unwrap();
+            blocks[index].file_name().unwrap().to_str().unwrap()
+        };
+        let bad = [
+            (damage(0, &|bytes| bytes[700] ^= 1), "damaged: its block check"),
+            (damage(3, &|bytes| bytes[111] ^= 1), "damaged: its head check"),
+            (damage(5, &|bytes| bytes.truncate(200)), "damaged: it ends early"),
+            (damage(9, &|bytes| bytes.clear()), "not a block file"),
+            ("notes.txt", "not a block file"),
+        ];
+        fs::write(coded.path("blocks/notes.txt"), "not a block").unwrap();
+        // A random linear block of the same file, and symbols of another one.
+        coded.encode("source", &["--k", "1024", "--count", "1"]);
+        fs::write(coded.path("other"), random(3000, 10)).unwrap();
+        coded.encode("other", &["--codec", code.name, "--k", "1024", "--count", "3"]);
+        let report = coded.assert_decodes();
+        for (name, reason) in bad {
+            let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+            assert!(line.contains("skipped") && line.contains(reason), "{line}");
+        }
+        let symbols = format!("bytes in {} symbols of 1024", code.name);
+        assert_eq!(report.lines().filter(|line| line.contains("skipped, a block of file") && line.contains(&symbols)).count(), 3);
+        assert!(report.contains("bytes in blocks of 1024, 128 a generation") && report.contains("files skipped: 9"), "{report}");
+    }
+}
+
+/// A symbol with good checks that is not what its id says.
+#[test]
+fn forged_symbols_do_not_pass() {
+    for code in FOUNTAINS {
+        let coded = code.coded(random(20_000, 12), &["--k", "1024", "--extra", "0"]);
+        let path = &coded.blocks()[7];
+        let mut bytes = fs::read(path).unwrap();
+        let end = bytes.len() - 16;
+        bytes[end - 1] ^= 1;
+        let check = *blake3::hash(&bytes[..end]).as_bytes();
+        bytes[end..].copy_from_slice(&check[..16]);
+        fs::write(path, bytes).unwrap();
+        assert!(coded.assert_incomplete().contains("at least one of them was forged"));
+    }
+}
+
+/// Block files carry what another implementation of RFC 6330 makes of each segment.
+#[test]
+fn symbols_are_those_of_the_rfc() {
+    let bytes = random(100_001, 13);
+    let coded = Coded::new(bytes.clone(), &["--codec", "raptorq", "--k", "1088", "--n", "40", "--extra", "4"]);
+    let oti = raptorq::ObjectTransmissionInformation::new(bytes.len() as u64, 1088, 3, 1, 16);
+    let mut packets: Vec<_> = raptorq::Encoder::new(&bytes, oti).get_encoded_packets(4);
+    packets.sort_by_key(|packet| packet.payload_id().serialize());
+    let blocks = coded.blocks();
+    assert_eq!(blocks.len(), packets.len());
+    for (path, packet) in blocks.iter().zip(packets) {
+        let block = fs::read(path).unwrap();
+        assert!(block[108..112] == packet.payload_id().serialize() && block[128..1216] == *packet.data(), "{}", path.display());
+    }
 }

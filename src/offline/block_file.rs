@@ -3,20 +3,20 @@
 //! ```text
 //!   0   8  magic 89 4e 43 42 0d 0a 1a 0a      like PNG's: shows text conversion and truncation to 7 bits
 //!   8   1  version 1
-//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10
-//!  10   1  vector: 40 source block, 41 seed, 42 coefficients (hexadecimal; the wire's numbers)
+//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10; 2 = RaptorQ
+//!  10   1  vector: 40 source block, 41 seed, 42 coefficients (hexadecimal; the wire's numbers); 44 FEC payload id
 //!  11   1  zero
-//!  12   4  bytes of a block, k
-//!  16   2  most blocks of a generation, n_max
+//!  12   4  bytes of a block, or of a symbol, k
+//!  16   2  most blocks of a generation, or source symbols of a source block, n_max
 //!  18   2  bytes of the vector, v
-//!  20   4  generation: its index in the segment
+//!  20   4  generation, or source block: its index in the segment
 //!  24   4  segment: its index in the file
 //!  28   4  bytes of a segment; the last one may be shorter
 //!  32   8  bytes of the file
 //!  40  32  BLAKE3 of the file
 //!  72  32  BLAKE3 of the segment
 //! 104   4  bytes of the payload, p
-//! 108   v  vector: u16 index, u32 seed, or n coefficients
+//! 108   v  vector: u16 index, u32 seed, n coefficients, or the four bytes of a FEC payload id
 //!      16  head check: BLAKE3 of all bytes before it, the first 16
 //!       p  payload
 //!      16  block check: BLAKE3 of all bytes before it, the first 16
@@ -24,19 +24,119 @@
 //!
 //! Integers are big-endian, as on the wire. The head has a check of its own so that a directory can be looked through without
 //! reading payloads.
+//!
+//! With RaptorQ a segment is an object of RFC 6330, and a generation is one of its source blocks: a segment is cut into generations as
+//! section 4.4.1.2 cuts an object into source blocks.
 
+use std::fmt;
 use std::io::{self, Read};
 
 use bytes::Bytes;
 
-use crate::block::{Block, Vector};
-use crate::codec::Scheme;
-use crate::object::{Generation, SegmentId, Shape};
+use crate::block::Vector;
+use crate::codec::raptorq;
+use crate::object::{Generation, SegmentId, Shape, ShapeError};
+
+/// The codes of block files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// Random linear network coding over GF(2^8), dense rows.
+    Rlnc,
+    /// RaptorQ (RFC 6330), encoding symbols.
+    RaptorQ,
+}
+
+impl Code {
+    const ALL: [Self; 2] = [Self::Rlnc, Self::RaptorQ];
+
+    /// Blocks of a generation, or source symbols of a source block, at most.
+    #[expect(clippy::cast_possible_truncation, reason = "a few ten thousand")]
+    pub const fn n_limit(self) -> u16 {
+        match self {
+            Self::Rlnc => Shape::N_LIMIT,
+            Self::RaptorQ => raptorq::Parameters::K_MAX as u16,
+        }
+    }
+
+    /// Generations of a segment at most: their number has to fit into a FEC payload id.
+    const fn generations_max(self) -> u32 {
+        match self {
+            Self::Rlnc => u32::MAX,
+            Self::RaptorQ => 255,
+        }
+    }
+
+    /// Bytes of a block at most.
+    const fn block_bytes_max(self) -> u32 {
+        match self {
+            Self::Rlnc => Shape::BLOCK_BYTES_MAX,
+            Self::RaptorQ => u16::MAX as u32,
+        }
+    }
+
+    /// What ids of encoding symbols are below; none if its blocks are no symbols.
+    pub(super) const fn esi_end(self) -> Option<u32> {
+        match self {
+            Self::Rlnc => None,
+            Self::RaptorQ => Some(raptorq::ESI_END),
+        }
+    }
+
+    /// Whether its blocks are encoding symbols, of which the first ones are the source symbols.
+    pub(super) const fn is_of_symbols(self) -> bool {
+        self.esi_end().is_some()
+    }
+
+    /// How a segment of `length` bytes is cut.
+    pub(super) fn shape(self, length: u64, block_bytes: u32, n_max: u16) -> Result<Shape, ShapeError> {
+        if n_max > self.n_limit() {
+            return Err(ShapeError::NMax(n_max));
+        }
+        let shape = Shape::wide(length, block_bytes, n_max)?;
+        if block_bytes > self.block_bytes_max() {
+            return Err(ShapeError::BlockBytes(block_bytes));
+        }
+        // Too many blocks for so few in each.
+        if shape.generations() > self.generations_max() { Err(ShapeError::NMax(n_max)) } else { Ok(shape) }
+    }
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Rlnc => 1,
+            Self::RaptorQ => 2,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rlnc => "rlnc",
+            Self::RaptorQ => "raptorq",
+        })
+    }
+}
+
+/// Which block of its generation a file has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Label {
+    /// A combination of source blocks.
+    Vector(Vector),
+    /// The encoding symbol with this id.
+    Symbol(u32),
+}
+
+/// A block, and which one it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Labelled {
+    pub(super) label: Label,
+    pub(super) payload: Bytes,
+}
 
 /// What all block files of one coded file have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Set {
-    pub(super) scheme: Scheme,
+    pub(super) code: Code,
     /// BLAKE3 of the whole file.
     pub(super) file: SegmentId,
     pub(super) file_bytes: u64,
@@ -55,7 +155,7 @@ impl Set {
         let segment_bytes = Some(u64::from(self.segment_bytes)).filter(|&bytes| bytes <= Shape::LENGTH_MAX)?;
         let start = u64::from(index).checked_mul(segment_bytes)?;
         let length = self.file_bytes.checked_sub(start)?.min(segment_bytes);
-        Shape::new(length, self.block_bytes, self.n_max).ok()
+        self.code.shape(length, self.block_bytes, self.n_max).ok()
     }
 }
 
@@ -66,20 +166,21 @@ pub(super) struct Head {
     pub(super) segment: u32,
     pub(super) segment_id: SegmentId,
     pub(super) generation: Generation,
-    pub(super) vector: Vector,
+    pub(super) label: Label,
 }
 
 impl Head {
     /// The whole block file. `payload` has the length that the vector asks for.
     pub(super) fn write(&self, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED + usize::from(Shape::N_LIMIT) + 2 * CHECK + payload.len());
-        let (kind, vector) = match &self.vector {
-            Vector::Source(index) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
-            Vector::Seed(seed) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
-            Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => (EXPLICIT, coefficients.clone()),
+        let (kind, vector) = match &self.label {
+            Label::Vector(Vector::Source(index)) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
+            Label::Vector(Vector::Seed(seed)) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
+            Label::Vector(Vector::Explicit(coefficients) | Vector::Unverified(coefficients)) => (EXPLICIT, coefficients.clone()),
+            Label::Symbol(esi) => (SYMBOL, Bytes::copy_from_slice(&self.set.code.payload_id(self.generation.index, *esi))),
         };
         out.extend(MAGIC);
-        out.extend([VERSION, codec(self.set.scheme), kind, 0]);
+        out.extend([VERSION, self.set.code.number(), kind, 0]);
         out.extend(self.set.block_bytes.to_be_bytes());
         out.extend(self.set.n_max.to_be_bytes());
         out.extend(u16::try_from(vector.len()).expect("at most 1024 coefficients").to_be_bytes());
@@ -104,17 +205,15 @@ impl Head {
 
     /// The payload's length, which the shape fixes.
     fn payload_bytes(&self) -> usize {
-        match self.vector {
-            Vector::Source(index) => self.generation.block_length(index),
-            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => {
-                usize::try_from(self.set.block_bytes).expect("a block fits in memory")
-            }
+        match self.label {
+            Label::Vector(Vector::Source(index)) => self.generation.block_length(index),
+            Label::Vector(_) | Label::Symbol(_) => usize::try_from(self.set.block_bytes).expect("a block fits in memory"),
         }
     }
 }
 
 /// Reads a whole block file and checks all of it.
-pub(super) fn read(source: &mut impl Read) -> Result<(Head, Block), Fault> {
+pub(super) fn read(source: &mut impl Read) -> Result<(Head, Labelled), Fault> {
     let (head, bytes) = read_head(source)?;
     let mut payload = vec![0; head.payload_bytes()];
     read_exact(source, &mut payload)?;
@@ -128,7 +227,7 @@ pub(super) fn read(source: &mut impl Read) -> Result<(Head, Block), Fault> {
     if hasher.finalize().as_bytes()[..CHECK] != expected {
         return Err(Fault::Damaged("its block check does not hold"));
     }
-    let block = Block { vector: head.vector.clone(), payload: payload.into() };
+    let block = Labelled { label: head.label.clone(), payload: payload.into() };
     Ok((head, block))
 }
 
@@ -172,7 +271,7 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     if check(checked) != found {
         return Err(Fault::Damaged("its head check does not hold"));
     }
-    let scheme = scheme(codec).ok_or(Fault::Codec(codec))?;
+    let code = Code::ALL.into_iter().find(|code| code.number() == codec).ok_or(Fault::Codec(codec))?;
     let generation = u32::from_be_bytes(take(&mut rest));
     let segment = u32::from_be_bytes(take(&mut rest));
     let segment_bytes = u32::from_be_bytes(take(&mut rest));
@@ -180,26 +279,47 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     let file = SegmentId::from_bytes(take(&mut rest));
     let segment_id = SegmentId::from_bytes(take(&mut rest));
     let payload_bytes = u32::from_be_bytes(take(&mut rest));
-    let set = Set { scheme, file, file_bytes, segment_bytes, block_bytes, n_max };
+    let set = Set { code, file, file_bytes, segment_bytes, block_bytes, n_max };
     let shape = set.shape(segment).filter(|_| zero == 0).ok_or(Fault::Impossible("no file has such a segment"))?;
     let generation = shape.generation(generation).ok_or(Fault::Impossible("the segment has no such generation"))?;
-    let vector = vector(kind, &bytes[FIXED..FIXED + usize::from(vector_bytes)], &generation)?;
-    let head = Head { set, segment, segment_id, generation, vector };
+    let label = label(code, kind, &bytes[FIXED..FIXED + usize::from(vector_bytes)], &generation)?;
+    let head = Head { set, segment, segment_id, generation, label };
     if u64::from(payload_bytes) != head.payload_bytes() as u64 {
         return Err(Fault::Impossible("a payload of another length"));
     }
     Ok((head, bytes))
 }
 
-fn vector(kind: u8, bytes: &[u8], generation: &Generation) -> Result<Vector, Fault> {
-    let n = generation.n;
-    let vector = match kind {
+fn label(code: Code, kind: u8, bytes: &[u8], generation: &Generation) -> Result<Label, Fault> {
+    let label = match (code, kind) {
+        (Code::Rlnc, _) => vector(kind, bytes, generation.n).map(Label::Vector),
+        (Code::RaptorQ, SYMBOL) => bytes.try_into().ok().and_then(|id| code.symbol(id, generation.index)).map(Label::Symbol),
+        (Code::RaptorQ, _) => None,
+    };
+    label.ok_or(Fault::Impossible("the vector does not fit the generation"))
+}
+
+fn vector(kind: u8, bytes: &[u8], n: u16) -> Option<Vector> {
+    match kind {
         SOURCE => bytes.try_into().ok().map(u16::from_be_bytes).filter(|&index| index < n).map(Vector::Source),
         SEED => bytes.try_into().ok().map(u32::from_be_bytes).map(Vector::Seed),
         EXPLICIT => (bytes.len() == usize::from(n)).then(|| Vector::Explicit(Bytes::copy_from_slice(bytes))),
         _ => None,
-    };
-    vector.ok_or(Fault::Impossible("the vector does not fit the generation"))
+    }
+}
+
+impl Code {
+    /// The FEC payload id of a symbol: the number of its source block, and its own.
+    fn payload_id(self, block: u32, esi: u32) -> [u8; 4] {
+        let block = u8::try_from(block).expect("a segment has no more source blocks than a payload id can name");
+        raptorq::PayloadId::new(block, esi).expect("ids are below 2^24").to_bytes()
+    }
+
+    /// The symbol that a FEC payload id names, if it is one of this source block.
+    fn symbol(self, id: [u8; 4], block: u32) -> Option<u32> {
+        let id = raptorq::PayloadId::from_bytes(id);
+        (u32::from(id.block) == block).then(|| id.esi())
+    }
 }
 
 pub(super) fn check(bytes: &[u8]) -> [u8; CHECK] {
@@ -230,21 +350,12 @@ pub(super) fn read_exact(source: &mut impl Read, bytes: &mut [u8]) -> Result<(),
     })
 }
 
-const fn codec(scheme: Scheme) -> u8 {
-    match scheme {
-        Scheme::Rlnc => 1,
-    }
-}
-
-fn scheme(code: u8) -> Option<Scheme> {
-    Scheme::ALL.into_iter().find(|&scheme| codec(scheme) == code)
-}
-
 pub(super) const MAGIC: [u8; 8] = *b"\x89NCB\r\n\x1a\n";
 const VERSION: u8 = 1;
 const SOURCE: u8 = 0x40;
 const SEED: u8 = 0x41;
 const EXPLICIT: u8 = 0x42;
+const SYMBOL: u8 = 0x44;
 /// Bytes before the vector.
 const FIXED: usize = 108;
 /// Bytes of a check.
@@ -255,23 +366,28 @@ mod tests {
     use super::*;
 
     /// Three generations of 2, 2 and 1 blocks; the last block is short.
-    fn head(generation: u32, vector: Vector) -> Head {
+    fn head(generation: u32, label: Label) -> Head {
+        let code = if let Label::Symbol(_) = label { Code::RaptorQ } else { Code::Rlnc };
         let file = SegmentId::of(b"file");
-        let set = Set { scheme: Scheme::Rlnc, file, file_bytes: 300, segment_bytes: 512, block_bytes: 64, n_max: 2 };
+        let set = Set { code, file, file_bytes: 300, segment_bytes: 512, block_bytes: 64, n_max: 2 };
         let generation = set.shape(0).unwrap().generation(generation).unwrap();
-        Head { set, segment: 0, segment_id: SegmentId::of(b"segment"), generation, vector }
+        Head { set, segment: 0, segment_id: SegmentId::of(b"segment"), generation, label }
     }
 
     fn files() -> Vec<(Head, Vec<u8>, Vec<u8>)> {
         let explicit = Vector::Explicit(Bytes::from_static(&[3, 4]));
-        let cases = [(0, Vector::Source(1), 64), (2, Vector::Source(0), 44), (1, Vector::Seed(u32::MAX), 64), (0, explicit, 64)];
-        let file = |(generation, vector, length)| {
+        let vectors =
+            [(0, Vector::Source(1), 64), (2, Vector::Source(0), 44), (1, Vector::Seed(u32::MAX), 64), (0, explicit, 64)];
+        let symbols = [(0, Label::Symbol(0), 64), (2, Label::Symbol(0xFF_FFFF), 64)];
+        let cases =
+            vectors.map(|(generation, vector, length)| (generation, Label::Vector(vector), length)).into_iter().chain(symbols);
+        let file = |(generation, label, length)| {
             let payload: Vec<u8> = (0..length).collect();
-            let head = head(generation, vector);
+            let head = head(generation, label);
             let bytes = head.write(&payload);
             (head, payload, bytes)
         };
-        cases.into_iter().map(file).collect()
+        cases.map(file).collect()
     }
 
     #[test]
@@ -300,45 +416,93 @@ mod tests {
 
     #[test]
     fn checks_that_hold_do_not_make_nonsense_true() {
-        let bytes = head(0, Vector::Seed(1)).write(&[0; 64]);
-        for (at, value) in [
-            (9, 2),     // codec
-            (10, 0x40), // a source block with four bytes of index
-            (11, 1),    // the zero
-            (15, 65),   // block size
-            (17, 0),    // no blocks a generation
-            (23, 3),    // generation out of range
-            (27, 1),    // segment out of range
-            (28, 0xFF), // segments too large
-            (107, 63),  // payload of another length
-        ] {
-            let mut forged = bytes.clone();
+        let bytes = head(0, Label::Vector(Vector::Seed(1))).write(&[0; 64]);
+        refuse(
+            &bytes,
+            &[
+                (9, 9),     // codec
+                (9, 2),     // a seed with RaptorQ
+                (10, 0x40), // a source block with four bytes of index
+                (11, 1),    // the zero
+                (15, 65),   // block size
+                (17, 0),    // no blocks a generation
+                (23, 3),    // generation out of range
+                (27, 1),    // segment out of range
+                (28, 0xFF), // segments too large
+                (107, 63),  // payload of another length
+            ],
+        );
+        let bytes = head(1, Label::Symbol(1)).write(&[0; 64]);
+        refuse(
+            &bytes,
+            &[
+                (9, 1),     // a symbol without a code of symbols
+                (10, 0x41), // a seed with RaptorQ
+                (13, 1),    // symbols of 65,600 bytes
+                (17, 0),    // no symbols a source block
+                (16, 0xDD), // 56,576 and more
+                (108, 0),   // another source block
+                (19, 3),    // an id of three bytes
+            ],
+        );
+        // 512 source blocks: an id has room for 255.
+        let set = Set { file_bytes: 512 * 128, segment_bytes: 1 << 20, ..head(0, Label::Symbol(0)).set };
+        assert_eq!((set.shape(0), Set { n_max: 5, ..set }.shape(0).map(|shape| shape.generations())), (None, Some(205)));
+    }
+
+    /// Changes a byte at a time, with a check that holds.
+    fn refuse(bytes: &[u8], changes: &[(usize, u8)]) {
+        for &(at, value) in changes {
+            let mut forged = bytes.to_vec();
             forged[at] = value;
-            let end = FIXED + 4;
+            let end = FIXED + usize::from(forged[19]);
             let held = check(&forged[..end]);
             forged[end..end + CHECK].copy_from_slice(&held);
             let fault = Head::read(&mut forged.as_slice()).unwrap_err();
-            assert!(matches!(fault, Fault::Impossible(_) | Fault::Codec(2)), "byte {at}: {fault}");
+            assert!(matches!(fault, Fault::Impossible(_) | Fault::Codec(9)), "byte {at}: {fault}");
         }
     }
 
-    /// The example in the documentation is a block file of this program.
+    /// The block file that is the `index`-th example in the documentation.
+    fn example(index: usize) -> Vec<u8> {
+        let text = include_str!("../../docs/block-files.md");
+        let dump = text.split("```hex\n").nth(index).unwrap().split("```").next().unwrap();
+        let digits = dump.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+        digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+    }
+
+    const SOURCE_BYTES: &[u8; 77] = b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
+
+    /// The examples in the documentation are block files of this program.
     #[test]
     fn the_documented_example_is_true() {
-        let text = include_str!("../../docs/block-files.md");
-        let dump = text.split("```hex\n").nth(1).unwrap().split("```").next().unwrap();
-        let digits = dump.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
-        let bytes: Vec<u8> = digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        let bytes = example(1);
         let (head, block) = read(&mut bytes.as_slice()).unwrap();
-        let source = b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
-        assert_eq!((head.set.file, head.segment_id), (SegmentId::of(source), SegmentId::of(source)));
-        assert_eq!((head.set.file_bytes, head.generation.n, &head.vector), (source.len() as u64, 2, &Vector::Seed(7)));
+        let id = SegmentId::of(SOURCE_BYTES);
+        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
+        assert_eq!(head.label, Label::Vector(Vector::Seed(7)));
         assert_eq!(head.write(&block.payload), bytes);
         let key = crate::codec::rlnc::row_key(&head.segment_id, &head.generation);
         let kernels = crate::gf::Kernels::detect();
-        let encoder = crate::codec::rlnc::Encoder::new(&head.generation, source, key, kernels).unwrap();
+        let encoder = crate::codec::rlnc::Encoder::new(&head.generation, SOURCE_BYTES, key, kernels).unwrap();
         let mut payload = [0; 64];
         encoder.block(7, &mut payload);
         assert_eq!(block.payload, payload.as_slice());
+    }
+
+    /// That of RaptorQ has the symbol that another implementation makes.
+    #[test]
+    fn the_documented_symbol_is_true() {
+        let bytes = example(2);
+        let (head, block) = read(&mut bytes.as_slice()).unwrap();
+        let id = SegmentId::of(SOURCE_BYTES);
+        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
+        assert_eq!((head.set.code, &head.label), (Code::RaptorQ, &Label::Symbol(7)));
+        assert_eq!(head.write(&block.payload), bytes);
+        let mut symbols = SOURCE_BYTES.to_vec();
+        symbols.resize(128, 0);
+        let oti = ::raptorq::ObjectTransmissionInformation::new(128, 64, 1, 1, 16);
+        let theirs = ::raptorq::SourceBlockEncoder::new(0, &oti, &symbols).repair_packets(5, 1).remove(0);
+        assert_eq!((block.payload.as_ref(), &bytes[108..112]), (theirs.data(), &theirs.payload_id().serialize()[..]));
     }
 }

@@ -12,11 +12,10 @@ use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use super::Error;
-use super::block_file::{self, Fault, Head, Set};
+use super::block_file::{self, Fault, Head, Labelled, Set};
 use super::output::Output;
 use super::progress::Progress;
-use crate::block::Block;
-use crate::codec::rlnc::{Decoder, row_key};
+use super::symbols::Collector;
 use crate::gf::Kernels;
 use crate::object::{Generation, SegmentId, Shape};
 
@@ -44,8 +43,10 @@ impl fmt::Display for Rebuilt {
 /// What is short, and by how much.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Independent blocks needed in all.
+    /// Independent blocks needed in all, or symbols, at least.
     pub blocks: u64,
+    /// Whether they are symbols: of those, how many it takes is not certain.
+    of_symbols: bool,
     /// Generations or segments that lack some, the first ones.
     lines: Vec<String>,
     /// How many more there are.
@@ -65,7 +66,10 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} more independent blocks are needed", self.blocks)?;
+        match self.of_symbols {
+            true => write!(f, "{} more symbols are needed at least", self.blocks)?,
+            false => write!(f, "{} more independent blocks are needed", self.blocks)?,
+        }
         self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
         if self.unlisted > 0 { write!(f, "\n  and {} more like these", self.unlisted) } else { Ok(()) }
     }
@@ -78,7 +82,8 @@ pub(super) fn decode(directory: &Path, output: &Path) -> Result<Rebuilt, Error> 
     let Census { set, mut entries, skipped, length } = Census::take(directory)?;
     entries.sort_unstable_by(|a, b| (a.segment, a.generation, &a.name).cmp(&(b.segment, b.generation, &b.name)));
     let progress = Progress::new("decoding", length);
-    let job = Job { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing: Missing::default() };
+    let missing = Missing { of_symbols: set.code.is_of_symbols(), ..Missing::default() };
+    let job = Job { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing };
     job.run(&entries, output)
 }
 
@@ -210,9 +215,9 @@ impl Job<'_> {
             let here = rest.partition_point(|entry| entry.generation <= generation.index);
             let (entries, behind) = rest.split_at(here);
             rest = behind;
-            let decoder = self.generation(index, id, generation, entries);
+            let blocks = self.generation(index, id, generation, entries);
             if self.missing.blocks == 0 {
-                bytes.extend(decoder.into_bytes().expect("no generation is short so far"));
+                bytes.extend(blocks.into_bytes());
             }
         }
         if self.missing.blocks > 0 {
@@ -224,8 +229,8 @@ impl Job<'_> {
         Ok(Some(bytes))
     }
 
-    fn generation(&mut self, segment: u32, id: SegmentId, generation: Generation, entries: &[Entry]) -> Decoder {
-        let mut decoder = Decoder::new(generation, row_key(&id, &generation), self.kernels);
+    fn generation(&mut self, segment: u32, id: SegmentId, generation: Generation, entries: &[Entry]) -> Collector {
+        let mut blocks = Collector::new(&self.set, &id, generation, self.kernels);
         for entry in entries {
             let path = self.directory.join(&entry.name);
             let block = match self.block(&path, segment, id, generation) {
@@ -236,21 +241,18 @@ impl Job<'_> {
                     continue;
                 }
             };
-            if !decoder.is_complete() {
+            if !blocks.is_complete() {
                 self.used += 1;
-                decoder.absorb(&block.vector, &block.payload).expect("the block was checked against the generation");
+                blocks.absorb(&block);
             }
         }
-        if !decoder.is_complete() {
-            let (held, n, missing) = (decoder.rank(), decoder.n(), decoder.missing());
-            let index = generation.index;
-            let line = format!("segment {segment}, generation {index}: {held} independent blocks of {n}, {missing} missing");
-            self.missing.add(missing.into(), line);
+        if !blocks.is_complete() {
+            self.missing.add(blocks.missing(), format!("segment {segment}, {}", blocks.report()));
         }
-        decoder
+        blocks
     }
 
-    fn block(&self, path: &Path, segment: u32, id: SegmentId, generation: Generation) -> Result<Block, Fault> {
+    fn block(&self, path: &Path, segment: u32, id: SegmentId, generation: Generation) -> Result<Labelled, Fault> {
         let mut file = File::open(path).map_err(Fault::Read)?;
         let (head, block) = block_file::read(&mut file)?;
         self.progress.advance(file.metadata().map_or(0, |metadata| metadata.len()));
@@ -283,9 +285,12 @@ fn most_frequent(entries: &[Entry]) -> SegmentId {
 }
 
 fn describe(set: &Set) -> String {
-    let Set { file, file_bytes, block_bytes, n_max, .. } = set;
+    let Set { code, file, file_bytes, block_bytes, n_max, .. } = set;
     let file = &file.to_string()[..12];
-    format!("file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)")
+    match code.is_of_symbols() {
+        true => format!("file {file}… ({file_bytes} bytes in {code} symbols of {block_bytes}, {n_max} a source block)"),
+        false => format!("file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)"),
+    }
 }
 
 /// Lines about what is missing; the rest is counted.

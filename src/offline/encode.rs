@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
-use super::block_file::{Head, Set};
+use super::block_file::{Code, Head, Label, Set};
 use super::output::{Output, Partial};
 use super::progress::Progress;
+use super::symbols::Encoders;
 use super::{Error, is_standard};
 use crate::block::Vector;
-use crate::codec::Scheme;
 use crate::codec::rlnc::{Encoder, row_key};
 use crate::gf::{Kernels, RowKey};
 use crate::object::{Generation, SegmentId, Shape, ShapeError};
@@ -74,15 +74,27 @@ impl Raw {
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The code.
-    pub scheme: Scheme,
-    /// Bytes of a block.
+    pub code: Code,
+    /// Bytes of a block, or of a symbol.
     pub block_bytes: u32,
-    /// Most blocks of a generation.
+    /// Most blocks of a generation, or source symbols of a source block.
     pub n_max: u16,
-    /// Seed of the first block of each generation; further ones count up, modulo 2^32.
-    pub first_seed: u32,
+    /// Seed of the first block of each generation; further ones count up, modulo 2^32. Or the id of the first encoding symbol.
+    pub first: u32,
     /// How many blocks.
     pub amount: Amount,
+}
+
+impl Plan {
+    /// Refuses symbols that have no id. `shape` is that of a segment with the largest generations.
+    fn check(&self, shape: &Shape) -> Result<(), Error> {
+        let Some(end) = self.code.esi_end() else { return Ok(()) };
+        let count = shape.generation(0).map_or(0, |generation| self.amount.blocks(generation.n));
+        match self.first.checked_add(count).filter(|after| *after <= end) {
+            Some(_) => Ok(()),
+            None => Err(Error::Symbols { first: self.first, count, end }),
+        }
+    }
 }
 
 /// Coded blocks of a generation.
@@ -154,6 +166,7 @@ struct Job<'a> {
     input: &'a Path,
     directory: &'a Path,
     kernels: Kernels,
+    encoders: Encoders,
     progress: Progress,
     written: u64,
 }
@@ -167,13 +180,15 @@ impl<'a> Job<'a> {
         if file_bytes == 0 {
             return Err(Error::Empty(input.into()));
         }
-        let Plan { scheme, block_bytes, n_max, .. } = *plan;
+        let Plan { code, block_bytes, n_max, .. } = *plan;
         let file = SegmentId::from_bytes(*hasher.finalize().as_bytes());
-        let set = Set { scheme, file, file_bytes, segment_bytes: SEGMENT_BYTES, block_bytes, n_max };
-        Shape::new(u64::from(SEGMENT_BYTES).min(file_bytes), block_bytes, n_max)?;
+        let set = Set { code, file, file_bytes, segment_bytes: SEGMENT_BYTES, block_bytes, n_max };
+        let shape = code.shape(u64::from(SEGMENT_BYTES).min(file_bytes), block_bytes, n_max);
+        plan.check(&shape.map_err(|error| Error::of_shape(code, error))?)?;
         u32::try_from(set.segments()).map_err(|_| ShapeError::Length(file_bytes))?;
-        let progress = Progress::new("coding", file_bytes);
-        Ok(Self { plan, set, source, input, directory, kernels: Kernels::detect(), progress, written: 0 })
+        let (progress, kernels) = (Progress::new("coding", file_bytes), Kernels::detect());
+        let encoders = Encoders::new(kernels);
+        Ok(Self { plan, set, source, input, directory, kernels, encoders, progress, written: 0 })
     }
 
     fn run(mut self) -> Result<Coded, Error> {
@@ -211,30 +226,44 @@ impl<'a> Job<'a> {
         let start = usize::try_from(generation.offset).expect("a segment fits in memory");
         let length = usize::try_from(generation.length).expect("a segment fits in memory");
         let source = &bytes[start..start + length];
-        let encoder = Encoder::new(&generation, source, row_key(&id, &generation), self.kernels);
-        let encoder = encoder.expect("the generation's own bytes");
-        let count = self.plan.amount.blocks(generation.n);
-        let mut seed = self.plan.first_seed;
-        let silent = Progress::silent();
-        blocks(&encoder, seed, count, &silent, |payloads| {
-            for payload in payloads.chunks_exact(encoder.block_bytes()) {
-                let head = Head { set: self.set, segment, segment_id: id, generation, vector: Vector::Seed(seed) };
-                let path = self.directory.join(name(&head, seed));
-                fs::write(&path, head.write(payload)).map_err(Error::write(&path))?;
-                seed = seed.wrapping_add(1);
-                self.written += 1;
+        let head = |label| Head { set: self.set, segment, segment_id: id, generation, label };
+        let (count, first) = (self.plan.amount.blocks(generation.n), self.plan.first);
+        if self.set.code.is_of_symbols() {
+            let encoder = self.encoders.encoder(&generation, source);
+            let mut symbol = vec![0; encoder.symbol_bytes()];
+            for esi in first..first + count {
+                encoder.symbol(esi, &mut symbol).expect("the ids were checked");
+                write(self.directory, &head(Label::Symbol(esi)), esi, &symbol)?;
             }
-            Ok(())
-        })?;
+        } else {
+            let encoder = Encoder::new(&generation, source, row_key(&id, &generation), self.kernels);
+            let encoder = encoder.expect("the generation's own bytes");
+            let mut seed = first;
+            let silent = Progress::silent();
+            blocks(&encoder, first, count, &silent, |payloads| {
+                for payload in payloads.chunks_exact(encoder.block_bytes()) {
+                    write(self.directory, &head(Label::Vector(Vector::Seed(seed))), seed, payload)?;
+                    seed = seed.wrapping_add(1);
+                }
+                Ok(())
+            })?;
+        }
+        self.written += u64::from(count);
         self.progress.advance(generation.length);
         Ok(())
     }
 }
 
+/// Writes a block file. `number` tells the blocks of a generation apart.
+fn write(directory: &Path, head: &Head, number: u32, payload: &[u8]) -> Result<(), Error> {
+    let path = directory.join(name(head, number));
+    fs::write(&path, head.write(payload)).map_err(Error::write(&path))
+}
+
 /// Names are for people and for order in listings; decoding does not look at them.
-fn name(head: &Head, seed: u32) -> String {
+fn name(head: &Head, number: u32) -> String {
     let file = head.set.file.to_string();
-    format!("{}-s{:05}-g{:04}-{seed:08x}.ncb", &file[..12], head.segment, head.generation.index)
+    format!("{}-s{:05}-g{:04}-{number:08x}.ncb", &file[..12], head.segment, head.generation.index)
 }
 
 /// Hands the payloads of `count` blocks to `write`, some at a time.
