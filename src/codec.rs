@@ -10,6 +10,7 @@ use crate::block::Vector;
 use crate::object::Generation;
 
 mod elimination;
+mod raptor;
 pub mod raptorq;
 pub mod rlnc;
 pub mod rs;

@@ -5,8 +5,8 @@
 //! rows (LDPC) and H dense ones over GF(2^8) (HDPC) tie together. Each symbol, of source or repair, is a row of a system; what
 //! arrives is solved for the intermediate symbols, and a symbol that is missing is a sum of those.
 //!
-//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first: `parameters` has
-//! the RFC's numbers, `rows` the sparse system, `peel` and `solution` how it is solved, and a [`Plan`] the operations on symbols that
+//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first
+//! does: `parameters` has the RFC's numbers, `super::raptor` what solves the system, and a [`Plan`] is the operations on symbols that
 //! this takes. Nothing that one does to symbols depends on their bytes, so a plan can be kept. An encoder's ([`EncodingPlan`]) should
 //! be, for one serves all blocks of the same K'.
 //!
@@ -17,21 +17,19 @@ mod dense;
 mod encoder;
 mod object;
 mod parameters;
-mod peel;
-mod plan;
-mod rows;
-mod solution;
+mod system;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{Arrival, Decoder, DecodingPlan, deficit};
+pub use decoder::{Decoder, DecodingPlan, deficit};
 pub use dense::Inverse;
 pub(crate) use dense::precode;
 pub use encoder::{Encoder, EncodingPlan};
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
 pub use parameters::{Parameters, Tuple};
-pub use plan::Plan;
+
+pub use super::raptor::{Arrival, Plan};
 
 use std::sync::Arc;
 

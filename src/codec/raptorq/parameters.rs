@@ -179,7 +179,7 @@ fn doubled(elements: u128) -> u128 {
     ((elements & LOW) << 1) ^ (((elements >> 7) & ONES) * 0x1D)
 }
 
-fn next_prime(from: u32) -> u32 {
+pub(in crate::codec) fn next_prime(from: u32) -> u32 {
     let is_prime = |n: &u32| (2..).take_while(|divisor| divisor * divisor <= *n).all(|divisor| !n.is_multiple_of(divisor));
     (from..).find(is_prime).expect("there is a larger prime")
 }

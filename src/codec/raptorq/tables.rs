@@ -138,7 +138,7 @@ pub(super) const DEGREES: [u32; 31] = [
 
 /// V0 to V3, which `Rand` looks the four bytes of y up in.
 #[rustfmt::skip]
-pub(super) static RANDOM: [[u32; 256]; 4] = [
+pub(in crate::codec) static RANDOM: [[u32; 256]; 4] = [
     [
         0x0EFA_6600, 0xEB92_44CF, 0xC8EC_BF24, 0xF299_D580, 0x075E_7787, 0xC7BD_E28B, 0xBFD9_1AC9, 0x77E7_39B3,
         0x2E2B_81D2, 0x8F37_E545, 0x3BDD_6C52, 0x6DE8_6AB1, 0x1990_5BFC, 0xDF4C_7D50, 0x5ED8_AB98, 0xB6CE_F53B,

@@ -1,4 +1,4 @@
-//! Phase 1 of inactivation decoding (RFC 6330, section 5.4.2.2), on the structure alone.
+//! Phase 1 of inactivation decoding (RFC 6330, section 5.4.2.2; RFC 5053, section 5.5.2.2), on the structure alone.
 //!
 //! A row with one active column is that column's pivot row, and the column leaves: it is *peeled*. If there is none, a column becomes
 //! *inactive*: it leaves, too, and is solved for at the end, with the P that are so from the start. As all but one column of a pivot
@@ -148,7 +148,7 @@ impl<'a> State<'a> {
         }
         self.graph.largest(|column| self.is_active[column as usize]).or_else(|| {
             let rows = (0..index(self.rows.len())).filter(|&row| self.active[row as usize].count > 0);
-            // If no row has any, nothing but HDPC ties those that are left.
+            // If no row has any, nothing but the dense rows ties those that are left.
             match rows.min_by_key(|&row| self.active[row as usize].count) {
                 Some(row) => Some(self.any_of(row)),
                 None => self.is_active.iter().position(|is_active| *is_active).map(index),

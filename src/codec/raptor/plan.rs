@@ -4,8 +4,8 @@
 //! serves every block of the same K'.
 //!
 //! Memory for the work is cut into *slots*, a symbol each. In a first pass every pivot's slot becomes the sum E of what arrived
-//! (`solution`), and the rows that are no pivot rows are made from those. A dense product gives the inactive symbols, with the HDPC
-//! rows' part made by Horner's rule as the RFC defines them: three operations a column instead of H. Then, if all are wanted, a second
+//! (`solution`), and the rows that are no pivot rows are made from those. A dense product gives the inactive symbols, with the dense
+//! rows' part made by a walk over the columns ([`Walk`]): three operations a column instead of up to H. Then, if all are wanted, a second
 //! pass makes every pivot's symbol anew from what arrived and from those before it. If few are missing it is cheaper to have each as a
 //! sum of E and of inactive symbols.
 //!
@@ -13,9 +13,9 @@
 //!
 //! Symbols are worked on by strips of up to 256 bytes, so that the slots of a strip stay in the cache.
 
-use super::parameters::Parameters;
 use super::rows::{Rows, index};
 use super::solution::Solution;
+use super::{Size, System, Walk, WalkEnd};
 use crate::gf::simd::{Kernels, Line, Strip};
 use crate::gf::sums::{Fold, Step, Sums};
 
@@ -26,7 +26,7 @@ pub struct Plan {
     slots: usize,
     /// Which inputs go to which slots.
     loads: Vec<Load>,
-    /// Until the inactive symbols are there, but for the part of HDPC.
+    /// Until the inactive symbols are there, but for the part of the dense rows.
     forward: Sums,
     dense: Option<Dense>,
     /// How many of `loads` are done once more before `backward`.
@@ -44,13 +44,30 @@ struct Load {
 /// How free symbols are made: the first slots are those of bound ones, the next of free ones, the next of H rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dense {
-    fold: Fold,
+    walk: Program,
+    h: usize,
     bound: usize,
     free: usize,
     /// H rows of coefficients of bound symbols.
     rows: Vec<u8>,
     /// H coefficients for each free symbol.
     inverse: Vec<u8>,
+}
+
+/// What makes the products of dense rows with pivots, as the system wants to have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Program {
+    Fold(Fold),
+    Sums(Sums),
+}
+
+impl Program {
+    fn additions(&self) -> usize {
+        match self {
+            Self::Fold(fold) => 3 * fold.steps.len(),
+            Self::Sums(sums) => sums.len().1,
+        }
+    }
 }
 
 /// What a plan is to make.
@@ -65,13 +82,13 @@ pub(super) enum Wanted<'a> {
 impl Plan {
     /// The plan of a solution. `inputs` has for each row behind those of LDPC which input it is the sum for, if it is not zero.
     pub(super) fn new(
-        parameters: &Parameters,
+        system: &impl System,
         rows: &Rows,
         solution: &Solution,
         inputs: &[Option<u32>],
         wanted: Wanted<'_>,
     ) -> Self {
-        Builder::new(parameters, rows, solution, inputs, wanted).plan()
+        Builder::new(system, rows, solution, inputs, wanted).plan()
     }
 
     /// Symbols that it is given.
@@ -92,7 +109,7 @@ impl Plan {
     /// Additions of a symbol to another, about: what it costs.
     pub fn additions(&self) -> usize {
         let (forward, backward) = (self.forward.len().1, self.backward.len().1);
-        forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| 3 * dense.fold.steps.len())
+        forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| dense.walk.additions())
     }
 
     /// Makes the outputs of `symbols`, which are the inputs one behind the other, each as long as an output; those that they are
@@ -136,9 +153,12 @@ impl Plan {
 
 impl Dense {
     fn apply(&self, kernels: Kernels, work: &mut [Line], width: usize) {
-        let h = self.fold.powers.len();
+        let h = self.h;
         work[(self.bound + self.free) * width..][..h * width].fill(Line::ZERO);
-        kernels.fold(&self.fold, work, width);
+        match &self.walk {
+            Program::Fold(fold) => kernels.fold(fold, work, width),
+            Program::Sums(sums) => kernels.sum(sums, work, width),
+        }
         let (bound, behind) = work.split_at_mut(self.bound * width);
         let (free, behind) = behind.split_at_mut(self.free * width);
         let sides = &mut behind[..h * width];
@@ -163,15 +183,16 @@ fn multiply(
     kernels.combine_strip(Strip::new(sources, count, width, 0, width), &rows, &mut targets, 0, accumulate);
 }
 
-struct Builder<'a> {
-    parameters: &'a Parameters,
+struct Builder<'a, S> {
+    system: &'a S,
+    size: Size,
     rows: &'a Rows,
     solution: &'a Solution,
     inputs: &'a [Option<u32>],
     wanted: Wanted<'a>,
     /// The slot of each column. Those of inactive columns are in front of those of pivots.
     slots: Vec<u32>,
-    /// Where slots begin: inactive symbols and HDPC rows, pivots, other rows, what is wanted, tables; and where those end.
+    /// Where slots begin: inactive symbols and dense rows, pivots, other rows, what is wanted, tables; and where those end.
     pivots: u32,
     others: u32,
     targets: u32,
@@ -179,30 +200,25 @@ struct Builder<'a> {
     end: u32,
 }
 
-impl<'a> Builder<'a> {
-    fn new(
-        parameters: &'a Parameters,
-        rows: &'a Rows,
-        solution: &'a Solution,
-        inputs: &'a [Option<u32>],
-        wanted: Wanted<'a>,
-    ) -> Self {
-        let hdpc = if solution.hdpc.is_some() { parameters.h } else { 0 };
-        let pivots = index(solution.inactive()) + hdpc;
+impl<'a, S: System> Builder<'a, S> {
+    fn new(system: &'a S, rows: &'a Rows, solution: &'a Solution, inputs: &'a [Option<u32>], wanted: Wanted<'a>) -> Self {
+        let size = system.size();
+        let dense = if solution.dense.is_some() { size.h } else { 0 };
+        let pivots = index(solution.inactive()) + dense;
         let others = pivots + index(solution.peeled.pivots.len());
         let targets = others + index(solution.rows.len());
         let tables = match wanted {
             Wanted::Intermediate => targets,
             Wanted::Symbols(isis) => targets + index(isis.len()),
         };
-        let mut slots = vec![0; parameters.l as usize];
+        let mut slots = vec![0; size.l as usize];
         for (slot, &(_, column)) in (pivots..).zip(&solution.peeled.pivots) {
             slots[column as usize] = slot;
         }
         for (slot, &place) in (0..).zip(solution.bound.iter().chain(&solution.free)) {
             slots[solution.peeled.inactive[place as usize] as usize] = slot;
         }
-        Self { parameters, rows, solution, inputs, wanted, slots, pivots, others, targets, tables, end: tables }
+        Self { system, size, rows, solution, inputs, wanted, slots, pivots, others, targets, tables, end: tables }
     }
 
     fn plan(mut self) -> Plan {
@@ -230,7 +246,7 @@ impl<'a> Builder<'a> {
 
     /// The input of a row that is not zero on its other side.
     fn input(&self, row: u32) -> Option<u32> {
-        row.checked_sub(self.parameters.s).and_then(|row| self.inputs[row as usize])
+        row.checked_sub(self.size.s).and_then(|row| self.inputs[row as usize])
     }
 
     /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are made of these.
@@ -251,20 +267,42 @@ impl<'a> Builder<'a> {
         sums
     }
 
-    fn dense(&self) -> Option<Dense> {
-        let (solution, parameters) = (self.solution, self.parameters);
-        let hdpc = solution.hdpc.as_ref()?;
+    fn dense(&mut self) -> Option<Dense> {
+        let solution = self.solution;
+        let dense = solution.dense.as_ref()?;
         let first = index(solution.inactive());
-        let source = |column: u32| {
-            let slot = self.slots[column as usize];
-            if slot < first { Fold::NOTHING } else { slot }
+        let Walk { pairs, end } = self.system.walk();
+        let source = |column: usize| Some(self.slots[column]).filter(|slot| *slot >= first);
+        let walk = match end {
+            WalkEnd::Powers => {
+                let step = |(column, pair): (usize, [u32; 2])| Step {
+                    source: source(column).unwrap_or(Fold::NOTHING),
+                    targets: pair.map(|row| first + row),
+                };
+                let last = source(pairs.len()).unwrap_or(Fold::NOTHING);
+                let powers = (first..first + self.size.h).collect();
+                Program::Fold(Fold { steps: pairs.into_iter().enumerate().map(step).collect(), last, powers })
+            }
+            WalkEnd::Rows(rows) => {
+                // Nothing else needs this place now.
+                let value = self.tables;
+                let mut sums = Sums::with_capacity(3 * pairs.len(), 3 * pairs.len());
+                let mut is_zero = true;
+                for (column, rows) in pairs.iter().map(<[u32; 2]>::as_slice).chain([rows.as_slice()]).enumerate() {
+                    if let Some(slot) = source(column) {
+                        sums.push(value, !is_zero, [slot]);
+                        is_zero = false;
+                    }
+                    if !is_zero {
+                        rows.iter().for_each(|row| sums.push(first + row, true, [value]));
+                    }
+                }
+                self.end = self.end.max(value + 1);
+                Program::Sums(sums)
+            }
         };
-        let step = |column| Step { source: source(column), targets: parameters.hdpc_pair(column).map(|row| first + row) };
-        let last = parameters.k_prime + parameters.s - 1;
-        let powers = (first..first + parameters.h).collect();
-        let fold = Fold { steps: (0..last).map(step).collect(), last: source(last), powers };
         let (bound, free) = (solution.bound.len(), solution.free.len());
-        Some(Dense { fold, bound, free, rows: hdpc.rows.clone(), inverse: hdpc.inverse.clone() })
+        Some(Dense { walk, h: self.size.h as usize, bound, free, rows: dense.rows.clone(), inverse: dense.inverse.clone() })
     }
 
     /// Adds the free symbols to the bound ones.
@@ -287,7 +325,7 @@ impl<'a> Builder<'a> {
     /// Some internal symbols, in the cheaper way, and whether this goes over all pivots.
     fn symbols(&mut self, isis: &[u32], sums: &mut Sums) -> bool {
         let (solution, inactive) = (self.solution, self.solution.inactive());
-        let wanted = Rows::of_symbols(self.parameters, isis.iter().copied());
+        let wanted = Rows::of_symbols(self.system, isis.iter().copied());
         let of_all: usize = solution.peeled.pivots.iter().map(|&(row, _)| self.rows.row(row).len()).sum();
         let (_, of_product) = group(inactive, isis.len());
         let slots = |row| wanted.row(row).iter().map(|&column| self.slots[column as usize]);

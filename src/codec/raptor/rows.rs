@@ -1,6 +1,6 @@
-//! The binary rows of the constraint matrix: S of LDPC, then one for each symbol that is at hand.
+//! The binary rows of the system: S of LDPC, then one for each symbol that is at hand.
 
-use super::parameters::Parameters;
+use super::System;
 
 /// Binary rows as lists of columns.
 #[derive(Debug)]
@@ -12,26 +12,27 @@ pub(super) struct Rows {
 
 impl Rows {
     /// The LDPC rows, and those of the internal symbols `isis` in their order.
-    pub(super) fn new(parameters: &Parameters, isis: impl ExactSizeIterator<Item = u32>) -> Self {
-        let count = parameters.s as usize + isis.len();
+    pub(super) fn new(system: &impl System, isis: impl ExactSizeIterator<Item = u32>) -> Self {
+        let s = system.size().s;
+        let count = s as usize + isis.len();
         // Eight columns a symbol in the mean, with its share of LDPC.
         let mut rows = Self { columns: Vec::with_capacity(12 * count), bounds: Vec::with_capacity(count + 1) };
-        for row in 0..parameters.s {
-            rows.push(|columns| parameters.ldpc_columns(row, columns));
+        for row in 0..s {
+            rows.push(|columns| system.ldpc_columns(row, columns));
         }
-        rows.with_symbols(parameters, isis)
+        rows.with_symbols(system, isis)
     }
 
     /// Those of some internal symbols alone.
-    pub(super) fn of_symbols(parameters: &Parameters, isis: impl ExactSizeIterator<Item = u32>) -> Self {
+    pub(super) fn of_symbols(system: &impl System, isis: impl ExactSizeIterator<Item = u32>) -> Self {
         let rows = Self { columns: Vec::with_capacity(8 * isis.len()), bounds: Vec::with_capacity(isis.len() + 1) };
-        rows.with_symbols(parameters, isis)
+        rows.with_symbols(system, isis)
     }
 
     /// The same with these symbols behind, and the end.
-    fn with_symbols(mut self, parameters: &Parameters, isis: impl Iterator<Item = u32>) -> Self {
+    fn with_symbols(mut self, system: &impl System, isis: impl Iterator<Item = u32>) -> Self {
         for isi in isis {
-            self.push(|columns| parameters.columns(isi, columns));
+            self.push(|columns| system.columns(isi, columns));
         }
         self.bounds.push((index(self.columns.len()), index(self.columns.len())));
         self

@@ -2,18 +2,18 @@
 //!
 //! With pivots and inactive columns from phase 1, every pivot's symbol is a sum E of what arrived plus a sum of inactive symbols,
 //! which a row of bits says. What is left are the rows that are no pivot rows, over the inactive columns alone. They are binary, so
-//! they are eliminated first; at most H columns that they leave *free* are those for which the dense HDPC rows are needed. These have
+//! they are eliminated first; at most H columns that they leave *free* are those for which the dense rows are needed. These have
 //! zeros on their other side: they need no elimination of their own, only their product with all pivots, E and bits alike. The
-//! product with the bits is taken the other way round: from the last pivot to the first, what an HDPC row has in a pivot's column goes
+//! product with the bits is taken the other way round: from the last pivot to the first, what a dense row has in a pivot's column goes
 //! to the other columns of the pivot's row.
 //!
 //! The system is solved if and only if its rank is L, but for one case. Symbols that were chosen to have many columns each leave
 //! thousands inactive at large K, and time grows with their cube. That is not worked on, and counts as a symbol missing. Random symbols
-//! leave about 530 of 57,326 at the largest K.
+//! of RaptorQ leave about 530 of 57,326 at the largest K.
 
-use super::parameters::Parameters;
 use super::peel::Peeled;
 use super::rows::{Rows, index};
+use super::{Size, System};
 use crate::gf::gf256::{self, EXP, LOG};
 
 /// How the inactive columns are solved, and all others from them.
@@ -34,13 +34,13 @@ pub(super) struct Solution {
     pub(super) free: Vec<u32>,
     /// Which of the free symbols are to be added.
     pub(super) free_bits: Bits,
-    /// How the free ones come from the HDPC rows. None if nothing is free.
-    pub(super) hdpc: Option<Hdpc>,
+    /// How the free ones come from the dense rows. None if nothing is free.
+    pub(super) dense: Option<Dense>,
 }
 
-/// How free symbols come from the products of HDPC rows.
+/// How free symbols come from the products of dense rows.
 #[derive(Debug)]
-pub(super) struct Hdpc {
+pub(super) struct Dense {
     /// What the rows have in the bound columns: H rows, as long as `bound`.
     pub(super) rows: Vec<u8>,
     /// What to multiply the rows' right sides by: H coefficients for each free symbol.
@@ -49,29 +49,30 @@ pub(super) struct Hdpc {
 
 /// Rows that do not have full rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Deficit {
+pub(in crate::codec) struct Deficit {
     /// By how much the rank is too low, at least.
-    pub(super) missing: usize,
+    pub(in crate::codec) missing: usize,
     /// Rows that depend on the others.
     pub(super) dependent: Vec<u32>,
 }
 
 impl Solution {
-    pub(super) fn new(parameters: &Parameters, rows: &Rows) -> Result<Self, Deficit> {
-        let peeled = Peeled::new(rows, parameters.w, parameters.l);
+    pub(super) fn new(system: &impl System, rows: &Rows) -> Result<Self, Deficit> {
+        let Size { w, l, .. } = system.size();
+        let peeled = Peeled::new(rows, w, l);
         if peeled.inactive.len() > INACTIVE_MAX {
             return Err(Deficit { missing: 1, dependent: Vec::new() });
         }
-        let places = places(parameters, &peeled);
+        let places = places(l, &peeled);
         let bits = pivot_bits(rows, &peeled, &places);
         let elimination = Elimination::new(rows, &peeled, &places, &bits);
         let Elimination { used, bound, free, transform, free_bits, dependent } = elimination;
-        let solution = Self { peeled, places, bits, rows: used, bound, transform, free, free_bits, hdpc: None };
+        let solution = Self { peeled, places, bits, rows: used, bound, transform, free, free_bits, dense: None };
         if solution.free.is_empty() {
             return Ok(solution);
         }
-        match solution.hdpc(parameters, rows) {
-            Ok(hdpc) => Ok(Self { hdpc: Some(hdpc), ..solution }),
+        match solution.dense(system, rows) {
+            Ok(dense) => Ok(Self { dense: Some(dense), ..solution }),
             Err(missing) => Err(Deficit { missing, dependent }),
         }
     }
@@ -81,9 +82,9 @@ impl Solution {
         self.peeled.inactive.len()
     }
 
-    /// What the HDPC rows have in each inactive column when pivots are expressed by inactive symbols.
-    fn hdpc_columns(&self, parameters: &Parameters, rows: &Rows) -> Vec<u128> {
-        let mut columns = parameters.hdpc_columns();
+    /// What the dense rows have in each inactive column when pivots are expressed by inactive symbols.
+    fn dense_columns(&self, system: &impl System, rows: &Rows) -> Vec<u128> {
+        let mut columns = system.dense_columns();
         for &(row, pivot) in self.peeled.pivots.iter().rev() {
             let own = std::mem::take(&mut columns[pivot as usize]);
             rows.row(row).iter().for_each(|&column| columns[column as usize] ^= own);
@@ -93,9 +94,9 @@ impl Solution {
     }
 
     /// Solves for the free columns, or says how many rows are missing.
-    fn hdpc(&self, parameters: &Parameters, rows: &Rows) -> Result<Hdpc, usize> {
-        let h = parameters.h as usize;
-        let columns = self.hdpc_columns(parameters, rows);
+    fn dense(&self, system: &impl System, rows: &Rows) -> Result<Dense, usize> {
+        let h = system.size().h as usize;
+        let columns = self.dense_columns(system, rows);
         let mut matrix: Vec<u128> = self.free.iter().map(|&column| columns[column as usize]).collect();
         let mut dense = vec![0; h * self.bound.len()];
         for (bound, &column) in self.bound.iter().enumerate() {
@@ -108,12 +109,12 @@ impl Solution {
             }
         }
         let inverse = left_inverse(&matrix, h)?;
-        Ok(Hdpc { rows: dense, inverse })
+        Ok(Dense { rows: dense, inverse })
     }
 }
 
-fn places(parameters: &Parameters, peeled: &Peeled) -> Vec<u32> {
-    let mut places = vec![0; parameters.l as usize];
+fn places(l: u32, peeled: &Peeled) -> Vec<u32> {
+    let mut places = vec![0; l as usize];
     let columns = peeled.pivots.iter().map(|pivot| pivot.1).chain(peeled.inactive.iter().copied());
     columns.zip(0..).for_each(|(column, place)| places[column as usize] = place);
     places
@@ -262,7 +263,7 @@ impl Elimination {
 }
 
 /// What a matrix of `h` rows, 16 at most, is multiplied by from the left to give the identity: `h` elements for each of its columns,
-/// which are given as in [`Parameters::hdpc_columns`]. If there is none, by how much the rank is too low.
+/// which are given as in [`System::dense_columns`]. If there is none, by how much the rank is too low.
 fn left_inverse(columns: &[u128], h: usize) -> Result<Vec<u8>, usize> {
     // Each row with its own row of the identity behind it.
     let width = columns.len() + h;

@@ -1,0 +1,112 @@
+//! What Raptor10 (RFC 5053) and RaptorQ (RFC 6330) have in common.
+//!
+//! The encoding symbols of a block are sums of a few of its L *intermediate symbols*. These are tied by S sparse rows (LDPC) and H dense
+//! ones; with the rows of enough encoding symbols they are a system that has one solution, and every other symbol follows from it.
+//! What tells the two codes apart is which rows these are, and a [`System`] says that. Which rows add up to what is found on the
+//! structure alone: `rows` has the sparse system, `peel` and `solution` how it is solved, and a [`Plan`] the operations on symbols that
+//! this takes. Nothing that one does to symbols depends on their bytes, so a plan can be kept.
+
+mod block;
+mod held;
+mod peel;
+mod plan;
+mod rows;
+mod solution;
+
+pub(super) use block::{Block, count};
+pub use held::Arrival;
+pub(super) use held::{Held, missing};
+pub use plan::Plan;
+pub(super) use solution::Deficit;
+
+use plan::Wanted;
+use rows::{Rows, index};
+use solution::Solution;
+
+/// The rows that tie the intermediate symbols of a source block, and those of its encoding symbols.
+pub(super) trait System {
+    /// How large it is.
+    fn size(&self) -> Size;
+
+    /// The internal symbol that an encoding symbol is: padding may lie between those of source and of repair.
+    fn isi(&self, esi: u32) -> u32;
+
+    /// Appends the intermediate symbols that add up to internal symbol `isi`, none twice: those below W, then the others. Tells how many
+    /// are below W.
+    fn columns(&self, isi: u32, columns: &mut Vec<u32>) -> usize;
+
+    /// Appends the intermediate symbols whose sum LDPC row `row`, of S, says is zero, in the same way.
+    fn ldpc_columns(&self, row: u32, columns: &mut Vec<u32>) -> usize;
+
+    /// The dense rows by columns, of which there are L: what each of the H rows has in a column is a byte of the number, the first row in
+    /// the lowest. From K' + S on it is the identity.
+    fn dense_columns(&self) -> Vec<u128>;
+
+    /// The same in the first K' + S columns, as few operations.
+    fn walk(&self) -> Walk;
+}
+
+/// The numbers of a system, as RFC 6330 names them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// K, the source symbols.
+    pub(super) k: u32,
+    /// K', those with padding.
+    pub(super) k_prime: u32,
+    /// S, the LDPC rows.
+    pub(super) s: u32,
+    /// H, the dense rows, 16 at most.
+    pub(super) h: u32,
+    /// W: intermediate symbols from here on are inactive from the start. Those that belong to the dense rows, the last H, have to be.
+    pub(super) w: u32,
+    /// L = K' + S + H, the intermediate symbols.
+    pub(super) l: u32,
+}
+
+/// How H dense rows are multiplied with symbols: a value grows by the symbol of each column, and is added to two rows behind it.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// For each column but the last, these two rows.
+    pub(super) pairs: Vec<[u32; 2]>,
+    /// What comes behind the last column.
+    pub(super) end: WalkEnd,
+}
+
+/// What becomes of the value in the end, and on the way.
+#[derive(Debug)]
+pub(super) enum WalkEnd {
+    /// It goes to all rows, times 1, 2, 4 and so on, and is doubled before every column.
+    Powers,
+    /// It goes to these rows, and is never doubled.
+    Rows(Vec<u32>),
+}
+
+/// Makes all intermediate symbols of the K' source symbols, which have to give a regular system.
+pub(super) fn encoding_plan(system: &impl System) -> Plan {
+    let k_prime = system.size().k_prime;
+    let rows = Rows::new(system, 0..k_prime);
+    let solution = Solution::new(system, &rows).expect("the systematic index makes the system regular");
+    let inputs: Vec<Option<u32>> = (0..k_prime).map(Some).collect();
+    Plan::new(system, &rows, &solution, &inputs, Wanted::Intermediate)
+}
+
+/// Makes the source symbols `missing` of encoding symbols with these ids, none twice.
+pub(super) fn decoding_plan(system: &impl System, esis: &[u32], missing: &[u32]) -> Result<Plan, Deficit> {
+    let (rows, padding) = rows(system, esis);
+    let solution = Solution::new(system, &rows)?;
+    let mut inputs: Vec<Option<u32>> = (0..index(esis.len())).map(Some).collect();
+    inputs.resize(esis.len() + padding, None);
+    Ok(Plan::new(system, &rows, &solution, &inputs, Wanted::Symbols(missing)))
+}
+
+/// Whether encoding symbols with these ids, none twice, give the block.
+pub(super) fn solvable(system: &impl System, esis: &[u32]) -> Result<(), Deficit> {
+    Solution::new(system, &rows(system, esis).0).map(drop)
+}
+
+/// The rows of these symbols, and behind them those of padding, so many.
+fn rows(system: &impl System, esis: &[u32]) -> (Rows, usize) {
+    let Size { k, k_prime, .. } = system.size();
+    let isis: Vec<u32> = esis.iter().map(|&esi| system.isi(esi)).chain(k..k_prime).collect();
+    (Rows::new(system, isis.iter().copied()), isis.len() - esis.len())
+}
