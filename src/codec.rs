@@ -11,6 +11,7 @@ use crate::object::Generation;
 
 mod elimination;
 mod raptor;
+pub mod raptor10;
 pub mod raptorq;
 pub mod rlnc;
 pub mod rs;

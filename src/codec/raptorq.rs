@@ -5,7 +5,7 @@
 //! rows (LDPC) and H dense ones over GF(2^8) (HDPC) tie together. Each symbol, of source or repair, is a row of a system; what
 //! arrives is solved for the intermediate symbols, and a symbol that is missing is a sum of those.
 //!
-//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first
+//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first, as that of Raptor10
 //! does: `parameters` has the RFC's numbers, `super::raptor` what solves the system, and a [`Plan`] is the operations on symbols that
 //! this takes. Nothing that one does to symbols depends on their bytes, so a plan can be kept. An encoder's ([`EncodingPlan`]) should
 //! be, for one serves all blocks of the same K'.
@@ -27,7 +27,9 @@ pub use dense::Inverse;
 pub(crate) use dense::precode;
 pub use encoder::{Encoder, EncodingPlan};
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
+pub(super) use parameters::next_prime;
 pub use parameters::{Parameters, Tuple};
+pub(super) use tables::RANDOM;
 
 pub use super::raptor::{Arrival, Plan};
 

@@ -1,0 +1,58 @@
+//! Raptor10 (RFC 5053), the older sibling of RaptorQ: the same idea over GF(2) alone, for blocks of 4 to 8,192 source symbols.
+//!
+//! The source symbols are sent as they are. Behind them are repair symbols: sums of some of L = K + S + H *intermediate symbols*, which S
+//! sparse rows (LDPC) and H dense ones (Half) tie together. Each encoding symbol is a row of a system, which is made and solved as
+//! RaptorQ's is (`super::raptor`), with zeros and ones where RaptorQ's dense rows have bytes. So the rows of what arrived
+//! depend on each other more often: a block takes about two symbols more than K in the mean, where RaptorQ seldom takes one.
+//!
+//! There is no padding: each K has parameters of its own, and an [`EncodingPlan`] serves blocks of one K.
+
+mod decoder;
+mod encoder;
+mod parameters;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use decoder::{Decoder, DecodingPlan, deficit};
+pub use encoder::{Encoder, EncodingPlan};
+pub use parameters::{Parameters, Triple};
+
+pub use super::raptor::{Arrival, Plan};
+
+/// Encoding symbol ids are below this. From 65,521 on they repeat the first ones: ids count modulo 65,521 (section 5.4.4.4).
+pub const ESI_END: u32 = 1 << 16;
+
+/// What cannot be encoded or decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A number of source symbols that no block has.
+    #[error("{k} source symbols: a block has 4 to 8192")]
+    Symbols {
+        /// Source symbols.
+        k: u32,
+    },
+    /// Symbols, or a block, of another length.
+    #[error("{length} bytes where {expected} belong")]
+    Length {
+        /// Bytes that came.
+        length: usize,
+        /// Bytes that belong there.
+        expected: usize,
+    },
+    /// An encoding symbol id that does not fit into 16 bits.
+    #[error("encoding symbol {esi}: ids are below 2^16")]
+    Esi {
+        /// The id.
+        esi: u32,
+    },
+    /// A plan for another K, or for other symbols.
+    #[error("made for other symbols")]
+    Mismatch,
+    /// Symbols are missing.
+    #[error("{missing} more symbols are needed")]
+    Incomplete {
+        /// How many at least.
+        missing: usize,
+    },
+}
