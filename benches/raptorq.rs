@@ -14,12 +14,11 @@
 
 #[path = "support/cpu_time.rs"]
 mod cpu_time;
+#[path = "support/turns.rs"]
+mod turns;
 
-use std::hint::black_box;
 use std::time::Duration;
 
-use cpu_time::CpuTime;
-use criterion::measurement::Measurement;
 use ncserverd::codec::raptorq::{Decoder, DecodingPlan, Encoder, EncodingPlan, Method, deficit};
 use ncserverd::gf::Kernels;
 use rand::rngs::SmallRng;
@@ -28,14 +27,12 @@ use rand::{Rng, SeedableRng};
 use raptorq::{
     EncodingPacket, ObjectTransmissionInformation, PayloadId, SourceBlockDecoder, SourceBlockEncoder, SourceBlockEncodingPlan,
 };
+use turns::{ROUNDS, calls, median, time};
 
 const SYMBOLS: [u16; 7] = [10, 101, 511, 802, 1002, 1502, 1979];
 const SYMBOL_BYTES: [u16; 2] = [512, 1024];
 /// Per cent of the source symbols.
 const LOSSES: [u32; 3] = [1, 10, 20];
-const ROUNDS: usize = 11;
-/// A contender's turn in a round, about.
-const TURN: Duration = Duration::from_millis(6);
 
 /// A block, and which of its symbols arrive.
 struct Case {
@@ -136,19 +133,6 @@ impl Case {
     }
 }
 
-/// Processor time of a call, in the mean of a turn. `prepare` is outside of the timer.
-fn time<I, O>(prepare: impl Fn() -> I, run: impl Fn(I) -> O, calls: usize) -> Duration {
-    let inputs: Vec<I> = (0..calls).map(|_| prepare()).collect();
-    let start = CpuTime.start();
-    inputs.into_iter().for_each(|input| drop(black_box(run(input))));
-    CpuTime.end(start) / u32::try_from(calls).expect("few calls")
-}
-
-/// Calls that make a turn.
-fn calls(once: Duration) -> usize {
-    usize::try_from(TURN.as_nanos() / once.as_nanos().max(1)).unwrap_or(1).clamp(1, 1000)
-}
-
 /// Medians of ours and theirs.
 fn compare<I, O, P, Q>(
     (our_input, ours): (impl Fn() -> I, impl Fn(I) -> O),
@@ -156,10 +140,8 @@ fn compare<I, O, P, Q>(
 ) -> (Duration, Duration) {
     let calls = (calls(time(&our_input, &ours, 3)), calls(time(&their_input, &theirs, 3)));
     let turns = (0..ROUNDS).map(|_| (time(&our_input, &ours, calls.0), time(&their_input, &theirs, calls.1)));
-    let (mut ours, mut theirs): (Vec<_>, Vec<_>) = turns.unzip();
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    (ours[ROUNDS / 2], theirs[ROUNDS / 2])
+    let (ours, theirs) = turns.unzip();
+    (median(ours), median(theirs))
 }
 
 fn main() {
