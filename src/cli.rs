@@ -12,7 +12,8 @@ use ncserverd::config::{Sources, parse_override};
 use ncserverd::device::{Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
-use ncserverd::offline::{self, Amount, ChunkPlan, Code, Raw};
+use ncserverd::object::Shape;
+use ncserverd::offline::{self, Amount, ChunkPlan, Code, Fountain, Raw};
 use ncserverd::plan;
 
 /// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
@@ -301,8 +302,8 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum CodecCommand {
     /// Print one coefficient row in hexadecimal
     Row(Row),
-    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without; with --codec raptorq
-    /// symbols, with --codec rs chunks
+    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without; with --codec raptorq or
+    /// raptor10 symbols, with --codec rs chunks
     Encode(Encode),
     /// Rebuild a file from a directory of self-describing blocks, or of chunks, and verify it
     Decode(Decode),
@@ -335,8 +336,8 @@ pub(crate) struct Encode {
     #[arg(long)]
     pub(crate) k: Option<u32>,
     /// Blocks in the generation, up to 1024; as many as the file needs if not given. For block files: at most so many, 128 if not given.
-    /// With --codec raptorq: source symbols in a source block at most, 56403 if not given. With --codec rs: chunks in all, up to 256, 6
-    /// if not given
+    /// With --codec raptorq: source symbols in a source block at most, 56403 if not given; with raptor10 8192. With --codec rs: chunks in
+    /// all, up to 256, 6 if not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) n: Option<u16>,
     /// How code chunks are made, cauchy if not given: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and
@@ -379,6 +380,8 @@ pub(crate) enum Codec {
     /// RaptorQ (RFC 6330): source and repair symbols, as blocks
     #[value(name = "raptorq")]
     RaptorQ,
+    /// Raptor10 (RFC 5053): the same
+    Raptor10,
 }
 
 /// What `codec encode` is to write.
@@ -413,11 +416,14 @@ impl Encode {
         let Some(output) = self.output.clone() else {
             return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need to know where they go: --output <OUTPUT>"));
         };
-        let Some(code) = self.code() else {
+        let Some(fountain) = self.fountain() else {
             if self.esi.is_some() {
-                return Err(usage(ErrorKind::ArgumentConflict, "--esi is for encoding symbols: it needs --codec raptorq"));
+                return Err(usage(
+                    ErrorKind::ArgumentConflict,
+                    "--esi is for encoding symbols: it needs --codec raptorq or raptor10",
+                ));
             }
-            if self.n.is_some_and(|n| n > Code::Rlnc.n_limit()) {
+            if self.n.is_some_and(|n| n > Shape::N_LIMIT) {
                 return Err(usage(ErrorKind::ValueValidation, "a generation has 1024 blocks at most (--n)"));
             }
             let raw = self.raw().map(|raw| Coding::Raw(raw, output.clone()));
@@ -427,15 +433,16 @@ impl Encode {
             let text = "--key and --seed are for random linear blocks: symbols have ids (--esi)";
             return Err(usage(ErrorKind::ArgumentConflict, text));
         }
-        let (n_max, first) = (self.n.unwrap_or(code.n_limit()), self.esi.unwrap_or(0));
-        Ok(Coding::Blocks(offline::Plan { code, n_max, first, ..self.plan() }, output))
+        let (n_max, first) = (self.n.unwrap_or_else(|| fountain.n_limit()), self.esi.unwrap_or(0));
+        Ok(Coding::Blocks(offline::Plan { code: Code::Fountain(fountain), n_max, first, ..self.plan() }, output))
     }
 
     /// The code whose symbols are meant, if symbols are.
-    fn code(&self) -> Option<Code> {
+    fn fountain(&self) -> Option<Fountain> {
         match self.codec {
             Codec::Rlnc | Codec::Rs => None,
-            Codec::RaptorQ => Some(Code::RaptorQ),
+            Codec::RaptorQ => Some(Fountain::RaptorQ),
+            Codec::Raptor10 => Some(Fountain::Raptor10),
         }
     }
 

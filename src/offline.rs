@@ -3,7 +3,7 @@
 //! Two forms of coded blocks. *Raw* ones are payloads alone, one behind the other: whoever reads them knows key, generation and
 //! seeds; they are what another implementation compares itself with. *Block files* say themselves what they are, so that a
 //! directory of them rebuilds a file and proves it. So do *chunk files*, the n files that a file becomes with Reed-Solomon, any k of
-//! which rebuild it (`docs/block-files.md` has both layouts). Blocks are random linear combinations, or symbols of RaptorQ.
+//! which rebuild it (`docs/block-files.md` has both layouts). Blocks are random linear combinations, or symbols of RaptorQ or Raptor10.
 //!
 //! Memory is bounded whatever is coded: one segment and one generation in its coded form, or two stripes, and for decoding the names of
 //! the files. Nothing is allocated from a number in a file before its check has held and its shape is a possible one.
@@ -33,6 +33,7 @@ pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
 pub use join::{Joined, Short};
 pub use split::{ChunkPlan, Stored, encode_chunks};
+pub use symbols::Fountain;
 
 /// A coefficient row as hexadecimal digits.
 pub fn row(key: RowKey, seed: u32, n: u16) -> String {
@@ -131,10 +132,13 @@ pub enum Error {
         end: u32,
     },
     /// Source blocks that cannot be.
-    #[error("{n_max} symbols a source block: with {code} 1 to {} can be, and a segment has 255 source blocks at most", code.n_limit())]
+    #[error(
+        "{n_max} symbols a source block: with {fountain} {} to {} can be, and {} source blocks in a segment",
+        fountain.n_max().0, fountain.n_max().1, fountain.blocks_max()
+    )]
     SourceBlock {
         /// The code.
-        code: Code,
+        fountain: Fountain,
         /// Symbols that were asked for.
         n_max: u16,
     },
@@ -198,8 +202,8 @@ impl Error {
 
     /// Why a segment cannot be cut in this way.
     fn of_shape(code: Code, error: ShapeError) -> Self {
-        match error {
-            ShapeError::NMax(n_max) if code.is_of_symbols() => Self::SourceBlock { code, n_max },
+        match (code, error) {
+            (Code::Fountain(fountain), ShapeError::NMax(n_max)) => Self::SourceBlock { fountain, n_max },
             _ => Self::Shape(error),
         }
     }

@@ -286,7 +286,7 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "-", "--k", "100", "-o", directory], &[1], 1, "100 bytes"),
         (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
         (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
-        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs, raptorq"),
+        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs, raptorq, raptor10"),
         (&["encode", "-", "--n", "1025", "-o", directory], &[1], 2, "1024 blocks at most"),
         (&["encode", "-", "--esi", "1", "-o", directory], &[1], 2, "--codec raptorq"),
         (&["encode", "-", "--codec", "raptorq"], &[1], 2, "--output"),
@@ -299,6 +299,10 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "-", "--codec", "raptorq", "--n", "56404", "-o", directory], &[1], 1, "1 to 56403"),
         (&["encode", "-", "--codec", "raptorq", "--n", "3", "--k", "64", "-o", directory], &[0; 50_000], 1, "255 source blocks"),
         (&["encode", "-", "--codec", "raptorq", "--esi", "16777212", "-o", directory], &[1], 1, "below 16777216"),
+        (&["encode", "-", "--codec", "raptor10", "--k", "65536", "-o", directory], &[1], 1, "65536 bytes"),
+        (&["encode", "-", "--codec", "raptor10", "--n", "3", "-o", directory], &[1], 1, "with raptor10 4 to 8192 can be"),
+        (&["encode", "-", "--codec", "raptor10", "--n", "8193", "-o", directory], &[1], 1, "with raptor10 4 to 8192 can be"),
+        (&["encode", "-", "--codec", "raptor10", "--esi", "65514", "-o", directory], &[1], 1, "below 65518"),
         (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
         (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
     ] {
@@ -317,7 +321,7 @@ struct Fountain {
     far: &'static str,
 }
 
-const FOUNTAINS: [Fountain; 1] = [Fountain { name: "raptorq", far: "16777000" }];
+const FOUNTAINS: [Fountain; 2] = [Fountain { name: "raptorq", far: "16777000" }, Fountain { name: "raptor10", far: "65000" }];
 
 impl Fountain {
     fn coded(&self, bytes: Vec<u8>, options: &[&str]) -> Coded {
@@ -446,5 +450,27 @@ fn symbols_are_those_of_the_rfc() {
     for (path, packet) in blocks.iter().zip(packets) {
         let block = fs::read(path).unwrap();
         assert!(block[108..112] == packet.payload_id().serialize() && block[128..1216] == *packet.data(), "{}", path.display());
+    }
+}
+
+/// The same for RFC 5053. Three symbols are a block of four, of which the last one is zeros that nobody writes.
+#[test]
+fn symbols_are_those_of_the_older_rfc() {
+    for (symbols, n, blocks) in [(40, "20", 2), (3, "8192", 1)] {
+        let bytes = random(symbols * 64, 14);
+        let coded = Coded::new(bytes.clone(), &["--codec", "raptor10", "--k", "64", "--n", n, "--extra", "5"]);
+        let mut files = coded.blocks().into_iter();
+        for (index, block) in (0_u16..).zip(bytes.chunks(symbols / blocks * 64)) {
+            let (n, mut block) = (block.len() / 64, block.to_vec());
+            block.resize(n.max(4) * 64, 0);
+            let (theirs, k) = raptor_code::encode_source_block(&block, n.max(4), 5).unwrap();
+            assert_eq!(k as usize, n.max(4));
+            for (esi, symbol) in (0_u16..).zip(theirs).filter(|(esi, _)| usize::from(*esi) < n || *esi >= 4) {
+                let file = fs::read(files.next().unwrap()).unwrap();
+                assert!(file[108..110] == index.to_be_bytes() && file[110..112] == esi.to_be_bytes(), "{index} {esi}");
+                assert!(file[128..192] == symbol, "{index} {esi}");
+            }
+        }
+        assert_eq!(files.next(), None);
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   0   8  magic 89 4e 43 42 0d 0a 1a 0a      like PNG's: shows text conversion and truncation to 7 bits
 //!   8   1  version 1
-//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10; 2 = RaptorQ
+//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10; 2 = RaptorQ; 7 = Raptor10
 //!  10   1  vector: 40 source block, 41 seed, 42 coefficients (hexadecimal; the wire's numbers); 44 FEC payload id
 //!  11   1  zero
 //!  12   4  bytes of a block, or of a symbol, k
@@ -26,15 +26,14 @@
 //! reading payloads.
 //!
 //! With RaptorQ a segment is an object of RFC 6330, and a generation is one of its source blocks: a segment is cut into generations as
-//! section 4.4.1.2 cuts an object into source blocks.
+//! section 4.4.1.2 cuts an object into source blocks. With Raptor10 it is the same with RFC 5053.
 
-use std::fmt;
 use std::io::{self, Read};
 
 use bytes::Bytes;
 
+use super::symbols::Fountain;
 use crate::block::Vector;
-use crate::codec::raptorq;
 use crate::object::{Generation, SegmentId, Shape, ShapeError};
 
 /// The codes of block files.
@@ -42,78 +41,33 @@ use crate::object::{Generation, SegmentId, Shape, ShapeError};
 pub enum Code {
     /// Random linear network coding over GF(2^8), dense rows.
     Rlnc,
-    /// RaptorQ (RFC 6330), encoding symbols.
-    RaptorQ,
+    /// A code of encoding symbols.
+    Fountain(Fountain),
 }
 
 impl Code {
-    const ALL: [Self; 2] = [Self::Rlnc, Self::RaptorQ];
+    const ALL: [Self; 3] = [Self::Rlnc, Self::Fountain(Fountain::RaptorQ), Self::Fountain(Fountain::Raptor10)];
 
-    /// Blocks of a generation, or source symbols of a source block, at most.
-    #[expect(clippy::cast_possible_truncation, reason = "a few ten thousand")]
-    pub const fn n_limit(self) -> u16 {
-        match self {
-            Self::Rlnc => Shape::N_LIMIT,
-            Self::RaptorQ => raptorq::Parameters::K_MAX as u16,
-        }
-    }
-
-    /// Generations of a segment at most: their number has to fit into a FEC payload id.
-    const fn generations_max(self) -> u32 {
-        match self {
-            Self::Rlnc => u32::MAX,
-            Self::RaptorQ => 255,
-        }
-    }
-
-    /// Bytes of a block at most.
-    const fn block_bytes_max(self) -> u32 {
-        match self {
-            Self::Rlnc => Shape::BLOCK_BYTES_MAX,
-            Self::RaptorQ => u16::MAX as u32,
-        }
-    }
-
-    /// What ids of encoding symbols are below; none if its blocks are no symbols.
-    pub(super) const fn esi_end(self) -> Option<u32> {
-        match self {
-            Self::Rlnc => None,
-            Self::RaptorQ => Some(raptorq::ESI_END),
-        }
-    }
-
-    /// Whether its blocks are encoding symbols, of which the first ones are the source symbols.
+    /// Whether the blocks are encoding symbols.
     pub(super) const fn is_of_symbols(self) -> bool {
-        self.esi_end().is_some()
+        matches!(self, Self::Fountain(_))
     }
 
     /// How a segment of `length` bytes is cut.
     pub(super) fn shape(self, length: u64, block_bytes: u32, n_max: u16) -> Result<Shape, ShapeError> {
-        if n_max > self.n_limit() {
-            return Err(ShapeError::NMax(n_max));
+        match self {
+            Self::Rlnc => Shape::new(length, block_bytes, n_max),
+            Self::Fountain(fountain) => fountain.shape(length, block_bytes, n_max),
         }
-        let shape = Shape::wide(length, block_bytes, n_max)?;
-        if block_bytes > self.block_bytes_max() {
-            return Err(ShapeError::BlockBytes(block_bytes));
-        }
-        // Too many blocks for so few in each.
-        if shape.generations() > self.generations_max() { Err(ShapeError::NMax(n_max)) } else { Ok(shape) }
     }
 
+    /// Of RaptorQ the protocol's number, of Raptor10 one that it has no use for.
     const fn number(self) -> u8 {
         match self {
             Self::Rlnc => 1,
-            Self::RaptorQ => 2,
+            Self::Fountain(Fountain::RaptorQ) => 2,
+            Self::Fountain(Fountain::Raptor10) => 7,
         }
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rlnc => "rlnc",
-            Self::RaptorQ => "raptorq",
-        })
     }
 }
 
@@ -123,7 +77,7 @@ pub(super) enum Label {
     /// A combination of source blocks.
     Vector(Vector),
     /// The encoding symbol with this id.
-    Symbol(u32),
+    Symbol(Fountain, u32),
 }
 
 /// A block, and which one it is.
@@ -177,7 +131,7 @@ impl Head {
             Label::Vector(Vector::Source(index)) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
             Label::Vector(Vector::Seed(seed)) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
             Label::Vector(Vector::Explicit(coefficients) | Vector::Unverified(coefficients)) => (EXPLICIT, coefficients.clone()),
-            Label::Symbol(esi) => (SYMBOL, Bytes::copy_from_slice(&self.set.code.payload_id(self.generation.index, *esi))),
+            Label::Symbol(fountain, esi) => (SYMBOL, Bytes::copy_from_slice(&fountain.payload_id(&self.generation, *esi))),
         };
         out.extend(MAGIC);
         out.extend([VERSION, self.set.code.number(), kind, 0]);
@@ -207,7 +161,7 @@ impl Head {
     fn payload_bytes(&self) -> usize {
         match self.label {
             Label::Vector(Vector::Source(index)) => self.generation.block_length(index),
-            Label::Vector(_) | Label::Symbol(_) => usize::try_from(self.set.block_bytes).expect("a block fits in memory"),
+            Label::Vector(_) | Label::Symbol(..) => usize::try_from(self.set.block_bytes).expect("a block fits in memory"),
         }
     }
 }
@@ -293,8 +247,11 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
 fn label(code: Code, kind: u8, bytes: &[u8], generation: &Generation) -> Result<Label, Fault> {
     let label = match (code, kind) {
         (Code::Rlnc, _) => vector(kind, bytes, generation.n).map(Label::Vector),
-        (Code::RaptorQ, SYMBOL) => bytes.try_into().ok().and_then(|id| code.symbol(id, generation.index)).map(Label::Symbol),
-        (Code::RaptorQ, _) => None,
+        (Code::Fountain(fountain), SYMBOL) => {
+            let esi = bytes.try_into().ok().and_then(|id| fountain.esi(generation, id));
+            esi.map(|esi| Label::Symbol(fountain, esi))
+        }
+        (Code::Fountain(_), _) => None,
     };
     label.ok_or(Fault::Impossible("the vector does not fit the generation"))
 }
@@ -305,20 +262,6 @@ fn vector(kind: u8, bytes: &[u8], n: u16) -> Option<Vector> {
         SEED => bytes.try_into().ok().map(u32::from_be_bytes).map(Vector::Seed),
         EXPLICIT => (bytes.len() == usize::from(n)).then(|| Vector::Explicit(Bytes::copy_from_slice(bytes))),
         _ => None,
-    }
-}
-
-impl Code {
-    /// The FEC payload id of a symbol: the number of its source block, and its own.
-    fn payload_id(self, block: u32, esi: u32) -> [u8; 4] {
-        let block = u8::try_from(block).expect("a segment has no more source blocks than a payload id can name");
-        raptorq::PayloadId::new(block, esi).expect("ids are below 2^24").to_bytes()
-    }
-
-    /// The symbol that a FEC payload id names, if it is one of this source block.
-    fn symbol(self, id: [u8; 4], block: u32) -> Option<u32> {
-        let id = raptorq::PayloadId::from_bytes(id);
-        (u32::from(id.block) == block).then(|| id.esi())
     }
 }
 
@@ -365,11 +308,18 @@ pub(super) const CHECK: usize = 16;
 mod tests {
     use super::*;
 
+    const Q: Fountain = Fountain::RaptorQ;
+    const TEN: Fountain = Fountain::Raptor10;
+
     /// Three generations of 2, 2 and 1 blocks; the last block is short.
     fn head(generation: u32, label: Label) -> Head {
-        let code = if let Label::Symbol(_) = label { Code::RaptorQ } else { Code::Rlnc };
+        let (code, n_max) = match label {
+            Label::Vector(_) => (Code::Rlnc, 2),
+            Label::Symbol(Fountain::RaptorQ, _) => (Code::Fountain(Fountain::RaptorQ), 2),
+            Label::Symbol(Fountain::Raptor10, _) => (Code::Fountain(Fountain::Raptor10), 4),
+        };
         let file = SegmentId::of(b"file");
-        let set = Set { code, file, file_bytes: 300, segment_bytes: 512, block_bytes: 64, n_max: 2 };
+        let set = Set { code, file, file_bytes: 300, segment_bytes: 512, block_bytes: 64, n_max };
         let generation = set.shape(0).unwrap().generation(generation).unwrap();
         Head { set, segment: 0, segment_id: SegmentId::of(b"segment"), generation, label }
     }
@@ -378,7 +328,9 @@ mod tests {
         let explicit = Vector::Explicit(Bytes::from_static(&[3, 4]));
         let vectors =
             [(0, Vector::Source(1), 64), (2, Vector::Source(0), 44), (1, Vector::Seed(u32::MAX), 64), (0, explicit, 64)];
-        let symbols = [(0, Label::Symbol(0), 64), (2, Label::Symbol(0xFF_FFFF), 64)];
+        // With Raptor10 a source block of three symbols and one of two, which are filled up to four.
+        let symbols = [(0, Q, 0), (2, Q, 0xFF_FFFF), (0, TEN, 2), (1, TEN, 1), (1, TEN, 4), (1, TEN, 0xFFFF)];
+        let symbols = symbols.map(|(generation, fountain, esi)| (generation, Label::Symbol(fountain, esi), 64));
         let cases =
             vectors.map(|(generation, vector, length)| (generation, Label::Vector(vector), length)).into_iter().chain(symbols);
         let file = |(generation, label, length)| {
@@ -422,6 +374,7 @@ mod tests {
             &[
                 (9, 9),     // codec
                 (9, 2),     // a seed with RaptorQ
+                (9, 7),     // a seed with Raptor10
                 (10, 0x40), // a source block with four bytes of index
                 (11, 1),    // the zero
                 (15, 65),   // block size
@@ -432,7 +385,7 @@ mod tests {
                 (107, 63),  // payload of another length
             ],
         );
-        let bytes = head(1, Label::Symbol(1)).write(&[0; 64]);
+        let bytes = head(1, Label::Symbol(Q, 1)).write(&[0; 64]);
         refuse(
             &bytes,
             &[
@@ -445,9 +398,23 @@ mod tests {
                 (19, 3),    // an id of three bytes
             ],
         );
+        let bytes = head(1, Label::Symbol(TEN, 1)).write(&[0; 64]);
+        refuse(
+            &bytes,
+            &[
+                (9, 2),     // another code, and another cut
+                (17, 3),    // fewer symbols a source block than there can be
+                (16, 0x20), // more
+                (109, 0),   // another source block
+                (111, 2),   // a symbol of padding
+                (111, 3),   // the other one
+            ],
+        );
         // 512 source blocks: an id has room for 255.
-        let set = Set { file_bytes: 512 * 128, segment_bytes: 1 << 20, ..head(0, Label::Symbol(0)).set };
+        let set = Set { file_bytes: 512 * 128, segment_bytes: 1 << 20, ..head(0, Label::Symbol(Q, 0)).set };
         assert_eq!((set.shape(0), Set { n_max: 5, ..set }.shape(0).map(|shape| shape.generations())), (None, Some(205)));
+        let set = Set { code: Code::Fountain(TEN), n_max: 4, ..set };
+        assert_eq!(set.shape(0).map(|shape| shape.generations()), Some(256));
     }
 
     /// Changes a byte at a time, with a check that holds.
@@ -490,19 +457,27 @@ mod tests {
         assert_eq!(block.payload, payload.as_slice());
     }
 
-    /// That of RaptorQ has the symbol that another implementation makes.
+    /// Those of RaptorQ and Raptor10 have the symbols that other implementations make.
     #[test]
-    fn the_documented_symbol_is_true() {
+    fn the_documented_symbols_are_true() {
         let bytes = example(2);
         let (head, block) = read(&mut bytes.as_slice()).unwrap();
         let id = SegmentId::of(SOURCE_BYTES);
         assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
-        assert_eq!((head.set.code, &head.label), (Code::RaptorQ, &Label::Symbol(7)));
+        assert_eq!((head.set.code, &head.label), (Code::Fountain(Q), &Label::Symbol(Q, 7)));
         assert_eq!(head.write(&block.payload), bytes);
         let mut symbols = SOURCE_BYTES.to_vec();
         symbols.resize(128, 0);
         let oti = ::raptorq::ObjectTransmissionInformation::new(128, 64, 1, 1, 16);
         let theirs = ::raptorq::SourceBlockEncoder::new(0, &oti, &symbols).repair_packets(5, 1).remove(0);
         assert_eq!((block.payload.as_ref(), &bytes[108..112]), (theirs.data(), &theirs.payload_id().serialize()[..]));
+        let bytes = example(3);
+        let (head, block) = read(&mut bytes.as_slice()).unwrap();
+        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
+        assert_eq!((head.set.code, &head.label), (Code::Fountain(TEN), &Label::Symbol(TEN, 7)));
+        assert_eq!(head.write(&block.payload), bytes);
+        symbols.resize(256, 0);
+        let theirs = raptor_code::SourceBlockEncoder::new(&symbols, 4).unwrap().fountain(7);
+        assert_eq!(block.payload, theirs);
     }
 }

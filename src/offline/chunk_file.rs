@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn the_documented_example_is_true() {
         let text = include_str!("../../docs/block-files.md");
-        let dump = text.split("```hex\n").nth(3).unwrap().split("```").next().unwrap();
+        let dump = text.split("```hex\n").nth(4).unwrap().split("```").next().unwrap();
         let digits = dump.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
         let bytes: Vec<u8> = digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
         let Head { set, index } = Head::read(&mut bytes.as_slice()).unwrap();

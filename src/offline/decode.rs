@@ -12,7 +12,7 @@ use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use super::Error;
-use super::block_file::{self, Fault, Head, Labelled, Set};
+use super::block_file::{self, Code, Fault, Head, Labelled, Set};
 use super::output::Output;
 use super::progress::Progress;
 use super::symbols::Collector;
@@ -287,9 +287,11 @@ fn most_frequent(entries: &[Entry]) -> SegmentId {
 fn describe(set: &Set) -> String {
     let Set { code, file, file_bytes, block_bytes, n_max, .. } = set;
     let file = &file.to_string()[..12];
-    match code.is_of_symbols() {
-        true => format!("file {file}… ({file_bytes} bytes in {code} symbols of {block_bytes}, {n_max} a source block)"),
-        false => format!("file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)"),
+    match code {
+        Code::Fountain(fountain) => {
+            format!("file {file}… ({file_bytes} bytes in {fountain} symbols of {block_bytes}, {n_max} a source block)")
+        }
+        Code::Rlnc => format!("file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)"),
     }
 }
 

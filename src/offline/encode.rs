@@ -88,7 +88,8 @@ pub struct Plan {
 impl Plan {
     /// Refuses symbols that have no id. `shape` is that of a segment with the largest generations.
     fn check(&self, shape: &Shape) -> Result<(), Error> {
-        let Some(end) = self.code.esi_end() else { return Ok(()) };
+        let Code::Fountain(fountain) = self.code else { return Ok(()) };
+        let end = fountain.esi_end();
         let count = shape.generation(0).map_or(0, |generation| self.amount.blocks(generation.n));
         match self.first.checked_add(count).filter(|after| *after <= end) {
             Some(_) => Ok(()),
@@ -166,7 +167,7 @@ struct Job<'a> {
     input: &'a Path,
     directory: &'a Path,
     kernels: Kernels,
-    encoders: Encoders,
+    encoders: Option<Encoders>,
     progress: Progress,
     written: u64,
 }
@@ -187,8 +188,7 @@ impl<'a> Job<'a> {
         plan.check(&shape.map_err(|error| Error::of_shape(code, error))?)?;
         u32::try_from(set.segments()).map_err(|_| ShapeError::Length(file_bytes))?;
         let (progress, kernels) = (Progress::new("coding", file_bytes), Kernels::detect());
-        let encoders = Encoders::new(kernels);
-        Ok(Self { plan, set, source, input, directory, kernels, encoders, progress, written: 0 })
+        Ok(Self { plan, set, source, input, directory, kernels, encoders: None, progress, written: 0 })
     }
 
     fn run(mut self) -> Result<Coded, Error> {
@@ -228,12 +228,13 @@ impl<'a> Job<'a> {
         let source = &bytes[start..start + length];
         let head = |label| Head { set: self.set, segment, segment_id: id, generation, label };
         let (count, first) = (self.plan.amount.blocks(generation.n), self.plan.first);
-        if self.set.code.is_of_symbols() {
-            let encoder = self.encoders.encoder(&generation, source);
+        if let Code::Fountain(fountain) = self.set.code {
+            let encoders = self.encoders.get_or_insert_with(|| Encoders::new(fountain, self.kernels));
+            let encoder = encoders.encoder(&generation, source);
             let mut symbol = vec![0; encoder.symbol_bytes()];
-            for esi in first..first + count {
-                encoder.symbol(esi, &mut symbol).expect("the ids were checked");
-                write(self.directory, &head(Label::Symbol(esi)), esi, &symbol)?;
+            for esi in fountain.esis(&generation, first, count) {
+                encoder.symbol(esi, &mut symbol);
+                write(self.directory, &head(Label::Symbol(fountain, esi)), esi, &symbol)?;
             }
         } else {
             let encoder = Encoder::new(&generation, source, row_key(&id, &generation), self.kernels);
