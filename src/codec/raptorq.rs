@@ -15,6 +15,7 @@
 mod decoder;
 mod dense;
 mod encoder;
+mod generator;
 mod object;
 mod parameters;
 mod system;
@@ -26,6 +27,7 @@ pub use decoder::{Decoder, DecodingPlan, deficit};
 pub use dense::Inverse;
 pub(crate) use dense::precode;
 pub use encoder::{Encoder, EncodingPlan};
+pub use generator::Generator;
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
 pub(super) use parameters::next_prime;
 pub use parameters::{Parameters, Tuple};

@@ -65,9 +65,12 @@ impl Matrix {
 
     /// The parity rows, one behind the other.
     fn parity(self, k: usize, n: usize) -> Vec<u8> {
-        let points = || (k..n).flat_map(move |i| (0..k).map(move |j| element(i ^ j)));
         match self {
-            Self::Cauchy => points().map(gf256::inv).collect(),
+            Self::Cauchy => {
+                let mut rows = vec![0; (n - k) * k];
+                (k..n).zip(rows.chunks_exact_mut(k)).for_each(|(i, row)| cauchy_row(i, row));
+                rows
+            }
             Self::VandBb => lagrange(k, k..n, false),
             Self::VandJerasure => {
                 let mut rows = lagrange(k, k..n - 1, true);
@@ -76,6 +79,18 @@ impl Matrix {
             }
             Self::IsalRs => (0..n - k).flat_map(|i| (0..k).map(move |j| gf256::EXP[i * j % 255])).collect(),
         }
+    }
+}
+
+/// Writes the parity row of chunk `index` of a Cauchy matrix ([`Matrix::Cauchy`]); k is the length of the row. It does not depend on how
+/// many chunks there are.
+///
+/// # Panics
+/// If the index is below k, or above 255.
+pub fn cauchy_row(index: usize, row: &mut [u8]) {
+    assert!(index >= row.len(), "chunk {index} is no parity chunk with k = {}", row.len());
+    for (j, coefficient) in row.iter_mut().enumerate() {
+        *coefficient = gf256::inv(element(index ^ j));
     }
 }
 
