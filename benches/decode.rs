@@ -17,7 +17,7 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Decoder, Encoder, Progressive};
 use ncserverd::gf::{Isa, Kernels, RowKey};
-use ncserverd::object::Generation;
+use ncserverd::object::{Codec, Generation};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -33,7 +33,7 @@ struct Case {
 impl Case {
     fn new(n: u16, block_bytes: u32) -> Self {
         let length = u64::from(n) * u64::from(block_bytes);
-        let generation = Generation { index: 0, n, block_bytes, offset: 0, length };
+        let generation = Generation { index: 0, n, block_bytes, offset: 0, length, codec: Codec::Rlnc };
         let mut source = vec![0; usize::try_from(length).expect("a small generation")];
         SmallRng::seed_from_u64(1).fill_bytes(&mut source);
         let encoder = Encoder::new(&generation, &source, KEY, Kernels::detect()).expect("the generation's bytes");

@@ -5,7 +5,7 @@ use ncserverd::block::{Block, Vector};
 use ncserverd::codec::Outcome;
 use ncserverd::codec::rlnc::{Decoder, row_key};
 use ncserverd::gf::Kernels;
-use ncserverd::object::{Generation, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, SegmentId, Shape};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::{BODY_MAX, Reader};
 
@@ -77,10 +77,12 @@ pub(crate) fn decoder(data: &[u8]) {
     let key = row_key(&SegmentId::from_bytes([7; 32]), &generation);
     let mut decoder = Decoder::new(generation, key, Kernels::detect());
     while let Some((&[kind, a, b, length], more)) = rest.split_first_chunk::<4>() {
-        let vector_len = if kind % 4 == 2 { usize::from(generation.n) } else { usize::from(a) };
-        let vector = match kind % 4 {
+        let vector_len = if kind % 6 == 2 { usize::from(generation.n) } else { usize::from(a) };
+        let vector = match kind % 6 {
             0 => Vector::Source(u16::from(a)),
             1 => Vector::Seed(u32::from_be_bytes([0, 0, a, b])),
+            4 => Vector::Shard(u16::from_be_bytes([a & 1, b])),
+            5 => Vector::Symbol(u32::from_be_bytes([a >> 7, a, b, b])),
             _ => Vector::Explicit(more.iter().copied().cycle().take(if more.is_empty() { 0 } else { vector_len }).collect()),
         };
         let right = block::payload_len(&vector, &generation).unwrap_or(0);
@@ -104,5 +106,10 @@ fn generation(data: &[u8]) -> Option<(Generation, &[u8])> {
     let (&[high, low, step, n_max], rest) = data.split_first_chunk::<4>()?;
     let length = u64::from(u16::from_be_bytes([high, low]));
     let shape = Shape::new(length, u32::from(step % 16 + 4) * 16, u16::from(n_max)).ok()?;
-    Some((shape.generation(0)?, rest))
+    let codec = match step >> 5 {
+        5 => Codec::ReedSolomon { parity: u16::from(high) + 1 },
+        6 => Codec::RaptorQ,
+        _ => Codec::Rlnc,
+    };
+    Some((shape.coded_with(codec).ok()?.generation(0)?, rest))
 }

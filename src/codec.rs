@@ -7,9 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::block::Vector;
-use crate::object::Generation;
+use crate::object::{Codec, Generation};
 
 mod elimination;
+pub mod numbers;
 mod raptor;
 pub mod raptor10;
 pub mod raptorq;
@@ -92,12 +93,33 @@ pub enum Error {
         /// Bytes that such a block has.
         expected: usize,
     },
+    /// A vector of another code than the generation's, or of a number that the code does not have.
+    #[error("a block that {codec} does not make of a generation of {n}", codec = .codec.name())]
+    Foreign {
+        /// The code.
+        codec: Codec,
+        /// Blocks of the generation.
+        n: u16,
+    },
     /// Blocks are missing.
     #[error("{missing} more independent blocks are needed")]
     Incomplete {
         /// How many.
         missing: u16,
     },
+}
+
+/// Writes the coefficients of a checked vector over zeros, where a number stands for them.
+///
+/// # Panics
+/// If it is one of random linear coding, or the number is not one of a generation of as many blocks as `row` is long.
+pub fn write_number(vector: &Vector, row: &mut [u8]) {
+    match vector {
+        Vector::Source(index) => row[usize::from(*index)] = 1,
+        Vector::Shard(number) => rs::cauchy_row(usize::from(*number), row),
+        Vector::Symbol(esi) => raptorq::Generator::of(row.len()).row(*esi, row),
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => panic!("a row of random linear coding"),
+    }
 }
 
 /// Refuses a block that cannot belong to `generation`.
@@ -112,13 +134,29 @@ fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(),
 /// The bytes of payload of a block with this vector, which must be one of the generation.
 fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error> {
     let n = generation.n;
+    if !is_made_by(generation, vector) {
+        return Err(Error::Foreign { codec: generation.codec, n });
+    }
     match vector {
         Vector::Source(index) if *index >= n => Err(Error::Index { index: *index, n }),
         Vector::Source(index) => Ok(generation.block_length(*index)),
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) if coefficients.len() != usize::from(n) => {
             Err(Error::Vector { length: coefficients.len(), n })
         }
-        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => Ok(block_bytes(generation)),
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) | Vector::Shard(_) | Vector::Symbol(_) => {
+            Ok(block_bytes(generation))
+        }
+    }
+}
+
+/// Whether the code of a generation makes blocks of this kind, and one with this number. Source blocks are everyone's.
+fn is_made_by(generation: &Generation, vector: &Vector) -> bool {
+    match (vector, generation.codec) {
+        (Vector::Source(_), _) => true,
+        (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), codec) => codec == Codec::Rlnc,
+        (Vector::Shard(number), Codec::ReedSolomon { .. }) => (generation.n..generation.numbered()).contains(number),
+        (Vector::Symbol(esi), Codec::RaptorQ) => (u32::from(generation.n)..raptorq::ESI_END).contains(esi),
+        (Vector::Shard(_) | Vector::Symbol(_), _) => false,
     }
 }
 

@@ -7,8 +7,9 @@
 //! the device yet is parked at the ring until the store tells that its load has ended; the others go on meanwhile.
 //!
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
-//! each other, do not send the same blocks. Where a stream has sparse rows they are drawn here, from the same seeds, and travel with
-//! their blocks.
+//! each other, do not send the same blocks; encoding symbol ids of RaptorQ do the same. Where a stream has sparse rows they are drawn here,
+//! from the same seeds, and travel with their blocks. Reed-Solomon's and RaptorQ's blocks are rows, too, which numbers stand for
+//! ([`codec`]): the device combines them like any others.
 
 mod metrics;
 mod pace;
@@ -32,9 +33,10 @@ pub use metrics::Metrics;
 pub use pace::Pace;
 
 use crate::block::Vector;
+use crate::codec;
 use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
-use crate::object::{Arrival, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
+use crate::object::{Arrival, Codec, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 use crate::store::{OnDevice, Residency, Store};
 use planner::{Planner, Step};
@@ -80,11 +82,11 @@ pub struct Encoder {
 struct Part {
     order: Order,
     slots: Vec<Slot>,
-    rows: Rows,
+    /// What is said of each block.
+    vectors: Vec<Vector>,
 }
 
 /// What became of an order.
-#[expect(clippy::large_enum_variant, reason = "one for each order, taken apart at once")]
 enum Prepared {
     /// As much of it as there were slots for.
     Ready(Task, Part),
@@ -224,25 +226,36 @@ impl Encoder {
             self.ring.give_up(&rest);
         }
         let Some(order) = order else { return Prepared::NoSlots };
-        let rows = self.rows(&order, shape, id);
+        let Some((rows, vectors)) = self.rows(&order, shape, id) else {
+            // Sessions ask for what the segment has.
+            self.ring.forget(key.segment);
+            return Prepared::Passed;
+        };
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
-        let task = Task { resident, generation: key.index, rows: rows.clone(), out, out_offset: headroom };
-        Prepared::Ready(task, Part { order, slots, rows })
+        let task = Task { resident, generation: key.index, rows, out, out_offset: headroom };
+        Prepared::Ready(task, Part { order, slots, vectors })
     }
 
-    /// What the blocks of an order are combined with.
-    fn rows(&mut self, order: &Order, shape: Shape, id: SegmentId) -> Rows {
-        let generation = order.line.generation;
+    /// What the blocks of an order are combined with, and what is said of them. `None` for a generation that there is not.
+    fn rows(&mut self, order: &Order, shape: Shape, id: SegmentId) -> Option<(Rows, Vec<Vector>)> {
+        let key = order.line.generation;
+        let generation = shape.generation(key.index)?;
         let count = match &order.blocks {
             Blocks::Coded(count) => *count,
-            Blocks::Source(indices) => return Rows::Source { indices: indices.clone() },
+            Blocks::Source(numbers) => return Some(by_number(numbers, &generation)),
         };
-        let key = RowKey { key: id.coefficient_key(), generation: u64::from(generation.index) };
-        let first_seed = self.next_seeds(generation, count);
-        match (order.line.lane, shape.generation(generation.index)) {
-            (Lane::Sparse(weight), Some(Generation { n, .. })) => Rows::sparse(key, first_seed, count, weight, n),
-            _ => Rows::Seeded { key, first_seed, count },
-        }
+        let first = self.next_seeds(key, count);
+        let key = RowKey { key: id.coefficient_key(), generation: u64::from(key.index) };
+        let seeds = (0..count).map(|i| first.wrapping_add(i));
+        Some(match (order.line.lane, generation.codec) {
+            (_, Codec::RaptorQ) => explicit(seeds.map(|seed| Vector::repair(seed, generation.n)).collect(), generation.n),
+            (Lane::Sparse(weight), _) => {
+                let rows = Rows::sparse(key, first, count, weight, generation.n);
+                let vectors = rows.coefficients().map(Vector::Explicit).collect();
+                (rows, vectors)
+            }
+            _ => (Rows::Seeded { key, first_seed: first, count }, seeds.map(Vector::Seed).collect()),
+        })
     }
 
     fn next_seeds(&mut self, generation: GenerationKey, count: u32) -> u32 {
@@ -282,23 +295,8 @@ impl Encoder {
     }
 
     fn publish(&self, part: Part) {
-        let count = part.slots.len() as u64;
-        let vectors: Vec<Vector> = match part.rows {
-            Rows::Seeded { first_seed, count: rows, .. } => {
-                self.metrics.coded_blocks.inc_by(count);
-                (0..rows).map(|i| Vector::Seed(first_seed.wrapping_add(i))).collect()
-            }
-            Rows::Explicit { n, coefficients } => {
-                self.metrics.sparse_blocks.inc_by(count);
-                let n = usize::from(n);
-                (0..part.slots.len()).map(|i| Vector::Explicit(coefficients.slice(i * n..(i + 1) * n))).collect()
-            }
-            Rows::Source { indices } => {
-                self.metrics.source_blocks.inc_by(count);
-                indices.into_iter().map(Vector::Source).collect()
-            }
-        };
-        self.ring.publish(part.order.line, vectors.into_iter().zip(part.slots));
+        self.metrics.count(&part.vectors);
+        self.ring.publish(part.order.line, part.vectors.into_iter().zip(part.slots));
     }
 
     fn forget(&mut self, segment: SegmentKey) {
@@ -338,7 +336,30 @@ impl Encoder {
     }
 }
 
+/// The rows of blocks that a session has asked for by their numbers: source blocks, and parity blocks behind them.
+fn by_number(numbers: &[u16], generation: &Generation) -> (Rows, Vec<Vector>) {
+    let vectors = numbers.iter().map(|number| Vector::numbered(*number, generation.n)).collect();
+    // Mixed where what was lost is asked for again: so few that source blocks may be combined like the others.
+    match numbers.iter().all(|number| *number < generation.n) {
+        true => (Rows::Source { indices: numbers.to_vec() }, vectors),
+        false => explicit(vectors, generation.n),
+    }
+}
+
+/// The rows that these vectors stand for.
+fn explicit(vectors: Vec<Vector>, n: u16) -> (Rows, Vec<Vector>) {
+    let mut coefficients = vec![0; vectors.len() * usize::from(n)];
+    for (vector, row) in vectors.iter().zip(coefficients.chunks_exact_mut(n.into())) {
+        codec::write_number(vector, row);
+    }
+    (Rows::Explicit { n, coefficients: coefficients.into() }, vectors)
+}
+
 fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, blocks: u32) {
+    if !shape.codec().is_endless() {
+        // Blocks that have numbers are made for who asks for them.
+        return;
+    }
     for Generation { index, n, .. } in shape.iter() {
         let generation = GenerationKey { segment: *segment, index };
         ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, blocks);

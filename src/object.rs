@@ -2,7 +2,7 @@
 //!
 //! An *object* is one file of a stream at the origin. An immutable object, or an aligned part of a large one, is a *segment*,
 //! known by the BLAKE3 hash of its bytes. A segment is cut into *generations* of at most `n_max` blocks of `block_bytes` bytes,
-//! and each generation is coded by itself (RFC 8406 section 2.1).
+//! and each generation is coded by itself (RFC 8406 section 2.1), with the [`Codec`] of its stream.
 
 use std::any::Any;
 use std::fmt;
@@ -81,7 +81,46 @@ impl FromStr for SegmentId {
 #[error("a segment id is 64 hexadecimal digits")]
 pub struct ParseIdError;
 
-/// How a segment is cut into blocks and generations.
+/// The code that the blocks of a segment are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Codec {
+    /// Random linear combinations, without end; who has some makes others of them.
+    #[default]
+    Rlnc,
+    /// Reed-Solomon: behind the n source blocks of a generation come so many parity blocks, and there are no others. Any n of all serve.
+    ReedSolomon {
+        /// Parity blocks of a generation.
+        parity: u16,
+    },
+    /// RaptorQ (RFC 6330): repair symbols behind the source blocks, as many as anybody wants.
+    RaptorQ,
+}
+
+impl Codec {
+    /// Most blocks of a generation with Reed-Solomon, parity blocks included: a field of 256 elements has no more.
+    pub const SHARDS_MAX: u16 = 256;
+
+    /// Whether combinations of its blocks are blocks as well, for those who have not decoded.
+    pub const fn is_recodable(self) -> bool {
+        matches!(self, Self::Rlnc)
+    }
+
+    /// Whether there is always another block; else every block has its number ([`Generation::numbered`]).
+    pub const fn is_endless(self) -> bool {
+        !matches!(self, Self::ReedSolomon { .. })
+    }
+
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rlnc => "a random linear code",
+            Self::ReedSolomon { .. } => "Reed-Solomon",
+            Self::RaptorQ => "RaptorQ",
+        }
+    }
+}
+
+/// How a segment is cut into blocks and generations, and with which code.
 ///
 /// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the first N mod G generations are one
 /// block longer than the others, so that no segment is padded by more than one block.
@@ -90,6 +129,7 @@ pub struct Shape {
     length: u64,
     block_bytes: u32,
     n_max: u16,
+    codec: Codec,
 }
 
 impl Shape {
@@ -104,7 +144,7 @@ impl Shape {
     /// The largest segment: no number from the network leads to a larger allocation.
     pub const LENGTH_MAX: u64 = 64 << 20;
 
-    /// Checks the numbers and keeps them.
+    /// Checks the numbers and keeps them. The code is a random linear one.
     pub fn new(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         if block_bytes < Self::BLOCK_BYTES_MIN {
             return Err(ShapeError::BlockBytes(block_bytes));
@@ -125,7 +165,17 @@ impl Shape {
         if n_max == 0 || n_max > Self::N_LIMIT {
             return Err(ShapeError::NMax(n_max));
         }
-        Ok(Self { length, block_bytes, n_max })
+        Ok(Self { length, block_bytes, n_max, codec: Codec::Rlnc })
+    }
+
+    /// The same with another code.
+    pub fn coded_with(self, codec: Codec) -> Result<Self, ShapeError> {
+        if let Codec::ReedSolomon { parity } = codec
+            && (parity == 0 || parity > Codec::SHARDS_MAX.saturating_sub(self.n_max))
+        {
+            return Err(ShapeError::Parity { parity, n_max: self.n_max });
+        }
+        Ok(Self { codec, ..self })
     }
 
     /// Bytes of the segment.
@@ -141,6 +191,11 @@ impl Shape {
     /// The most blocks that a generation of this segment may have.
     pub const fn n_max(&self) -> u16 {
         self.n_max
+    }
+
+    /// The code of its blocks.
+    pub const fn codec(&self) -> Codec {
+        self.codec
     }
 
     /// Blocks of the whole segment.
@@ -171,6 +226,7 @@ impl Shape {
             block_bytes: self.block_bytes,
             offset,
             length: (n * u64::from(self.block_bytes)).min(self.length - offset),
+            codec: self.codec,
         })
     }
 
@@ -199,6 +255,14 @@ pub enum ShapeError {
     /// Zero, or above [`Shape::N_LIMIT`].
     #[error("{0} blocks a generation: 1 to 1024 are possible")]
     NMax(u16),
+    /// No parity blocks, or more than the field has elements for.
+    #[error("{parity} parity blocks with {n_max} blocks a generation: at least 1, and 256 of both, are possible")]
+    Parity {
+        /// Parity blocks.
+        parity: u16,
+        /// Blocks of a generation.
+        n_max: u16,
+    },
 }
 
 /// One generation of a segment: `n` blocks that are coded together.
@@ -214,9 +278,19 @@ pub struct Generation {
     pub offset: u64,
     /// Its bytes without the zero padding of the last block.
     pub length: u64,
+    /// The code of its blocks.
+    pub codec: Codec,
 }
 
 impl Generation {
+    /// Blocks that a session can be sent by their numbers: the source blocks, and behind them the parity blocks where the code has some.
+    pub fn numbered(&self) -> u16 {
+        match self.codec {
+            Codec::ReedSolomon { parity } => self.n + parity,
+            Codec::Rlnc | Codec::RaptorQ => self.n,
+        }
+    }
+
     /// Bytes with the last block padded: n × block_bytes.
     pub fn padded_length(&self) -> u64 {
         u64::from(self.n) * u64::from(self.block_bytes)
@@ -481,6 +555,18 @@ mod tests {
         assert_eq!(Shape::new(1, 72, 1), Err(ShapeError::BlockBytes(72)));
         assert_eq!(Shape::new(1, 64, 1025), Err(ShapeError::NMax(1025)));
         assert!(Shape::new(u64::MAX, u32::MAX, u16::MAX).is_err());
+    }
+
+    #[test]
+    fn parity_blocks_end_where_the_field_does() {
+        let shape = Shape::new(10 * 64, 64, 200).unwrap();
+        let with = |parity| shape.coded_with(Codec::ReedSolomon { parity });
+        assert_eq!(with(0), Err(ShapeError::Parity { parity: 0, n_max: 200 }));
+        assert_eq!(with(57), Err(ShapeError::Parity { parity: 57, n_max: 200 }));
+        let generation = with(56).unwrap().generation(0).unwrap();
+        assert_eq!((generation.n, generation.numbered()), (10, 66));
+        let widest = Shape::new(1, 64, 256).unwrap();
+        assert!(widest.coded_with(Codec::ReedSolomon { parity: 1 }).is_err() && widest.coded_with(Codec::RaptorQ).is_ok());
     }
 
     #[test]

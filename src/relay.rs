@@ -237,7 +237,17 @@ impl Answerer {
                     });
                 }
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
-                Ask::Find { id, reply } => drop(reply.send(self.holdings.find(&id))),
+                Ask::Find { id, reply } => {
+                    let found = self.holdings.find(&id);
+                    // What is not recoded is of no use before it is whole: nothing that is wanted of it makes it come.
+                    if let (Some(fetcher), Some(held)) = (&self.fetcher, &found)
+                        && held.is_recoded
+                        && !held.lease.shape.codec().is_recodable()
+                    {
+                        fetcher.start(held.lease.key);
+                    }
+                    drop(reply.send(found));
+                }
                 Ask::Hashes { held, reply } => {
                     drop(reply.send(self.holdings.hashes(held.lease.key).ok_or_else(|| unknown("no hashes of this segment"))));
                 }

@@ -28,7 +28,7 @@ pub use metrics::Metrics;
 
 use crate::object::{Held, Refusal, Resolved, SegmentId, Shape};
 use crate::wire;
-use crate::wire::message::{Checks, Get, GetChecks, Hello};
+use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
 
 /// What a peer may do in one session, and how much is prepared for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +85,7 @@ impl Config {
     pub fn hello(&self) -> Hello {
         Hello {
             minor: (wire::MINOR, wire::MINOR),
+            codecs: Codecs::ALL,
             n_max: Shape::N_LIMIT,
             block_bytes_max: Shape::BLOCK_BYTES_MAX,
             segment_bytes_max: Shape::LENGTH_MAX,

@@ -32,7 +32,7 @@ use crate::object::Shape;
 use crate::peer::playlist::{self, Media};
 use crate::peer::{self, Client};
 use crate::tls::{self, Trust};
-use crate::wire::message::{Accept, Credential, Hello, Message};
+use crate::wire::message::{Accept, Codecs, Credential, Hello, Message};
 use clock::Item;
 use lossy::Lossy;
 pub use plain::{Config as PlainConfig, serve as serve_plain};
@@ -183,6 +183,7 @@ pub async fn run(
             let mut greeting = Vec::new();
             let most = Hello::defaults();
             let hello = Hello {
+                codecs: Codecs::ALL,
                 n_max: Shape::N_LIMIT,
                 block_bytes_max: Shape::BLOCK_BYTES_MAX,
                 segment_bytes_max: Shape::LENGTH_MAX,

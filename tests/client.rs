@@ -5,7 +5,7 @@ mod script;
 
 use std::time::Duration;
 
-use ncserverd::object::RefusalCode;
+use ncserverd::object::{Codec, RefusalCode};
 use ncserverd::peer::fetch::{self, Target};
 use ncserverd::peer::proto::Keys;
 use ncserverd::peer::{Client, Config, Error};
@@ -456,4 +456,83 @@ async fn where_nobody_gives_checksums_the_first_server_sends_all_of_it() {
     let stats = client.stats().borrow().clone();
     assert!(stats.segments_corrupt > 0 && stats.polluters == 0, "{stats:?}");
     assert!(servers[0].seen().checks > 0);
+}
+
+/// Codes whose blocks are not recoded.
+const FIXED: [Codec; 2] = [Codec::ReedSolomon { parity: 8 }, Codec::RaptorQ];
+
+#[tokio::test]
+async fn several_servers_send_parts_of_a_segment_that_is_not_recoded() {
+    for codec in FIXED {
+        let servers = three().await;
+        let all = bytes(1, 500_000);
+        for server in &servers {
+            server.code_with(codec);
+            server.publish("/a/b", &all, all.len());
+        }
+        let client = connect_to(&servers.each_ref()).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        let stats = client.stats().borrow().clone();
+        assert!(stats.sources.iter().all(|source| source.counts.blocks > 0), "{codec:?} {stats:?}");
+        // A repair symbol brings nothing now and then.
+        assert!(stats.blocks_useless <= if codec == Codec::RaptorQ { 4 } else { 0 }, "{codec:?} {stats:?}");
+    }
+}
+
+/// Parity blocks and repair symbols that are wrong are told from others as rows of a random code are, whoever sends them.
+#[tokio::test]
+async fn a_polluter_among_three_is_named_whatever_the_code() {
+    for (codec, is_signed) in FIXED.into_iter().flat_map(|codec| [(codec, true), (codec, false)]) {
+        let (servers, key) = (three().await, Script::key());
+        let all = bytes(1, 300_000);
+        for server in &servers {
+            server.code_with(codec);
+            server.publish("/a/b", &all, all.len());
+            match is_signed {
+                true => server.sign(&key, 1000),
+                false => server.give_checks(true),
+            }
+        }
+        servers[2].spoil(Fault::Corrupt, u32::MAX);
+        let client = connect_to(&servers.each_ref()).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        saw(&servers[2], |seen| seen.closed == POLLUTION).await;
+        saw(&servers[0], |seen| seen.blamed == Some(servers[2].identity())).await;
+        let stats = client.stats().borrow().clone();
+        assert!(stats.blocks_wrong > 0 && stats.polluters == 1 && stats.sources[2].counts.is_polluter, "{codec:?} {stats:?}");
+    }
+}
+
+/// With one server that sends something wrong there is nothing to mend with but the segment once more; twice wrong is an error.
+#[tokio::test]
+async fn a_wrong_parity_block_is_never_handed_out() {
+    for codec in FIXED {
+        let server = Script::start("127.0.0.1:0").await;
+        server.code_with(codec);
+        let all = bytes(1, 50_000);
+        server.publish("/a/b", &all, all.len());
+        server.spoil(Fault::Corrupt, 1);
+        let client = connect(&server).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        assert!(client.stats().borrow().segments_corrupt > 0);
+        server.publish("/a/c", &bytes(2, 50_000), 50_000);
+        server.spoil(Fault::Corrupt, u32::MAX);
+        assert!(matches!(read(&client, "/a/c").await, Err(Error::Corrupt)));
+    }
+}
+
+#[tokio::test]
+async fn blocks_of_another_code_or_beyond_the_last_end_the_connection_and_the_others_go_on() {
+    for (codec, fault) in FIXED.into_iter().flat_map(|codec| [(codec, Fault::Foreign), (codec, Fault::Beyond)]) {
+        let servers = three().await;
+        let all = bytes(1, 300_000);
+        for server in &servers {
+            server.code_with(codec);
+            server.publish("/a/b", &all, all.len());
+        }
+        servers[1].spoil(fault, u32::MAX);
+        let client = connect_to(&servers.each_ref()).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all, "{codec:?} {fault:?}");
+        saw(&servers[1], |seen| seen.closed == Some(CloseCode::Protocol.quic().into())).await;
+    }
 }

@@ -5,12 +5,14 @@ mod shake256;
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::codec::rlnc::{Decoder, Encoder, Progressive, row_key};
+use ncserverd::codec::raptorq::{self, EncodingPlan};
+use ncserverd::codec::rlnc::{Decoder, Encoder, Progressive, Rank, row_key};
+use ncserverd::codec::rs::{Code, Matrix};
 use ncserverd::codec::{Error, Outcome, Scheme};
 use ncserverd::gf::rows::philox4x32_10;
 use ncserverd::gf::rows::sparse::weight_min;
 use ncserverd::gf::{Isa, Kernels, RowKey};
-use ncserverd::object::{Generation, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, SegmentId, Shape};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -104,7 +106,7 @@ fn key(text: &str, generation: u64) -> RowKey {
 }
 
 fn generation(index: u32, n: u16, block_bytes: u32, length: usize) -> Generation {
-    Generation { index, n, block_bytes, offset: 0, length: length as u64 }
+    Generation { index, n, block_bytes, offset: 0, length: length as u64, codec: Codec::Rlnc }
 }
 
 fn random(length: usize, rng: &mut SmallRng) -> Vec<u8> {
@@ -244,6 +246,110 @@ fn round_trips_up_to_the_largest_generation() {
         round_trip(Kernels::detect(), n, 64 + 16 * u32::from(n % 9), padding, 0.0, &mut rng);
     }
     round_trip(Kernels::detect(), 1024, 1088, 1, 0.5, &mut rng);
+}
+
+/// The blocks of a generation that are not source blocks, as the code's own encoder makes them.
+fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) -> Vec<(Vector, Vec<u8>)> {
+    let (n, k) = (generation.n, generation.block_bytes as usize);
+    let mut padded = source.to_vec();
+    padded.resize(usize::from(n) * k, 0);
+    match generation.codec {
+        Codec::Rlnc => Vec::new(),
+        Codec::ReedSolomon { parity } => {
+            let code = Code::new(Matrix::Cauchy, n.into(), (n + parity).into()).unwrap();
+            let mut chunks = vec![vec![0; k]; parity.into()];
+            let mut outs: Vec<&mut [u8]> = chunks.iter_mut().map(Vec::as_mut_slice).collect();
+            code.encode(kernels, &padded.chunks(k).collect::<Vec<_>>(), &mut outs, std::num::NonZeroUsize::MIN).unwrap();
+            (n..).map(Vector::Shard).zip(chunks).take(count.into()).collect()
+        }
+        Codec::RaptorQ => {
+            let plan = EncodingPlan::new(n.into()).unwrap();
+            let encoder = raptorq::Encoder::new(padded, k, &plan, kernels).unwrap();
+            let symbol = |esi| {
+                let mut out = vec![0; k];
+                encoder.symbol(esi, &mut out).unwrap();
+                (Vector::Symbol(esi), out)
+            };
+            (u32::from(n)..).step_by(7).map(symbol).take(count.into()).collect()
+        }
+    }
+}
+
+/// Of source blocks and others of a code that has numbers, in any order and with any lost, n rebuild the source; of RaptorQ one or two more
+/// now and then. What the rows say is what the code's own encoder has made.
+#[test]
+fn blocks_with_numbers_rebuild_the_source_in_any_order() {
+    let mut rng = SmallRng::seed_from_u64(8);
+    for kernels in Kernels::available() {
+        for n in [1_u16, 2, 3, 10, 31, 64, 101, 128] {
+            for codec in [Codec::ReedSolomon { parity: n.min(128) }, Codec::ReedSolomon { parity: 1 }, Codec::RaptorQ] {
+                let name = format!("{} n={n} {codec:?}", kernels.isa());
+                let source = random(usize::from(n) * 96 - usize::from(n % 3), &mut rng);
+                let shape = Shape::new(source.len() as u64, 96, n).unwrap().coded_with(codec).unwrap();
+                let generation = shape.generation(0).unwrap();
+                let key = row_key(&SegmentId::of(&source), &generation);
+                let range = |index: u16| usize::from(index) * 96..usize::from(index) * 96 + generation.block_length(index);
+                let mut blocks: Vec<_> = (0..n).map(|index| (Vector::Source(index), source[range(index)].to_vec())).collect();
+                blocks.extend(behind(&generation, &source, n + 3, kernels));
+                for at in (1..blocks.len()).rev() {
+                    blocks.swap(at, rng.random_range(0..=at));
+                }
+                let mut decoder = Decoder::new(generation, key, kernels);
+                let mut gathering = Decoder::gathering(generation, key, kernels);
+                let mut progressive = Progressive::new(generation, key, kernels);
+                let mut rank = Rank::new(generation, key, kernels);
+                let mut used = 0;
+                for (vector, payload) in blocks {
+                    used += 1;
+                    let outcome = decoder.absorb(&vector, &payload).unwrap();
+                    assert_eq!(gathering.absorb(&vector, &payload), Ok(outcome), "{name}");
+                    assert_eq!(progressive.absorb(&vector, &payload), Ok(outcome), "{name}");
+                    assert_eq!(rank.absorb(&vector), Ok(outcome), "{name}");
+                    assert_eq!(decoder.absorb(&vector, &payload), Ok(Outcome::Redundant), "{name}: {vector:?} twice");
+                    if decoder.is_complete() {
+                        break;
+                    }
+                }
+                assert!(used == n || (codec == Codec::RaptorQ && used <= n + 3), "{name}: {used}");
+                let mut out = vec![0; source.len()];
+                progressive.finish(&mut out).unwrap();
+                assert!(out == source && gathering.into_bytes().unwrap() == source && finish(decoder) == source, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_another_code_are_refused() {
+    let shape = Shape::new(300, 64, 5).unwrap();
+    let row = Bytes::from_static(&[1, 2, 3, 4, 5]);
+    let vectors = [
+        Vector::Seed(1),
+        Vector::Explicit(row.clone()),
+        Vector::Unverified(row),
+        Vector::Shard(4),
+        Vector::Shard(5),
+        Vector::Shard(7),
+        Vector::Shard(8),
+        Vector::Shard(u16::MAX),
+        Vector::Symbol(4),
+        Vector::Symbol(5),
+        Vector::Symbol((1 << 24) - 1),
+        Vector::Symbol(1 << 24),
+    ];
+    for (codec, fit) in
+        [(Codec::Rlnc, &[0, 1, 2][..]), (Codec::ReedSolomon { parity: 3 }, &[4, 5][..]), (Codec::RaptorQ, &[9, 10][..])]
+    {
+        let generation = shape.coded_with(codec).unwrap().generation(0).unwrap();
+        for (at, vector) in vectors.iter().enumerate() {
+            let key = RowKey { key: 1, generation: 0 };
+            let outcome = Decoder::new(generation, key, Kernels::detect()).absorb(vector, &[0; 64]);
+            let expected = if fit.contains(&at) { Ok(Outcome::Innovative) } else { Err(Error::Foreign { codec, n: 5 }) };
+            assert_eq!(outcome, expected, "{vector:?} with {codec:?}");
+            assert_eq!(Rank::new(generation, key, Kernels::detect()).absorb(vector), expected, "{vector:?} with {codec:?}");
+            assert!(Decoder::new(generation, key, Kernels::detect()).absorb(vector, &[0; 63]).is_err());
+        }
+    }
 }
 
 /// server ─▶ relay ─▶ relay ─▶ sink, one block a tick, one in ten lost on each hop; relays recode from what they hold.

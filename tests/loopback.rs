@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use ncserverd::admission::{self, Admission};
 use ncserverd::lab::lossy::{self, Link};
-use ncserverd::object::{Arrival, Body, FirstPass, Refusal, RefusalCode, Resolved, Shape};
+use ncserverd::object::{Arrival, Body, Codec, FirstPass, Refusal, RefusalCode, Resolved, Shape};
 use ncserverd::ring::{Ring, SessionId};
 use ncserverd::session::{self, Ask, driver};
 use ncserverd::store::{Placement, Store};
 use ncserverd::tls::{self, ServerIdentity, Trust};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Get, Message};
 use ncserverd::{device, directory, encoder, endpoint, peer, ring, store};
 use prometheus::Registry;
 use rand::SeedableRng;
@@ -59,13 +61,24 @@ async fn serve_placed(
     placement: Placement,
     ring: ring::Config,
 ) -> Server {
+    serve_coded(endpoint, objects, (block_bytes, n_max, Codec::Rlnc), placement, ring).await
+}
+
+/// The same for objects that are coded so.
+async fn serve_coded(
+    endpoint: endpoint::Config,
+    objects: &[(&str, Vec<u8>)],
+    (block_bytes, n_max, codec): (u32, u16, Codec),
+    placement: Placement,
+    ring: ring::Config,
+) -> Server {
     let registry = Registry::new();
     let device = device::Config { cpu_threads: "2".parse().unwrap(), ..device::Config::default() };
     let (device, thread) = device::Device::open(&device, &registry).unwrap();
     let store = Store::new(&store::Config::default(), device.clone(), store::Metrics::new(&registry).unwrap());
     let mut answers = HashMap::new();
     for (path, bytes) in objects {
-        let shape = Shape::new(bytes.len() as u64, block_bytes, n_max).unwrap();
+        let shape = Shape::new(bytes.len() as u64, block_bytes, n_max).unwrap().coded_with(codec).unwrap();
         let held = store.insert(bytes.clone().into(), shape, placement.clone()).await.unwrap();
         let resolved = Resolved {
             path: (*path).to_owned(),
@@ -234,6 +247,80 @@ async fn sparse_rows_arrive_over_streams_and_datagrams() {
         let expected = expected.into_iter().find(|known| (known.0, known.1) == (block_bytes, n_max));
         assert!(expected.is_none_or(|known| known.2 == [sent("datagram"), sent("stream")]), "k = {block_bytes}, n = {n_max}");
         assert!(max_reuse > 1 || value(&server.registry, "ncserverd_ring_copied_bytes_total") == 0.0);
+    }
+}
+
+/// Each code over streams and datagrams, through a path that loses, for two peers of a small ring whose blocks serve one session or
+/// more: a peer that decodes by itself, and one with a device.
+#[tokio::test(flavor = "multi_thread")]
+async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
+    let bytes = clip(700_001);
+    for (codec, block_bytes, n_max, max_reuse) in [
+        (Codec::ReedSolomon { parity: 16 }, 1088, 64, 1),
+        (Codec::ReedSolomon { parity: 1 }, 1088, 64, 1),
+        (Codec::ReedSolomon { parity: 128 }, 4096, 128, 4),
+        (Codec::ReedSolomon { parity: 255 }, 1088, 1, 1),
+        (Codec::RaptorQ, 1088, 64, 1),
+        (Codec::RaptorQ, 1088, 64, 4),
+        (Codec::RaptorQ, 4096, 128, 1),
+        (Codec::RaptorQ, 64, 1024, 1),
+        (Codec::RaptorQ, 1088, 1, 1),
+    ] {
+        let name = format!("{codec:?}, k = {block_bytes}, n = {n_max}");
+        let ring = ring::Config { bytes: bytesize::ByteSize::mib(2), max_reuse };
+        let (objects, cut) = ([("/a/b", bytes.clone())], (block_bytes, n_max, codec));
+        let server = serve_coded(endpoint::Config::default(), &objects, cut, Placement::default(), ring).await;
+        let direction = lossy::Direction::losing(0.05);
+        let path = lossy::Config { server: server.address, seed: 7, to_server: direction, to_client: direction };
+        let link = Link::start(path).unwrap();
+        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let (device, thread) = device::Device::open(&config, &Registry::new()).unwrap();
+        let with = connect_at(&server, link.address(), Some(device)).await;
+        let without = connect_at(&server, link.address(), None).await;
+        let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
+        assert!(one == bytes && other == bytes, "{name}");
+        let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
+        assert!(made("source") >= 2.0 * (700_001.0 / f64::from(block_bytes)), "{name}");
+        assert_eq!((made("coded"), made("sparse")), (0.0, 0.0), "{name}");
+        // On streams nothing is lost, and source blocks are all that is sent.
+        let repair = if codec == Codec::RaptorQ { "repair" } else { "parity" };
+        assert_eq!(made(repair) > 0.0, block_bytes < 4096, "{name}");
+        for stats in [with.stats().borrow().clone(), without.stats().borrow().clone()] {
+            assert!(stats.blocks_systematic > stats.blocks_received / 2 && stats.segments_corrupt == 0, "{name}: {stats:?}");
+        }
+        thread.close();
+    }
+}
+
+/// A peer of before there were other codes, whose HELLO is empty: it is told by name what it lacks, and its connection goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_peer_is_told_which_code_it_does_not_speak() {
+    for (codec, name) in [(Codec::ReedSolomon { parity: 4 }, "Reed-Solomon"), (Codec::RaptorQ, "RaptorQ")] {
+        let objects = [("/a/b", clip(50_000))];
+        let (cut, ring) = ((1088, 64, codec), ring::Config::default());
+        let server = serve_coded(endpoint::Config::default(), &objects, cut, Placement::default(), ring).await;
+        let older = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let crypto = tls::client_config(&Trust::Fingerprint(server.fingerprint), None).unwrap();
+        let connecting = older.connect_with(quinn::ClientConfig::new(Arc::new(crypto)), server.address, "localhost");
+        let connection = connecting.unwrap().await.unwrap();
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        let get = |request| Message::Get(Get { request, path: "/a/b".into(), offset: 0, length: None }).to_frame();
+        send.write_all(&[&[0, 1, 0][..], &get(1), &get(2)].concat()).await.unwrap();
+        let (mut reader, mut refused) = (Reader::new(), Vec::new());
+        while refused.len() < 2 {
+            let chunk = tokio::time::timeout(Duration::from_secs(20), receive.read_chunk(4096, true)).await.unwrap();
+            reader.push(&chunk.unwrap().expect("the connection goes on").bytes);
+            while let Some(message) = reader.next().unwrap() {
+                match message {
+                    Message::Error(error) => refused.push(error),
+                    message => assert!(matches!(message, Message::Hello(_) | Message::Grant { .. }), "{message:?}"),
+                }
+            }
+        }
+        for error in refused {
+            assert_eq!((error.code, error.retry_after_ms), (RefusalCode::Limit, 0));
+            assert!(error.reason.contains(name), "{}", error.reason);
+        }
     }
 }
 

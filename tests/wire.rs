@@ -2,16 +2,17 @@
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
+use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Generation, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, SegmentId, Shape};
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Checks, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Message, Meta, Request,
-    RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
+    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Message, Meta,
+    Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
 };
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
@@ -28,8 +29,12 @@ fn object() -> Vec<u8> {
     (0..150).collect()
 }
 
+fn shape() -> Shape {
+    Shape::new(150, 64, 4).unwrap()
+}
+
 fn generation() -> Generation {
-    Shape::new(150, 64, 4).unwrap().generation(0).unwrap()
+    shape().generation(0).unwrap()
 }
 
 /// The fenced blocks with this first word: what follows the word, and the lines.
@@ -115,8 +120,12 @@ fn messages() -> Vec<(&'static str, Message)> {
     };
     let stream = Meta { request: 3, delivery: Delivery::Stream, content_type: String::new(), ..meta.clone() };
     let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
+    let speaks_all = Hello { codecs: Codecs::ALL, ..hello.clone() };
+    let coded_with = |codec| Meta { delivery: Delivery::Coded(shape().coded_with(codec).unwrap()), ..meta.clone() };
+    let (rs, raptorq) = (coded_with(Codec::ReedSolomon { parity: 2 }), coded_with(Codec::RaptorQ));
     let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
     let request = Request { alias: 7, segment: id, generation: 0, deadline_ms: 10_000, credit: 3, accept, ranges: Vec::new() };
+    let parity = Request { alias: 9, credit: 2, ranges: vec![(1, 1), (3, 2)], ..request.clone() };
     let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
     let error =
         RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
@@ -130,12 +139,15 @@ fn messages() -> Vec<(&'static str, Message)> {
         Introduction { address: "192.0.2.1:4443".parse().unwrap(), identity: IDENTITY, lasts_ms: 300_000, ticket: ticket() };
     vec![
         ("HELLO", Message::Hello(hello)),
+        ("HELLO codecs", Message::Hello(speaks_all)),
         ("AUTH", Message::Auth(Credential::Token(Token(TOKEN.to_string())))),
         ("GRANT", Message::Grant { lasts_ms: 300_000 }),
         ("GRANT refused", Message::Grant { lasts_ms: 0 }),
         ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
         ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
         ("META coded", Message::Meta(meta)),
+        ("META Reed-Solomon", Message::Meta(rs)),
+        ("META RaptorQ", Message::Meta(raptorq)),
         ("META inline", Message::Meta(inline)),
         ("META stream", Message::Meta(stream)),
         ("ERROR", Message::Error(error)),
@@ -144,6 +156,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("UNSUBSCRIBE", Message::Unsubscribe { request: 5 }),
         ("REQUEST", Message::Request(request)),
         ("REQUEST ranges", Message::Request(ranges)),
+        ("REQUEST parity", Message::Request(parity)),
         ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
         ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
@@ -241,6 +254,54 @@ fn every_kind_of_block_is_written_and_read_as_documented() {
     assert_example("stream of blocks", &stream);
 }
 
+/// The inverse in GF(2^8), by trial.
+fn inverse(a: u8) -> u8 {
+    (1..=255).find(|b| product(a, *b) == 1).unwrap()
+}
+
+#[test]
+fn blocks_with_numbers_are_written_and_read_as_documented() {
+    let parity: Vec<u8> = (0..3).map(|j| inverse(4 ^ j)).collect();
+    let mut symbol = [0; 3];
+    write_number(&Vector::Symbol(70_000), &mut symbol);
+    for (name, codec, vector, row) in [
+        ("shard", Codec::ReedSolomon { parity: 2 }, Vector::Shard(4), &parity[..]),
+        ("symbol", Codec::RaptorQ, Vector::Symbol(70_000), &symbol[..]),
+    ] {
+        let mut datagram = vec![0; block::datagram_header_len(&vector)];
+        block::write_datagram_header(&mut datagram, &vector, 9, 1, false);
+        datagram.extend(combined(row));
+        assert_example(&format!("datagram {name}"), &datagram);
+        let mut rest = Bytes::from(datagram);
+        let head = block::parse_datagram(&mut rest).unwrap();
+        let generation = shape().coded_with(codec).unwrap().generation(0).unwrap();
+        let parsed = block::parse_block(head.kind, &generation, rest);
+        assert_eq!(parsed, Some(Block { vector, payload: combined(row).into() }));
+    }
+}
+
+/// Coefficients of numbers in the document: those of parity blocks from its words alone.
+#[test]
+fn rows_of_numbers_are_those_of_the_document() {
+    let lines = |word: &str| fenced(word).remove(0).1;
+    let split = |line: &'static str| line.split_once(' ').map(|(number, row)| (number.to_owned(), bytes_of(row))).unwrap();
+    for (number, row) in lines("parity").into_iter().map(split) {
+        let number: u8 = number.parse().unwrap();
+        assert_eq!(row, (0..3).map(|j| inverse(number ^ j)).collect::<Vec<_>>());
+        let mut written = [0; 3];
+        write_number(&Vector::Shard(number.into()), &mut written);
+        assert_eq!(row, written);
+    }
+    let symbols = lines("symbols");
+    let written = symbols.iter().map(|line| {
+        let (esi, _) = line.split_once(' ').unwrap();
+        let mut row = [0; 10];
+        write_number(&Vector::Symbol(esi.parse().unwrap()), &mut row);
+        format!("{esi} {}", hex_of(&row))
+    });
+    assert_eq!(symbols, written.collect::<Vec<_>>());
+}
+
 #[test]
 fn an_object_stream_is_written_as_documented() {
     let mut stream = Vec::new();
@@ -291,7 +352,8 @@ fn the_documents_generations_follow_from_the_shape() {
 #[test]
 fn no_example_is_left_unchecked() {
     let mut names: Vec<_> = messages().iter().map(|(name, _)| (*name).to_string()).collect();
-    names.extend(["systematic", "systematic last", "seeded", "explicit", "unverified"].map(|name| format!("datagram {name}")));
+    let kinds = ["systematic", "systematic last", "seeded", "explicit", "unverified", "shard", "symbol"];
+    names.extend(kinds.map(|name| format!("datagram {name}")));
     names.extend(["stream of blocks", "stream of an object", "stream of hashes"].map(str::to_string));
     for (name, _) in fenced("example ") {
         assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");

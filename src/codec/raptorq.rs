@@ -54,8 +54,7 @@ pub enum Method {
 /// with its cube.
 pub const DENSE_K_MAX: u32 = 4096;
 
-/// Encoding symbol ids are below this.
-pub const ESI_END: u32 = 1 << 24;
+pub use crate::block::ESI_END;
 
 /// What cannot be encoded or decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,7 @@
-//! Random linear network coding over GF(2^8) with dense rows.
+//! Random linear network coding over GF(2^8) with dense rows; and the decoders of every code whose blocks are linear combinations.
+//!
+//! The blocks of Reed-Solomon and of RaptorQ are rows as well, by a number instead of a seed. What is said here of rows holds for them,
+//! but that nobody recodes them.
 //!
 //! Two decoders over the same elimination. [`Decoder`] eliminates coefficients alone and keeps the transform: a useless block is
 //! known before its payload is looked at, and payloads are multiplied once, at the end, in one blocked multiplication for the
@@ -12,7 +15,7 @@ use bytes::Bytes;
 use rand::Rng;
 
 use super::elimination::{Elimination, Tail};
-use super::{Error, Outcome, block_bytes, check, check_vector, length};
+use super::{Error, Outcome, block_bytes, check, check_vector, length, write_number};
 use crate::block::{Block, Vector};
 use crate::gf::{Kernels, Panel, Part, RowKey};
 use crate::object::{Generation, SegmentId, Shape};
@@ -55,6 +58,27 @@ impl Encoder {
     /// Bytes of memory that it takes, about.
     pub fn memory_bytes(&self) -> usize {
         self.panel.memory_bytes()
+    }
+
+    /// Writes the payloads of blocks that have numbers, source blocks with their padding.
+    ///
+    /// # Panics
+    /// If there is no such block, or an out is not a block long.
+    pub fn numbered(&self, vectors: &[Vector], outs: &mut [&mut [u8]]) {
+        let n = self.panel.n();
+        let (mut rows, mut combined) = (Vec::new(), Vec::new());
+        for (vector, out) in vectors.iter().zip(outs) {
+            match vector {
+                Vector::Source(index) => self.source(*index, out),
+                vector => {
+                    rows.resize(rows.len() + n, 0);
+                    let start = rows.len() - n;
+                    write_number(vector, &mut rows[start..]);
+                    combined.push(&mut **out);
+                }
+            }
+        }
+        self.kernels.combine(&rows.chunks_exact(n).collect::<Vec<_>>(), &self.panel, &mut combined);
     }
 
     /// Writes the payload of the block of `seed`.
@@ -156,7 +180,7 @@ impl Decoder {
                 self.vacate(*index);
                 *index
             }
-            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => self.free_place(),
+            _ => self.free_place(),
         };
         self.settle(Tenant { row, is_source: matches!(vector, Vector::Source(_)) }, place);
         self.put(place, payload);
@@ -502,9 +526,9 @@ fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
 /// Writes the coefficients of a checked vector over zeros.
 pub(crate) fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     match vector {
-        Vector::Source(index) => row[usize::from(*index)] = 1,
         Vector::Seed(seed) => key.fill(*seed, row),
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => row.copy_from_slice(coefficients),
+        Vector::Source(_) | Vector::Shard(_) | Vector::Symbol(_) => write_number(vector, row),
     }
 }
 

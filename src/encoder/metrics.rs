@@ -2,6 +2,7 @@
 
 use prometheus::{Error, GaugeVec, Histogram, IntCounter, IntCounterVec, Registry};
 
+use crate::block::Vector;
 use crate::telemetry::register;
 
 /// Counters of the encoder.
@@ -17,6 +18,10 @@ pub struct Metrics {
     pub sparse_blocks: IntCounter,
     /// Source blocks copied into slots.
     pub source_blocks: IntCounter,
+    /// Parity blocks of Reed-Solomon made.
+    pub parity_blocks: IntCounter,
+    /// Repair symbols of RaptorQ made.
+    pub repair_blocks: IntCounter,
     /// Blocks of a batch.
     pub batch_blocks: Histogram,
     /// From the launch of a batch to its blocks in the ring.
@@ -30,6 +35,21 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Blocks were made, source blocks and those of one other kind.
+    pub(super) fn count(&self, vectors: &[Vector]) {
+        let is_source = |vector: &&Vector| matches!(vector, Vector::Source(_));
+        let sources = vectors.iter().filter(is_source).count();
+        self.source_blocks.inc_by(sources as u64);
+        let counter = match vectors.iter().find(|vector| !is_source(vector)) {
+            Some(Vector::Seed(_)) => &self.coded_blocks,
+            Some(Vector::Explicit(_) | Vector::Unverified(_)) => &self.sparse_blocks,
+            Some(Vector::Shard(_)) => &self.parity_blocks,
+            Some(Vector::Symbol(_)) => &self.repair_blocks,
+            Some(Vector::Source(_)) | None => return,
+        };
+        counter.inc_by((vectors.len() - sources) as u64);
+    }
+
     /// Registers them. The series of this back end and kernel are there from the start; others come when they have made a block.
     pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
         let labels = ["backend", "kernel"];
@@ -48,6 +68,8 @@ impl Metrics {
             coded_blocks: blocks.with_label_values(&["coded"]),
             sparse_blocks: blocks.with_label_values(&["sparse"]),
             source_blocks: blocks.with_label_values(&["source"]),
+            parity_blocks: blocks.with_label_values(&["parity"]),
+            repair_blocks: blocks.with_label_values(&["repair"]),
             batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,
             batch_seconds: register::histogram(
                 registry,

@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use rand::SeedableRng;
 
 use super::*;
+use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, row_key};
 use crate::device;
 use crate::gf::Kernels;
@@ -193,6 +194,49 @@ async fn sparse_rows_travel_with_their_blocks() {
         rig.ring.leave(session, line);
     }
     assert!(rig.value("ncserverd_encoder_blocks_total") >= 4 * u64::from(N));
+}
+
+/// Source blocks and parity blocks in one order, and repair symbols: each is what its row says, and nothing is made before anybody asks
+/// where blocks have numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_every_code_are_what_their_numbers_say() {
+    for codec in [Codec::ReedSolomon { parity: 9 }, Codec::RaptorQ] {
+        let rig = Rig::start(1 << 30);
+        let (session, bytes) = (SessionId(1), content(1));
+        let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap().coded_with(codec).unwrap();
+        let placement = Placement { eager: true, ..Placement::default() };
+        let segment = rig.store.insert(bytes.clone(), shape, placement).await.unwrap().lease.key;
+        rig.arrivals.send(Arrival { stream: "live".into(), segment, shape, row_weight: None }).unwrap();
+        for generation in shape.iter() {
+            let key = GenerationKey { segment, index: generation.index };
+            let line = LineKey { generation: key, lane: Lane::Source(session) };
+            // As a consumer asks that has lost two of each.
+            rig.ring.want_source(session, key, 5..7, soon());
+            rig.ring.want_source(session, key, N - 1..generation.numbered(), soon());
+            let mut claimed = rig.claim(session, line, usize::from(2 + generation.numbered() - (N - 1))).await;
+            let numbers: Vec<_> = claimed.iter().map(|claimed| Numbers::number(&claimed.vector).unwrap()).collect();
+            assert_eq!(numbers, (5..7).chain(N - 1..generation.numbered()).collect::<Vec<_>>());
+            rig.ring.leave(session, line);
+            if codec == Codec::RaptorQ {
+                let line = LineKey { generation: key, lane: Lane::Coded };
+                rig.ring.want_coded(session, line, 20, soon());
+                claimed.extend(rig.claim(session, line, 20).await);
+                rig.ring.leave(session, line);
+            }
+            let own = &bytes[generation.offset as usize..(generation.offset + generation.length) as usize];
+            let blocks: Vec<&[u8]> = own.chunks(BLOCK_BYTES as usize).collect();
+            for claimed in claimed {
+                let mut row = vec![0; N.into()];
+                codec::write_number(&claimed.vector, &mut row);
+                let mut expected = vec![0; BLOCK_BYTES as usize];
+                blocks.iter().zip(row).for_each(|(block, c)| Kernels::detect().mul_add(&mut expected, block, c));
+                assert!(claimed.payload() == expected, "{:?} of {codec:?}", claimed.vector);
+            }
+        }
+        rig.ring.publish_metrics();
+        let is_fixed = codec != Codec::RaptorQ;
+        assert!(!is_fixed || rig.value("ncserverd_ring_ready_blocks") == 0, "nobody has asked for more");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -117,6 +117,15 @@ impl Rows {
         }
     }
 
+    /// The coefficients of each row, where they are given as they are; nothing of others.
+    pub fn coefficients(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let (n, all) = match self {
+            Self::Explicit { n, coefficients } => (usize::from(*n), coefficients.clone()),
+            Self::Seeded { .. } | Self::Source { .. } => (0, Bytes::new()),
+        };
+        (0..all.len().checked_div(n).unwrap_or_default()).map(move |row| all.slice(row * n..(row + 1) * n))
+    }
+
     /// Whether these are rows for a generation of `n` blocks: nothing out of range, nothing cut short.
     pub fn fit(&self, n: u16) -> bool {
         match self {

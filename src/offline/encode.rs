@@ -13,7 +13,7 @@ use super::{Error, is_standard};
 use crate::block::Vector;
 use crate::codec::rlnc::{Encoder, row_key};
 use crate::gf::{Kernels, RowKey};
-use crate::object::{Generation, SegmentId, Shape, ShapeError};
+use crate::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 
 /// Raw blocks: which ones.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl Raw {
         if n == 0 {
             return Err(Error::Empty(input.into()));
         }
-        Ok((Generation { index: 0, n, block_bytes, offset: 0, length }, bytes))
+        Ok((Generation { index: 0, n, block_bytes, offset: 0, length, codec: Codec::Rlnc }, bytes))
     }
 }
 

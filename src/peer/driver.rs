@@ -26,7 +26,7 @@ use crate::codec::rlnc::System;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls::{self, Fingerprint};
-use crate::wire::message::{Hello, Holding, Introduction, Meta};
+use crate::wire::message::{Codecs, Hello, Holding, Introduction, Meta};
 use crate::wire::{CloseCode, Violation};
 use link::{End, Happening, Link, Read, Shown, Wires};
 
@@ -138,6 +138,7 @@ enum Done {
 impl Driver {
     fn new(config: &Config, commands: mpsc::Receiver<Command>, publish: watch::Sender<Stats>, keys: Arc<KnownKeys>) -> Self {
         let hello = Hello {
+            codecs: Codecs::ALL,
             n_max: Shape::N_LIMIT,
             block_bytes_max: Shape::BLOCK_BYTES_MAX,
             segment_bytes_max: Shape::LENGTH_MAX,

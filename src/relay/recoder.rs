@@ -24,7 +24,7 @@ use crate::block::Vector;
 use crate::codec::rlnc::Encoder;
 use crate::encoder::planned;
 use crate::encoder::planner::{Planner, Step};
-use crate::object::{GenerationKey, SegmentKey};
+use crate::object::{Codec, Generation, GenerationKey, SegmentKey};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 
 /// The most blocks of one batch.
@@ -59,7 +59,7 @@ pub(super) struct Recoder {
 enum Source {
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
     Seeds(Arc<Encoder>, u32),
-    Blocks(Arc<Encoder>, Vec<u16>),
+    Numbers(Arc<Encoder>, Vec<Vector>),
 }
 
 type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
@@ -158,6 +158,7 @@ impl Recoder {
     /// Finds what an order can be made of, and slots for it. What is too much now is ordered again later.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let (line, key) = (order.line, order.line.generation);
+        let generation = self.holdings.shape(key.segment).and_then(|shape| shape.generation(key.index));
         let (source, order) = match self.holdings.supply(key) {
             Supply::Gone => {
                 self.forget(key.segment);
@@ -179,17 +180,10 @@ impl Recoder {
                     }
                 }
             }
-            Supply::Whole(encoder) => match &order.blocks {
-                Blocks::Source(indices) => (Source::Blocks(encoder, indices.clone()), order),
-                Blocks::Coded(count) => {
-                    self.made.remove(&order.line);
-                    let random = &mut self.random;
-                    let next = self.seeds.entry(key).or_insert_with(|| random.next_u32());
-                    let first = *next;
-                    *next = next.wrapping_add(*count);
-                    (Source::Seeds(encoder, first), order)
-                }
-            },
+            Supply::Whole(encoder) => {
+                let Some(generation) = generation else { return Prepared::Passed };
+                (self.whole(encoder, &order, &generation), order)
+            }
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
         let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.n_max());
@@ -210,13 +204,33 @@ impl Recoder {
             };
         }
         let source = match source {
-            Source::Blocks(encoder, mut indices) => {
-                indices.truncate(slots.len());
-                Source::Blocks(encoder, indices)
+            Source::Numbers(encoder, mut vectors) => {
+                vectors.truncate(slots.len());
+                Source::Numbers(encoder, vectors)
             }
             source => source,
         };
         Prepared::Ready(Part { line, source, slots })
+    }
+
+    /// What an order is made of where all of its generation is there.
+    fn whole(&mut self, encoder: Arc<Encoder>, order: &Order, generation: &Generation) -> Source {
+        let count = match &order.blocks {
+            Blocks::Source(numbers) => {
+                return Source::Numbers(encoder, numbers.iter().map(|number| Vector::numbered(*number, generation.n)).collect());
+            }
+            Blocks::Coded(count) => *count,
+        };
+        self.made.remove(&order.line);
+        let random = &mut self.random;
+        let next = self.seeds.entry(order.line.generation).or_insert_with(|| random.next_u32());
+        let first = *next;
+        *next = next.wrapping_add(count);
+        if generation.codec == Codec::RaptorQ {
+            let vector = |i| Vector::repair(first.wrapping_add(i), generation.n);
+            return Source::Numbers(encoder, (0..count).map(vector).collect());
+        }
+        Source::Seeds(encoder, first)
     }
 
     /// As much of an order as a session may have of so many rows, and of which heaps; the rest is held.
@@ -267,7 +281,8 @@ impl Recoder {
             let count = |is: fn(&Vector) -> bool| blocks.iter().filter(|(vector, _)| is(vector)).count() as u64;
             self.metrics.recoded_blocks.inc_by(count(|vector| matches!(vector, Vector::Explicit(_) | Vector::Unverified(_))));
             self.metrics.unverified_blocks.inc_by(count(|vector| matches!(vector, Vector::Unverified(_))));
-            self.metrics.coded_blocks.inc_by(count(|vector| matches!(vector, Vector::Seed(_))));
+            let is_coded = |vector: &Vector| matches!(vector, Vector::Seed(_) | Vector::Shard(_) | Vector::Symbol(_));
+            self.metrics.coded_blocks.inc_by(count(is_coded));
             self.metrics.source_blocks.inc_by(count(|vector| matches!(vector, Vector::Source(_))));
             if !blocks.is_empty() {
                 self.ring.publish(line, blocks);
@@ -294,9 +309,10 @@ impl Part {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
-            Source::Blocks(encoder, indices) => {
-                indices.iter().zip(&mut self.slots).for_each(|(index, slot)| encoder.source(*index, slot.payload_mut()));
-                indices.into_iter().map(Vector::Source).collect()
+            Source::Numbers(encoder, vectors) => {
+                let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
+                encoder.numbered(&vectors, &mut outs);
+                vectors
             }
             Source::Seeds(encoder, first) => {
                 let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();

@@ -9,7 +9,7 @@
 //! single line can be *held* in the same way.
 //!
 //! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel coefficient by coefficient, and who
-//! does not take such vectors gets dense ones. Source blocks are ordered by index for one session, and lie in a line of that session; so
+//! does not take such vectors gets dense ones. Source blocks, and parity blocks of Reed-Solomon, are ordered by number for one session, and lie in a line of that session; so
 //! do recoded ones, because whoever does not have all of a generation has no more for a session than it has itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -41,7 +41,7 @@ pub enum Lane {
     Coded,
     /// Coded blocks of rows with this many coefficients other than zero, for whoever claims them.
     Sparse(NonZeroU16),
-    /// Source blocks that this session ordered.
+    /// Blocks that this session ordered by their numbers: source blocks, and parity blocks behind them.
     Source(SessionId),
     /// Recoded blocks for this session.
     Recoded(SessionId),
@@ -112,7 +112,7 @@ impl Order {
 pub enum Blocks {
     /// This many coded blocks.
     Coded(u32),
-    /// These source blocks.
+    /// These blocks by their numbers.
     Source(Vec<u16>),
 }
 
@@ -121,7 +121,7 @@ impl Blocks {
     pub fn count(&self) -> u32 {
         match self {
             Self::Coded(count) => *count,
-            Self::Source(indices) => u32::try_from(indices.len()).expect("an order has at most a generation of source blocks"),
+            Self::Source(indices) => u32::try_from(indices.len()).expect("an order has at most a generation of them"),
         }
     }
 }

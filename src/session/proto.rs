@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::block::Vector;
-use crate::object::{Body, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
+use crate::object::{Body, Codec, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
     Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
@@ -216,7 +216,7 @@ pub struct Ended {
 pub enum Want {
     /// This many blocks of a line of coded ones.
     Coded(LineKey, u32),
-    /// These source blocks.
+    /// These blocks by their numbers: source blocks, and parity blocks behind them.
     Source(GenerationKey, Range<u16>),
 }
 
@@ -343,8 +343,8 @@ struct Open {
     deadline: Instant,
     /// Blocks that may still leave.
     credit: u32,
-    /// Source blocks to send before any coded one, not yet registered at the ring.
-    source: VecDeque<Range<u16>>,
+    /// Blocks to send by their numbers before any other, not yet registered at the ring: source blocks, and parity blocks behind them.
+    numbered: VecDeque<Range<u16>>,
     source_wanted: u32,
     coded_wanted: u32,
     seq: u16,
@@ -730,8 +730,8 @@ impl Proto {
         let open = self.requests.get_mut(&alias)?;
         let payload = block::payload_len(vector, &open.generation)?;
         match vector {
-            Vector::Source(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
-            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => {
+            Vector::Source(_) | Vector::Shard(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
+            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) | Vector::Symbol(_) => {
                 open.coded_wanted = open.coded_wanted.saturating_sub(1);
             }
         }
@@ -935,21 +935,17 @@ impl Proto {
             self.reject(request.alias, RequestCode::Limit, None);
             return Ok(());
         }
-        let mut source: VecDeque<Range<u16>> = VecDeque::new();
-        for (first, count) in &request.ranges {
-            let end = first.checked_add(*count).filter(|end| *end <= generation.n);
-            source.push_back(*first..end.ok_or(Violation::Malformed("range of source blocks"))?);
-        }
-        // Who takes both gets what the stream is configured to begin with.
-        let begins_with_source = held.first_pass == FirstPass::Systematic || !request.accept.coded;
-        if !request.accept.systematic || !begins_with_source {
-            source.clear();
-        } else if source.is_empty() {
-            source.push_back(0..generation.n);
+        let codec = generation.codec;
+        // Who takes both gets what the stream is configured to begin with; with a code that is not recoded these are source blocks.
+        let begins_with_source = held.first_pass == FirstPass::Systematic || !request.accept.coded || !codec.is_recodable();
+        let numbered = numbered(&request, &generation, begins_with_source)?;
+        if !self.peer.as_ref().is_some_and(|peer| peer.codecs.have(codec)) {
+            self.reject(request.alias, RequestCode::Limit, None);
+            return Ok(());
         }
         let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);
-        if held.is_recoded && request.accept.coded && !request.accept.recoded {
-            // Seeds go with the whole of it, which may come.
+        if held.is_recoded && ((request.accept.coded && !request.accept.recoded) || !codec.is_recodable()) {
+            // Seeds and numbers go with the whole of it, which may come.
             self.reject(request.alias, RequestCode::Overload, Some(RECODED_RETRY));
             return Ok(());
         }
@@ -966,7 +962,7 @@ impl Proto {
             accept: request.accept,
             deadline,
             credit: request.credit,
-            source,
+            numbered,
             source_wanted: 0,
             coded_wanted: 0,
             seq: 0,
@@ -991,7 +987,11 @@ impl Proto {
             Body::Coded(held) => {
                 let shape = held.lease.shape;
                 if !self.peer.as_ref().is_some_and(|peer| peer.takes(&shape)) {
-                    let reason = "the segment is cut in a way that this peer does not take".to_owned();
+                    let is_coded_so = self.peer.as_ref().is_some_and(|peer| peer.codecs.have(shape.codec()));
+                    let reason = match is_coded_so {
+                        true => "the segment is cut in a way that this peer does not take".to_owned(),
+                        false => format!("the stream is coded with {}, which this peer does not speak", shape.codec().name()),
+                    };
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }
                 self.remember(now, resolved.id, &resolved.path);
@@ -1078,27 +1078,27 @@ impl Proto {
 }
 
 impl Open {
-    /// Registers what the window has room for: source blocks first, then coded ones, never more than the credit.
+    /// Registers what the window has room for: blocks by their numbers first, then coded ones, never more than the credit.
     fn next_want(&mut self, window: u32, room: u32) -> Option<Want> {
         let registered = self.source_wanted + self.coded_wanted;
         let room = self.credit.min(window).saturating_sub(registered).min(room);
         if room == 0 {
             return None;
         }
-        while let Some(range) = self.source.front_mut() {
+        while let Some(range) = self.numbered.front_mut() {
             let count = u32::from(range.end - range.start).min(room);
             let first = range.start;
             range.start += u16::try_from(count).expect("no more than the range has");
             let end = range.start;
             if range.start >= range.end {
-                self.source.pop_front();
+                self.numbered.pop_front();
             }
             if count > 0 {
                 self.source_wanted += count;
                 return Some(Want::Source(self.key, first..end));
             }
         }
-        if !self.accept.coded {
+        if !self.accept.coded || !self.generation.codec.is_endless() {
             return None;
         }
         self.coded_wanted += room;
@@ -1114,7 +1114,12 @@ impl Open {
         if !self.accept.datagrams || self.on_stream {
             return Route::Stream;
         }
-        let vector = if self.lane.is_explicit() { block::Kind::Explicit } else { block::Kind::Seeded };
+        let vector = match self.generation.codec {
+            Codec::Rlnc if self.lane.is_explicit() => block::Kind::Explicit,
+            Codec::Rlnc => block::Kind::Seeded,
+            Codec::ReedSolomon { .. } => block::Kind::Shard,
+            Codec::RaptorQ => block::Kind::Symbol,
+        };
         let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {
             return Route::Datagram;
@@ -1123,6 +1128,21 @@ impl Open {
         tally.moved += u64::from(self.seq > 0);
         Route::Stream
     }
+}
+
+/// Which blocks a request takes by their numbers, in the order in which they go.
+fn numbered(request: &Request, generation: &Generation, begins_with_source: bool) -> Result<VecDeque<Range<u16>>, Violation> {
+    let (n, end) = (generation.n, generation.numbered());
+    let is_there = |(first, count): &(u16, u16)| {
+        let last = first.checked_add(*count).filter(|last| *last <= end);
+        last.map(|last| *first..last).ok_or(Violation::Malformed("range of blocks"))
+    };
+    let all = request.ranges.is_empty().then_some(Ok(0..end));
+    let ranges: Vec<Range<u16>> = request.ranges.iter().map(is_there).chain(all).collect::<Result<_, _>>()?;
+    let first = if request.accept.systematic && begins_with_source { 0 } else { n };
+    let last = if request.accept.coded { end } else { n };
+    let taken = ranges.into_iter().map(|range| range.start.max(first)..range.end.min(last));
+    Ok(taken.filter(|range| !range.is_empty()).collect())
 }
 
 /// What is known about a segment that was asked about.

@@ -17,12 +17,13 @@ use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 use crate::block::Vector;
 use crate::codec::Outcome;
+use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, Rank, row_key};
 use crate::gf::Kernels;
 use crate::object::{Generation, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
 use crate::wire::frame::Reader;
-use crate::wire::message::{Accept, Delivery, Get, Message, Meta, Request, StopReason};
+use crate::wire::message::{Accept, Delivery, Get, Message, Meta, RANGES_MAX, Request, StopReason};
 use crate::wire::{CloseCode, Violation};
 
 /// What all viewers of a thread share.
@@ -174,8 +175,12 @@ struct Fetch {
     rank: Check,
     credited: u64,
     received: u64,
+    /// Where all blocks have numbers: those that have come, and how many of those that the request names were not asked for.
+    held: Numbers,
+    left: u32,
     asked_at: Instant,
     heard_at: Instant,
+    deadline: Instant,
     /// What is decoded of the part so far.
     bytes: Vec<u8>,
 }
@@ -332,7 +337,7 @@ impl<'a> Viewer<'a> {
             // Datagrams may be lost, and what is lost is not sent again by itself.
             Doing::Fetching(fetch) if self.shard.plan.accept.datagrams && now >= fetch.heard_at + SILENCE_MAX => {
                 fetch.heard_at = now;
-                fetch.credit(&mut self.out);
+                fetch.credit(now, self.shard.plan.accept, &mut self.next_alias, &mut self.out);
             }
             _ => {}
         }
@@ -492,11 +497,14 @@ impl<'a> Viewer<'a> {
             rank,
             credited: 0,
             received: 0,
+            held: Numbers::default(),
+            left: 0,
             asked_at: now,
             heard_at: now,
+            deadline: now,
             bytes: Vec::new(),
         };
-        fetch.request(time, plan.accept, &mut self.out);
+        fetch.request(now + time, now, plan.accept, &mut self.out);
         self.doing = Doing::Fetching(Box::new(fetch));
     }
 
@@ -570,6 +578,7 @@ impl<'a> Viewer<'a> {
         }
         fetch.received += 1;
         fetch.heard_at = now;
+        Numbers::number(vector).map(|number| fetch.held.insert(number));
         totals.blocks.add(1);
         totals.bytes.add(u64::from(fetch.generation.block_bytes));
         let outcome = match (&mut fetch.rank, payload) {
@@ -582,7 +591,7 @@ impl<'a> Viewer<'a> {
             outcome => {
                 totals.useless.add(u64::from(outcome == Outcome::Redundant));
                 if fetch.received >= fetch.credited {
-                    fetch.credit(&mut self.out);
+                    fetch.credit(now, self.shard.plan.accept, &mut self.next_alias, &mut self.out);
                 }
             }
         }
@@ -606,7 +615,8 @@ impl<'a> Viewer<'a> {
             (fetch.alias, fetch.generation) = (self.next_alias, next);
             fetch.rank = Check::new(&fetch.meta.id, next, self.kernels(), self.decodes);
             (fetch.asked_at, fetch.heard_at) = (now, now);
-            fetch.request(time, self.shard.plan.accept, &mut self.out);
+            fetch.held = Numbers::default();
+            fetch.request(now + time, now, self.shard.plan.accept, &mut self.out);
             self.doing = Doing::Fetching(fetch);
             return;
         }
@@ -681,19 +691,35 @@ impl Check {
 }
 
 impl Fetch {
-    /// Asks for all blocks of the generation.
-    fn request(&mut self, time: Duration, accept: Accept, out: &mut Vec<u8>) {
-        let credit = u32::from(self.generation.n);
-        (self.credited, self.received) = (credit.into(), 0);
+    /// Asks for as many blocks of the generation as are missing, until then.
+    fn request(&mut self, deadline: Instant, now: Instant, accept: Accept, out: &mut Vec<u8>) {
+        let credit = u32::from(self.rank.missing());
+        (self.credited, self.received, self.deadline) = (credit.into(), 0, deadline);
+        let time = deadline.saturating_duration_since(now);
         let deadline_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, DEADLINE_MAX_MS);
         let (alias, segment, generation) = (self.alias, self.meta.id, self.generation.index);
-        let request = Request { alias, segment, generation, deadline_ms, credit, accept, ranges: Vec::new() };
-        Message::Request(request).encode(out);
+        let ranges = match Numbers::of(&self.generation) {
+            Some(all) if !self.held.is_empty() => all.without(&self.held).ranges(RANGES_MAX),
+            _ => Vec::new(),
+        };
+        let named = ranges.iter().map(|(_, count)| u32::from(*count)).sum();
+        let named = if ranges.is_empty() { self.generation.numbered().into() } else { named };
+        self.left = u32::saturating_sub(named, credit);
+        // Each block has a number, and comes once; source blocks are as good as others.
+        let accept = Accept { systematic: accept.systematic || !self.generation.codec.is_endless(), ..accept };
+        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges }).encode(out);
     }
 
-    /// Asks for as many more as are missing.
-    fn credit(&mut self, out: &mut Vec<u8>) {
+    /// Asks for as many more as are missing: anew, where the request names no more.
+    fn credit(&mut self, now: Instant, accept: Accept, next_alias: &mut u16, out: &mut Vec<u8>) {
         let blocks = u32::from(self.rank.missing());
+        if !self.generation.codec.is_endless() && blocks > self.left {
+            Message::Stop { alias: self.alias, reason: StopReason::Cancelled }.encode(out);
+            *next_alias = next_alias.wrapping_add(1);
+            self.alias = *next_alias;
+            return self.request(self.deadline, now, accept, out);
+        }
+        self.left = self.left.saturating_sub(blocks);
         self.credited = self.received + u64::from(blocks);
         Message::Credit { alias: self.alias, blocks }.encode(out);
     }

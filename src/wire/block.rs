@@ -7,8 +7,8 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{Violation, varint};
-use crate::block::{Block, Vector};
-use crate::object::Generation;
+use crate::block::{Block, ESI_END, Vector};
+use crate::object::{Codec, Generation};
 
 /// Bytes of a datagram before the vector: kind, flags, alias, sequence number.
 const DATAGRAM_HEAD: usize = 6;
@@ -21,6 +21,8 @@ const SYSTEMATIC: u8 = 0x40;
 const SEEDED: u8 = 0x41;
 const EXPLICIT: u8 = 0x42;
 const UNVERIFIED: u8 = 0x43;
+const SHARD: u8 = 0x44;
+const SYMBOL: u8 = 0x45;
 
 /// First byte of a unidirectional stream of blocks.
 const STREAM_BLOCKS: u8 = 0x50;
@@ -40,6 +42,10 @@ pub enum Kind {
     Explicit,
     /// All n coefficients, of rows that the sender has not checked.
     Unverified,
+    /// A parity block of Reed-Solomon, by its number.
+    Shard,
+    /// A repair symbol of RaptorQ, by its encoding symbol id.
+    Symbol,
 }
 
 impl Kind {
@@ -49,6 +55,8 @@ impl Kind {
             SEEDED => Some(Self::Seeded),
             EXPLICIT => Some(Self::Explicit),
             UNVERIFIED => Some(Self::Unverified),
+            SHARD => Some(Self::Shard),
+            SYMBOL => Some(Self::Symbol),
             _ => None,
         }
     }
@@ -56,8 +64,8 @@ impl Kind {
     /// Bytes of a vector of this kind where the generation has `n` blocks.
     pub const fn vector_len(self, n: u16) -> usize {
         match self {
-            Self::Systematic => 2,
-            Self::Seeded => 4,
+            Self::Systematic | Self::Shard => 2,
+            Self::Seeded | Self::Symbol => 4,
             Self::Explicit | Self::Unverified => n as usize,
         }
     }
@@ -127,19 +135,25 @@ pub fn parse_datagram(datagram: &mut Bytes) -> Option<DatagramHead> {
     Some(head)
 }
 
-/// The vector and payload behind the head of a datagram for this generation. `None` unless every byte fits: the index lies in
-/// the generation and the payload has the length of its block.
+/// The vector and payload behind the head of a datagram for this generation. `None` unless every byte fits: the generation's code makes
+/// blocks of this kind and with this number, and the payload has the length of its block.
 pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Option<Block> {
-    let vector = read_vector(kind, generation.n, &mut rest)?;
+    let vector = read_vector(kind, generation, &mut rest)?;
     let expected = payload_len(&vector, generation)?;
     (rest.len() == expected).then_some(Block { vector, payload: rest })
 }
 
-/// Bytes of the payload of a block with this vector; `None` for a source block that the generation does not have.
+/// Bytes of the payload of a block with this vector; `None` for a block that the generation does not have, or not in its code.
 pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
-    match vector {
-        Vector::Source(index) => (*index < generation.n).then(|| generation.block_length(*index)),
-        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => usize::try_from(generation.block_bytes).ok(),
+    let block_bytes = usize::try_from(generation.block_bytes).ok();
+    match (vector, generation.codec) {
+        (Vector::Source(index), _) => (*index < generation.n).then(|| generation.block_length(*index)),
+        (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), Codec::Rlnc) => block_bytes,
+        (Vector::Shard(number), Codec::ReedSolomon { .. }) => {
+            block_bytes.filter(|_| (generation.n..generation.numbered()).contains(number))
+        }
+        (Vector::Symbol(esi), Codec::RaptorQ) => block_bytes.filter(|_| (u32::from(generation.n)..ESI_END).contains(esi)),
+        _ => None,
     }
 }
 
@@ -234,7 +248,7 @@ impl Records {
             return Ok(None);
         }
         let mut vector_bytes = Bytes::copy_from_slice(&self.buffer[RECORD_HEAD..head]);
-        let vector = read_vector(kind, self.generation.n, &mut vector_bytes).ok_or(MALFORMED)?;
+        let vector = read_vector(kind, &self.generation, &mut vector_bytes).ok_or(MALFORMED)?;
         let payload = payload_len(&vector, &self.generation).ok_or(MALFORMED)?;
         if self.buffer.len() < head + payload {
             self.buffer.reserve(head + payload - self.buffer.len());
@@ -293,7 +307,7 @@ impl Vectors {
                 }
                 let mut bytes = Bytes::copy_from_slice(&self.head[RECORD_HEAD..]);
                 self.head.clear();
-                let vector = read_vector(kind, self.generation.n, &mut bytes).ok_or(MALFORMED)?;
+                let vector = read_vector(kind, &self.generation, &mut bytes).ok_or(MALFORMED)?;
                 let payload = payload_len(&vector, &self.generation).ok_or(MALFORMED)?;
                 (vector, payload)
             }
@@ -310,8 +324,8 @@ impl Vectors {
 
 fn vector_len(vector: &Vector) -> usize {
     match vector {
-        Vector::Source(_) => 2,
-        Vector::Seed(_) => 4,
+        Vector::Source(_) | Vector::Shard(_) => 2,
+        Vector::Seed(_) | Vector::Symbol(_) => 4,
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => coefficients.len(),
     }
 }
@@ -322,19 +336,21 @@ const fn kind_byte(vector: &Vector) -> u8 {
         Vector::Seed(_) => SEEDED,
         Vector::Explicit(_) => EXPLICIT,
         Vector::Unverified(_) => UNVERIFIED,
+        Vector::Shard(_) => SHARD,
+        Vector::Symbol(_) => SYMBOL,
     }
 }
 
 fn write_vector(out: &mut [u8], vector: &Vector) {
     match vector {
-        Vector::Source(index) => out.copy_from_slice(&index.to_be_bytes()),
-        Vector::Seed(seed) => out.copy_from_slice(&seed.to_be_bytes()),
+        Vector::Source(index) | Vector::Shard(index) => out.copy_from_slice(&index.to_be_bytes()),
+        Vector::Seed(seed) | Vector::Symbol(seed) => out.copy_from_slice(&seed.to_be_bytes()),
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => out.copy_from_slice(coefficients),
     }
 }
 
-fn read_vector(kind: Kind, n: u16, input: &mut Bytes) -> Option<Vector> {
-    let length = kind.vector_len(n);
+fn read_vector(kind: Kind, generation: &Generation, input: &mut Bytes) -> Option<Vector> {
+    let length = kind.vector_len(generation.n);
     if input.len() < length {
         return None;
     }
@@ -344,6 +360,8 @@ fn read_vector(kind: Kind, n: u16, input: &mut Bytes) -> Option<Vector> {
         Kind::Seeded => Some(Vector::Seed(u32::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Explicit => Some(Vector::Explicit(bytes)),
         Kind::Unverified => Some(Vector::Unverified(bytes)),
+        Kind::Shard => Some(Vector::Shard(u16::from_be_bytes(*bytes.first_chunk()?))),
+        Kind::Symbol => Some(Vector::Symbol(u32::from_be_bytes(*bytes.first_chunk()?))),
     }
 }
 
@@ -377,17 +395,31 @@ mod tests {
         Some((head, parse_block(head.kind, generation, bytes)?))
     }
 
+    fn any_generation() -> impl Strategy<Value = Generation> {
+        let codec =
+            prop_oneof![Just(Codec::Rlnc), (1u16..=192).prop_map(|parity| Codec::ReedSolomon { parity }), Just(Codec::RaptorQ)];
+        let shape = (1u64..20_000, (4u32..70).prop_map(|step| step * 16), 1u16..=64, codec);
+        shape.prop_map(|(length, block_bytes, n_max, codec)| {
+            let shape = Shape::new(length, block_bytes, n_max).unwrap().coded_with(codec).unwrap();
+            shape.generation(0).unwrap()
+        })
+    }
+
     fn any_case() -> impl Strategy<Value = (Generation, Vector)> {
-        let generation = (1u64..20_000, (4u32..70).prop_map(|step| step * 16), 1u16..=64)
-            .prop_map(|(length, block_bytes, n_max)| generation(length, block_bytes, n_max));
-        generation.prop_flat_map(|generation| {
+        any_generation().prop_flat_map(|generation| {
             let n = generation.n;
-            let vector = prop_oneof![
-                (0..n).prop_map(Vector::Source),
-                any::<u32>().prop_map(Vector::Seed),
-                prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Explicit(row.into())),
-                prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Unverified(row.into())),
-            ];
+            let source = (0..n).prop_map(Vector::Source);
+            let vector = match generation.codec {
+                Codec::Rlnc => prop_oneof![
+                    source,
+                    any::<u32>().prop_map(Vector::Seed),
+                    prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Explicit(row.into())),
+                    prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Unverified(row.into())),
+                ]
+                .boxed(),
+                Codec::ReedSolomon { .. } => prop_oneof![source, (n..generation.numbered()).prop_map(Vector::Shard)].boxed(),
+                Codec::RaptorQ => prop_oneof![source, (u32::from(n)..ESI_END).prop_map(Vector::Symbol)].boxed(),
+            };
             (Just(generation), vector)
         })
     }
@@ -442,6 +474,7 @@ mod tests {
         assert_eq!(datagram_header_len(&Vector::Seed(0)), 10);
         assert_eq!(datagram_header_len(&Vector::Explicit(vec![0; 64].into())), 70);
         assert_eq!([Kind::Systematic, Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(64)), [8, 10, 70]);
+        assert_eq!([Kind::Shard, Kind::Symbol].map(|kind| kind.datagram_header_len(64)), [8, 10]);
         assert_eq!(record_header_len(&Vector::Source(0)), 3);
         assert_eq!(record_header_len(&Vector::Seed(0)), 5);
         assert_eq!(record_header_len(&Vector::Explicit(vec![0; 64].into())), 65);
@@ -460,6 +493,44 @@ mod tests {
     }
 
     #[test]
+    fn a_code_has_its_own_blocks_and_no_others() {
+        let shape = Shape::new(100, 64, 4).unwrap();
+        let of = |codec| shape.coded_with(codec).unwrap().generation(0).unwrap();
+        let row = || Bytes::from_static(&[1, 2]);
+        let vectors = [
+            (Vector::Seed(1), [true, false, false]),
+            (Vector::Explicit(row()), [true, false, false]),
+            (Vector::Unverified(row()), [true, false, false]),
+            // Numbers begin behind those of the source blocks, and end with the last parity block or the largest id.
+            (Vector::Shard(1), [false; 3]),
+            (Vector::Shard(2), [false, true, false]),
+            (Vector::Shard(4), [false, true, false]),
+            (Vector::Shard(5), [false; 3]),
+            (Vector::Symbol(1), [false; 3]),
+            (Vector::Symbol(2), [false, false, true]),
+            (Vector::Symbol(ESI_END - 1), [false, false, true]),
+            (Vector::Symbol(ESI_END), [false; 3]),
+            (Vector::Symbol(u32::MAX), [false; 3]),
+        ];
+        let codecs = [Codec::Rlnc, Codec::ReedSolomon { parity: 3 }, Codec::RaptorQ];
+        for (vector, expected) in vectors {
+            for (codec, expected) in codecs.into_iter().zip(expected) {
+                let generation = of(codec);
+                let found = parse(datagram(&vector, &[0; 64], 1, 1, false), &generation);
+                assert_eq!(found.is_some(), expected, "{vector:?} with {codec:?}");
+                let mut records = Records::new(generation);
+                records.push(&record(&vector, &[0; 64]));
+                assert_eq!(records.next().is_ok(), expected, "{vector:?} with {codec:?}");
+                let mut passing = Vectors::new(generation);
+                passing.push(record(&vector, &[0; 64]).into());
+                assert_eq!(passing.next().is_ok(), expected, "{vector:?} with {codec:?}");
+                // Of the length of another, none is taken.
+                assert_eq!(parse(datagram(&vector, &[0; 63], 1, 1, false), &generation), None);
+            }
+        }
+    }
+
+    #[test]
     fn the_last_source_block_comes_without_padding() {
         let generation = generation(100, 64, 4);
         assert!(parse(datagram(&Vector::Source(1), &[0; 36], 1, 1, false), &generation).is_some());
@@ -468,7 +539,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_no_blocks() {
-        for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=UNVERIFIED).contains(kind)) {
+        for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=SYMBOL).contains(kind)) {
             assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0])), None);
         }
     }

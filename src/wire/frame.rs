@@ -6,13 +6,13 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::message::{
-    ADDRESS_MAX, AGENT_MAX, Accept, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX,
-    Hello, Holding, HoldingState, INLINE_MAX, Introduction, Message, Meta, PARAMETERS_MAX, PATH_MAX, PEERS_MAX, RANGES_MAX,
-    REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature, StopReason, Subscribe, TICKET_MAX,
-    TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
+    ADDRESS_MAX, AGENT_MAX, Accept, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks,
+    HOLDINGS_MAX, Hello, Holding, HoldingState, INLINE_MAX, Introduction, Message, Meta, PARAMETERS_MAX, PATH_MAX, PEERS_MAX,
+    RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature, StopReason, Subscribe,
+    TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
 };
 use super::{Violation, varint};
-use crate::object::{SegmentId, Shape};
+use crate::object::{Codec, SegmentId, Shape};
 
 /// Most bytes of a frame's body.
 pub const BODY_MAX: usize = 65_535;
@@ -89,8 +89,13 @@ mod parameter {
     pub(super) const AGENT: u64 = 15;
 }
 
-/// Random linear coding over bytes.
-const CODEC_RLNC: u64 = 1;
+/// Codes, in HELLO and META.
+mod codec {
+    /// Random linear coding over bytes.
+    pub(super) const RLNC: u64 = 1;
+    pub(super) const RAPTORQ: u64 = 2;
+    pub(super) const REED_SOLOMON: u64 = 3;
+}
 /// GF(2^8) with polynomial 0x11D and generator 2.
 const FIELD_11D: u64 = 0x1d;
 /// Philox4x32-10.
@@ -101,6 +106,7 @@ mod delivery {
     pub(super) const INLINE: u8 = 0;
     pub(super) const CODED: u8 = 1;
     pub(super) const STREAM: u8 = 2;
+    pub(super) const CODED_WITH: u8 = 3;
 }
 
 /// Bits of a REQUEST's flags.
@@ -307,9 +313,12 @@ fn write_text(text: &str, max: usize, out: &mut Vec<u8>) {
 }
 
 fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
+    let mut codecs = vec![codec::RLNC];
+    codecs.extend(hello.codecs.raptorq.then_some(codec::RAPTORQ));
+    codecs.extend(hello.codecs.reed_solomon.then_some(codec::REED_SOLOMON));
     let numbers: [(u64, &[u64]); 9] = [
         (parameter::MINOR, &[hello.minor.0, hello.minor.1]),
-        (parameter::CODECS, &[CODEC_RLNC]),
+        (parameter::CODECS, &codecs),
         (parameter::FIELDS, &[FIELD_11D]),
         (parameter::GENERATORS, &[GENERATOR_PHILOX]),
         (parameter::N_MAX, &[u64::from(hello.n_max)]),
@@ -348,9 +357,16 @@ fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
         let mut value = Body(body.take(length)?);
         match id {
             parameter::MINOR => hello.minor = (value.varint()?, value.varint()?),
-            parameter::CODECS => value.list_with(CODEC_RLNC, "codec")?,
-            parameter::FIELDS => value.list_with(FIELD_11D, "field")?,
-            parameter::GENERATORS => value.list_with(GENERATOR_PHILOX, "coefficient generator")?,
+            parameter::CODECS => {
+                hello.codecs = Codecs::default();
+                value.list_with(codec::RLNC, "codec", |listed| match listed {
+                    codec::RAPTORQ => hello.codecs.raptorq = true,
+                    codec::REED_SOLOMON => hello.codecs.reed_solomon = true,
+                    _ => {}
+                })?;
+            }
+            parameter::FIELDS => value.list_with(FIELD_11D, "field", |_| {})?,
+            parameter::GENERATORS => value.list_with(GENERATOR_PHILOX, "coefficient generator", |_| {})?,
             parameter::N_MAX => hello.n_max = value.at_most()?,
             parameter::BLOCK_BYTES_MAX => hello.block_bytes_max = value.at_most()?,
             parameter::SEGMENT_BYTES_MAX => hello.segment_bytes_max = value.varint()?,
@@ -453,9 +469,18 @@ fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
         Delivery::Inline(_) => out.push(delivery::INLINE),
         Delivery::Coded(shape) => {
             debug_assert_eq!(shape.length(), meta.length, "the shape belongs to other bytes");
-            out.push(delivery::CODED);
+            // Those who know of no other code know delivery 1 alone, and are told of no other.
+            out.push(if shape.codec() == Codec::Rlnc { delivery::CODED } else { delivery::CODED_WITH });
             varint::write(u64::from(shape.block_bytes()), out);
             varint::write(u64::from(shape.n_max()), out);
+            match shape.codec() {
+                Codec::Rlnc => {}
+                Codec::RaptorQ => varint::write(codec::RAPTORQ, out),
+                Codec::ReedSolomon { parity } => {
+                    varint::write(codec::REED_SOLOMON, out);
+                    varint::write(u64::from(parity), out);
+                }
+            }
         }
         Delivery::Stream => out.push(delivery::STREAM),
     }
@@ -545,6 +570,16 @@ fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
         delivery::CODED => {
             let (block_bytes, n_max) = (body.at_most()?, body.at_most()?);
             Delivery::Coded(Shape::new(length, block_bytes, n_max).map_err(|_| Fault::Malformed)?)
+        }
+        delivery::CODED_WITH => {
+            let (block_bytes, n_max) = (body.at_most()?, body.at_most()?);
+            let shape = Shape::new(length, block_bytes, n_max).map_err(|_| Fault::Malformed)?;
+            let codec = match body.varint()? {
+                codec::RAPTORQ => Codec::RaptorQ,
+                codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
+                _ => return Err(Fault::Malformed),
+            };
+            Delivery::Coded(shape.coded_with(codec).map_err(|_| Fault::Malformed)?)
         }
         delivery::STREAM => Delivery::Stream,
         _ => return Err(Fault::Malformed),
@@ -825,10 +860,12 @@ impl Body {
     }
 
     /// The whole rest as a list of numbers that has to contain `wanted`.
-    fn list_with(&mut self, wanted: u64, what: &'static str) -> Result<(), Fault> {
+    fn list_with(&mut self, wanted: u64, what: &'static str, mut tell: impl FnMut(u64)) -> Result<(), Fault> {
         let mut found = false;
         while !self.0.is_empty() {
-            found |= self.varint()? == wanted;
+            let value = self.varint()?;
+            found |= value == wanted;
+            tell(value);
         }
         if found { Ok(()) } else { Err(Fault::Violation(Violation::Unsupported(what))) }
     }

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 
 use super::{MINOR, Violation};
+use crate::object::{Codec, SegmentId, Shape};
 pub use crate::object::{RefusalCode as RequestCode, Signature};
-use crate::object::{SegmentId, Shape};
 
 /// Most bytes of a path with its query.
 pub const PATH_MAX: usize = 2048;
@@ -283,6 +283,8 @@ impl std::fmt::Debug for Token {
 pub struct Hello {
     /// Lowest and highest minor version spoken.
     pub minor: (u64, u64),
+    /// Codes spoken besides random linear ones, which all do.
+    pub codecs: Codecs,
     /// Most blocks in a generation.
     pub n_max: u16,
     /// Largest block in bytes.
@@ -302,6 +304,7 @@ impl Hello {
     pub fn defaults() -> Self {
         Self {
             minor: (MINOR, MINOR),
+            codecs: Codecs::default(),
             n_max: 256,
             block_bytes_max: 16_384,
             segment_bytes_max: 8 << 20,
@@ -319,7 +322,33 @@ impl Hello {
 
     /// Whether a segment of this shape may be announced to the sender of this HELLO.
     pub fn takes(&self, shape: &Shape) -> bool {
-        shape.length() <= self.segment_bytes_max && shape.block_bytes() <= self.block_bytes_max && shape.n_max() <= self.n_max
+        shape.length() <= self.segment_bytes_max
+            && shape.block_bytes() <= self.block_bytes_max
+            && shape.n_max() <= self.n_max
+            && self.codecs.have(shape.codec())
+    }
+}
+
+/// The codes that a side speaks besides random linear ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Codecs {
+    /// Reed-Solomon.
+    pub reed_solomon: bool,
+    /// RaptorQ.
+    pub raptorq: bool,
+}
+
+impl Codecs {
+    /// All that there are.
+    pub const ALL: Self = Self { reed_solomon: true, raptorq: true };
+
+    /// Whether a code is among them.
+    pub const fn have(self, codec: Codec) -> bool {
+        match codec {
+            Codec::Rlnc => true,
+            Codec::ReedSolomon { .. } => self.reed_solomon,
+            Codec::RaptorQ => self.raptorq,
+        }
     }
 }
 
@@ -399,7 +428,8 @@ pub struct Request {
     pub credit: u32,
     /// What may come.
     pub accept: Accept,
-    /// Source blocks wanted first, as (first index, count), disjoint and ascending; empty leaves the choice to the sender.
+    /// Source blocks wanted first, as (first index, count), disjoint and ascending; empty leaves the choice to the sender. With
+    /// Reed-Solomon parity blocks are numbered behind them, and none comes that is not in here.
     pub ranges: Vec<(u16, u16)>,
 }
 

@@ -10,7 +10,7 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{RefusalCode, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape};
 use ncserverd::peer::{Config, Server};
 use ncserverd::tls::{ServerIdentity, Trust};
 use ncserverd::wire::block::{self, StreamHead};
@@ -42,6 +42,10 @@ pub(crate) enum Fault {
     Forge,
     /// A META bears none.
     Unsigned,
+    /// A block is one of another code.
+    Foreign,
+    /// A block has a number that the code does not have.
+    Beyond,
 }
 
 /// What the server has seen.
@@ -80,6 +84,7 @@ struct State {
     max_age_ms: Option<u64>,
     /// Whether source blocks come first.
     is_systematic: bool,
+    codec: Codec,
 }
 
 struct Object {
@@ -90,8 +95,9 @@ struct Object {
 
 struct Open {
     encoder: Encoder,
-    /// Source blocks that are still to come, the last first: their index and length.
-    sources: Vec<(u16, usize)>,
+    generation: Generation,
+    /// Blocks with numbers that are still to come, the last first.
+    numbered: Vec<Vector>,
     seed: u32,
     stream: SendStream,
 }
@@ -178,6 +184,11 @@ impl Script {
         self.state.lock().unwrap().is_systematic = true;
     }
 
+    /// From now on segments are coded so.
+    pub(crate) fn code_with(&self, codec: Codec) {
+        self.state.lock().unwrap().codec = codec;
+    }
+
     pub(crate) fn identity(&self) -> [u8; 32] {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
         *fingerprint.as_bytes()
@@ -198,6 +209,10 @@ impl Script {
 }
 
 impl State {
+    fn cut(&self, length: usize) -> Shape {
+        Shape::new(length as u64, BLOCK_BYTES, N_MAX).unwrap().coded_with(self.codec).unwrap()
+    }
+
     /// Whether to do this wrong now.
     fn take(&mut self, fault: Fault) -> bool {
         let left = self.faults.entry(fault).or_default();
@@ -233,7 +248,7 @@ impl State {
             Some(part) => {
                 let start = usize::try_from(get.offset).unwrap() / part * part;
                 let range = start..(start + part).min(bytes.len());
-                (range.clone(), Delivery::Coded(Shape::new(range.len() as u64, BLOCK_BYTES, N_MAX).unwrap()), None)
+                (range.clone(), Delivery::Coded(self.cut(range.len())), None)
             }
         };
         let described = bytes.slice(start.clone());
@@ -348,7 +363,7 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     };
                     let mut out = Vec::new();
                     StreamHead::Hashes { request }.encode(&mut out);
-                    let shape = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+                    let shape = state.lock().unwrap().cut(segment.len());
                     out.extend_from_slice(BlockHashes::of(&segment, &shape).as_bytes());
                     let mut stream = connection.open_uni().await?;
                     stream.write_all(&out).await?;
@@ -388,7 +403,7 @@ async fn begin(
     let Some(segment) = segment.filter(|_| !reject) else {
         return Ok(Some(Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 }));
     };
-    let shape = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+    let shape = state.lock().unwrap().cut(segment.len());
     let generation = shape.generation(request.generation).unwrap();
     let start = usize::try_from(generation.offset).unwrap();
     let bytes = &segment[start..start + usize::try_from(generation.length).unwrap()];
@@ -399,12 +414,12 @@ async fn begin(
     StreamHead::Blocks { alias: request.alias }.encode(&mut head);
     stream.write_all(&head).await?;
     let seed = rand::random();
-    let is_systematic = state.lock().unwrap().is_systematic && request.accept.systematic;
-    let ranges = if request.ranges.is_empty() { vec![(0, generation.n)] } else { request.ranges.clone() };
-    let sources = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
-    let mut sources: Vec<_> = sources.map(|index| (index, generation.block_length(index))).collect();
-    sources.reverse();
-    let open = open.entry(request.alias).or_insert(Open { encoder, sources, seed, stream });
+    let is_systematic = (state.lock().unwrap().is_systematic || generation.codec != Codec::Rlnc) && request.accept.systematic;
+    let ranges = if request.ranges.is_empty() { vec![(0, generation.numbered())] } else { request.ranges.clone() };
+    let numbers = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
+    let mut numbered: Vec<_> = numbers.map(|number| Vector::numbered(number, generation.n)).collect();
+    numbered.reverse();
+    let open = open.entry(request.alias).or_insert(Open { encoder, generation, numbered, seed, stream });
     send_blocks(open, request.credit, state, ration).await?;
     Ok(None)
 }
@@ -421,18 +436,29 @@ async fn send_blocks(
         }
         let repeats = state.lock().unwrap().take(Fault::Repeat);
         open.seed = open.seed.wrapping_add(u32::from(!repeats));
-        let source = open.sources.pop();
-        let vector = source.map_or(Vector::Seed(open.seed), |(index, _)| Vector::Source(index));
+        let (generation, [foreign, beyond]) = (open.generation, {
+            let mut state = state.lock().unwrap();
+            [Fault::Foreign, Fault::Beyond].map(|fault| state.take(fault))
+        });
+        let vector = match (open.numbered.pop(), generation.codec) {
+            _ if foreign => Vector::Seed(open.seed),
+            _ if beyond => Vector::Shard(generation.numbered()),
+            (Some(vector), _) => vector,
+            (None, Codec::Rlnc) => Vector::Seed(open.seed),
+            (None, Codec::RaptorQ) => Vector::repair(open.seed, generation.n),
+            (None, Codec::ReedSolomon { .. }) => break,
+        };
         let mut record = vec![0; block::record_header_len(&vector)];
         block::write_record_header(&mut record, &vector);
         let header = record.len();
         record.resize(header + open.encoder.block_bytes(), 0);
-        match source {
-            Some((index, length)) => {
-                open.encoder.source(index, &mut record[header..]);
-                record.truncate(header + length);
-            }
-            None => open.encoder.block(open.seed, &mut record[header..]),
+        match &vector {
+            Vector::Seed(seed) => open.encoder.block(*seed, &mut record[header..]),
+            Vector::Shard(_) if beyond => {}
+            vector => open.encoder.numbered(std::slice::from_ref(vector), &mut [&mut record[header..]]),
+        }
+        if let Vector::Source(index) = vector {
+            record.truncate(header + generation.block_length(index));
         }
         record[header] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
         // The client may have refused the stream: it has enough.

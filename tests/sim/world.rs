@@ -13,16 +13,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{
-    Body, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
+    Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
 };
 use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
 use ncserverd::ring::{Lane, LineKey, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Delivery, Hello};
+use ncserverd::wire::message::{Codecs, Delivery, Hello};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -40,6 +41,7 @@ pub(crate) struct Setup {
     pub(crate) datagram_max: Option<usize>,
     pub(crate) first_pass: FirstPass,
     pub(crate) row_weight: Option<NonZeroU16>,
+    pub(crate) codec: Codec,
     /// Time that the peer needs for a stream's bytes, and the window that it gives.
     pub(crate) reader: Option<(u64, usize)>,
     /// Whether the peer leaves the decoding to others.
@@ -58,6 +60,7 @@ impl Default for Setup {
             datagram_max: Some(1162),
             first_pass: FirstPass::Coded,
             row_weight: None,
+            codec: Codec::Rlnc,
             reader: None,
             gathers: false,
             window_min: 128 << 10,
@@ -85,7 +88,7 @@ pub(crate) struct World {
     pub(crate) left_to_others: u64,
     pub(crate) announced: Vec<String>,
     pub(crate) sent: Sent,
-    /// Source blocks that were sent before, by anybody.
+    /// Blocks with numbers that were sent before, by anybody.
     pub(crate) doubled_sources: u64,
     sent_sources: HashSet<(GenerationKey, u16)>,
     /// Called for each block about to be sent; true drops it on the way.
@@ -150,7 +153,13 @@ impl World {
     pub(crate) fn with_sites(setup: Setup, paths: &[(Conditions, Conditions)]) -> Self {
         let now = Instant::now();
         let config = peer::Config {
-            hello: Hello { n_max: Shape::N_LIMIT, block_bytes_max: 65_536, segment_bytes_max: 64 << 20, ..Hello::defaults() },
+            hello: Hello {
+                codecs: Codecs::ALL,
+                n_max: Shape::N_LIMIT,
+                block_bytes_max: 65_536,
+                segment_bytes_max: 64 << 20,
+                ..Hello::defaults()
+            },
             datagrams: true,
             requests_max: 64,
             window_min: setup.window_min,
@@ -243,7 +252,7 @@ impl World {
         let mut bytes = vec![0; length];
         StdRng::seed_from_u64(key).fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
-        let shape = Shape::new(length as u64, block_bytes, n_max).unwrap();
+        let shape = Shape::new(length as u64, block_bytes, n_max).unwrap().coded_with(self.setup.codec).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
         let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None };
@@ -534,7 +543,7 @@ impl World {
                         let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
                         let index = next.expect("as many as are claimed");
                         self.doubled_sources += u64::from(!self.sent_sources.insert((claim.line.generation, index)));
-                        Vector::Source(index)
+                        Vector::numbered(index, generation.n)
                     }
                     Lane::Coded | Lane::Sparse(_) | Lane::Recoded(_) => {
                         let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
@@ -610,6 +619,9 @@ impl World {
     }
 
     fn vector(&self, line: LineKey, generation: Generation, seed: u32) -> Vector {
+        if generation.codec == Codec::RaptorQ {
+            return Vector::repair(seed, generation.n);
+        }
         let Lane::Sparse(weight) = line.lane else { return Vector::Seed(seed) };
         let (_, held) = self.held(line.generation);
         let mut row = vec![0; generation.n.into()];
@@ -631,6 +643,11 @@ impl World {
                 let mut out = vec![0; encoder.block_bytes()];
                 encoder.block(*seed, &mut out);
                 out
+            }
+            Vector::Shard(_) | Vector::Symbol(_) => {
+                let mut row = vec![0; generation.n.into()];
+                write_number(vector, &mut row);
+                self.payload(key, generation, &Vector::Explicit(row.into()))
             }
             Vector::Explicit(row) | Vector::Unverified(row) => {
                 let mut sum = vec![0; generation.block_bytes as usize];

@@ -25,7 +25,7 @@ use crate::codec::rlnc::{Decoder, Progressive};
 use crate::device::{self, BackendChoice, Batch, Config, Device, Field, Kernel, KernelChoice, Task, Threads};
 use crate::gf::matrix::{Inversion, Share};
 use crate::gf::{Kernels, Panel, Rows};
-use crate::object::{Generation, Shape};
+use crate::object::{Codec, Generation, Shape};
 
 /// Checks what the case makes, and returns what measures it; none if bytes are wrong.
 pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
@@ -274,7 +274,7 @@ fn decode(case: &Case) -> Option<Run> {
 
 fn generation(coded: &Coded) -> Generation {
     let (n, k) = (u16::try_from(coded.load.n).expect("a shape"), u32::try_from(coded.load.k).expect("a shape"));
-    Generation { index: 0, n, block_bytes: k, offset: 0, length: u64::from(n) * u64::from(k) }
+    Generation { index: 0, n, block_bytes: k, offset: 0, length: u64::from(n) * u64::from(k), codec: Codec::Rlnc }
 }
 
 /// The blocks of a generation as they would arrive.
@@ -348,7 +348,8 @@ pub(super) fn extra(case: &Case, trials: u32) -> Vec<(&'static str, Sample)> {
 /// Of one generation, by elimination on the coefficients alone.
 fn extra_blocks(case: &Case, trial: usize) -> u32 {
     let (n, key) = (usize::from(case.n), key(trial));
-    let generation = Generation { index: 0, n: case.n, block_bytes: 1, offset: 0, length: u64::from(case.n) };
+    let length = u64::from(case.n);
+    let generation = Generation { index: 0, n: case.n, block_bytes: 1, offset: 0, length, codec: Codec::Rlnc };
     let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
     let mut row = vec![0; n];
     for seed in 0.. {
@@ -401,7 +402,7 @@ fn recode(case: &Case) -> Option<Run> {
         let (elapsed, states) = team::time(threads, repeats, prepare, work);
         let is_sum = |generation: usize, block: &Block| match &block.vector {
             Vector::Explicit(row) => block.payload == oracle::combine(row, coded.load.source(generation), k),
-            Vector::Source(_) | Vector::Seed(_) | Vector::Unverified(_) => false,
+            _ => false,
         };
         let is_right = |(index, state): (usize, &(Decoder, SmallRng, Vec<Block>))| {
             state.2.len() == n && state.2.iter().take(RECODED_CHECKED).all(|block| is_sum(index % coded.load.distinct(), block))

@@ -653,7 +653,7 @@ impl Row {
     fn bytes(&self) -> u64 {
         let vector = match &self.block.vector {
             Vector::Explicit(vector) | Vector::Unverified(vector) => vector.len(),
-            Vector::Source(_) | Vector::Seed(_) => 0,
+            _ => 0,
         };
         (self.block.payload.len() + vector + size_of::<Self>()) as u64
     }

@@ -30,11 +30,12 @@ use super::work::{Asked, Work};
 use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, SourceCounts, SourceId, Urgency};
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
+use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, Progressive, row_key};
 use crate::object::{Generation, Refusal, RefusalCode, SegmentId};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
-use crate::wire::message::{Accept, Hello, Message, Request, StopReason, stream_of};
+use crate::wire::message::{Accept, Hello, Message, RANGES_MAX, Request, StopReason, stream_of};
 
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
@@ -584,6 +585,8 @@ impl Fetches {
                             true => Some(asked.flight.credited_at() + path.pace.rtt()),
                             false => asked.silent_at(*heard, work.block_bytes(), path),
                         });
+                    } else if asked.is_exhausted() {
+                        at(asked.silent_at(*heard, work.block_bytes(), path));
                     }
                     if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.is_several() {
                         at(path.load.heard.map(|heard| heard + path.load.silence * SUSPECT_AFTER));
@@ -734,6 +737,7 @@ impl Fetches {
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
+        self.end_exhausted(now, work, outbox);
         let is_patient = now < *patient_until && work.near.is_none();
         let target = pace::target(work.decoder.missing(), work.near.is_some(), loss);
         let (mut awaited, mut left_behind) = (0, 0);
@@ -768,6 +772,31 @@ impl Fetches {
         if shuns {
             self.sound_out(now, (id, index), order, strangers, work, outbox);
         }
+    }
+
+    /// Ends requests that nothing more comes of, because all blocks that they name have come or are lost: what is lacking takes others.
+    /// Who is silent once more when asked anew is suspect where others can be asked.
+    fn end_exhausted(&mut self, now: Instant, work: &mut Work, outbox: &mut Outbox) {
+        let (is_several, block_bytes) = (self.is_several(), work.block_bytes());
+        let Work { asked, silences, .. } = work;
+        asked.retain(|source, asked| {
+            let Some(path) = self.paths.get_mut(source).filter(|_| asked.is_exhausted()) else { return true };
+            let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
+            let is_silent = asked.silent_at(heard, block_bytes, path).is_some_and(|at| at <= now);
+            if asked.in_flight() > 0 && !is_silent {
+                return true;
+            }
+            if is_silent {
+                let before = silences.entry(*source).or_default();
+                if *before > 0 && is_several {
+                    path.trust = Trust::Suspect;
+                }
+                *before += 1;
+            }
+            path.aliases.remove(&asked.alias);
+            outbox.push(*source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+            false
+        });
     }
 
     /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it. While there is
@@ -904,7 +933,7 @@ impl Fetches {
         work: &mut Work,
         outbox: &mut Outbox,
     ) {
-        let is_only = !self.is_several();
+        let sources = self.paths.values().filter(|path| path.is_open).count();
         let is_shared = self.paths.values().any(|path| path.is_neighbour && path.is_open);
         let Some(path) = self.paths.get_mut(&source) else { return };
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
@@ -921,8 +950,16 @@ impl Fetches {
         // Later requests get later deadlines, so that the server serves them in this order too.
         let patience = self.config.stall_timeout * if order.urgency == Urgency::Now { 1 } else { 2 };
         let deadline = order.deadline.unwrap_or(now + patience);
-        // Neighbours are asked for what this side will have; source blocks would be the same everywhere.
-        let ranges = if is_shared { None } else { work.source_blocks(blocks, is_only) };
+        let all = Numbers::of(work.decoder.generation());
+        let numbers = all.map(|all| work.allot(&all, blocks, sources).in_ranges(RANGES_MAX));
+        let ranges = match numbers {
+            Some(numbers) if Some(numbers) == all => Some(Vec::new()),
+            Some(numbers) => Some(numbers.ranges(RANGES_MAX)),
+            // Neighbours are asked for what this side will have; source blocks would be the same everywhere.
+            None if is_shared => None,
+            None => work.source_blocks(blocks, sources <= 1),
+        };
+        let blocks = numbers.map_or(blocks, |numbers| blocks.min(numbers.len()));
         let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams: self.config.datagrams, recoded: true };
         let alias = path.take_alias(name);
         outbox.push(
@@ -937,7 +974,9 @@ impl Fetches {
                 ranges: ranges.unwrap_or_default(),
             }),
         );
-        work.asked.insert(source, Asked::new(now, alias, deadline, blocks));
+        let asked = Asked::new(now, alias, deadline, blocks);
+        let flight = asked.flight.after(work.silences.get(&source).copied().unwrap_or_default());
+        work.asked.insert(source, Asked { numbers, flight, ..asked });
     }
 
     /// Asks for a few blocks more where nothing has come for so long that the end of the flight may be lost.
@@ -1021,6 +1060,8 @@ impl Fetches {
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
         let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
+        work.silences.remove(&source);
+        Numbers::number(&block.vector).map(|number| work.held.insert(number));
         let useless = u64::from(outcome == Outcome::Redundant);
         path.counts.blocks += 1;
         path.counts.innovative += 1 - useless;
@@ -1033,7 +1074,7 @@ impl Fetches {
         match outcome {
             Outcome::Redundant => {
                 asked.useless += 1;
-                asked.useless_seeded += u32::from(matches!(block.vector, Vector::Seed(_)));
+                asked.useless_seeded += u32::from(matches!(block.vector, Vector::Seed(_) | Vector::Symbol(_)));
                 if asked.useless_seeded > USELESS_MAX && work.decoder.missing() > 2 {
                     return Err(Violation::Flood("useless blocks"));
                 }

@@ -67,9 +67,19 @@ impl Flight {
         }
     }
 
+    /// The same, of a request that follows others which so many silences in a row have ended.
+    pub(super) fn after(self, silences: u32) -> Self {
+        Self { silences, ..self }
+    }
+
     /// Blocks that may still come.
     pub(super) fn in_flight(&self) -> u64 {
         self.credited.saturating_sub(self.received + self.lost)
+    }
+
+    /// Blocks that were given as credit.
+    pub(super) fn credited(&self) -> u64 {
+        self.credited
     }
 
     /// Blocks that have come or may still come.

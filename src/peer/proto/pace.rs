@@ -198,6 +198,7 @@ fn bytes(value: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::Shape;
 
     #[test]
     fn near_the_deadline_losses_are_asked_for_ahead() {
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn who_has_no_time_left_decodes_on_the_way() {
-        let generation = Generation { index: 0, n: 128, block_bytes: 4096, offset: 0, length: 128 * 4096 };
+        let generation = Shape::new(128 * 4096, 4096, 128).unwrap().generation(0).unwrap();
         let ms = Duration::from_millis;
         let mut pace = Pace::new();
         let pressed = |pace: &Pace, left| is_pressed(pace.rate(), pace.rtt(), left, &generation);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::block::Vector;
 use crate::codec::rlnc::{Encoder, row_key};
-use crate::object::Generation;
+use crate::object::{Codec, Generation};
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -263,6 +263,94 @@ fn a_sender_of_useless_blocks_ends_the_connection() {
     assert_eq!(send(&mut proto, 9), Err(Violation::Flood("useless blocks")));
 }
 
+/// Two generations of 8 blocks with 3 parity blocks each, or of RaptorQ.
+fn order_with(codec: Codec) -> Order {
+    Order { shape: order().shape.coded_with(codec).unwrap(), ..order() }
+}
+
+/// A block of an order's first generation, right but for its number.
+fn numbered(request: &Request, codec: Codec, seq: u16, vector: &Vector, last: bool) -> Bytes {
+    let generation = order_with(codec).shape.generation(0).unwrap();
+    let mut payload = vec![0; 64];
+    if block::payload_len(vector, &generation).is_some() {
+        encoder(&generation).numbered(std::slice::from_ref(vector), &mut [&mut payload[..]]);
+    }
+    let mut out = vec![0; block::datagram_header_len(vector)];
+    block::write_datagram_header(&mut out, vector, request.alias, seq, last);
+    out.extend_from_slice(&payload);
+    out.into()
+}
+
+const RS: Codec = Codec::ReedSolomon { parity: 3 };
+
+#[test]
+fn blocks_that_a_code_does_not_have_are_dropped_and_harm_nothing() {
+    for codec in [RS, Codec::RaptorQ] {
+        let (mut proto, now) = open();
+        proto.fetch(now, order_with(codec), None);
+        let request = requests(&messages(&mut proto, now)).remove(0);
+        let wrong = [
+            Vector::Source(8),
+            Vector::Seed(7),
+            Vector::Explicit(Bytes::from_static(&[1; 8])),
+            Vector::Shard(7),
+            Vector::Shard(11),
+            Vector::Symbol(7),
+            Vector::Symbol(1 << 24),
+        ];
+        for (seq, vector) in (0..).zip(&wrong) {
+            proto.handle_datagram(now, HERE, numbered(&request, codec, seq, vector, false)).unwrap();
+        }
+        let mut short = numbered(&request, codec, 7, &Vector::Source(0), false);
+        short.truncate(40);
+        proto.handle_datagram(now, HERE, short).unwrap();
+        assert_eq!((proto.counts().stray, proto.counts().blocks), (8, 0), "{codec:?}");
+        // They have used up the credit that they came for, and are asked for anew.
+        let more = messages(&mut proto, now + SECOND);
+        let asks = |message: &Message| matches!(message, Message::Credit { .. } | Message::Request(_));
+        assert!(more.iter().any(asks), "{codec:?} {more:?}");
+    }
+}
+
+#[test]
+fn a_numbered_block_twice_belongs_to_nothing() {
+    let (mut proto, now) = open();
+    proto.fetch(now, order_with(RS), None);
+    let request = requests(&messages(&mut proto, now)).remove(0);
+    for seq in 0..8 {
+        proto.handle_datagram(now, HERE, numbered(&request, RS, seq, &Vector::Source(3), false)).unwrap();
+    }
+    assert_eq!((proto.counts().stray, proto.counts().blocks, proto.counts().innovative), (7, 1, 1));
+}
+
+/// Seven source blocks and two parity blocks are lost; the third parity block comes, and then what is missing by its numbers.
+#[test]
+fn when_parity_blocks_are_spent_the_missing_blocks_are_named() {
+    let (mut proto, now) = open();
+    let order = order_with(RS);
+    proto.fetch(now, order, None);
+    let said = messages(&mut proto, now);
+    let request = requests(&said).remove(0);
+    assert_eq!((request.credit, &request.ranges[..], request.accept.systematic), (8, &[][..], true));
+    proto.handle_datagram(now, HERE, numbered(&request, RS, 7, &Vector::Source(7), true)).unwrap();
+    // A quarter of a round trip later the others are lost. There are three more to ask for.
+    let later = now + SECOND;
+    proto.handle_timeout(later).unwrap();
+    assert!(messages(&mut proto, later).contains(&Message::Credit { alias: request.alias, blocks: 3 }));
+    proto.handle_datagram(later, HERE, numbered(&request, RS, 10, &Vector::Shard(10), true)).unwrap();
+    let end = later + SECOND;
+    proto.handle_timeout(end).unwrap();
+    let said = messages(&mut proto, end);
+    assert!(said.contains(&Message::Stop { alias: request.alias, reason: StopReason::Cancelled }), "{said:?}");
+    let again = requests(&said).into_iter().find(|again| again.generation == 0).unwrap();
+    assert_eq!((again.credit, &again.ranges[..]), (6, &[(0, 7), (8, 2)][..]));
+    for (seq, number) in (0..).zip([1, 2, 4, 5, 8, 9]) {
+        proto.handle_datagram(end, HERE, numbered(&again, RS, seq, &Vector::numbered(number, 8), false)).unwrap();
+    }
+    let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!("eight of eleven are there") };
+    assert_eq!(decoder.into_bytes().unwrap(), source()[..512]);
+}
+
 #[test]
 fn datagrams_that_belong_to_nothing_are_put_up_with_for_a_while() {
     let (mut proto, now) = open();
@@ -464,6 +552,21 @@ fn two_servers_are_asked_for_other_source_blocks() {
         let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, source)).collect();
         assert!(said.contains(&Message::Stop { alias, reason: StopReason::Complete }), "{said:?}");
     }
+}
+
+#[test]
+fn two_servers_are_asked_for_other_numbers() {
+    let (mut proto, now) = open_both();
+    proto.fetch(now, order_with(RS), None);
+    let (here, there) = (requests_to(&mut proto, now, HERE), requests_to(&mut proto, now, THERE));
+    assert_eq!((here[0].credit, &here[0].ranges[..]), (4, &[(0, 4), (10, 1)][..]));
+    assert_eq!((there[0].credit, &there[0].ranges[..]), (4, &[(4, 6)][..]));
+    for (seq, number) in (0..).zip([0, 1, 2, 3]) {
+        proto.handle_datagram(now, HERE, numbered(&here[0], RS, seq, &Vector::Source(number), seq == 3)).unwrap();
+        // What the other was asked for belongs to nothing here.
+        proto.handle_datagram(now, THERE, numbered(&there[0], RS, seq, &Vector::Source(number), seq == 3)).unwrap();
+    }
+    assert_eq!((proto.counts().blocks, proto.counts().stray), (4, 4));
 }
 
 #[test]

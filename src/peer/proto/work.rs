@@ -7,6 +7,8 @@ use super::SourceId;
 use super::flight::Flight;
 use super::path::Path;
 use super::rebuilder::Rebuilder;
+use crate::block::Vector;
+use crate::codec::numbers::Numbers;
 use crate::wire::message::Message;
 
 /// A generation under way.
@@ -20,6 +22,10 @@ pub(super) struct Work {
     pub(super) spared: BTreeSet<SourceId>,
     /// The first source block that nobody was asked for.
     pub(super) next_source: u16,
+    /// The blocks that are there, where all blocks have numbers.
+    pub(super) held: Numbers,
+    /// How many silences of a source in a row have ended requests.
+    pub(super) silences: BTreeMap<SourceId, u32>,
     /// Since when the deadline leaves no time to ask again.
     pub(super) near: Option<Instant>,
     /// Blocks that were asked for because they were needed, lost ones again, and beyond those ahead of need.
@@ -36,6 +42,9 @@ pub(super) struct Asked {
     pub(super) alias: u16,
     pub(super) deadline: Instant,
     pub(super) flight: Flight,
+    /// The blocks that may come, and those that have, where all blocks have numbers.
+    pub(super) numbers: Option<Numbers>,
+    pub(super) came: Numbers,
     /// When something last came for a request before this one that is over since. Until then the sender served that one, and this one's
     /// silence meant nothing.
     pub(super) served_before: Option<Instant>,
@@ -54,6 +63,8 @@ impl Work {
             paused: BTreeMap::new(),
             spared: BTreeSet::new(),
             next_source: 0,
+            held: Numbers::default(),
+            silences: BTreeMap::new(),
             near: None,
             needed: 0,
             ahead: 0,
@@ -95,6 +106,32 @@ impl Work {
             _ => None,
         }
     }
+
+    /// Which blocks a source may send that is asked for so many, where all blocks have numbers: others than are there, and, as far as
+    /// there are such, than anybody may send. One of `sources` gets its part besides of those that are more than it takes, from the end, to go
+    /// on with when some are lost; the only one gets all.
+    pub(super) fn allot(&self, all: &Numbers, blocks: u32, sources: usize) -> Numbers {
+        let lacking = all.without(&self.held);
+        if sources <= 1 {
+            return lacking;
+        }
+        let asked = || self.asked.values().filter_map(|asked| Some((asked, asked.numbers.as_ref()?)));
+        let theirs = asked().fold(Numbers::default(), |sum, (_, numbers)| sum.with(numbers));
+        let awaited: u32 = self.asked.values().map(Asked::in_flight).sum();
+        let of_others = u32::from(self.decoder.missing()).saturating_sub(awaited + blocks);
+        let (free, blocks) = (lacking.without(&theirs), blocks as usize);
+        let mut own: Numbers = free.iter().take(blocks).collect();
+        let rest = free.without(&own);
+        let more = rest.len().saturating_sub(of_others) as usize / sources.saturating_sub(self.asked.len()).max(1);
+        own = rest.iter().rev().take(more).collect::<Numbers>().with(&own);
+        // What others are to go on with when some are lost, then what they have to send.
+        let due = asked().flat_map(|(asked, numbers)| numbers.iter().take(asked.in_all()).collect::<Vec<_>>());
+        let due = due.collect::<Numbers>();
+        let spare = lacking.without(&own).without(&due);
+        own = spare.iter().rev().take(blocks.saturating_sub(own.len() as usize)).collect::<Numbers>().with(&own);
+        let rest = lacking.without(&own);
+        rest.iter().take(blocks.saturating_sub(own.len() as usize)).collect::<Numbers>().with(&own)
+    }
 }
 
 impl Asked {
@@ -104,6 +141,8 @@ impl Asked {
             alias,
             deadline,
             flight,
+            numbers: None,
+            came: Numbers::default(),
             served_before: None,
             excess: 0,
             useless: 0,
@@ -117,9 +156,26 @@ impl Asked {
         saturated(self.flight.in_flight())
     }
 
-    /// Credit that the server allows besides what is in flight.
+    /// Blocks asked for since the beginning.
+    fn in_all(&self) -> usize {
+        usize::try_from(self.flight.credited()).unwrap_or(usize::MAX)
+    }
+
+    /// Credit that the server allows besides what is in flight, and has blocks for.
     pub(super) fn room(&self, credit_max: u32) -> u32 {
-        credit_max.saturating_sub(self.in_flight())
+        let left = |numbers: &Numbers| numbers.len().saturating_sub(saturated(self.flight.credited()));
+        credit_max.saturating_sub(self.in_flight()).min(self.numbers.as_ref().map_or(u32::MAX, left))
+    }
+
+    /// Whether all blocks that may come were asked for: of what is lost, nothing comes again.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.numbers.is_some_and(|numbers| u64::from(numbers.len()) <= self.flight.credited())
+    }
+
+    /// A block has come. False if it is none of those that may come, or came before.
+    pub(super) fn expects(&mut self, vector: &Vector) -> bool {
+        let Some(numbers) = &self.numbers else { return true };
+        Numbers::number(vector).is_some_and(|number| numbers.contains(number) && self.came.insert(number))
     }
 
     /// When something last came for this request or one before it that is over, or credit was last given.
@@ -142,4 +198,64 @@ impl Asked {
 
 pub(super) fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::rlnc::{Decoder, row_key};
+    use crate::gf::Kernels;
+    use crate::object::{Codec, SegmentId, Shape};
+
+    /// A generation of 10 blocks with 6 parity blocks, of which nothing is there.
+    fn work() -> (Work, Numbers) {
+        let shape = Shape::new(640, 64, 10).unwrap().coded_with(Codec::ReedSolomon { parity: 6 }).unwrap();
+        let generation = shape.generation(0).unwrap();
+        let key = row_key(&SegmentId::of(b"x"), &generation);
+        let decoder = Decoder::new(generation, key, Kernels::detect());
+        (Work::new(Box::new(Rebuilder::Blocked(decoder))), Numbers::of(&generation).unwrap())
+    }
+
+    fn ask(work: &mut Work, all: &Numbers, source: u32, blocks: u32, sources: usize) -> Vec<u16> {
+        let numbers = work.allot(all, blocks, sources);
+        let now = Instant::now();
+        let asked = Asked { numbers: Some(numbers), ..Asked::new(now, 1, now, blocks) };
+        work.asked.insert(SourceId(source), asked);
+        numbers.iter().collect()
+    }
+
+    #[test]
+    fn the_only_source_gets_all_that_is_not_there() {
+        let (mut work, all) = work();
+        work.held = [0, 3, 12].into_iter().collect();
+        assert_eq!(ask(&mut work, &all, 0, 2, 1), [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15]);
+        assert_eq!(work.asked[&SourceId(0)].room(100), 11, "credit ends where blocks do");
+    }
+
+    #[test]
+    fn several_sources_get_other_blocks_and_some_to_go_on_with() {
+        let (mut work, all) = work();
+        assert_eq!(ask(&mut work, &all, 0, 5, 2), [0, 1, 2, 3, 4, 13, 14, 15]);
+        assert_eq!(ask(&mut work, &all, 1, 5, 2), [5, 6, 7, 8, 9, 10, 11, 12]);
+        // Nothing is left that nobody may send: a third gets what the others have to go on with.
+        assert_eq!(ask(&mut work, &all, 2, 3, 3), [13, 14, 15]);
+        // What is there is not asked for again.
+        work.held = (0..5).chain(11..16).collect();
+        work.asked.clear();
+        assert_eq!(ask(&mut work, &all, 0, 9, 2), [5, 6, 7, 8, 9, 10]);
+        // All of that is due from another: it is asked for twice, and no more of it than is wanted.
+        assert_eq!(ask(&mut work, &all, 1, 2, 2), [5, 6]);
+    }
+
+    #[test]
+    fn a_block_is_expected_once_if_it_may_come() {
+        let (mut work, all) = work();
+        ask(&mut work, &all, 0, 5, 2);
+        let asked = work.asked.get_mut(&SourceId(0)).unwrap();
+        assert!(asked.expects(&Vector::Source(0)) && !asked.expects(&Vector::Source(0)));
+        assert!(asked.expects(&Vector::Shard(15)) && !asked.expects(&Vector::Source(5)) && !asked.expects(&Vector::Shard(300)));
+        assert!(!asked.is_exhausted());
+        asked.flight.credit(Instant::now(), 5);
+        assert!(asked.is_exhausted() && asked.room(100) == 0);
+    }
 }

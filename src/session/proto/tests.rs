@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::admission::Scope;
 use crate::object::{Lease, SegmentKey, Shape};
-use crate::wire::message::{HoldingState, Ticket, Token};
+use crate::wire::message::{Codecs, HoldingState, Ticket, Token};
 
 const SESSION: SessionId = SessionId(7);
 const SECOND: Duration = Duration::from_secs(1);
@@ -152,7 +152,7 @@ fn a_range_beyond_the_generation_ends_the_connection() {
     for range in [(60, 5), (65_535, 1), (1, 65_535)] {
         let mut request = request(3, 10);
         request.ranges = vec![range];
-        assert_eq!(ask(&mut proto, now, request, FirstPass::Coded), Err(Violation::Malformed("range of source blocks")));
+        assert_eq!(ask(&mut proto, now, request, FirstPass::Coded), Err(Violation::Malformed("range of blocks")));
     }
 }
 
@@ -224,6 +224,117 @@ fn the_header_of_a_sparse_block_has_all_coefficients() {
     }
     let longest = block::Kind::Explicit.datagram_header_len(Shape::N_LIMIT);
     assert!(longest <= crate::ring::headroom(Shape::N_LIMIT), "slots have room for it");
+}
+
+/// A segment of ten blocks with a code that nobody recodes.
+fn fixed(codec: Codec) -> Held {
+    let shape = Shape::new(10 * 1088, 1088, 64).unwrap().coded_with(codec).unwrap();
+    let lease = Lease::new(SegmentKey(3), SegmentId::of(b"fixed"), shape, Arc::new(()));
+    Held { lease, path: None, ..held(FirstPass::Coded) }
+}
+
+/// A conversation in which such a segment was asked for.
+fn ask_for_fixed(held: Held, codecs: Codecs, change: impl FnOnce(&mut Request)) -> Result<(Proto, Instant), Violation> {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello { codecs, ..Hello::defaults() })).unwrap();
+    proto.set_datagram_max(Some(1162));
+    while proto.poll_message().is_some() {}
+    let mut request = Request { segment: held.lease.id, ..request(3, 8) };
+    change(&mut request);
+    proto.handle_message(now, Message::Request(request)).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
+    proto.found(now, ticket, Some(held)).map(|()| (proto, now))
+}
+
+const RS: Codec = Codec::ReedSolomon { parity: 4 };
+
+#[test]
+fn blocks_with_numbers_come_once_each_and_then_no_others() {
+    let key = GenerationKey { segment: SegmentKey(3), index: 0 };
+    let (mut proto, now) = ask_for_fixed(fixed(RS), Codecs::ALL, |_| {}).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Source(key, 0..8)]);
+    assert_eq!(proto.claims()[0].line, LineKey { generation: key, lane: Lane::Source(SESSION) });
+    for number in 0..8 {
+        proto.stamp(3, &Vector::Source(number), Route::Datagram).unwrap();
+    }
+    proto.handle_message(now, Message::Credit { alias: 3, blocks: 100 }).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Source(key, 8..14)]);
+    for number in 8..14 {
+        let stamp = proto.stamp(3, &Vector::numbered(number, 10), Route::Datagram).unwrap();
+        let kind = if number < 10 { 0x40 } else { 0x44 };
+        assert_eq!((stamp.header()[0], &stamp.header()[6..]), (kind, &number.to_be_bytes()[..]));
+    }
+    assert_eq!((wants(&mut proto), proto.claims()), (vec![], vec![]), "what is left of the credit is void");
+    assert!(proto.stamp(3, &Vector::Shard(14), Route::Datagram).is_none(), "there is no such block");
+    assert!(proto.stamp(3, &Vector::Seed(1), Route::Datagram).is_none(), "nor one of another code");
+}
+
+#[test]
+fn of_blocks_with_numbers_those_come_that_are_named_and_taken() {
+    let key = GenerationKey { segment: SegmentKey(3), index: 0 };
+    let wanted = |coded, systematic, ranges: &[(u16, u16)]| {
+        let change = |request: &mut Request| {
+            (request.accept.coded, request.accept.systematic, request.credit) = (coded, systematic, 64);
+            request.ranges = ranges.to_vec();
+        };
+        wants(&mut ask_for_fixed(fixed(RS), Codecs::ALL, change).unwrap().0)
+    };
+    assert_eq!(wanted(true, true, &[(3, 2), (9, 3)]), [Want::Source(key, 3..5), Want::Source(key, 9..12)]);
+    assert_eq!(wanted(true, false, &[(3, 2), (9, 3)]), [Want::Source(key, 10..12)]);
+    assert_eq!(wanted(false, true, &[(3, 2), (9, 3)]), [Want::Source(key, 3..5), Want::Source(key, 9..10)]);
+    assert_eq!(wanted(true, false, &[]), [Want::Source(key, 10..14)]);
+    assert_eq!(wanted(false, true, &[]), [Want::Source(key, 0..10)]);
+    for ranges in [(10, 5), (14, 1)] {
+        let beyond = ask_for_fixed(fixed(RS), Codecs::ALL, |request| request.ranges = vec![ranges]);
+        assert!(matches!(beyond, Err(Violation::Malformed(_))), "{ranges:?}");
+    }
+    let beyond = ask_for_fixed(fixed(Codec::RaptorQ), Codecs::ALL, |request| request.ranges = vec![(9, 2)]);
+    assert!(beyond.is_err(), "repair symbols are not named");
+}
+
+#[test]
+fn raptorq_begins_with_source_blocks_and_has_no_end() {
+    let key = GenerationKey { segment: SegmentKey(3), index: 0 };
+    let (mut proto, _) = ask_for_fixed(fixed(Codec::RaptorQ), Codecs::ALL, |request| request.credit = 30).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Source(key, 0..10), Want::Coded(coded(key), 20)]);
+    let stamp = proto.stamp(3, &Vector::Symbol(70_000), Route::Stream).unwrap();
+    assert_eq!((stamp.header(), stamp.payload), (&[0x45, 0, 1, 0x11, 0x70][..], 1088));
+    let (mut proto, _) = ask_for_fixed(fixed(Codec::RaptorQ), Codecs::ALL, |request| request.accept.systematic = false).unwrap();
+    assert_eq!(wants(&mut proto), [Want::Coded(coded(key), 8)]);
+}
+
+#[test]
+fn who_does_not_speak_a_code_is_told_so() {
+    let older = |codec| {
+        let now = Instant::now();
+        let mut proto = Proto::new(SESSION, Config::default(), now);
+        proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+        while proto.poll_message().is_some() {}
+        let get = Get { request: 1, path: "/live/1.m4s".into(), offset: 0, length: None };
+        proto.handle_message(now, Message::Get(get)).unwrap();
+        proto.resolved(now, 1, Ok(resolved(fixed(codec))));
+        proto.poll_message()
+    };
+    for (codec, name) in [(RS, "Reed-Solomon"), (Codec::RaptorQ, "RaptorQ")] {
+        let Some(Message::Error(error)) = older(codec) else { panic!("an answer") };
+        assert_eq!((error.code, error.retry_after_ms), (RequestCode::Limit, 0));
+        assert!(error.reason.contains(name) && error.reason.contains("does not speak"), "{}", error.reason);
+        // One that has heard of the segment elsewhere gets no block that it could not read.
+        let (mut proto, _) = ask_for_fixed(fixed(codec), Codecs::default(), |_| {}).unwrap();
+        let refused = Message::Reject { alias: 3, code: RequestCode::Limit, retry_after_ms: 0 };
+        assert_eq!((proto.poll_message(), wants(&mut proto)), (Some(refused), vec![]));
+    }
+}
+
+#[test]
+fn who_does_not_have_all_of_a_segment_makes_no_block_that_is_not_recoded() {
+    for codec in [RS, Codec::RaptorQ] {
+        let change = |request: &mut Request| request.accept.recoded = true;
+        let (mut proto, _) = ask_for_fixed(Held { is_recoded: true, ..fixed(codec) }, Codecs::ALL, change).unwrap();
+        let later = Message::Reject { alias: 3, code: RequestCode::Overload, retry_after_ms: millis(RECODED_RETRY) };
+        assert_eq!((proto.poll_message(), wants(&mut proto)), (Some(later), vec![]));
+    }
 }
 
 #[test]

@@ -14,16 +14,23 @@ fn any_varint() -> impl Strategy<Value = u64> {
 
 fn hello() -> impl Strategy<Value = Message> {
     let limits = (any::<u16>(), any::<u32>(), any_varint(), any::<u16>(), any::<u32>());
-    (0u64..9, 0u64..9, limits, "[ -~]{0,64}").prop_map(|(low, more, limits, agent)| {
-        let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
-        let minor = (low, low + more);
-        Message::Hello(Hello { minor, n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max, agent })
-    })
+    (0u64..9, 0u64..9, any::<[bool; 2]>(), limits, "[ -~]{0,64}").prop_map(
+        |(low, more, [reed_solomon, raptorq], limits, agent)| {
+            let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
+            let minor = (low, low + more);
+            let codecs = Codecs { reed_solomon, raptorq };
+            Message::Hello(Hello { minor, codecs, n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max, agent })
+        },
+    )
 }
 
 fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
-    let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024)
-        .prop_map(|(length, step, n_max)| (length, Delivery::Coded(Shape::new(length, step * 16, n_max).unwrap())));
+    let codec =
+        prop_oneof![Just(Codec::Rlnc), (1u16..=256).prop_map(|parity| Codec::ReedSolomon { parity }), Just(Codec::RaptorQ)];
+    let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024, codec).prop_map(|(length, step, n_max, codec)| {
+        let shape = Shape::new(length, step * 16, n_max).unwrap();
+        (length, Delivery::Coded(shape.coded_with(codec).unwrap_or(shape)))
+    });
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..400).prop_map(|bytes| (bytes.len() as u64, Delivery::Inline(bytes.into()))),
         shape,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{Fetch, Fetches, find};
 use crate::block::{Block, Vector};
+use crate::codec::numbers::Numbers;
 use crate::object::{Generation, SegmentId};
 use crate::peer::proto::evidence::{Findings, Look, Row};
 use crate::peer::proto::keyring::FIRST;
@@ -41,6 +42,10 @@ impl Fetches {
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
         let Some(generation) = self.fetches.get(&id).and_then(|fetch| fetch.order.shape.generation(index)) else { return Ok(()) };
+        let asked = find(&mut self.fetches, id, index).and_then(|work| work.asked.get_mut(&source));
+        if !asked.is_none_or(|asked| asked.expects(&block.vector)) {
+            return self.stray(source);
+        }
         if source != FIRST && matches!(block.vector, Vector::Source(_)) {
             self.evidence.want_hashes(id);
         }
@@ -240,8 +245,9 @@ impl Fetches {
         let Some(generation) = order.shape.generation(index) else { return };
         let is_progressive = find(&mut self.fetches, id, index).is_some_and(|work| work.decoder.is_progressive());
         let decoder = self.decoder_of_rows(id, &order.segment, generation, is_progressive);
+        let held = self.numbers_of_rows(id, index);
         if let Some(work) = find(&mut self.fetches, id, index) {
-            work.decoder = decoder;
+            (work.decoder, work.held) = (decoder, held);
         }
     }
 
@@ -255,6 +261,11 @@ impl Fetches {
         decoder
     }
 
+    /// The numbers of these rows, as far as they have some.
+    fn numbers_of_rows(&self, id: FetchId, generation: u32) -> Numbers {
+        self.evidence.rows(id, generation).iter().filter_map(|row| Numbers::number(&row.block.vector)).collect()
+    }
+
     /// A segment that was tried is decoded again of the rows that are left, and what is missing now is asked for.
     fn reopen(&mut self, now: Instant, id: FetchId, events: &mut VecDeque<Event>) {
         let Some((order, place)) = self.evidence.order(id) else { return };
@@ -266,7 +277,8 @@ impl Fetches {
                 events.push_back(Event::Decoded { fetch: id, decoder });
             } else {
                 // Source blocks have had their turn.
-                fetch.works.insert(generation.index, Work { next_source: generation.n, ..Work::new(decoder) });
+                let held = self.numbers_of_rows(id, generation.index);
+                fetch.works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder) });
             }
         }
         self.counts.mended += 1;
