@@ -35,7 +35,7 @@ use crate::ingest::http::{Http, Origin};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
-use crate::object::{Arrival, FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::object::{Arrival, Codec, FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
 use crate::store::Store;
 use crate::wire::message::{Checks, GetChecks};
 
@@ -65,7 +65,11 @@ pub struct Config {
     pub n_max: u16,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// What is sent first where a request leaves the choice.
+    /// The code of its blocks.
+    pub codec: CodecName,
+    /// Parity blocks of a generation, with Reed-Solomon.
+    pub parity: Option<u16>,
+    /// What is sent first where a request leaves the choice; with the other codes that is always source blocks.
     pub first_pass: FirstPass,
     /// Coefficients other than zero in a row of its coded blocks, which then carry all of them; `None` for dense rows.
     pub row_weight: Option<u16>,
@@ -118,6 +122,8 @@ impl Default for Config {
             peers: Policy::Off,
             n_max: 128,
             block_bytes: 4096,
+            codec: CodecName::default(),
+            parity: None,
             first_pass: FirstPass::default(),
             row_weight: None,
             row_weight_force: false,
@@ -146,6 +152,26 @@ impl Config {
         }
     }
 
+    /// The code of its blocks, with what belongs to it.
+    pub fn codec(&self) -> Result<Codec, CodecError> {
+        let codec = match (self.codec, self.parity) {
+            (CodecName::Rs, Some(parity)) => Codec::ReedSolomon { parity },
+            (CodecName::Rs, None) => return Err(CodecError::NoParity),
+            (_, Some(_)) => return Err(CodecError::Parity),
+            (CodecName::Rlnc, None) => Codec::Rlnc,
+            (CodecName::RaptorQ, None) => Codec::RaptorQ,
+        };
+        if self.row_weight.is_some() && codec != Codec::Rlnc {
+            return Err(CodecError::RowWeight);
+        }
+        Ok(codec)
+    }
+
+    /// How its segments are cut and coded, by the example of one of so many bytes.
+    pub fn shape(&self, length: u64) -> Result<Shape, Fault> {
+        Ok(Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec()?)?)
+    }
+
     /// Coefficients other than zero in a row, where rows are sparse.
     pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
         let Some(given) = self.row_weight else { return Ok(None) };
@@ -156,6 +182,19 @@ impl Config {
         }
         Ok(Some(weight))
     }
+}
+
+/// The codes that a stream may have, by the names that they have in the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CodecName {
+    /// Random linear combinations of blocks.
+    #[default]
+    Rlnc,
+    /// Reed-Solomon.
+    Rs,
+    /// RaptorQ.
+    RaptorQ,
 }
 
 /// Every stream by its name: 1 to 64 letters, digits, `-` and `_`.
@@ -189,6 +228,9 @@ pub enum Fault {
     /// The key that signs.
     #[error("signing_key: {0}")]
     Key(#[from] KeyFileError),
+    /// What belongs to another code, or is missing.
+    #[error("codec: {0}")]
+    Codec(#[from] CodecError),
     /// The coefficients of a row.
     #[error("row_weight: {0}")]
     RowWeight(#[from] RowWeightError),
@@ -201,6 +243,20 @@ pub enum Fault {
     /// The directory.
     #[error(transparent)]
     Directory(#[from] directory::OpenError),
+}
+
+/// What does not go with the code of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// Reed-Solomon without a number of parity blocks.
+    #[error("with \"rs\" a generation has a fixed number of parity blocks: say how many with `parity`")]
+    NoParity,
+    /// Parity blocks of another code.
+    #[error("`parity` goes with codec = \"rs\": the other codes make as many blocks as are asked for")]
+    Parity,
+    /// Sparse rows of another code.
+    #[error("`row_weight` goes with codec = \"rlnc\": the rows of the others are not free to choose")]
+    RowWeight,
 }
 
 /// A number of coefficients that a row should not have.
@@ -464,6 +520,7 @@ struct Settings {
     signer: Option<Arc<Signer>>,
     n_max: u16,
     block_bytes: u32,
+    codec: Codec,
     first_pass: FirstPass,
     row_weight: Option<NonZeroU16>,
     retention: Duration,
@@ -491,14 +548,15 @@ impl Settings {
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err(Fault::Name);
         }
-        Shape::new(ingest.segment_max_bytes.as_u64(), config.block_bytes, config.n_max)?;
+        let codec = config.shape(ingest.segment_max_bytes.as_u64())?.codec();
         let playlist = |text: &String| ObjectPath::parse(text).map_err(|error| Fault::Playlist(text.clone(), error));
         Ok(Self {
             place: Place::new(config)?,
             signer: config.signing_key.as_deref().map(|path| Signer::open(path, signer)).transpose()?.map(Arc::new),
             n_max: config.n_max,
             block_bytes: config.block_bytes,
-            first_pass: config.first_pass,
+            codec,
+            first_pass: if codec.is_recodable() { config.first_pass } else { FirstPass::Systematic },
             row_weight: config.sparse_rows()?,
             retention: config.retention,
             playlist_age: config.playlist_age,

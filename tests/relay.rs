@@ -17,7 +17,7 @@ use ncserverd::object::RefusalCode;
 use ncserverd::peer::{self, Client, Error};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;
-use ncserverd::stream;
+use ncserverd::stream::{self, CodecName};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
@@ -67,10 +67,15 @@ fn server(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
 
 /// A server with one stream, `live`, and the origin of it.
 async fn publish() -> (Origin, Server, peer::Server) {
+    publish_with(stream::Config::default()).await
+}
+
+/// The same with a stream that is cut and coded so.
+async fn publish_with(stream: stream::Config) -> (Origin, Server, peer::Server) {
     let origin = Origin::in_memory().await.unwrap();
     let mut settings = config::Config::default();
     settings.endpoint.listen = vec![LOOPBACK];
-    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream::Config::default() };
+    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream };
     settings.stream.insert("live".into(), stream);
     let identity = ServerIdentity::ephemeral().unwrap();
     let running = Server::start(settings, identity.clone(), &Registry::new(), Readiness::new()).await.unwrap();
@@ -284,5 +289,66 @@ async fn what_a_relay_could_not_test_it_says_so() {
         let [more, unverified_now] = counts();
         assert!(more >= recoded + 10.0, "{more} after {recoded}");
         assert_eq!(unverified_now - unverified, if gives_checks { 0.0 } else { more - recoded });
+    }
+}
+
+/// Streams whose blocks are not recoded, in datagrams and on QUIC's streams.
+fn fixed() -> impl Iterator<Item = stream::Config> {
+    let codecs = [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)];
+    let cuts = [(1088, 64), (4096, 128)];
+    codecs.into_iter().flat_map(move |(codec, parity)| {
+        cuts.map(|(block_bytes, n_max)| stream::Config { codec, parity, block_bytes, n_max, ..stream::Config::default() })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_pass_on_what_is_not_recoded_once_they_have_all_of_it() {
+    for stream in fixed() {
+        let name = format!("{:?} k = {}", stream.codec, stream.block_bytes);
+        let (origin, running, at) = publish_with(stream).await;
+        let all = bytes(1, 1_000_001);
+        origin.put("/vod/a.ts", Bytes::from(all.clone()));
+        let first = Station::start(peer::Config::new(at, Trust::System)).await;
+        let second = Station::start(first.config()).await;
+        let viewer = client(second.config()).await;
+        assert!(read(&viewer, "/live/a.ts").await.unwrap() == all, "{name}");
+        for station in [&first, &second] {
+            assert_eq!(station.read("ncserverd_relay_recoded_blocks_total"), 0.0, "{name}");
+            assert_eq!(station.read("ncserverd_relay_segments_completed_total"), 1.0, "{name}");
+        }
+        running.drain(Duration::from_secs(1)).await;
+    }
+}
+
+/// A viewer draws on a server and on a relay at the same time, over paths that lose: nobody recodes, and all of it is right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_and_a_relay_send_other_blocks_of_what_is_not_recoded() {
+    for stream in fixed() {
+        let name = format!("{:?} k = {}", stream.codec, stream.block_bytes);
+        let (origin, running, at) = publish_with(stream).await;
+        let all = bytes(1, 1_000_001);
+        origin.put("/vod/a.ts", Bytes::from(all.clone()));
+        let station = Station::start(peer::Config::new(at.clone(), Trust::System)).await;
+        // By now the relay has all of it.
+        assert!(read(&client(station.config()).await, "/live/a.ts").await.unwrap() == all, "{name}");
+        let mut servers = Vec::new();
+        let mut links = Vec::new();
+        for (seed, there) in [(1, &at), (2, &station.server)] {
+            let losing = Direction::losing(0.05);
+            let server = format!("{}:{}", there.host, there.port).parse().unwrap();
+            let link = Link::start(lossy::Config { server, seed, to_server: losing, to_client: losing }).unwrap();
+            let address = link.address();
+            servers.push(peer::Server { host: address.ip().to_string(), port: address.port(), ..there.clone() });
+            links.push(link);
+        }
+        let viewer = client(peer::Config { servers, ..station.config() }).await;
+        let mut stats = viewer.stats();
+        let both = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+        tokio::time::timeout(PATIENCE, both).await.unwrap().unwrap();
+        assert!(read(&viewer, "/live/a.ts").await.unwrap() == all, "{name}");
+        let stats = viewer.stats().borrow().clone();
+        assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{name}: {stats:?}");
+        assert!(stats.blocks_useless * 50 <= stats.blocks_received, "{name}: {stats:?}");
+        running.drain(Duration::from_secs(1)).await;
     }
 }

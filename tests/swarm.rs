@@ -11,7 +11,7 @@ use ncserverd::endpoint::Congestion;
 use ncserverd::lab::origin::Origin;
 use ncserverd::peer;
 use ncserverd::server::Server;
-use ncserverd::stream;
+use ncserverd::stream::{self, CodecName};
 use ncserverd::swarm::{self, Options, PlainConfig, Report};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
@@ -41,12 +41,17 @@ struct Place {
 
 impl Place {
     async fn open(connections_max: u32) -> Self {
+        Self::with(connections_max, stream::Config::default()).await
+    }
+
+    /// The same with a stream that is coded so.
+    async fn with(connections_max: u32, stream: stream::Config) -> Self {
         let origin = Origin::in_memory().await.unwrap();
         let mut settings = config::Config::default();
         settings.endpoint.listen = vec![LOOPBACK];
         settings.endpoint.connections_max = connections_max;
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
-        let block = stream::Config { block_bytes: 1024, n_max: 32, ..stream::Config::default() };
+        let block = stream::Config { block_bytes: 1024, n_max: 32, ..stream };
         let url = Some(format!("{}vod/", origin.url()));
         settings.stream.insert("live".into(), stream::Config { origin: url, ..block });
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
@@ -145,6 +150,26 @@ async fn what_is_lost_on_the_way_is_made_up_for() {
     // What viewers have at the end, and what came of segments under way, are less than was sent by what was lost.
     let (sent, came) = (place.read("ncserverd_session_sent_blocks_total"), totals.blocks as f64);
     assert!(came < 0.98 * sent && came > 0.85 * sent, "{came} of {sent}: {report}");
+}
+
+/// Viewers of streams that are not recoded, without loss and with more than the parity blocks are for.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_code_is_played_and_verified() {
+    for (codec, parity) in [(CodecName::Rs, Some(8)), (CodecName::Rs, Some(1)), (CodecName::RaptorQ, None)] {
+        let stream = stream::Config { codec, parity, ..stream::Config::default() };
+        let place = Place::with(1000, stream).await;
+        place.put_file();
+        for line in [
+            "--viewers 20 --join-rate 40 --time 2s --bitrate 524288 --verify 0.5 --threads 1",
+            "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.1",
+        ] {
+            let report = place.watch(line, "/live/movie.bin").await;
+            let totals = report.totals;
+            assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{codec:?} {report}");
+            assert!(totals.verified > 10, "{codec:?} {report}");
+            assert!(totals.useless * 20 < totals.blocks, "{codec:?} {report}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

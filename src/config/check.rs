@@ -13,7 +13,7 @@ use crate::gf::rows::sparse::weight_min;
 use crate::object::Shape;
 use crate::ring::Lane;
 use crate::store::Portion;
-use crate::stream::Signer;
+use crate::stream::{CodecError, CodecName, Signer};
 use crate::wire::block::Kind;
 use crate::{stream, telemetry};
 
@@ -181,6 +181,14 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
+    match stream.shape(1) {
+        Err(stream::Fault::Shape(error)) => return report.fault(key("parity"), error.to_string()),
+        Err(stream::Fault::Codec(error)) => {
+            let part = if error == CodecError::Parity { "parity" } else { "codec" };
+            return report.fault(key(part), error.to_string());
+        }
+        Err(_) | Ok(_) => {}
+    }
     signing_key(&key("signing_key"), stream, report);
     if stream.peers != Policy::Off && stream.signing_key.is_none() {
         report.fault(key("peers"), "viewers that draw on each other need the stream's signature: set `signing_key`, too");
@@ -249,7 +257,7 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     } else if block + header > DATAGRAM_AT_FIRST {
         let text = "blocks fit a datagram only after path MTU discovery, and not on every path: until then they go over streams";
         report.warning(key, text);
-    } else if block + explicit > DATAGRAM_AT_FIRST {
+    } else if block + explicit > DATAGRAM_AT_FIRST && stream.codec == CodecName::Rlnc {
         report
             .warning(key, "a recoded block carries n more bytes and does not fit a datagram: peers cannot relay over datagrams");
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{Config, Loaded, Location, schema};
+use crate::object::Codec;
 use crate::stream;
 
 pub(super) fn explain(loaded: &Loaded) -> String {
@@ -71,7 +72,12 @@ fn source(stream: &stream::Config) -> String {
 fn shape(stream: &stream::Config) -> String {
     let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
     let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", rows of {weight} coefficients other than zero"));
-    format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}", (n * k).div_ceil(1024))
+    let codec = match stream.codec() {
+        Ok(Codec::ReedSolomon { parity }) => format!(", Reed-Solomon with {parity} parity blocks"),
+        Ok(Codec::RaptorQ) => ", RaptorQ".to_owned(),
+        Ok(Codec::Rlnc) | Err(_) => String::new(),
+    };
+    format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}{codec}", (n * k).div_ceil(1024))
 }
 
 fn signed(stream: &stream::Config) -> String {

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::directory::Policy;
+use crate::object::Codec;
 
 fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -170,6 +171,33 @@ fn too_few_coefficients_are_refused_unless_forced() {
         assert!(with("0", "128", force).unwrap_err().contains("a row of zeros is no row"));
     }
     assert!(with("64", "64", "false").unwrap().contains("all rows are dense"));
+}
+
+#[test]
+fn what_belongs_to_another_code_is_refused() {
+    let with = |keys: &[(&str, &str)]| {
+        let keys: Vec<_> = keys.iter().map(|(key, value)| (format!("stream.a.{key}"), *value)).collect();
+        let mut overrides = vec![("stream.a.directory", "y")];
+        overrides.extend(keys.iter().map(|(key, value)| (key.as_str(), *value)));
+        load("", &[], &overrides).map(|loaded| loaded.config.stream["a"].codec().unwrap()).map_err(|error| error.to_string())
+    };
+    assert_eq!(with(&[]), Ok(Codec::Rlnc));
+    assert_eq!(with(&[("codec", "rlnc")]), Ok(Codec::Rlnc));
+    assert_eq!(with(&[("codec", "raptorq")]), Ok(Codec::RaptorQ));
+    assert_eq!(with(&[("codec", "rs"), ("parity", "128")]), Ok(Codec::ReedSolomon { parity: 128 }));
+    for (keys, said) in [
+        (&[("codec", "rs")][..], "`stream.a.codec`: with \"rs\" a generation has a fixed number"),
+        (&[("codec", "rs"), ("parity", "0")], "`stream.a.parity`: 0 parity blocks with 128"),
+        (&[("codec", "rs"), ("parity", "129")], "`stream.a.parity`: 129 parity blocks with 128"),
+        (&[("codec", "rs"), ("parity", "1"), ("n_max", "256")], "`stream.a.parity`: 1 parity blocks with 256"),
+        (&[("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
+        (&[("codec", "raptorq"), ("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
+        (&[("codec", "raptorq"), ("row_weight", "20")], "`stream.a.codec`: `row_weight` goes with codec = \"rlnc\""),
+        (&[("codec", "reed-solomon")], "`stream.a.codec`"),
+    ] {
+        let refusal = with(keys).unwrap_err();
+        assert!(refusal.contains(said), "{refusal}");
+    }
 }
 
 #[test]

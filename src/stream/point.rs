@@ -436,7 +436,8 @@ impl Point {
 
     async fn store(&self, path: &ObjectPath, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
         let settings = self.settings();
-        let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max).map_err(|error| Refusal {
+        let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max);
+        let shape = shape.and_then(|shape| shape.coded_with(settings.codec)).map_err(|error| Refusal {
             code: RefusalCode::Limit,
             retry_after: None,
             reason: error.to_string(),
