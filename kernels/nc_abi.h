@@ -269,4 +269,78 @@ typedef struct nc_join_task {
     nc_u32 reserved;
 } nc_join_task;
 
+// Reed-Solomon over whole chunks (rs.cu, stripes.cu): `rows` code chunks from n native ones. Addresses are device addresses, multiples of 16; chunks
+// lie one behind the other.
+typedef struct nc_chunks {
+    nc_u64 source;       // native chunk 0
+    nc_u64 out;          // code chunk 0
+    nc_u64 matrix;       // n coefficients a code chunk
+    nc_u64 source_pitch; // bytes from one chunk to the next, multiples of 16
+    nc_u64 out_pitch;
+    nc_u64 bytes;        // of a chunk, a multiple of 16
+    nc_u32 n;            // 1 to 255
+    nc_u32 rows;         // 1 to 255
+    nc_u32 tile_rows;    // of rs.cu: what a thread block makes at a time; tile_rows * tile_columns threads
+    nc_u32 tile_columns; // bytes, or words in kernels over words
+    nc_u32 groups;       // of stripes.cu: groups of four code chunks that a thread block makes; blockIdx.y counts thread blocks of as many
+    nc_u32 reserved;
+} nc_chunks;
+
+// rs.cu: dynamic shared memory is tile_rows * n + n * tile_columns bytes, rounded up to 16, with n * tile_columns words in kernels over words.
+#define NC_RS_THREADS 256
+// stripes.cu: nc_stripes_C with C copies of each table. Dynamic shared memory: groups * n * C * 1024 bytes.
+#define NC_STRIPES_ROWS 4 // of a group
+#define NC_STRIPES_THREADS 1024
+#define NC_STRIPES_TABLE_BYTES 1024
+
+// Plans of RaptorQ and Raptor10, replayed on the symbols of many source blocks (replay.cu). A plan is words: this head, and behind it what its numbers, which
+// count words from the head's beginning, lead to. `codec::raptor::Plan` has what each does; slots are symbols of memory for the work.
+typedef struct nc_plan {
+    nc_u32 inputs;
+    nc_u32 slots;
+    nc_u32 loads;           // pairs of slot and input
+    nc_u32 load_count;
+    nc_u32 reload_count;    // of the same, once more
+    nc_u32 forward;         // terms: NC_TERM_HEAD marks a sum's target, with NC_TERM_OWN if what is there is a term of it; the others are sources
+    nc_u32 forward_count;
+    nc_u32 backward;
+    nc_u32 backward_count;
+    nc_u32 walk;            // terms that make the sides, in place of the fold or behind it
+    nc_u32 walk_count;
+    nc_u32 steps;           // of the fold: source, target, target; NC_NO_SLOT for no source
+    nc_u32 step_count;
+    nc_u32 last;            // a slot, or NC_NO_SLOT
+    nc_u32 powers;          // slots that get the fold's value times 1, 2, 4 and so on
+    nc_u32 power_count;     // 0 for no fold
+    nc_u32 sides;           // H, or 0 for neither fold nor walk nor products
+    nc_u32 bound;           // the first slots; the next are the free ones, and the next are the sides
+    nc_u32 free;
+    nc_u32 rows;            // sides * bound bytes
+    nc_u32 inverse;         // free * sides bytes
+    nc_u32 outputs;         // slots
+    nc_u32 output_count;
+} nc_plan;
+#define NC_TERM_HEAD 2147483648u
+#define NC_TERM_OWN 1073741824u
+#define NC_TERM_SLOT 1073741823u
+#define NC_NO_SLOT 4294967295u
+
+typedef struct nc_replay {
+    nc_u64 plans;           // an address of an nc_plan for each source block; several may have the same
+    nc_u64 symbols;         // of source block 0, one behind the other
+    nc_u64 outputs;
+    nc_u64 symbols_pitch;   // bytes from one source block to the next
+    nc_u64 outputs_pitch;
+    nc_u64 work;            // of nc_replay_global: 32 words a slot for each warp of the grid
+    nc_u32 blocks;
+    nc_u32 symbol_bytes;    // a multiple of 4
+    nc_u32 slots;           // at least those of every plan
+    nc_u32 reserved;
+} nc_replay;
+#define NC_REPLAY_WARPS_MAX 16
+#define NC_REPLAY_SLOT_BYTES 128 // of each warp: dynamic shared memory of nc_replay_shared is warps * slots * this
+
+// thesis.cu
+#define NC_THESIS_THREADS_MAX 1024
+
 #endif

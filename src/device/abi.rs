@@ -149,6 +149,40 @@ pub(super) struct Progress {
     pub(super) reserved: u32,
 }
 
+/// Whole chunks that are combined: `nc_chunks`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Chunks {
+    pub(super) source: u64,
+    pub(super) out: u64,
+    pub(super) matrix: u64,
+    pub(super) source_pitch: u64,
+    pub(super) out_pitch: u64,
+    pub(super) bytes: u64,
+    pub(super) n: u32,
+    pub(super) rows: u32,
+    pub(super) tile_rows: u32,
+    pub(super) tile_columns: u32,
+    pub(super) groups: u32,
+    pub(super) reserved: u32,
+}
+
+/// Plans that are replayed on symbols: `nc_replay`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Replay {
+    pub(super) plans: u64,
+    pub(super) symbols: u64,
+    pub(super) outputs: u64,
+    pub(super) symbols_pitch: u64,
+    pub(super) outputs_pitch: u64,
+    pub(super) work: u64,
+    pub(super) blocks: u32,
+    pub(super) symbol_bytes: u32,
+    pub(super) slots: u32,
+    pub(super) reserved: u32,
+}
+
 /// The field as data: `nc_tables`.
 #[derive(Debug, Clone)]
 #[repr(C)]
@@ -169,6 +203,8 @@ impl Plain for Launch {}
 impl Plain for FormTask {}
 impl Plain for InvertTask {}
 impl Plain for Progress {}
+impl Plain for Chunks {}
+impl Plain for Replay {}
 impl Plain for Tables {}
 impl Plain for u64 {}
 
@@ -328,6 +364,14 @@ mod tests {
         same_layout!(
             "nc_progress",
             Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }
+        );
+        same_layout!(
+            "nc_chunks",
+            Chunks { source, out, matrix, source_pitch, out_pitch, bytes, n, rows, tile_rows, tile_columns, groups, reserved }
+        );
+        same_layout!(
+            "nc_replay",
+            Replay { plans, symbols, outputs, symbols_pitch, outputs_pitch, work, blocks, symbol_bytes, slots, reserved }
         );
         same_layout!("nc_tables", Tables { log, exp, product, bits, polynomial, generator, reserved });
     }

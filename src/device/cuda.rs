@@ -13,6 +13,7 @@ use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Wor
 
 mod card;
 mod choose;
+mod chunks;
 mod driver;
 mod engine;
 mod host;

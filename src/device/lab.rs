@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::{Error, Field};
+use crate::codec::raptorq::Plan;
 
 /// One GPU under measurement.
 pub(crate) trait Lab: Send {
@@ -18,6 +19,14 @@ pub(crate) trait Lab: Send {
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error>;
     /// Brings coded blocks onto the card, to be decoded.
     fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<Box<dyn Work + 'a>, Error>;
+    /// Brings native chunks onto the card, to be coded.
+    fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error>;
+    /// Brings plans of RaptorQ and symbols onto the card.
+    fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error>;
+    /// Brings two matrices onto the card, to be multiplied as the thesis on RaptorQ does it.
+    fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error>;
+    /// Takes a matrix that is to be inverted as that thesis does it.
+    fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error>;
 }
 
 /// The facts about a GPU that figures depend on.
@@ -130,6 +139,113 @@ pub(crate) trait Work {
     fn poison(&mut self) -> Result<(), Error>;
     /// A block that was made. `is_on_host`: as it lies in pinned memory.
     fn read(&mut self, generation: u32, row: u32, is_on_host: bool, block: &mut [u8]) -> Result<(), Error>;
+}
+
+/// Code chunks of native ones, all of one length: Reed-Solomon.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunks<'a> {
+    /// `stripes`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
+    pub(crate) kernel: &'a str,
+    /// Native chunks.
+    pub(crate) n: u8,
+    /// n coefficients a code chunk.
+    pub(crate) matrix: &'a [u8],
+    /// Of a chunk, a multiple of 16.
+    pub(crate) bytes: usize,
+    /// What native chunks are filled with, chunk by chunk and over again; a multiple of 16 bytes.
+    pub(crate) sources: &'a [u8],
+    /// Rows and columns of a tile, for kernels that have tiles; 1 x 256 without.
+    pub(crate) tile: Option<(u32, u32)>,
+}
+
+/// Chunks on the card that can be coded again and again.
+pub(crate) trait ChunkWork {
+    /// The card's time for coding so many times over, in its own memory.
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
+    /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
+    /// which is read and written.
+    fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error>;
+    /// The host's time from native chunks in pinned memory to code chunks there: in pieces of so many bytes of each chunk, on so many streams in
+    /// turn. Without `code` the copies alone.
+    fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error>;
+    /// Fills code chunks with a pattern.
+    fn poison(&mut self) -> Result<(), Error>;
+    /// Bytes of a code chunk, as it lies on the card or in pinned memory.
+    fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error>;
+}
+
+/// Plans of RaptorQ, and symbols to replay them on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replay<'a> {
+    /// For source blocks in turn; all for as many inputs and outputs.
+    pub(crate) plans: &'a [&'a Plan],
+    /// Source blocks, each in memory of its own.
+    pub(crate) blocks: usize,
+    /// A multiple of 4.
+    pub(crate) symbol_bytes: usize,
+    /// The inputs of whole source blocks, one behind the other, which are used in turn.
+    pub(crate) symbols: &'a [u8],
+}
+
+/// Plans on the card that can be replayed again and again.
+pub(crate) trait ReplayWork {
+    /// The card's time for all source blocks so many times over, in its own memory.
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
+    /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
+    /// Without `replay` the copies alone.
+    fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error>;
+    /// Fills outputs with a pattern.
+    fn poison(&mut self) -> Result<(), Error>;
+    /// All outputs of a source block, as they lie on the card or in pinned memory.
+    fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error>;
+}
+
+/// A matrix times another, a thread an element (Vicente 2015, Algorithms 2 and 3).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product<'a> {
+    /// So many rows, one behind the other.
+    pub(crate) rows: u32,
+    pub(crate) a: &'a [u8],
+    /// So many columns; as many rows as `a` has columns.
+    pub(crate) columns: u32,
+    pub(crate) b: &'a [u8],
+    pub(crate) group: Group,
+}
+
+/// The shape of a thread block: so many columns and rows of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+/// A product that can be made again and again.
+pub(crate) trait ProductWork {
+    /// The card's time for the product so many times over.
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
+    /// The host's time from all three matrices in memory that is not pinned until the product is there (Algorithm 2).
+    fn through(&mut self) -> Result<Duration, Error>;
+    /// Fills the product with a pattern.
+    fn poison(&mut self) -> Result<(), Error>;
+    /// All of the product, row by row.
+    fn read(&mut self) -> Result<Vec<u8>, Error>;
+}
+
+/// Gauss-Jordan as three kernels, with the host's look at the matrix behind each (Vicente 2015, Algorithm 10).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Elimination<'a> {
+    /// Rows and columns.
+    pub(crate) order: u32,
+    pub(crate) matrix: &'a [u8],
+    pub(crate) group: Group,
+}
+
+/// An inversion that can be made again and again.
+pub(crate) trait EliminationWork {
+    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    fn run(&mut self) -> Result<Duration, Error>;
+    /// What the last run came to: nothing if the matrix has no inverse.
+    fn inverse(&self) -> Option<&[u8]>;
 }
 
 /// Opens a GPU by its number.

@@ -34,6 +34,16 @@ impl Sums {
         self.heads.push(Head { target, count, accumulate });
     }
 
+    /// The sums in their order: where each goes, whether to what is there, and what of.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u32, bool, &[u32])> {
+        let mut all = self.sources.as_slice();
+        self.heads.iter().map(move |head| {
+            let (sources, behind) = all.split_at(head.count as usize);
+            all = behind;
+            (head.target, head.accumulate, sources)
+        })
+    }
+
     /// Sums, and their sources in all.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.heads.len(), self.sources.len())
@@ -41,7 +51,7 @@ impl Sums {
 }
 
 /// A value that is doubled, grows by a piece, and is added to two others, at every step: the HDPC constraint of RaptorQ.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Fold {
     /// To be gone through in this order.
     pub(crate) steps: Vec<Step>,

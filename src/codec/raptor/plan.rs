@@ -112,6 +112,37 @@ impl Plan {
         forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| dense.walk.additions())
     }
 
+    /// The plan as words, for processors that are not this one: `nc_plan` of `kernels/nc_abi.h`, and what its numbers lead to behind it.
+    pub(crate) fn words(&self) -> Vec<u32> {
+        let mut words = Words { head: Vec::with_capacity(HEAD_WORDS), behind: Vec::new() };
+        words.number(self.inputs);
+        words.number(self.slots);
+        words.place(self.loads.iter().flat_map(|load| [load.slot, load.input]));
+        words.number(self.loads.len());
+        words.number(self.reloads);
+        words.sums(&self.forward);
+        words.sums(&self.backward);
+        let (no_sums, no_fold) = (Sums::default(), Fold { last: Fold::NOTHING, ..Fold::default() });
+        let (walk, fold) = match self.dense.as_ref().map(|dense| &dense.walk) {
+            Some(Program::Fold(fold)) => (&no_sums, fold),
+            Some(Program::Sums(sums)) => (sums, &no_fold),
+            None => (&no_sums, &no_fold),
+        };
+        words.sums(walk);
+        words.place(fold.steps.iter().flat_map(|step| [step.source, step.targets[0], step.targets[1]]));
+        words.number(fold.steps.len());
+        words.head.push(fold.last);
+        words.place_counted(fold.powers.iter().copied());
+        let [h, bound, free] = self.dense.as_ref().map_or([0; 3], |dense| [dense.h, dense.bound, dense.free]);
+        [h, bound, free].into_iter().for_each(|number| words.number(number));
+        for bytes in self.dense.as_ref().map_or([&[][..]; 2], |dense| [&dense.rows, &dense.inverse]) {
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+            words.place(bytes.chunks(4).map(word));
+        }
+        words.place_counted(self.outputs.iter().copied());
+        words.whole()
+    }
+
     /// Makes the outputs of `symbols`, which are the inputs one behind the other, each as long as an output; those that they are
     /// short of are zero.
     ///
@@ -181,6 +212,45 @@ fn multiply(
     let rows: Vec<&[u8]> = rows.chunks_exact(count).collect();
     let mut targets: Vec<&mut [u8]> = targets.chunks_exact_mut(width).map(Line::bytes_mut).collect();
     kernels.combine_strip(Strip::new(sources, count, width, 0, width), &rows, &mut targets, 0, accumulate);
+}
+
+/// A plan as words, while it is written.
+struct Words {
+    head: Vec<u32>,
+    behind: Vec<u32>,
+}
+
+impl Words {
+    fn number(&mut self, number: usize) {
+        self.head.push(index(number));
+    }
+
+    /// Words behind the head, and where they are.
+    fn place(&mut self, words: impl Iterator<Item = u32>) {
+        self.number(HEAD_WORDS + self.behind.len());
+        self.behind.extend(words);
+    }
+
+    /// The same, and how many they are.
+    fn place_counted(&mut self, words: impl Iterator<Item = u32>) {
+        let before = self.behind.len();
+        self.place(words);
+        self.number(self.behind.len() - before);
+    }
+
+    /// Terms, each sum's target in front of its sources, and how many they are.
+    fn sums(&mut self, sums: &Sums) {
+        let terms = sums.each().flat_map(|(target, accumulate, sources)| {
+            let head = TERM_HEAD | if accumulate { TERM_OWN } else { 0 } | target;
+            std::iter::once(head).chain(sources.iter().copied())
+        });
+        self.place_counted(terms);
+    }
+
+    fn whole(self) -> Vec<u32> {
+        assert_eq!(self.head.len(), HEAD_WORDS, "as many as nc_plan has");
+        [self.head, self.behind].concat()
+    }
 }
 
 struct Builder<'a, S> {
@@ -415,6 +485,11 @@ fn group(sources: usize, products: usize) -> (usize, usize) {
     };
     (1..=8).map(|bits| (bits, cost(bits))).min_by_key(|(_, cost)| *cost).expect("there are eight")
 }
+
+/// Words of a plan's head, and what marks a term: see `nc_plan`.
+const HEAD_WORDS: usize = 23;
+const TERM_HEAD: u32 = 1 << 31;
+const TERM_OWN: u32 = 1 << 30;
 
 /// Lines of a strip at most.
 const STRIP_LINES: usize = 4;

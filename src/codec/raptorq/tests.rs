@@ -9,6 +9,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
 use super::*;
+use crate::codec::raptor10;
 use crate::gf::{Kernels, gf256};
 
 fn rng(seed: u64) -> SmallRng {
@@ -598,6 +599,100 @@ proptest! {
         if let Ok(oti) = Oti::from_bytes(bytes) {
             prop_assert_eq!(oti.to_bytes(), bytes);
             prop_assert!((0..oti.blocks()).all(|block| oti.symbols(block).is_some_and(|k| Parameters::new(k).is_ok())));
+        }
+    }
+}
+
+/// What a plan's words say, done as `kernels/replay.cu` does it: all slots of a symbol's byte, one byte after the other.
+fn replay(words: &[u32], symbols: &[u8], symbol_bytes: usize) -> Vec<Vec<u8>> {
+    const NOTHING: u32 = u32::MAX;
+    let [inputs, slots, loads, load_count, reload_count, rest @ ..] = words else { panic!("no plan") };
+    let [forward, forward_count, backward, backward_count, walk, walk_count, rest @ ..] = rest else { panic!("no plan") };
+    let [steps, step_count, last, powers, power_count, rest @ ..] = rest else { panic!("no plan") };
+    let [sides, bound, free, rows, inverse, outputs, output_count, ..] = rest else { panic!("no plan") };
+    let list = |at: &u32, count: u32| &words[*at as usize..][..count as usize];
+    let byte = |at: &u32, index: u32| words[(at + index / 4) as usize].to_le_bytes()[index as usize % 4];
+    assert_eq!(symbols.len(), *inputs as usize * symbol_bytes);
+    let mut made = vec![vec![0; symbol_bytes]; *output_count as usize];
+    for at in 0..symbol_bytes {
+        let mut work = vec![0xA5_u8; *slots as usize];
+        let load = |work: &mut [u8], count: u32| {
+            let pairs = list(loads, 2 * count).chunks_exact(2);
+            pairs.for_each(|pair| work[pair[0] as usize] = symbols[pair[1] as usize * symbol_bytes + at]);
+        };
+        let add_up = |work: &mut [u8], terms: &[u32]| {
+            let mut target = None;
+            let mut sum = 0;
+            for term in terms {
+                let slot = (term & 0x3FFF_FFFF) as usize;
+                if term >> 31 == 0 {
+                    sum ^= work[slot];
+                    continue;
+                }
+                if let Some(target) = target.replace(slot) {
+                    work[target] = sum;
+                }
+                sum = if term >> 30 & 1 == 1 { work[slot] } else { 0 };
+            }
+            if let Some(target) = target {
+                work[target] = sum;
+            }
+        };
+        load(&mut work, *load_count);
+        add_up(&mut work, list(forward, *forward_count));
+        if *sides > 0 {
+            let first = (bound + free) as usize;
+            work[first..][..*sides as usize].fill(0);
+            let mut running = 0;
+            for step in list(steps, 3 * step_count).chunks_exact(3) {
+                running = gf256::mul(2, running) ^ if step[0] == NOTHING { 0 } else { work[step[0] as usize] };
+                step[1..].iter().for_each(|target| work[*target as usize] ^= running);
+            }
+            running = gf256::mul(2, running) ^ if *last == NOTHING { 0 } else { work[*last as usize] };
+            for target in list(powers, *power_count) {
+                work[*target as usize] ^= running;
+                running = gf256::mul(2, running);
+            }
+            add_up(&mut work, list(walk, *walk_count));
+            for side in 0..*sides {
+                let product = (0..*bound).fold(0, |sum, j| sum ^ gf256::mul(byte(rows, side * bound + j), work[j as usize]));
+                work[first + side as usize] ^= product;
+            }
+            for one in 0..*free {
+                let side = |side| gf256::mul(byte(inverse, one * sides + side), work[first + side as usize]);
+                work[(bound + one) as usize] = (0..*sides).fold(0, |sum, index| sum ^ side(index));
+            }
+        }
+        load(&mut work, *reload_count);
+        add_up(&mut work, list(backward, *backward_count));
+        made.iter_mut().zip(list(outputs, *output_count)).for_each(|(out, slot)| out[at] = work[*slot as usize]);
+    }
+    made
+}
+
+#[test]
+fn a_plan_as_words_makes_what_the_plan_makes() {
+    const BYTES: usize = 3;
+    let check = |plan: &Plan, symbols: &[u8], what: &str| {
+        let mut expected = vec![vec![0; BYTES]; plan.outputs()];
+        plan.apply(Kernels::detect(), symbols, &mut expected.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        let words = plan.words();
+        assert!(replay(&words, symbols, BYTES) == expected, "{what}");
+    };
+    for (k, lost) in [(1, 1), (10, 3), (101, 1), (101, 10), (101, 101), (301, 240)] {
+        let rng = &mut rng(u64::from(k + lost));
+        let plan = EncodingPlan::new(k).unwrap();
+        check(plan.plan(), &bytes(plan.plan().inputs() * BYTES, rng), &format!("encoding {k}"));
+        let lost_esis: BTreeSet<u32> = random_esis(lost as usize, k, rng).into_iter().collect();
+        let esis: Vec<u32> = (0..k + lost + 2).filter(|esi| !lost_esis.contains(esi)).collect();
+        let plan = DecodingPlan::new(k, &esis).unwrap();
+        check(plan.plan(), &bytes(plan.plan().inputs() * BYTES, rng), &format!("decoding {k} without {lost}"));
+        if k >= 10 {
+            let plan = raptor10::EncodingPlan::new(k).unwrap();
+            check(plan.plan(), &bytes(plan.plan().inputs() * BYTES, rng), &format!("encoding {k} with Raptor10"));
+            let esis: Vec<u32> = (0..k + lost + 20).filter(|esi| !lost_esis.contains(esi)).collect();
+            let plan = raptor10::DecodingPlan::new(k, &esis).unwrap();
+            check(plan.plan(), &bytes(plan.plan().inputs() * BYTES, rng), &format!("decoding {k} with Raptor10 without {lost}"));
         }
     }
 }

@@ -53,6 +53,10 @@ images! {
     InvertSteps = "invert_steps",
     Decode = "decode",
     Hold = "hold",
+    Replay = "replay",
+    Stripes = "stripes",
+    ReedSolomon = "rs",
+    Thesis = "thesis",
 }
 
 #[cfg(test)]

@@ -9,18 +9,29 @@ use std::fs;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use super::card::Card;
+use super::chunks::Way;
 use super::driver::{Context, Fault};
 use super::image::Image;
 use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::{HOPPER, kernels};
 use crate::device::abi::{RowForm, define};
-use crate::device::lab::{self, Decode, Decoder, Encode, Lab, Work};
+use crate::device::lab::{
+    self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork, Replay,
+    ReplayWork, Work,
+};
 use crate::device::{Error, Field, Kernel};
+use chunk_job::ChunkJob;
 use job::Job;
+use replay_job::ReplayJob;
 
+mod chunk_job;
 mod hold;
 mod job;
+mod replay_job;
+#[cfg(test)]
+mod tests;
+mod thesis;
 
 /// A card with the tables of both fields.
 pub(super) struct GpuLab {
@@ -62,7 +73,7 @@ impl Lab for GpuLab {
 
     fn has(&self, name: &str, n: u16) -> bool {
         let is_inverter = || Inverter::named(name, n.into(), 1, &self.standard).is_some();
-        DECODERS.contains(&name) || self.combine(name).is_some() || is_inverter()
+        DECODERS.contains(&name) || Way::named(name).is_some() || self.combine(name).is_some() || is_inverter()
     }
 
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
@@ -76,6 +87,26 @@ impl Lab for GpuLab {
         let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) { Kernel::Table.name() } else { plan.kernel };
         self.standard.context.bind()?;
         Ok(Box::new(Job::decode(&self.standard, self.known(kernel)?, plan)?))
+    }
+
+    fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(ChunkJob::new(&self.standard, plan)?))
+    }
+
+    fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(ReplayJob::new(&self.standard, plan)?))
+    }
+
+    fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(thesis::ProductJob::new(&self.standard, plan)?))
+    }
+
+    fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(thesis::EliminationJob::new(&self.standard, plan)?))
     }
 }
 

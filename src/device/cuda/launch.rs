@@ -157,6 +157,55 @@ pub(super) unsafe fn progress(
     unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
 }
 
+/// Makes code chunks of native ones.
+///
+/// # Safety
+/// As the module says; the grid is one that the kernel's source allows for these chunks.
+pub(super) unsafe fn chunks(
+    card: &Card,
+    (image, entry): (Image, &'static str),
+    grid: Grid,
+    chunks: &abi::Chunks,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let function = card.function(image, entry, grid.shared_bytes)?;
+    let tables = card.tables();
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(chunks), argument(&tables)], stream) }
+}
+
+/// Replays plans on symbols.
+///
+/// # Safety
+/// As the module says; plans are as `nc_plan` has them, with no slot, input or place outside of what they and the task say there is.
+pub(super) unsafe fn replay(
+    card: &Card,
+    entry: &'static str,
+    grid: Grid,
+    task: &abi::Replay,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let function = card.function(Image::Replay, entry, grid.shared_bytes)?;
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(task)], stream) }
+}
+
+/// A kernel of the thesis, which has these arguments.
+///
+/// # Safety
+/// As the module says; the arguments are what the kernel's source declares, with numbers that keep it inside of its matrices.
+pub(super) unsafe fn thesis(
+    card: &Card,
+    entry: &'static str,
+    grid: Grid,
+    arguments: &mut [*mut c_void],
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let function = card.function(Image::Thesis, entry, 0)?;
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, arguments, stream) }
+}
+
 /// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have passed. Each thread block adds
 /// one to the word at `arrived` when it runs.
 ///
@@ -173,7 +222,7 @@ pub(super) unsafe fn hold(
     unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
 }
 
-fn argument<T>(value: &T) -> *mut c_void {
+pub(super) fn argument<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
 

@@ -6,7 +6,7 @@ use super::super::members::tests as members;
 use super::*;
 
 /// Whether there is a GPU.
-fn is_here() -> bool {
+pub(super) fn is_here() -> bool {
     let absence = count().err();
     assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
     absence.is_none()

@@ -1,0 +1,165 @@
+//! Kernels over whole chunks, which Reed-Solomon takes: by name, and how each is launched.
+
+use super::card::Card;
+use super::image::Image;
+use super::launch::Grid;
+use crate::device::abi::define;
+
+/// A way to make code chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Ours, for few code chunks of large native ones.
+    Stripes,
+    /// Tiles as deep as there are native chunks; of elements of so many bytes.
+    Tiles(&'static str, u32),
+    /// A thread a byte, 16 x 16 of them a thread block.
+    Squares(&'static str),
+}
+
+/// How a kernel is launched, and what its chunks are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) entry: (Image, &'static str),
+    pub(super) grid: Grid,
+    pub(super) tile: (u32, u32),
+    pub(super) groups: u32,
+}
+
+impl Way {
+    /// By the names that measurements have.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
+    }
+
+    /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the memory for it, or there is no such tile.
+    pub(super) fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
+        match self {
+            Self::Stripes => stripes(card, n, rows),
+            Self::Tiles(entry, element) => {
+                let threads = tile.0.checked_mul(tile.1).filter(|threads| (1..=TILE_THREADS).contains(threads))?;
+                let shared_bytes = (tile.0 * n).next_multiple_of(16) + n * tile.1 * element;
+                let columns = (bytes / u64::from(element)).div_ceil(u64::from(tile.1));
+                let across = u32::try_from(columns).unwrap_or(u32::MAX).min(card.sms * TILES_PER_SM).max(1);
+                let grid = Grid { blocks: (across, rows.div_ceil(tile.0), 1), threads, shared_bytes };
+                (shared_bytes <= card.shared_bytes - STATIC_MAX).then_some(Shape {
+                    entry: (Image::ReedSolomon, entry),
+                    grid,
+                    tile,
+                    groups: 0,
+                })
+            }
+            Self::Squares(entry) => {
+                let across = u32::try_from(bytes.div_ceil(16)).unwrap_or(u32::MAX).min(card.sms * TILES_PER_SM).max(1);
+                let grid = Grid { blocks: (across, rows.div_ceil(16), 1), threads: 256, shared_bytes: 0 };
+                Some(Shape { entry: (Image::ReedSolomon, entry), grid, tile: (16, 16), groups: 0 })
+            }
+        }
+    }
+}
+
+/// What of a card decides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    sms: u32,
+    shared_bytes: u32,
+}
+
+impl Limits {
+    pub(super) fn of(card: &Card) -> Self {
+        Self { sms: card.sms, shared_bytes: card.shared_bytes }
+    }
+}
+
+/// As many copies of each table as leave room for the groups that are to read a source byte together.
+fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
+    let all = rows.div_ceil(define("NC_STRIPES_ROWS"));
+    let tables = card.shared_bytes / define("NC_STRIPES_TABLE_BYTES");
+    let groups = |copies: u32| (tables / (n * copies)).min(all);
+    let &(copies, entry) = STRIPES.iter().find(|(copies, _)| groups(*copies) >= all.min(GROUPS_MIN)).or(STRIPES.last())?;
+    let groups = groups(copies);
+    if groups == 0 {
+        return None;
+    }
+    let down = all.div_ceil(groups);
+    let grid = Grid {
+        blocks: ((card.sms / down).max(1), down, 1),
+        threads: define("NC_STRIPES_THREADS"),
+        shared_bytes: groups * n * copies * define("NC_STRIPES_TABLE_BYTES"),
+    };
+    Some(Shape { entry: (Image::Stripes, entry), grid, tile: (0, 0), groups })
+}
+
+/// By the number of copies, the most first.
+const STRIPES: [(u32, &str); 6] = [
+    (32, "nc_stripes_32"),
+    (16, "nc_stripes_16"),
+    (8, "nc_stripes_8"),
+    (4, "nc_stripes_4"),
+    (2, "nc_stripes_2"),
+    (1, "nc_stripes_1"),
+];
+/// With fewer groups native chunks are read too often.
+const GROUPS_MIN: u32 = 3;
+const TILE_THREADS: u32 = define("NC_RS_THREADS");
+/// What the ladder's kernels have of shared memory besides, at most.
+const STATIC_MAX: u32 = 8 << 10;
+/// More than run at once, so that none waits for the slowest.
+const TILES_PER_SM: u32 = 32;
+
+pub(super) const NAMES: &[(&str, Way)] = &[
+    ("stripes", Way::Stripes),
+    ("rs-naive", Way::Squares("nc_rs_naive")),
+    ("rs-square", Way::Squares("nc_rs_square")),
+    ("rs-loop", Way::Tiles("nc_rs_loop", 1)),
+    ("rs-full", Way::Tiles("nc_rs_full", 1)),
+    ("rs-left-right", Way::Tiles("nc_rs_left_right", 1)),
+    ("rs-mod", Way::Tiles("nc_rs_mod", 1)),
+    ("rs-mod-serial", Way::Tiles("nc_rs_mod_serial", 1)),
+    ("rs-mod-constant", Way::Tiles("nc_rs_mod_constant", 1)),
+    ("rs-fold", Way::Tiles("nc_rs_fold", 1)),
+    ("rs-fold-serial", Way::Tiles("nc_rs_fold_serial", 1)),
+    ("rs-fold-constant", Way::Tiles("nc_rs_fold_constant", 1)),
+    ("rs-double", Way::Tiles("nc_rs_double", 1)),
+    ("rs-double-serial", Way::Tiles("nc_rs_double_serial", 1)),
+    ("rs-double-constant", Way::Tiles("nc_rs_double_constant", 1)),
+    ("rs-zero", Way::Tiles("nc_rs_zero", 1)),
+    ("rs-zero-serial", Way::Tiles("nc_rs_zero_serial", 1)),
+    ("rs-zero-constant", Way::Tiles("nc_rs_zero_constant", 1)),
+    ("rs-loop-words", Way::Tiles("nc_rs_loop_words", 4)),
+    ("rs-full-words", Way::Tiles("nc_rs_full_words", 4)),
+    ("rs-mod-words", Way::Tiles("nc_rs_mod_words", 4)),
+    ("rs-zero-words", Way::Tiles("nc_rs_zero_words", 4)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: Limits = Limits { sms: 132, shared_bytes: 232_448 };
+
+    #[test]
+    fn tables_fit_and_all_rows_are_made() {
+        for n in 1..=255_u32 {
+            for rows in 1..=(256 - n) {
+                let Some(shape) = Way::Stripes.shape(&CARD, n, rows, 1 << 20, (1, 256)) else {
+                    assert!(n > 227, "{n} {rows}");
+                    continue;
+                };
+                assert!(shape.grid.shared_bytes <= CARD.shared_bytes, "{n} {rows}");
+                assert!(shape.groups * shape.grid.blocks.1 * 4 >= rows, "{n} {rows}");
+                assert!((shape.grid.blocks.1 - 1) * shape.groups * 4 < rows, "{n} {rows}");
+            }
+        }
+        let small = Way::Stripes.shape(&CARD, 4, 2, 1 << 20, (1, 256)).unwrap();
+        assert_eq!((small.entry.1, small.groups, small.grid.shared_bytes), ("nc_stripes_32", 1, 128 << 10));
+    }
+
+    #[test]
+    fn tiles_have_a_thread_an_element_at_most() {
+        let way = Way::named("rs-mod").unwrap();
+        assert_eq!(way.shape(&CARD, 4, 2, 1 << 20, (1, 256)).unwrap().grid.threads, 256);
+        for tile in [(0, 256), (2, 256), (u32::MAX, 2)] {
+            assert_eq!(way.shape(&CARD, 4, 2, 1 << 20, tile), None);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Chunks on a card, coded in its memory or on their way through it.
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{result, sys};
+
+use super::super::card::Card;
+use super::super::chunks::{Limits, Shape, Way};
+use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
+use super::super::launch;
+use crate::device::lab::{ChunkWork, Chunks};
+use crate::device::{Error, abi};
+
+/// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
+pub(super) struct ChunkJob<'a> {
+    card: &'a Card,
+    stream: Stream,
+    start: Event,
+    stop: Event,
+    way: Way,
+    tile: (u32, u32),
+    n: usize,
+    rows: usize,
+    bytes: usize,
+    sources: Buffer,
+    out: Buffer,
+    matrix: Buffer,
+    /// One period of what the native chunks have, all of them one behind the other.
+    pattern: Vec<u8>,
+    host: Option<Host>,
+}
+
+/// Native and code chunks in memory that is pinned, and streams with room for a piece each.
+struct Host {
+    sources: Pinned,
+    out: Pinned,
+    streams: Vec<(Stream, Buffer, Buffer)>,
+    piece: usize,
+}
+
+impl<'a> ChunkJob<'a> {
+    pub(super) fn new(card: &'a Card, plan: &Chunks<'_>) -> Result<Self, Error> {
+        let unknown = || Error::Unavailable(format!("no kernel {} over chunks", plan.kernel));
+        let way = Way::named(plan.kernel).ok_or_else(unknown)?;
+        let (n, context) = (usize::from(plan.n), &card.context);
+        let rows = plan.matrix.len() / n.max(1);
+        assert!(plan.bytes.is_multiple_of(16) && plan.sources.len().is_multiple_of(16), "whole words of 16 bytes");
+        let matrix = Buffer::new(context, plan.matrix.len())?;
+        matrix.write(plan.matrix)?;
+        let job = Self {
+            card,
+            stream: Stream::new(context)?,
+            start: Event::new(context)?,
+            stop: Event::new(context)?,
+            way,
+            tile: plan.tile.unwrap_or((1, 256)),
+            n,
+            rows,
+            bytes: plan.bytes,
+            sources: Buffer::new(context, n * plan.bytes)?,
+            out: Buffer::new(context, rows * plan.bytes)?,
+            matrix,
+            pattern: plan.sources.to_vec(),
+            host: None,
+        };
+        job.shape(job.bytes)?;
+        let mut at = 0;
+        while at < n * job.bytes {
+            let part = job.pattern_from(at, n * job.bytes - at);
+            // SAFETY: inside `sources`; memory that is not pinned is copied before the call returns.
+            unsafe { result::memcpy_htod_async(job.sources.address() + at as u64, part, job.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
+            at += part.len();
+        }
+        job.stream.synchronize()?;
+        Ok(job)
+    }
+
+    /// What native chunks have from a byte of all of them on: up to so many bytes of it.
+    fn pattern_from(&self, at: usize, most: usize) -> &[u8] {
+        let rest = &self.pattern[at % self.pattern.len()..];
+        &rest[..rest.len().min(most)]
+    }
+
+    fn shape(&self, bytes: usize) -> Result<Shape, Error> {
+        let (n, rows) = (u32::try_from(self.n).expect("few"), u32::try_from(self.rows).expect("few"));
+        let shape = self.way.shape(&Limits::of(self.card), n, rows, bytes as u64, self.tile);
+        shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
+    }
+
+    /// Codes `bytes` bytes of each chunk, which lie `pitch` apart.
+    fn code(&self, (sources, out): (Address, Address), bytes: usize, pitch: usize, stream: &Stream) -> Result<(), Error> {
+        let Shape { entry, grid, tile, groups } = self.shape(bytes)?;
+        let chunks = abi::Chunks {
+            source: sources,
+            out,
+            matrix: self.matrix.address(),
+            source_pitch: pitch as u64,
+            out_pitch: pitch as u64,
+            bytes: bytes as u64,
+            n: u32::try_from(self.n).expect("few"),
+            rows: u32::try_from(self.rows).expect("few"),
+            tile_rows: tile.0,
+            tile_columns: tile.1,
+            groups,
+            reserved: 0,
+        };
+        // SAFETY: the chunks are memory of this job, whose streams are waited for before it is dropped.
+        Ok(unsafe { launch::chunks(self.card, entry, grid, &chunks, stream) }?)
+    }
+
+    /// Pinned memory, filled, and streams.
+    fn make_host(&mut self, streams: u32, piece: usize) -> Result<(), Fault> {
+        if self.host.as_ref().is_some_and(|host| host.piece == piece && host.streams.len() == streams as usize) {
+            return Ok(());
+        }
+        let context = &self.card.context;
+        let (sources, out) = match self.host.take() {
+            Some(host) => (host.sources, host.out),
+            None => {
+                let mut sources = Pinned::new(context, self.n * self.bytes)?;
+                for part in sources.chunks_mut(self.pattern.len()) {
+                    part.copy_from_slice(self.pattern_from(0, part.len()));
+                }
+                (sources, Pinned::new(context, self.rows * self.bytes)?)
+            }
+        };
+        let stream =
+            |_| Ok((Stream::new(context)?, Buffer::new(context, self.n * piece)?, Buffer::new(context, self.rows * piece)?));
+        let streams = (0..streams).map(stream).collect::<Result<_, Fault>>()?;
+        self.host = Some(Host { sources, out, streams, piece });
+        Ok(())
+    }
+
+    /// All pieces, on the streams in turn.
+    fn pieces(&self, host: &Host, code: bool) -> Result<(), Error> {
+        for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
+            let (stream, sources, out) = &host.streams[index % host.streams.len()];
+            let bytes = host.piece.min(self.bytes - at);
+            let side = |start: Address, pitch: usize| Side { start, pitch };
+            let from = side(host.sources.address() + at as u64, self.bytes);
+            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
+            unsafe { copy(side(sources.address(), host.piece), from, bytes, self.n, stream) }?;
+            if code {
+                self.code((sources.address(), out.address()), bytes, host.piece, stream)?;
+            }
+            let to = side(host.out.address() + at as u64, self.bytes);
+            // SAFETY: as above.
+            unsafe { copy(to, side(out.address(), host.piece), bytes, self.rows, stream) }?;
+        }
+        Ok(())
+    }
+}
+
+impl ChunkWork for ChunkJob<'_> {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        self.start.record(&self.stream)?;
+        for _ in 0..repeats {
+            self.code((self.sources.address(), self.out.address()), self.bytes, self.bytes, &self.stream)?;
+        }
+        self.stop.record(&self.stream)?;
+        self.stream.synchronize()?;
+        Ok(self.stop.since(&self.start)?)
+    }
+
+    fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        let bytes = (self.n + self.rows) * self.bytes / 2;
+        let (from, to) = (Buffer::new(&self.card.context, bytes)?, Buffer::new(&self.card.context, bytes)?);
+        self.start.record(&self.stream)?;
+        for _ in 0..repeats {
+            // SAFETY: both are that long, and the stream is waited for before they are freed.
+            unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.raw) }
+                .named("cuMemcpyDtoDAsync")?;
+        }
+        self.stop.record(&self.stream)?;
+        self.stream.synchronize()?;
+        Ok(self.stop.since(&self.start)?)
+    }
+
+    fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
+        assert!(streams > 0 && piece > 0 && piece.is_multiple_of(16), "{streams} streams, pieces of {piece} bytes");
+        self.card.context.bind()?;
+        self.make_host(streams, piece)?;
+        let host = self.host.take().expect("made a line ago");
+        let start = Instant::now();
+        let result = self.pieces(&host, code);
+        let waited = host.streams.iter().try_for_each(|(stream, ..)| stream.synchronize());
+        let elapsed = start.elapsed();
+        self.host = Some(host);
+        result?;
+        waited?;
+        Ok(elapsed)
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.card.context.bind()?;
+        // SAFETY: all of the buffer, and nothing that uses it is under way.
+        unsafe { result::memset_d8_async(self.out.address(), POISON, self.out.len(), self.stream.raw) }
+            .named("cuMemsetD8Async")?;
+        if let Some(host) = &mut self.host {
+            host.out.fill(POISON);
+        }
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
+        assert!(row < self.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
+        let start = row * self.bytes + at;
+        match (&self.host, is_on_host) {
+            (Some(host), true) => bytes.copy_from_slice(&host.out[start..start + bytes.len()]),
+            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (_, false) => {
+                self.card.context.bind()?;
+                // SAFETY: inside `out`, whose stream has been waited for.
+                unsafe { result::memcpy_dtoh_sync(bytes, self.out.address() + start as u64) }.named("cuMemcpyDtoH")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ChunkJob<'_> {
+    fn drop(&mut self) {
+        let _ = self.card.context.bind();
+        let _ = self.stream.synchronize();
+        for (stream, ..) in self.host.iter().flat_map(|host| &host.streams) {
+            let _ = stream.synchronize();
+        }
+    }
+}
+
+/// Rows of bytes, so far apart.
+#[derive(Clone, Copy)]
+struct Side {
+    start: Address,
+    pitch: usize,
+}
+
+/// Copies so many rows of `bytes` bytes between memory of either kind, which have one address space.
+///
+/// # Safety
+/// Both sides are that large, and nobody else's until the stream is done.
+unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
+    let copy = sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcHost: std::ptr::null(),
+        srcDevice: from.start,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: from.pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: to.start,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: to.pitch,
+        WidthInBytes: bytes,
+        Height: rows,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
+}
+
+const POISON: u8 = 0xA5;

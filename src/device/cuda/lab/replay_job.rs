@@ -1,0 +1,277 @@
+//! Plans of RaptorQ on a card, replayed on symbols in its memory or on their way through it.
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::result;
+
+use super::super::card::Card;
+use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
+use super::super::launch::{self, Grid};
+use crate::device::abi::define;
+use crate::device::lab::{Replay, ReplayWork};
+use crate::device::{Error, abi};
+
+/// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
+pub(super) struct ReplayJob<'a> {
+    card: &'a Card,
+    stream: Stream,
+    start: Event,
+    stop: Event,
+    shape: Shape,
+    blocks: usize,
+    symbol_bytes: usize,
+    /// Bytes of all inputs, and of all outputs, of a source block.
+    inputs: usize,
+    outputs: usize,
+    symbols: Buffer,
+    made: Buffer,
+    /// The slots of `nc_replay_global`, which has them in device memory.
+    work: Buffer,
+    _plans: Vec<Buffer>,
+    /// An address for each source block.
+    places: Buffer,
+    distinct: Vec<u8>,
+    host: Option<Host>,
+}
+
+/// Inputs and outputs in memory that is pinned, and streams of their own.
+struct Host {
+    symbols: Pinned,
+    made: Pinned,
+    streams: Vec<Stream>,
+}
+
+/// Where the slots are, and how it is launched at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    entry: &'static str,
+    blocks: u32,
+    warps: u32,
+    shared_bytes: u32,
+    slots: u32,
+}
+
+impl Shape {
+    fn new(sms: u32, shared_bytes: u32, slots: u32) -> Self {
+        let a_warp = slots.saturating_mul(define("NC_REPLAY_SLOT_BYTES"));
+        match shared_bytes / a_warp.max(1) {
+            0 => Self { entry: "nc_replay_global", blocks: GLOBAL_BLOCKS * sms, warps: GLOBAL_WARPS, shared_bytes: 0, slots },
+            fit => {
+                let warps = fit.min(define("NC_REPLAY_WARPS_MAX"));
+                let blocks = (fit / warps).clamp(1, BLOCKS_MAX) * sms;
+                Self { entry: "nc_replay_shared", blocks, warps, shared_bytes: warps * a_warp, slots }
+            }
+        }
+    }
+
+    /// Bytes that the slots of all warps take.
+    fn work_bytes(self) -> usize {
+        let warps = if self.shared_bytes == 0 { self.blocks * self.warps } else { 0 };
+        warps as usize * self.slots as usize * define("NC_REPLAY_SLOT_BYTES") as usize
+    }
+
+    fn grid(self, strips: u32) -> Grid {
+        Grid { blocks: (self.blocks.min(strips).max(1), 1, 1), threads: 32 * self.warps, shared_bytes: self.shared_bytes }
+    }
+}
+
+impl<'a> ReplayJob<'a> {
+    pub(super) fn new(card: &'a Card, plan: &Replay<'_>) -> Result<Self, Error> {
+        let (context, symbol_bytes) = (&card.context, plan.symbol_bytes);
+        let first = plan.plans[0];
+        let (inputs, outputs) = (first.inputs() * symbol_bytes, first.outputs() * symbol_bytes);
+        let is_alike = plan.plans.iter().all(|each| (each.inputs(), each.outputs()) == (first.inputs(), first.outputs()));
+        assert!(is_alike && symbol_bytes.is_multiple_of(4), "plans for as many symbols of whole words");
+        assert!(!plan.symbols.is_empty() && plan.symbols.len().is_multiple_of(inputs), "the inputs of whole source blocks");
+        let slots = plan.plans.iter().map(|each| each.slots()).max().unwrap_or_default();
+        let shape = Shape::new(card.sms, card.shared_bytes, u32::try_from(slots).expect("fewer slots than 2^32"));
+        let mut plans = Vec::with_capacity(plan.plans.len());
+        for each in plan.plans {
+            let words: Vec<u8> = each.words().into_iter().flat_map(u32::to_le_bytes).collect();
+            let buffer = Buffer::new(context, words.len())?;
+            buffer.write(&words)?;
+            plans.push(buffer);
+        }
+        let places = Buffer::new(context, plan.blocks * size_of::<Address>())?;
+        let addresses = (0..plan.blocks).flat_map(|block| plans[block % plans.len()].address().to_le_bytes());
+        places.write(&addresses.collect::<Vec<u8>>())?;
+        let job = Self {
+            card,
+            stream: Stream::new(context)?,
+            start: Event::new(context)?,
+            stop: Event::new(context)?,
+            shape,
+            blocks: plan.blocks,
+            symbol_bytes,
+            inputs,
+            outputs,
+            symbols: Buffer::new(context, plan.blocks * inputs)?,
+            made: Buffer::new(context, plan.blocks * outputs)?,
+            work: Buffer::new(context, shape.work_bytes())?,
+            _plans: plans,
+            places,
+            distinct: plan.symbols.to_vec(),
+            host: None,
+        };
+        for block in 0..job.blocks {
+            let to = job.symbols.address() + (block * inputs) as u64;
+            // SAFETY: inside `symbols`; memory that is not pinned is copied before the call returns.
+            unsafe { result::memcpy_htod_async(to, job.inputs_of(block), job.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+        }
+        job.stream.synchronize()?;
+        Ok(job)
+    }
+
+    fn inputs_of(&self, block: usize) -> &[u8] {
+        let distinct = self.distinct.len() / self.inputs;
+        &self.distinct[block % distinct * self.inputs..][..self.inputs]
+    }
+
+    /// On so many source blocks from `first` on. Launches on several streams at once must not need [`Self::work`].
+    fn replay(&self, first: usize, blocks: usize, stream: &Stream) -> Result<(), Error> {
+        let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
+        let at = |buffer: &Buffer, pitch: usize| buffer.address() + (first * pitch) as u64;
+        let task = abi::Replay {
+            plans: at(&self.places, size_of::<Address>()),
+            symbols: at(&self.symbols, self.inputs),
+            outputs: at(&self.made, self.outputs),
+            symbols_pitch: self.inputs as u64,
+            outputs_pitch: self.outputs as u64,
+            work: self.work.address(),
+            blocks: count(blocks),
+            symbol_bytes: count(self.symbol_bytes),
+            slots: self.shape.slots,
+            reserved: 0,
+        };
+        let strips = blocks * self.symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize);
+        let grid = self.shape.grid(count(strips));
+        // SAFETY: all of it is memory of this job, whose streams are waited for before it is dropped; plans write their words so that
+        // they stay inside, and `slots` are those of the largest.
+        Ok(unsafe { launch::replay(self.card, self.shape.entry, grid, &task, stream) }?)
+    }
+
+    fn make_host(&mut self) -> Result<(), Fault> {
+        if self.host.is_none() {
+            let context = &self.card.context;
+            let mut symbols = Pinned::new(context, self.blocks * self.inputs)?;
+            for (block, place) in symbols.chunks_exact_mut(self.inputs).enumerate() {
+                place.copy_from_slice(self.inputs_of(block));
+            }
+            // Slots in device memory are those of one launch at a time.
+            let streams = if self.shape.work_bytes() > 0 { 1 } else { STREAMS };
+            let streams = (0..streams).map(|_| Stream::new(context)).collect::<Result<_, Fault>>()?;
+            self.host = Some(Host { symbols, made: Pinned::new(context, self.blocks * self.outputs)?, streams });
+        }
+        Ok(())
+    }
+
+    fn pieces(&self, host: &mut Host, piece: usize, replay: bool) -> Result<(), Error> {
+        for (index, first) in (0..self.blocks).step_by(piece).enumerate() {
+            let stream = &host.streams[index % host.streams.len()];
+            let blocks = piece.min(self.blocks - first);
+            let symbols = &host.symbols[first * self.inputs..][..blocks * self.inputs];
+            let to = self.symbols.address() + (first * self.inputs) as u64;
+            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
+            unsafe { result::memcpy_htod_async(to, symbols, stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            if replay {
+                self.replay(first, blocks, stream)?;
+            }
+            let made = &mut host.made[first * self.outputs..][..blocks * self.outputs];
+            let from = self.made.address() + (first * self.outputs) as u64;
+            // SAFETY: as above.
+            unsafe { result::memcpy_dtoh_async(made, from, stream.raw) }.named("cuMemcpyDtoHAsync")?;
+        }
+        Ok(())
+    }
+}
+
+impl ReplayWork for ReplayJob<'_> {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        self.start.record(&self.stream)?;
+        for _ in 0..repeats {
+            self.replay(0, self.blocks, &self.stream)?;
+        }
+        self.stop.record(&self.stream)?;
+        self.stream.synchronize()?;
+        Ok(self.stop.since(&self.start)?)
+    }
+
+    fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
+        assert!(piece > 0, "pieces of no source block");
+        self.card.context.bind()?;
+        self.make_host()?;
+        let mut host = self.host.take().expect("made a line ago");
+        let start = Instant::now();
+        let result = self.pieces(&mut host, piece, replay);
+        let waited = host.streams.iter().try_for_each(Stream::synchronize);
+        let elapsed = start.elapsed();
+        self.host = Some(host);
+        result?;
+        waited?;
+        Ok(elapsed)
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.card.context.bind()?;
+        // SAFETY: all of the buffer, and nothing that uses it is under way.
+        unsafe { result::memset_d8_async(self.made.address(), POISON, self.made.len(), self.stream.raw) }
+            .named("cuMemsetD8Async")?;
+        if let Some(host) = &mut self.host {
+            host.made.fill(POISON);
+        }
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
+        assert!(block < self.blocks && made.len() == self.outputs, "{} bytes of source block {block}", made.len());
+        let start = block * self.outputs;
+        match (&self.host, is_on_host) {
+            (Some(host), true) => made.copy_from_slice(&host.made[start..start + self.outputs]),
+            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (_, false) => {
+                self.card.context.bind()?;
+                // SAFETY: inside `made`, whose streams have been waited for.
+                unsafe { result::memcpy_dtoh_sync(made, self.made.address() + start as u64) }.named("cuMemcpyDtoH")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ReplayJob<'_> {
+    fn drop(&mut self) {
+        let _ = self.card.context.bind();
+        let _ = self.stream.synchronize();
+        for stream in self.host.iter().flat_map(|host| &host.streams) {
+            let _ = stream.synchronize();
+        }
+    }
+}
+
+const POISON: u8 = 0xA5;
+/// One to copy while the other is worked on, and one to copy back.
+const STREAMS: usize = 3;
+/// Of a multiprocessor.
+const BLOCKS_MAX: u32 = 4;
+const GLOBAL_BLOCKS: u32 = 4;
+const GLOBAL_WARPS: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_in_shared_memory_as_long_as_they_fit() {
+        let shape = |slots| Shape::new(132, 232_448, slots);
+        let small = shape(20);
+        assert_eq!((small.entry, small.blocks, small.warps), ("nc_replay_shared", 4 * 132, 16));
+        let large = shape(1816);
+        assert_eq!((large.entry, large.blocks, large.warps, large.work_bytes()), ("nc_replay_shared", 132, 1, 0));
+        assert!(large.shared_bytes <= 232_448);
+        let larger = shape(1817);
+        assert_eq!((larger.entry, larger.shared_bytes), ("nc_replay_global", 0));
+        assert_eq!(larger.work_bytes(), 132 * 4 * 8 * 1817 * 128);
+        assert_eq!(larger.grid(5).blocks.0, 5);
+    }
+}

@@ -1,0 +1,238 @@
+//! What the thesis on RaptorQ does with a GPU, step by step as it says: copies, kernels and the host between them.
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::result;
+
+use super::super::card::Card;
+use super::super::driver::{Buffer, Event, Fault, Named, Stream};
+use super::super::launch::{self, Grid, argument};
+use crate::device::Error;
+use crate::device::lab::{Elimination, EliminationWork, Group, Product, ProductWork};
+
+/// Two matrices and their product.
+pub(super) struct ProductJob<'a> {
+    card: &'a Card,
+    stream: Stream,
+    start: Event,
+    stop: Event,
+    rows: u32,
+    inner: u32,
+    columns: u32,
+    group: Group,
+    a: Vec<u8>,
+    b: Vec<u8>,
+    device_a: Buffer,
+    device_b: Buffer,
+    device_c: Buffer,
+}
+
+impl<'a> ProductJob<'a> {
+    pub(super) fn new(card: &'a Card, plan: &Product<'_>) -> Result<Self, Fault> {
+        let Product { rows, a, columns, b, group } = *plan;
+        let inner = u32::try_from(a.len()).expect("fewer than 2^32 bytes") / rows;
+        assert!(a.len() == rows as usize * inner as usize && b.len() == inner as usize * columns as usize, "matrices that fit");
+        let context = &card.context;
+        let job = Self {
+            card,
+            stream: Stream::new(context)?,
+            start: Event::new(context)?,
+            stop: Event::new(context)?,
+            rows,
+            inner,
+            columns,
+            group,
+            a: a.to_vec(),
+            b: b.to_vec(),
+            device_a: Buffer::new(context, a.len())?,
+            device_b: Buffer::new(context, b.len())?,
+            device_c: Buffer::new(context, rows as usize * columns as usize)?,
+        };
+        job.device_a.write(a)?;
+        job.device_b.write(b)?;
+        Ok(job)
+    }
+
+    fn multiply(&self) -> Result<(), Fault> {
+        let (a, b, c) = (self.device_a.address(), self.device_b.address(), self.device_c.address());
+        let (width, tables) = (self.group.width, self.card.tables());
+        let mut arguments = [
+            argument(&a),
+            argument(&b),
+            argument(&c),
+            argument(&self.rows),
+            argument(&self.inner),
+            argument(&self.columns),
+            argument(&width),
+            argument(&tables),
+        ];
+        let grid = over(self.rows, self.columns, self.group);
+        // SAFETY: the matrices are as large as the numbers say, and live until the stream has been waited for.
+        unsafe { launch::thesis(self.card, "nc_thesis_multiply", grid, &mut arguments, &self.stream) }
+    }
+}
+
+impl ProductWork for ProductJob<'_> {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        self.start.record(&self.stream)?;
+        for _ in 0..repeats {
+            self.multiply()?;
+        }
+        self.stop.record(&self.stream)?;
+        self.stream.synchronize()?;
+        Ok(self.stop.since(&self.start)?)
+    }
+
+    fn through(&mut self) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        let mut c = vec![0; self.device_c.len()];
+        let start = Instant::now();
+        self.device_a.write(&self.a)?;
+        self.device_b.write(&self.b)?;
+        self.device_c.write(&c)?;
+        self.multiply()?;
+        self.stream.synchronize()?;
+        read(&self.device_c, &mut c)?;
+        Ok(start.elapsed())
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.card.context.bind()?;
+        Ok(self.device_c.write(&vec![POISON; self.device_c.len()])?)
+    }
+
+    fn read(&mut self) -> Result<Vec<u8>, Error> {
+        self.card.context.bind()?;
+        let mut c = vec![0; self.device_c.len()];
+        read(&self.device_c, &mut c)?;
+        Ok(c)
+    }
+}
+
+/// A matrix, and room for it with the identity beside it, twice.
+pub(super) struct EliminationJob<'a> {
+    card: &'a Card,
+    stream: Stream,
+    order: u32,
+    group: Group,
+    matrix: Vec<u8>,
+    extended: Buffer,
+    copy: Buffer,
+    inverse: Option<Vec<u8>>,
+}
+
+impl<'a> EliminationJob<'a> {
+    pub(super) fn new(card: &'a Card, plan: &Elimination<'_>) -> Result<Self, Fault> {
+        let Elimination { order, matrix, group } = *plan;
+        let n = order as usize;
+        assert_eq!(matrix.len(), n * n, "a square matrix");
+        let (context, bytes) = (&card.context, 2 * n * n);
+        Ok(Self {
+            card,
+            stream: Stream::new(context)?,
+            order,
+            group,
+            matrix: matrix.to_vec(),
+            extended: Buffer::new(context, bytes)?,
+            copy: Buffer::new(context, bytes)?,
+            inverse: None,
+        })
+    }
+
+    fn swap(&self, i: u32, j: u32) -> Result<(), Fault> {
+        let (matrix, columns) = (self.extended.address(), 2 * self.order);
+        let mut arguments = [argument(&matrix), argument(&j), argument(&columns), argument(&i)];
+        // SAFETY: rows and columns of the matrix; the stream is waited for before it is read.
+        unsafe { launch::thesis(self.card, "nc_thesis_swap", along(columns, self.group), &mut arguments, &self.stream) }
+    }
+
+    fn divide(&self, i: u32, pivot: u32) -> Result<(), Fault> {
+        let (matrix, columns, tables) = (self.extended.address(), 2 * self.order, self.card.tables());
+        let mut arguments = [argument(&matrix), argument(&i), argument(&columns), argument(&pivot), argument(&tables)];
+        // SAFETY: as above.
+        unsafe { launch::thesis(self.card, "nc_thesis_divide", along(columns, self.group), &mut arguments, &self.stream) }
+    }
+
+    fn sum(&self, i: u32) -> Result<(), Fault> {
+        let (matrix, copy, columns) = (self.extended.address(), self.copy.address(), 2 * self.order);
+        // SAFETY: both are as large, and the stream is waited for before either is freed.
+        unsafe { result::memcpy_dtod_async(copy, matrix, self.extended.len(), self.stream.raw) }.named("cuMemcpyDtoDAsync")?;
+        let (width, tables) = (self.group.width, self.card.tables());
+        let mut arguments = [
+            argument(&matrix),
+            argument(&i),
+            argument(&self.order),
+            argument(&columns),
+            argument(&copy),
+            argument(&width),
+            argument(&tables),
+        ];
+        let grid = over(self.order, columns, self.group);
+        // SAFETY: as above.
+        unsafe { launch::thesis(self.card, "nc_thesis_sum", grid, &mut arguments, &self.stream) }
+    }
+
+    /// The extended matrix, as the thesis reads all of it behind a step.
+    fn look(&self, host: &mut [u8]) -> Result<(), Fault> {
+        self.stream.synchronize()?;
+        read(&self.extended, host)
+    }
+
+    /// Algorithm 10. `None` for a matrix without inverse.
+    fn invert(&self) -> Result<Option<Vec<u8>>, Fault> {
+        let n = self.order as usize;
+        let mut host = vec![0; 2 * n * n];
+        for (i, (row, given)) in host.chunks_exact_mut(2 * n).zip(self.matrix.chunks_exact(n)).enumerate() {
+            row[..n].copy_from_slice(given);
+            row[n + i] = 1;
+        }
+        self.extended.write(&host)?;
+        for (i, at) in (0..self.order).zip((0..).step_by(2 * n + 1)) {
+            let Some(below) = host[at..].iter().step_by(2 * n).position(|&byte| byte != 0) else { return Ok(None) };
+            if below > 0 {
+                self.swap(i, i + u32::try_from(below).expect("a row"))?;
+                self.look(&mut host)?;
+            }
+            if host[at] != 1 {
+                self.divide(i, host[at].into())?;
+            }
+            self.sum(i)?;
+            self.look(&mut host)?;
+        }
+        Ok(Some(host.chunks_exact(2 * n).flat_map(|row| &row[n..]).copied().collect()))
+    }
+}
+
+impl EliminationWork for EliminationJob<'_> {
+    fn run(&mut self) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        let start = Instant::now();
+        self.inverse = self.invert()?;
+        Ok(start.elapsed())
+    }
+
+    fn inverse(&self) -> Option<&[u8]> {
+        self.inverse.as_deref()
+    }
+}
+
+/// A thread an element, in thread blocks of this shape.
+fn over(rows: u32, columns: u32, group: Group) -> Grid {
+    let blocks = (columns.div_ceil(group.width), rows.div_ceil(group.height), 1);
+    Grid { blocks, threads: group.width * group.height, shared_bytes: 0 }
+}
+
+/// A thread a column, as many a thread block as in the other shape.
+fn along(columns: u32, group: Group) -> Grid {
+    let threads = group.width * group.height;
+    Grid::line(columns.div_ceil(threads), threads, 0)
+}
+
+fn read(from: &Buffer, to: &mut [u8]) -> Result<(), Fault> {
+    assert_eq!(from.len(), to.len(), "all of it");
+    // SAFETY: both are as long, and whoever writes it has been waited for.
+    unsafe { result::memcpy_dtoh_sync(to, from.address()) }.named("cuMemcpyDtoH")
+}
+
+const POISON: u8 = 0xA5;
