@@ -18,6 +18,7 @@ use crate::device::Field;
 use crate::device::lab::{self, Lab};
 
 mod blocks;
+mod card;
 mod catalogue;
 mod cpu;
 mod document;

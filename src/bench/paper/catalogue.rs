@@ -330,8 +330,11 @@ impl Sweep {
 
     fn series_name(&self, axis: Axis, case: &Case) -> String {
         let mut name = self.measure.series(case.kernel);
-        if self.generations.len() > 1 && axis != Axis::Generations {
-            name += &format!(", {} generations", case.generations);
+        let generations = case.generations;
+        if case.measure.has_streams() {
+            name += &format!(", {generations} stream{}", if generations == 1 { "" } else { "s" });
+        } else if self.generations.len() > 1 && axis != Axis::Generations {
+            name += &format!(", {generations} generations");
         }
         if let Some(sms) = case.sms {
             name += &format!(", {sms} SMs");

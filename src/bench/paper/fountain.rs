@@ -327,37 +327,62 @@ pub(super) fn gauss_jordan(case: &Case) -> Option<Run> {
     run(1).1.then(|| Box::new(move |repeats| run(repeats).0) as Run)
 }
 
-/// R rows of K' elements times K' symbols of T bytes, the multiplication that the second scheme is made of.
+/// R rows of K elements, K symbols of T bytes, and what some rows of their product are.
+pub(super) struct Factors {
+    pub(super) left: Vec<u8>,
+    pub(super) right: Vec<u8>,
+    wanted: [(usize, Vec<u8>); 3],
+}
+
+impl Factors {
+    pub(super) fn new(case: &Case) -> Self {
+        let (inner, bytes, rows) = Self::shape(case);
+        let (mut left, mut right) = (vec![0; rows * inner], vec![0; inner * bytes]);
+        let mut rng = SmallRng::seed_from_u64(SEED);
+        [&mut left, &mut right].into_iter().for_each(|side| rng.fill_bytes(side));
+        let wanted = [0, rows / 2, rows - 1].map(|row| (row, oracle::combine(&left[row * inner..][..inner], &right, bytes)));
+        Self { left, right, wanted }
+    }
+
+    /// K, T and R.
+    fn shape(case: &Case) -> (usize, usize, usize) {
+        let size = |size: u32| usize::try_from(size).expect("it fits in memory");
+        (case.n.into(), size(case.k), size(case.rows))
+    }
+
+    /// Whether this is their product, as far as it is looked at.
+    pub(super) fn is_right(&self, made: &[u8]) -> bool {
+        self.wanted.iter().all(|(row, expected)| made[row * expected.len()..][..expected.len()] == *expected)
+    }
+}
+
+/// The multiplication that the second scheme is made of.
 pub(super) fn product(case: &Case) -> Option<Run> {
-    let (inner, bytes, rows) = (usize::from(case.n), usize::try_from(case.k).ok()?, usize::try_from(case.rows).ok()?);
-    let (mut left, mut right) = (vec![0; rows * inner], vec![0; inner * bytes]);
-    let mut rng = SmallRng::seed_from_u64(SEED);
-    [&mut left, &mut right].into_iter().for_each(|side| rng.fill_bytes(side));
-    let wanted = [0, rows / 2, rows - 1].map(|row| (row, oracle::combine(&left[row * inner..][..inner], &right, bytes)));
-    let is_right = move |made: &[u8]| wanted.iter().all(|(row, expected)| made[row * bytes..][..bytes] == *expected);
+    let (inner, bytes, rows) = Factors::shape(case);
+    let factors = Factors::new(case);
     let threads = case.threads;
     if case.kernel == "thesis" {
-        let (a, b, c) = (Grid::of(&left, inner), Grid::of(&right, bytes), Grid::zeros(rows, bytes));
+        let (a, b, c) = (Grid::of(&factors.left, inner), Grid::of(&factors.right, bytes), Grid::zeros(rows, bytes));
         return checked(1, move |repeats| {
             let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| thesis::multiply(&a, &b, &c, member));
-            (elapsed, is_right(&c.bytes()))
+            (elapsed, factors.is_right(&c.bytes()))
         });
     }
     let kernels = Kernels::detect();
     checked(1, move |repeats| {
-        let sources: Vec<&[u8]> = right.chunks_exact(bytes).collect();
+        let sources: Vec<&[u8]> = factors.right.chunks_exact(bytes).collect();
         let mine = |index| part(rows, threads, index, 1);
         let work = |out: &mut Vec<u8>, member: &Member<'_>, _| {
             combine(
                 kernels,
-                left.chunks_exact(inner).take(mine(member.index).end).skip(mine(member.index).start),
+                factors.left.chunks_exact(inner).take(mine(member.index).end).skip(mine(member.index).start),
                 &sources,
                 out,
                 bytes,
             );
         };
         let (elapsed, outs) = team::time(threads, repeats, |index| vec![0; mine(index).len() * bytes], work);
-        (elapsed, is_right(&outs.concat()))
+        (elapsed, factors.is_right(&outs.concat()))
     })
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, SEED, invertible};
 use super::measure::Measure;
-use super::{Error, Outcome, Sample, Settings, cpu, field_name};
+use super::{Error, Outcome, Sample, Settings, card, cpu, field_name};
 use crate::bench::clock::Lap;
 use crate::bench::rounds::Pace;
 use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
@@ -53,6 +53,12 @@ impl Gpus {
             return self.several(case, settings);
         }
         let lab = &mut self.labs[0];
+        if case.measure.is_of_codes() {
+            if settings.field != Field::Standard {
+                return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
+            }
+            return card::measure(lab.as_mut(), case, settings);
+        }
         if !case.kernel.is_empty() && !lab.has(case.kernel, case.n) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
@@ -183,7 +189,7 @@ fn rounds(work: &mut dyn Work, stages: &[Stage], pace: Pace) -> (Vec<Duration>, 
 }
 
 /// Rounds of what says itself how long so many repeats took, which has succeeded once.
-fn rounds_of<E: Debug>(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, E>) -> (Vec<Duration>, u32) {
+pub(super) fn rounds_of<E: Debug>(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, E>) -> (Vec<Duration>, u32) {
     let run = |repeats: u32| {
         let wall = time(repeats).expect("it has done the same before");
         Lap { cpu: Duration::ZERO, wall }

@@ -54,6 +54,22 @@ pub(super) enum Measure {
     /// Native chunks of others.
     CpuRebuild,
     Stored,
+    /// The same on a card, in its memory.
+    Chunks,
+    Rebuild,
+    ChunksCopy,
+    /// From the host's memory through the card and back, on so many streams as the case has generations.
+    ChunksThrough,
+    RebuildThrough,
+    ChunksThroughCopy,
+    /// Plans of RaptorQ, replayed on a card.
+    Replay,
+    ReplayThrough,
+    ReplayWhole,
+    /// The thesis' kernels.
+    Product,
+    ProductThrough,
+    GaussJordan,
 }
 
 /// What a measure's n, k, rows and generations are.
@@ -117,6 +133,8 @@ impl Measure {
             | Self::CpuDependent => Unit::Microseconds,
             Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
             Self::CpuBlocks | Self::CpuProduct | Self::CpuGaussJordan | Self::CpuPrecode => Unit::Microseconds,
+            Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Unit::Microseconds,
+            Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
             Self::CpuEnergy => Unit::Millijoules,
             Self::CpuPower => Unit::Watts,
             Self::Stored => Unit::Bytes,
@@ -128,15 +146,35 @@ impl Measure {
     pub(super) const fn family(self) -> Family {
         match self {
             Self::CpuBlocks | Self::CpuEnergy | Self::CpuPower | Self::CpuSymbols | Self::CpuPrecode => Family::Symbols,
+            Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Family::Symbols,
             Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
+            Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => Family::Chunks,
+            Self::Rebuild | Self::RebuildThrough => Family::Chunks,
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
+            Self::Product | Self::ProductThrough | Self::GaussJordan => Family::Matrices,
             _ => Family::Generations,
         }
     }
 
     /// Whether the bytes that a rate counts are those of the source, and not those that are made of it.
     pub(super) const fn is_of_source(self) -> bool {
-        matches!(self, Self::CpuSymbols | Self::CpuChunks | Self::CpuRebuild)
+        matches!(self, Self::CpuSymbols) || matches!(self.family(), Family::Chunks)
+    }
+
+    /// Whether it is one of a GPU for the rows of S4 and S5.
+    pub(super) const fn is_of_codes(self) -> bool {
+        let is_thesis = matches!(self, Self::Product | Self::ProductThrough | Self::GaussJordan);
+        is_thesis || (!self.is_cpu() && matches!(self.family(), Family::Symbols | Family::Chunks))
+    }
+
+    /// Whether a case's generations are streams.
+    pub(super) const fn has_streams(self) -> bool {
+        matches!(self, Self::ChunksThrough | Self::RebuildThrough | Self::ChunksThroughCopy)
+    }
+
+    /// Whether native chunks are made, and not code chunks.
+    pub(super) const fn is_rebuild(self) -> bool {
+        matches!(self, Self::CpuRebuild | Self::Rebuild | Self::RebuildThrough)
     }
 
     /// Whether it needs no GPU.
@@ -175,12 +213,13 @@ impl Measure {
 
     /// Whether a measure of the GPU uses threads of the CPU beside it.
     pub(super) const fn has_threads(self) -> bool {
-        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together)
+        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole)
     }
 
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
+            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy)
     }
 
     /// The series that it makes with this kernel.
@@ -231,6 +270,14 @@ impl Measure {
             | Self::CpuChunks
             | Self::CpuRebuild => return kernel.to_owned(),
             Self::Stored => return "code".to_owned(),
+            Self::Chunks | Self::Rebuild | Self::Product | Self::GaussJordan => return format!("{kernel}, GPU"),
+            Self::ChunksCopy => return "copy on the GPU".to_owned(),
+            Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
+            Self::ChunksThroughCopy => return "copies alone".to_owned(),
+            Self::Replay => return "replayed, GPU".to_owned(),
+            Self::ReplayThrough => return "replayed, through the GPU".to_owned(),
+            Self::ReplayWhole => return "plans and replayed, through the GPU".to_owned(),
+            Self::ProductThrough => "through the GPU",
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -366,6 +413,42 @@ impl Measure {
                  them. simd is ours; the others multiply byte by byte in the talk's ways"
             }
             Self::CpuRebuild => "rebuilding: the same for two native chunks that are lost, of the others and of code chunks",
+            Self::Chunks | Self::Rebuild => {
+                "on the GPU: from event to event around one launch after the other, native and code chunks in its memory; bytes of the file \
+                 count. A name's end is its tile, rows x columns"
+            }
+            Self::ChunksCopy => {
+                "copy on the GPU: from event to event, as many bytes read and written as coding these chunks reads and writes; bytes of the \
+                 file count, so that the two compare"
+            }
+            Self::ChunksThrough | Self::RebuildThrough => {
+                "through the GPU: the host's clock from chunks in pinned memory to what is made of them there, in pieces of 8 MiB a chunk on \
+                 streams in turn"
+            }
+            Self::ChunksThroughCopy => "copies alone: the same copies, with nothing made between",
+            Self::Replay => {
+                "replayed, GPU: the card's time for a block, from event to event, symbols and plans in its memory. Plans are made on the CPU \
+                 before"
+            }
+            Self::ReplayThrough => {
+                "replayed, through the GPU: the host's clock for a block, from symbols in pinned memory to the missing ones there; plans on \
+                 the card before"
+            }
+            Self::ReplayWhole => {
+                "plans and replayed: the same, and a plan for every block made by all threads before, one after the other in time; plans' \
+                 own way to the card is not in it"
+            }
+            Self::Product => {
+                "the thesis' kernel: from event to event, a thread an element; the name's end is the work-group, columns x rows, without one \
+                 the fastest of six"
+            }
+            Self::ProductThrough => {
+                "through the GPU: the host's clock, with copies of all three matrices there and of the product back"
+            }
+            Self::GaussJordan => {
+                "the thesis' three kernels: the host's clock from matrix to inverse in its memory, the whole extended matrix read back at \
+                 every step"
+            }
             Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",
         }
     }

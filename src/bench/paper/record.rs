@@ -130,6 +130,8 @@ impl Point {
             measure if !measure.is_comparable() => By::Other,
             measure if measure.is_cpu() => By::Cpu,
             Measure::ToHost | Measure::Store | Measure::DecodeToHost | Measure::SplitDecode => By::GpuToHost,
+            Measure::ChunksThrough | Measure::RebuildThrough | Measure::ProductThrough => By::GpuToHost,
+            Measure::ReplayThrough | Measure::ReplayWhole => By::GpuToHost,
             _ => By::Gpu,
         };
         Self {

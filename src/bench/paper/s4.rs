@@ -2,7 +2,8 @@
 //!
 //! Its board has four cores of a Snapdragon 800 and an Adreno 330. Here stand its schemes as it writes them (`thesis-1`, `thesis-2`), by
 //! one thread and by all, and ours beside them: the same two schemes, and inactivation, which it does not have. What it calls
-//! sequential C is the base of every speed-up. Kernels of a GPU take no part in these rows yet.
+//! sequential C is the base of every speed-up. On a GPU stand its kernels (`kernels/thesis.cu`), and plans of inactivation decoding
+//! replayed (`kernels/replay.cu`).
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;
@@ -16,7 +17,7 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere(
         "S4-2",
         "Raptor10 (RFC 5053)",
-        "background in the thesis, which measures nothing of it: nothing is measured here either",
+        "background in the thesis, which measures nothing of it; `cargo bench --bench raptor10` measures ours",
     ),
     Row {
         id: "S4-3",
@@ -72,22 +73,32 @@ pub(super) const ROWS: &[Row] = &[
         ],
         axis: Axis::Symbols,
         base: "thesis, 1 thread",
-        sweeps: &[Sweep {
-            measure: Measure::CpuProduct,
-            kernels: &["thesis", "simd"],
-            rows: &[Amount::Percent(10)],
-            threads: ONE_AND_ALL,
-            panel: "T=512",
-            k: &[512],
-            ..OF_TABLES
-        }],
-        note: "elements are cut into as many runs as there are threads; a thread an element takes a GPU",
+        sweeps: &[
+            Sweep {
+                measure: Measure::CpuProduct,
+                kernels: &["thesis", "simd"],
+                rows: &[Amount::Percent(10)],
+                threads: ONE_AND_ALL,
+                panel: "T=512",
+                k: &[512],
+                ..OF_TABLES
+            },
+            Sweep { measure: Measure::Product, ..CARD_PRODUCT },
+            Sweep { measure: Measure::ProductThrough, ..CARD_PRODUCT },
+        ],
+        note: "on the CPU elements are cut into as many runs as there are threads. Of work-groups one shape is fixed, and one is the \
+               fastest of six at each size: the peaks of the thesis' figures come from the first",
     },
-    elsewhere(
-        "S4-7",
-        "Gauss-Jordan as three kernels, with pivot and a copy by the host each step (Algorithms 4 to 10)",
-        "takes a GPU: its kernels are not in this program yet. The same algorithm on the CPU is S4-8",
-    ),
+    Row {
+        id: "S4-7",
+        group: Group::S4,
+        title: "Gauss-Jordan as three kernels, with pivot and a copy by the host each step (Algorithms 4 to 10), then on the card alone",
+        bars: &[Bar { what: "N=400", paper: "slower than several threads", mark: None, panel: "", x: Some(400.0) }],
+        axis: Axis::Order,
+        base: "thesis 16x16, GPU",
+        sweeps: &[CARD_GAUSS_JORDAN, CARD_INVERT],
+        note: "thesis is its three kernels; invert-steps-global the same elimination by one thread block, without the host; invert is ours",
+    },
     Row {
         id: "S4-8",
         group: Group::S4,
@@ -244,6 +255,8 @@ pub(super) const ROWS: &[Row] = &[
         sweeps: &[
             Sweep { measure: Measure::CpuGaussJordan, kernels: &["thesis"], threads: ONE_AND_ALL, ..INVERT },
             Sweep { measure: Measure::CpuInvert, threads: ONE_AND_ALL, ..INVERT },
+            CARD_GAUSS_JORDAN,
+            CARD_INVERT,
         ],
         note: "thesis is its Gauss-Jordan over [A|I], byte by byte; CPU is ours, in place",
     },
@@ -275,7 +288,7 @@ const fn elsewhere(id: &'static str, title: &'static str, note: &'static str) ->
 }
 
 const fn speed_up(id: &'static str, title: &'static str, bars: &'static [Bar], sweeps: &'static [Sweep]) -> Row {
-    let note = "of 10 symbols one is lost where the thesis has none. Scalar, vector instructions and all cores are ours; no GPU takes part yet";
+    let note = "of 10 symbols one is lost where the thesis has none. Scalar, vector instructions, all cores and the GPU are ours";
     Row { id, group: Group::S4, title, bars, axis: Axis::Symbols, base: "thesis-2, 1 thread", sweeps, note }
 }
 
@@ -301,18 +314,45 @@ const INVERT: Sweep = Sweep {
     threads: ONE_AND_ALL,
     ..SWEEP
 };
+/// On a GPU.
+const CARD_PRODUCT: Sweep = Sweep { kernels: &["thesis 16x16", "thesis"], rows: LOST_10, panel: "T=512", k: &[512], ..OF_TABLES };
+const CARD_GAUSS_JORDAN: Sweep =
+    Sweep { measure: Measure::GaussJordan, kernels: &["thesis 16x16", "thesis"], threads: SWEEP.threads, ..INVERT };
+const CARD_INVERT: Sweep = Sweep {
+    measure: Measure::Invert,
+    kernels: &["invert-steps-global", "invert"],
+    n: &[10, 50, 100, 200, 400],
+    full_n: &[10, 25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000],
+    ..SWEEP
+};
 const PRECODE: Sweep = Sweep { n: &[10, 101, 511, 2005], ..BLOCKS };
 
-const SPEED_UP_512: [Sweep; 12] = speed_ups(&[512]);
-const SPEED_UP_1024: [Sweep; 12] = speed_ups(&[1024]);
+const SPEED_UP_512: [Sweep; 24] = speed_ups(&[512]);
+const SPEED_UP_1024: [Sweep; 24] = speed_ups(&[1024]);
 
 /// For each loss: sequential C, our scalar code, with vector instructions, and all cores; of one block, then of many.
-const fn speed_ups(k: &'static [u32]) -> [Sweep; 12] {
+const fn speed_ups(k: &'static [u32]) -> [Sweep; 24] {
     let one = Sweep { kernels: SOLO, k, ..OF_TABLES };
     let all = Sweep { kernels: TEAM, threads: &[Crew::All], ..one };
     let many_one = Sweep { kernels: TEAM, generations: MANY, ..one };
     let many_all = Sweep { kernels: TEAM, generations: MANY, threads: &[Crew::All], ..one };
+    let card = Sweep { measure: Measure::Replay, kernels: &[], ..one };
+    let through = Sweep { measure: Measure::ReplayThrough, ..card };
+    let (many_card, many_through) = (Sweep { generations: MANY, ..card }, Sweep { generations: MANY, ..through });
+    let many_whole = Sweep { measure: Measure::ReplayWhole, threads: &[Crew::All], ..many_card };
     [
+        Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..card },
+        Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..card },
+        Sweep { rows: LOST_20, panel: "one block, 20 % lost", ..card },
+        Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_card },
+        Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_card },
+        Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_card },
+        Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_through },
+        Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_through },
+        Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_through },
+        Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_whole },
+        Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_whole },
+        Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_whole },
         Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..one },
         Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..all },
         Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..one },

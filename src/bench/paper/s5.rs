@@ -1,7 +1,7 @@
 //! The talk on Reed-Solomon codes on two Tesla K20X, row by row.
 //!
-//! Its ways to multiply stand here byte by byte on the CPU, as its slides have them, and our kernels beside them, on one core and on all.
-//! Its steps on the card itself (tables and tiles in shared memory, streams, two cards) take a GPU. Rates are of bytes of the file. Its MB
+//! Its ways to multiply stand here byte by byte on the CPU, as its slides have them, and our kernels beside them, on one core and on all; and
+//! its steps on the card as the kernels of `kernels/rs.cu`, with ours (`stripes`) beside them. Rates are of bytes of the file. Its MB
 //! are 10^6 bytes here. Jerasure is where the talk's figure for a CPU comes from; ISA-L stands beside ours in `make bench-rs`.
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
@@ -33,7 +33,10 @@ pub(super) const ROWS: &[Row] = &[
             Bar { what: "small chunks", paper: "the loop is at its best already", mark: None, panel: SMALL, x: Some(1024.0) },
             Bar { what: "large chunks", paper: "tables exceed the loop", mark: None, panel: SMALL, x: Some(4_194_304.0) },
         ],
-        &[Sweep { kernels: &["loop", "mod", "zero", "simd"], ..OVER_CHUNKS }],
+        &[
+            Sweep { kernels: &["loop", "mod", "zero", "simd"], ..OVER_CHUNKS },
+            Sweep { kernels: &["rs-loop 1x256", "rs-mod 1x256", "rs-zero 1x256", "stripes"], ..CARD_OVER_CHUNKS },
+        ],
         "loop, 1 thread",
         "on a CPU a chunk's size says in which cache it is, and not how many threads it keeps busy",
     ),
@@ -47,7 +50,10 @@ pub(super) const ROWS: &[Row] = &[
             panel: SMALL,
             x: Some(262_144.0),
         }],
-        &[Sweep { kernels: &["full", "left-right", "mod", "simd"], ..OVER_CHUNKS }],
+        &[
+            Sweep { kernels: &["full", "left-right", "mod", "simd"], ..OVER_CHUNKS },
+            Sweep { kernels: &["rs-full 1x256", "rs-left-right 1x256", "rs-mod 1x256"], ..CARD_OVER_CHUNKS },
+        ],
         "mod, 1 thread",
         "",
     ),
@@ -55,7 +61,7 @@ pub(super) const ROWS: &[Row] = &[
         "S5-4",
         "Logarithms as the talk begins with them: a remainder, two tests for zero",
         &[at_largest("no figure")],
-        &[Sweep { kernels: &["mod", "simd"], ..LARGE }],
+        &[Sweep { kernels: &["mod", "simd"], ..LARGE }, Sweep { kernels: &["rs-mod 1x256"], ..CARD_LARGE }],
         "mod, 1 thread",
         "",
     ),
@@ -63,7 +69,7 @@ pub(super) const ROWS: &[Row] = &[
         "S5-5",
         "Improvement 1: (s & 255) + (s >> 8) in place of the remainder",
         &[at_largest("in the figure alone")],
-        &[Sweep { kernels: &["mod", "fold"], ..LARGE }],
+        &[Sweep { kernels: &["mod", "fold"], ..LARGE }, Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256"], ..CARD_LARGE }],
         "mod, 1 thread",
         "the slide lacks the brackets: as C reads it, it is another sum",
     ),
@@ -71,7 +77,10 @@ pub(super) const ROWS: &[Row] = &[
         "S5-6",
         "Improvement 2: exp twice as long, no remainder",
         &[at_largest("in the figure alone")],
-        &[Sweep { kernels: &["mod", "fold", "double"], ..LARGE }],
+        &[
+            Sweep { kernels: &["mod", "fold", "double"], ..LARGE },
+            Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256", "rs-double 1x256"], ..CARD_LARGE },
+        ],
         "mod, 1 thread",
         "",
     ),
@@ -79,13 +88,41 @@ pub(super) const ROWS: &[Row] = &[
         "S5-7",
         "Improvement 3: the logarithm of zero points into zeros, no branches",
         &[at_largest("fastest of the three")],
-        &[Sweep { kernels: &["mod", "fold", "double", "zero", "simd"], ..LARGE }],
+        &[
+            Sweep { kernels: &["mod", "fold", "double", "zero", "simd"], ..LARGE },
+            Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256", "rs-double 1x256", "rs-zero 1x256", "stripes"], ..CARD_LARGE },
+            Sweep { measure: Measure::ChunksCopy, kernels: &["stripes"], ..CARD_LARGE },
+        ],
         "mod, 1 thread",
         "",
     ),
-    elsewhere("S5-8", "Tables in constant memory, in shared memory made by one thread, or loaded by all", ON_CARD),
-    elsewhere("S5-9", "A product of matrices with a thread an element", ON_CARD),
-    elsewhere("S5-10", "Square tiles", ON_CARD),
+    on_card(
+        "S5-8",
+        "Tables in constant memory, in shared memory made by one thread, or loaded by all",
+        &[at_largest("constant memory slowest")],
+        &[
+            Sweep { kernels: PLACES, ..CARD_LARGE },
+            Sweep { kernels: PLACES, rows: &[Amount::Count(196)], k: &[1 << 20], full_k: &[1 << 20], ..CARD_LARGE },
+        ],
+        "rs-mod 1x256",
+    ),
+    on_card(
+        "S5-9",
+        "A product of matrices with a thread an element",
+        &[at_largest("no figure")],
+        &[Sweep { kernels: &["rs-naive", "rs-mod 1x256"], ..CARD_LARGE }],
+        "rs-naive",
+    ),
+    on_card(
+        "S5-10",
+        "Square tiles",
+        &[at_largest("no figure")],
+        &[
+            Sweep { kernels: TILES, ..CARD_LARGE },
+            Sweep { kernels: TILES, rows: &[Amount::Count(196)], k: &[1 << 20], full_k: &[1 << 20], ..CARD_LARGE },
+        ],
+        "rs-naive",
+    ),
     Row {
         id: "S5-11",
         group: Group::S5,
@@ -109,8 +146,13 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { n: &[4], rows: &[Amount::Count(196)], ..SHAPES },
             Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..SHAPES },
             Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..SHAPES },
+            Sweep { n: &[2], rows: &[Amount::Count(198)], ..CARD_SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(146)], ..CARD_SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(196)], ..CARD_SHAPES },
+            Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..CARD_SHAPES },
+            Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..CARD_SHAPES },
         ],
-        note: "tiles are the GPU's, and its kernels are not in this program yet",
+        note: "a tile's 256 threads are rows x columns of it",
     },
     Row {
         id: "S5-12",
@@ -124,23 +166,62 @@ pub(super) const ROWS: &[Row] = &[
             x: Some(1_048_576.0),
         }],
         axis: Axis::Chunk,
-        base: "mod, 1 thread",
-        sweeps: &[Sweep {
-            kernels: &["mod", "zero", "full", "simd"],
-            rows: &[Amount::Count(196)],
-            k: &[65_536, 1_048_576],
-            full_k: &[65_536, 1_048_576, 4_194_304],
-            ..LARGE
-        }],
+        base: "rs-mod 1x256, GPU",
+        sweeps: &[
+            Sweep {
+                kernels: &["mod", "zero", "full", "simd"],
+                rows: &[Amount::Count(196)],
+                k: &[65_536, 1_048_576],
+                full_k: &[65_536, 1_048_576, 4_194_304],
+                ..LARGE
+            },
+            Sweep {
+                kernels: &["rs-mod 1x256", "rs-mod-words 1x256", "rs-zero 1x256", "rs-zero-words 1x256", "stripes"],
+                rows: &[Amount::Count(196)],
+                k: &[65_536, 1_048_576, 10 << 20],
+                full_k: &[65_536, 1_048_576, 4_194_304, 10 << 20, 64 << 20],
+                ..CARD_LARGE
+            },
+        ],
         note: "what bytes the talk's MB/s count it does not say; chunks are smaller here, for 200 of 200 MB are 40 GB",
     },
-    elsewhere("S5-13", "Copies beside kernels on several streams: more than 29 % over one", ON_CARD),
-    elsewhere("S5-14", "The number of streams: kernels take longer the more there are", ON_CARD),
-    elsewhere("S5-15", "The ladder on 1600 MB: tiles 1.469x, logarithms 1.502x, streams, two cards; 7.145x in all", ON_CARD),
+    on_card(
+        "S5-13",
+        "Copies beside kernels on several streams",
+        &[Bar { what: "best number", paper: "more than 29 % over one stream", mark: None, panel: SMALL, x: None }],
+        &[Sweep { kernels: &["stripes", "rs-zero 1x256"], generations: &[Amount::Count(1), Amount::Count(3)], ..THROUGH }],
+        "stripes through the GPU, 1 stream",
+    ),
+    on_card(
+        "S5-14",
+        "The number of streams",
+        &[Bar { what: "kernels", paper: "take longer the more streams there are", mark: None, panel: SMALL, x: None }],
+        &[
+            Sweep { kernels: &["stripes"], generations: STREAMS, ..THROUGH },
+            Sweep { measure: Measure::ChunksThroughCopy, kernels: &["stripes"], generations: STREAMS, ..THROUGH },
+        ],
+        "stripes through the GPU, 1 stream",
+    ),
+    on_card(
+        "S5-15",
+        "The ladder, from chunks on the host to chunks there: tiles, logarithms, streams",
+        &[Bar {
+            what: "1600 MB, two K20X",
+            paper: "tiles 1.469x, logarithms 1.502x, 7.145x in all: 5.46 GB/s",
+            mark: Some(5.461),
+            panel: SMALL,
+            x: None,
+        }],
+        &[
+            Sweep { kernels: &["rs-naive", "rs-square", "rs-mod 1x256", "rs-zero 1x256", "rs-zero-words 1x256"], ..THROUGH },
+            Sweep { kernels: &["rs-zero-words 1x256", "stripes"], generations: &[Amount::Count(3)], ..THROUGH },
+        ],
+        "rs-naive through the GPU",
+    ),
     Row {
         id: "S5-16",
         group: Group::S5,
-        title: "GPU beside CPU, k = 4, n = 6, and two lost chunks rebuilt: the CPU's side",
+        title: "GPU beside CPU, k = 4, n = 6, and two lost chunks rebuilt",
         bars: &[
             Bar {
                 what: "1600 MB, Jerasure / two K20X with copies",
@@ -165,10 +246,27 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { panel: "rebuild", measure: Measure::CpuRebuild, k: MEGABYTES, full_k: &[400_000_000], ..BESIDE },
             Sweep { panel: "encode", rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
             Sweep { panel: "rebuild", measure: Measure::CpuRebuild, rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
+            Sweep { panel: "encode", ..CARD_BESIDE },
+            Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARD_BESIDE },
+            Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARD_BESIDE },
+            Sweep { panel: "rebuild", measure: Measure::Rebuild, generations: SWEEP.generations, ..CARD_BESIDE },
+            Sweep { panel: "encode", rows: &[Amount::Count(196)], k: &[1_000_000], full_k: &[], ..CARD_BESIDE },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::RebuildThrough,
+                rows: &[Amount::Count(196)],
+                k: &[1_000_000],
+                full_k: &[],
+                ..CARD_BESIDE
+            },
         ],
-        note: "1600 MB are four chunks of 400 MB: --full. ISA-L stands beside ours in `make bench-rs`; no GPU takes part yet",
+        note: "1600 MB are four chunks of 400 MB: --full. ISA-L and Jerasure stand beside ours in `make bench-rs`",
     },
-    elsewhere("S5-17", "Left for later: CPU and GPU together, a rule for the number of streams", ON_CARD),
+    elsewhere(
+        "S5-17",
+        "Left for later: CPU and GPU together, a rule for the number of streams",
+        "the number of streams is measured in S5-14; CPU and GPU do not code chunks together here",
+    ),
 ];
 
 const fn ways(
@@ -180,6 +278,16 @@ const fn ways(
     note: &'static str,
 ) -> Row {
     Row { id, group: Group::S5, title, bars, axis: Axis::Chunk, base, sweeps, note }
+}
+
+const fn on_card(
+    id: &'static str,
+    title: &'static str,
+    bars: &'static [Bar],
+    sweeps: &'static [Sweep],
+    base: &'static str,
+) -> Row {
+    Row { id, group: Group::S5, title, bars, axis: Axis::Chunk, base, sweeps, note: "" }
 }
 
 const fn at_largest(paper: &'static str) -> Bar {
@@ -208,8 +316,30 @@ const OVER_CHUNKS: Sweep = Sweep {
 const SHAPES: Sweep =
     Sweep { kernels: &["simd"], k: &[1_000_000], full_k: &[1_000_000, 10_000_000], threads: &[Crew::All], ..LARGE };
 const BESIDE: Sweep = Sweep { kernels: &["mod", "zero", "simd"], full_k: &[], ..LARGE };
+const CARD_LARGE: Sweep = Sweep { measure: Measure::Chunks, threads: SWEEP.threads, ..LARGE };
+const CARD_OVER_CHUNKS: Sweep = Sweep { k: OVER_CHUNKS.k, full_k: OVER_CHUNKS.full_k, ..CARD_LARGE };
+const CARD_SHAPES: Sweep = Sweep {
+    kernels: &["rs-zero 1x256", "rs-zero 2x128", "rs-zero 16x16", "rs-zero 256x1"],
+    k: SHAPES.k,
+    full_k: SHAPES.full_k,
+    ..CARD_LARGE
+};
+/// Chunks of 1600 MB in all where all sizes are asked for.
+const THROUGH: Sweep = Sweep { measure: Measure::ChunksThrough, k: &[64 << 20], full_k: &[400_000_000], ..CARD_LARGE };
+const CARD_BESIDE: Sweep =
+    Sweep { kernels: &["stripes"], generations: &[Amount::Count(3)], k: MEGABYTES, full_k: &[400_000_000], ..THROUGH };
+const PLACES: &[&str] = &[
+    "rs-mod 1x256",
+    "rs-mod-serial 1x256",
+    "rs-mod-constant 1x256",
+    "rs-zero 1x256",
+    "rs-zero-serial 1x256",
+    "rs-zero-constant 1x256",
+];
+const TILES: &[&str] = &["rs-naive", "rs-square", "rs-mod 16x16", "rs-mod 1x256"];
+const STREAMS: &[Amount] =
+    &[Amount::Count(1), Amount::Count(2), Amount::Count(3), Amount::Count(4), Amount::Count(8), Amount::Count(16)];
 const STORED: Sweep = Sweep { measure: Measure::Stored, k: &[64], ..SWEEP };
 
 const SMALL: &str = "k=4, n=6";
 const MEGABYTES: &[u32] = &[4_000_000];
-const ON_CARD: &str = "takes a GPU: its kernels are not in this program yet";

@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::load::key;
 use crate::bench::oracle;
-use crate::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
+use crate::codec::raptorq::Plan;
+use crate::device::lab::{
+    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork,
+    Replay, ReplayWork, Stage, Work,
+};
 use crate::device::{Error, Field};
 use crate::gf::{Kernels, matrix};
 
@@ -45,7 +49,8 @@ impl Lab for StandIn {
     }
 
     fn has(&self, name: &str, _n: u16) -> bool {
-        ["table", "tensor", "loop", "tiled", "invert", "progressive", "wrong"].contains(&name)
+        ["table", "tensor", "loop", "tiled", "invert", "progressive", "stripes", "wrong"].contains(&name)
+            || name.starts_with("rs-")
     }
 
     fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
@@ -92,6 +97,175 @@ impl Lab for StandIn {
             made: Vec::new(),
         };
         Ok(Box::new(job))
+    }
+
+    fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error> {
+        Ok(Box::new(ChunkJob::new(plan)))
+    }
+
+    fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error> {
+        let plans = plan.plans.iter().map(|each| (*each).clone()).collect();
+        let Replay { blocks, symbol_bytes, symbols, .. } = *plan;
+        Ok(Box::new(ReplayJob { plans, blocks, symbol_bytes, symbols: symbols.to_vec(), made: Vec::new() }))
+    }
+
+    fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
+        let (inner, columns) = (plan.a.len() / plan.rows as usize, plan.columns as usize);
+        Ok(Box::new(ProductJob { inner, columns, a: plan.a.to_vec(), b: plan.b.to_vec(), made: Vec::new() }))
+    }
+
+    fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error> {
+        Ok(Box::new(EliminationJob { order: plan.order as usize, matrix: plan.matrix.to_vec(), inverse: None }))
+    }
+}
+
+/// Chunks by the definition.
+struct ChunkJob {
+    is_wrong: bool,
+    n: usize,
+    bytes: usize,
+    matrix: Vec<u8>,
+    sources: Vec<u8>,
+    made: Vec<u8>,
+}
+
+impl ChunkJob {
+    fn new(plan: &Chunks<'_>) -> Self {
+        let n = usize::from(plan.n);
+        let sources = plan.sources.iter().cycle().take(n * plan.bytes).copied().collect();
+        let is_wrong = plan.kernel == "rs-wrong";
+        Self { is_wrong, n, bytes: plan.bytes, matrix: plan.matrix.to_vec(), sources, made: Vec::new() }
+    }
+
+    fn make(&mut self) -> Duration {
+        let start = Instant::now();
+        let rows = self.matrix.chunks_exact(self.n);
+        self.made = rows.flat_map(|row| oracle::combine_in(Field::Standard, row, &self.sources, self.bytes)).collect();
+        if self.is_wrong {
+            *self.made.last_mut().unwrap() ^= 1;
+        }
+        start.elapsed()
+    }
+}
+
+impl ChunkWork for ChunkJob {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        Ok((0..repeats).map(|_| self.make()).sum())
+    }
+
+    fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
+        Ok(Duration::from_micros(1) * repeats)
+    }
+
+    fn through(&mut self, _streams: u32, _piece: usize, code: bool) -> Result<Duration, Error> {
+        Ok(if code { self.make() } else { Duration::from_micros(1) })
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.made.fill(0xA5);
+        Ok(())
+    }
+
+    fn read(&mut self, row: usize, at: usize, _is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
+        bytes.copy_from_slice(&self.made[row * self.bytes + at..][..bytes.len()]);
+        Ok(())
+    }
+}
+
+/// Plans on the CPU.
+struct ReplayJob {
+    plans: Vec<Plan>,
+    blocks: usize,
+    symbol_bytes: usize,
+    symbols: Vec<u8>,
+    made: Vec<Vec<u8>>,
+}
+
+impl ReplayJob {
+    fn make(&mut self) -> Duration {
+        let start = Instant::now();
+        let one = |block: usize| {
+            let plan = &self.plans[block % self.plans.len()];
+            let symbols: Vec<&[u8]> = self.symbols.chunks_exact(plan.inputs() * self.symbol_bytes).collect();
+            let mut made = vec![0; plan.outputs() * self.symbol_bytes];
+            let mut places: Vec<_> = made.chunks_exact_mut(self.symbol_bytes).collect();
+            plan.apply(Kernels::detect(), symbols[block % symbols.len()], &mut places);
+            made
+        };
+        self.made = (0..self.blocks).map(one).collect();
+        start.elapsed()
+    }
+}
+
+impl ReplayWork for ReplayJob {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        Ok((0..repeats).map(|_| self.make()).sum())
+    }
+
+    fn through(&mut self, _piece: usize, replay: bool) -> Result<Duration, Error> {
+        Ok(if replay { self.make() } else { Duration::from_micros(1) })
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.made.iter_mut().for_each(|made| made.fill(0xA5));
+        Ok(())
+    }
+
+    fn read(&mut self, block: usize, _is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
+        made.copy_from_slice(&self.made[block]);
+        Ok(())
+    }
+}
+
+/// A product by the definition.
+struct ProductJob {
+    inner: usize,
+    columns: usize,
+    a: Vec<u8>,
+    b: Vec<u8>,
+    made: Vec<u8>,
+}
+
+impl ProductWork for ProductJob {
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+        let start = Instant::now();
+        for _ in 0..repeats {
+            let rows = self.a.chunks_exact(self.inner);
+            self.made = rows.flat_map(|row| oracle::combine_in(Field::Standard, row, &self.b, self.columns)).collect();
+        }
+        Ok(start.elapsed())
+    }
+
+    fn through(&mut self) -> Result<Duration, Error> {
+        self.time(1)
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.made.fill(0xA5);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Vec<u8>, Error> {
+        Ok(self.made.clone())
+    }
+}
+
+/// An inversion on the CPU.
+struct EliminationJob {
+    order: usize,
+    matrix: Vec<u8>,
+    inverse: Option<Vec<u8>>,
+}
+
+impl EliminationWork for EliminationJob {
+    fn run(&mut self) -> Result<Duration, Error> {
+        let start = Instant::now();
+        self.inverse = matrix::invert(Kernels::detect(), self.order, &self.matrix, std::num::NonZeroUsize::MIN);
+        Ok(start.elapsed())
+    }
+
+    fn inverse(&self) -> Option<&[u8]> {
+        self.inverse.as_deref()
     }
 }
 

@@ -11,7 +11,6 @@ use rand::{Rng, SeedableRng};
 use super::catalogue::Case;
 use super::cpu::part;
 use super::load::SEED;
-use super::measure::Measure;
 use super::talk::Way;
 use super::{Run, Sample};
 use crate::bench::oracle;
@@ -60,20 +59,20 @@ fn all_threads() -> NonZeroUsize {
 }
 
 /// What is multiplied: rows, what they are multiplied with, and what has to come out.
-struct Job {
-    rows: Vec<u8>,
+pub(super) struct Job {
+    pub(super) rows: Vec<u8>,
     /// Chunks, one behind the other.
-    sources: Vec<u8>,
-    expected: Vec<u8>,
+    pub(super) sources: Vec<u8>,
+    pub(super) expected: Vec<u8>,
     chunk_bytes: usize,
 }
 
 impl Job {
     /// All code chunks of the native ones, or the first two native chunks of all others.
-    fn new(case: &Case) -> Option<Self> {
+    pub(super) fn new(case: &Case) -> Option<Self> {
         let stripes = Stripes::new(case);
         let (coded, chunk_bytes, k) = (stripes.coded()?, stripes.chunk_bytes, stripes.code.k());
-        if case.measure == Measure::CpuChunks {
+        if !case.measure.is_rebuild() {
             let rows = stripes.code.parity_rows().collect::<Vec<_>>().concat();
             return Some(Self { rows, sources: stripes.native, expected: coded, chunk_bytes });
         }

@@ -38,7 +38,7 @@ fn the_rows_of_all_papers_are_there() {
     let unique: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(unique.len(), ids.len());
     let elsewhere: Vec<&str> = all_rows().filter(|row| row.sweeps.is_empty()).map(|row| row.id).collect();
-    let expected = "S2-5 S2-24 S4-1 S4-2 S4-7 S4-16 S5-8 S5-9 S5-10 S5-13 S5-14 S5-15 S5-17";
+    let expected = "S2-5 S2-24 S4-1 S4-2 S4-16 S5-17";
     assert_eq!(elsewhere.join(" "), expected);
     assert!(all_rows().all(|row| row.sweeps.is_empty() || !row.bars.is_empty()));
 }
@@ -200,6 +200,14 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S2-19", "table with the CPU, to the host, 2 threads"),
         ("S2-25", "tensor recode"),
         ("figure-gpus", "tensor to the host, 2 GPUs"),
+        ("S4-6", "thesis through the GPU"),
+        ("S4-7", "thesis 16x16, GPU"),
+        ("S4-11", "replayed, GPU"),
+        ("S4-12", "plans and replayed, through the GPU, 2 threads"),
+        ("S5-7", "copy on the GPU"),
+        ("S5-8", "rs-zero-constant 1x256, GPU"),
+        ("S5-14", "stripes through the GPU, 3 streams"),
+        ("S5-16", "stripes, GPU"),
     ] {
         let result = record.rows.iter().find(|result| result.row == row).unwrap();
         let known = || result.points.iter().map(|point| &point.series).collect::<Vec<_>>();
@@ -229,6 +237,13 @@ fn wrong_bytes_end_the_run() {
     let wrong = Case { kernel: "wrong", ..case };
     let result = gpus.measure(&wrong, &all().settings(&options()));
     assert!(matches!(result, Err(Error::Wrong { case }) if case.starts_with("wrong on 1x64")));
+    let mut cases = all_rows().find(|row| row.id == "S5-16").unwrap().cases(&scope);
+    cases.retain(|case| !case.measure.is_cpu() && case.measure != Measure::ChunksThroughCopy);
+    assert!(cases.len() > 3);
+    for case in cases {
+        let result = gpus.measure(&Case { kernel: "rs-wrong", ..case }, &all().settings(&options()));
+        assert!(matches!(result, Err(Error::Wrong { .. })));
+    }
 }
 
 #[test]
