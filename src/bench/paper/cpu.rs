@@ -414,3 +414,5 @@ fn recode(case: &Case) -> Option<Run> {
 }
 
 const RECODED_CHECKED: usize = 3;
+/// What outputs are filled with before they are made: zeros would be pages that the system has yet to find, inside the timer.
+pub(super) const UNTOUCHED: u8 = 0xEE;

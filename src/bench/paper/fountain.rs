@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::Run;
 use super::blocks::{Block, Blocks, generator};
 use super::catalogue::{Case, Kind};
-use super::cpu::part;
+use super::cpu::{UNTOUCHED, part};
 use super::load::{SEED, invertible};
 use super::measure::Measure;
 use super::thesis::{self, First, FirstBoard, Grid, PrecodeBoard, Second, SecondBoard};
@@ -224,7 +224,7 @@ fn reduce_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<R
             let copied = part(known.len(), threads, member.index, 1);
             out.1.copy_from_slice(&block.symbols[copied.start * t..copied.end * t]);
         };
-        let bytes = |count: usize, index: usize| vec![0; part(count, threads, index, 1).len() * t];
+        let bytes = |count: usize, index: usize| vec![UNTOUCHED; part(count, threads, index, 1).len() * t];
         let (elapsed, outs) = team::time(threads, repeats, |index| (bytes(count, index), bytes(known.len(), index)), work);
         let (made, copied): (Vec<_>, Vec<_>) = outs.into_iter().unzip();
         (elapsed, blocks.are_missing(block, &made.concat()) && copied.concat() == block.symbols[..known.len() * t])
@@ -381,7 +381,7 @@ pub(super) fn product(case: &Case) -> Option<Run> {
                 bytes,
             );
         };
-        let (elapsed, outs) = team::time(threads, repeats, |index| vec![0; mine(index).len() * bytes], work);
+        let (elapsed, outs) = team::time(threads, repeats, |index| vec![UNTOUCHED; mine(index).len() * bytes], work);
         (elapsed, factors.is_right(&outs.concat()))
     })
 }

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::catalogue::Case;
-use super::cpu::part;
+use super::cpu::{UNTOUCHED, part};
 use super::load::SEED;
 use super::talk::Way;
 use super::{Run, Sample};
@@ -112,7 +112,7 @@ pub(super) fn code(case: &Case) -> Option<Run> {
                 None => Kernels::detect().combine_scattered(&job.rows().collect::<Vec<_>>(), &sources, &mut outs),
             }
         };
-        let (elapsed, outs) = team::time(threads, repeats, |index| vec![0; count * bytes(index).len()], work);
+        let (elapsed, outs) = team::time(threads, repeats, |index| vec![UNTOUCHED; count * bytes(index).len()], work);
         let is_right = |(index, out): (usize, &Vec<u8>)| {
             let bytes = bytes(index);
             let wanted = job.expected.chunks_exact(job.chunk_bytes).map(|chunk| &chunk[bytes.clone()]);
