@@ -299,7 +299,7 @@ const VERSION: u8 = 1;
 const SOURCE: u8 = 0x40;
 const SEED: u8 = 0x41;
 const EXPLICIT: u8 = 0x42;
-const SYMBOL: u8 = 0x44;
+const SYMBOL: u8 = 0x45;
 /// Bytes before the vector.
 const FIXED: usize = 108;
 /// Bytes of a check.
