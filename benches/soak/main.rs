@@ -332,11 +332,11 @@ impl Soak {
         while !joiners.is_over() && Instant::now() < until {
             self.go_on(Instant::now() + Duration::from_secs(1))?;
         }
-        let Report { totals, elapsed_seconds } = joiners.end()?;
+        let Report { totals, failures, elapsed_seconds } = joiners.end()?;
         let rate = totals.joined as f64 / elapsed_seconds;
         self.say(&format!("joiners gone: {} came, {rate:.0} a second, {} were refused", totals.joined, totals.refused));
         if totals.failed + totals.corrupt + totals.late > 0 || totals.left == 0 {
-            self.fault(format!("those who joined and left: {}", describe(&totals)));
+            self.fault(format!("those who joined and left: {}; failed for {failures:?}", describe(&totals)));
         }
         let until = Instant::now() + FORGET;
         let sessions = |soak: &Self| soak.server.metrics().map(|metrics| metrics.sum("ncserverd_session_open_sessions"));

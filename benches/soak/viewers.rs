@@ -1,5 +1,6 @@
 //! Viewers: `ncpeer swarm`, what it says every second, and what it reports in the end.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -40,9 +41,11 @@ pub(crate) struct Line {
 }
 
 /// What it reports.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Report {
     pub(crate) totals: Snapshot,
+    /// Why connections failed.
+    pub(crate) failures: BTreeMap<String, u64>,
     pub(crate) elapsed_seconds: f64,
 }
 

@@ -1,5 +1,6 @@
 //! What a swarm tells: a line a second while it runs, a summary, and all of it as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -22,6 +23,8 @@ pub struct Report {
     pub seconds: Vec<Line>,
     /// What was counted in all.
     pub totals: Snapshot,
+    /// Why connections failed, and how many for each reason; beyond sixteen of a thread "others".
+    pub failures: BTreeMap<String, u64>,
     /// By how much the late segments were late.
     pub lateness: Percentiles,
     /// From a request to its first block.
@@ -157,13 +160,15 @@ impl Report {
             seed: options.seed,
         };
         let (totals, none) = (Snapshot::default(), Percentiles::default());
-        let (lateness, first_block, joining) = (none, none, none);
-        Self { asked, seconds: Vec::new(), totals, lateness, first_block, joining, cpu_seconds: 0.0, elapsed_seconds: 0.0 }
+        let (failures, lateness, first_block, joining) = (BTreeMap::new(), none, none, none);
+        let (cpu_seconds, elapsed_seconds) = (0.0, 0.0);
+        Self { asked, seconds: Vec::new(), totals, failures, lateness, first_block, joining, cpu_seconds, elapsed_seconds }
     }
 
     /// Takes over what was counted until everybody had left.
     pub(super) fn close(mut self, totals: &[Arc<Totals>]) -> Self {
         self.totals = Totals::sum(totals.iter().map(Arc::as_ref));
+        self.failures = Totals::failures(totals.iter().map(Arc::as_ref));
         self.lateness = Spread::percentiles(totals.iter().map(|totals| &totals.lateness));
         self.first_block = Spread::percentiles(totals.iter().map(|totals| &totals.first_block));
         self.joining = Spread::percentiles(totals.iter().map(|totals| &totals.joining));
@@ -196,6 +201,9 @@ impl fmt::Display for Report {
             "joined         {joined} ({left} left, {refused} refused, {failed} failed), within {}",
             times(&self.joining)
         )?;
+        for (reason, count) in &self.failures {
+            writeln!(f, "failed         {count}: {reason}")?;
+        }
         writeln!(f, "segments       {on_time} in time, {late} late, {verified} verified, {corrupt} corrupt")?;
         if late > 0 {
             writeln!(f, "late by        {}", times(&self.lateness))?;

@@ -1,6 +1,8 @@
 //! What a swarm counts. Every thread has counters of its own, so that they do not wait for each other.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,8 @@ pub(super) struct Totals {
     pub(super) first_block: Spread,
     /// From the first packet to the HELLO of the server.
     pub(super) joining: Spread,
+    /// Why connections failed, and how many for each reason.
+    failures: Mutex<BTreeMap<String, u64>>,
 }
 
 /// What is counted, at a moment.
@@ -78,6 +82,25 @@ impl Totals {
         }
     }
 
+    /// A connection has failed or broken, for this reason.
+    pub(super) fn fail(&self, reason: String) {
+        self.failed.add(1);
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_kept = failures.len() < REASONS_MAX || failures.contains_key(&reason);
+        *failures.entry(if is_kept { reason } else { "others".to_owned() }).or_default() += 1;
+    }
+
+    /// Reasons for failures over all threads, and how often each came.
+    pub(super) fn failures<'a>(all: impl IntoIterator<Item = &'a Self>) -> BTreeMap<String, u64> {
+        let mut sum = BTreeMap::new();
+        for each in all {
+            for (reason, count) in each.failures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                *sum.entry(reason.clone()).or_default() += count;
+            }
+        }
+        sum
+    }
+
     /// The sums over all threads.
     pub(super) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Snapshot {
         let mut sum = Snapshot::default();
@@ -105,6 +128,9 @@ impl Totals {
         sum
     }
 }
+
+/// Reasons that a thread tells apart: a server may say what it likes.
+const REASONS_MAX: usize = 16;
 
 /// A number that only grows.
 #[derive(Debug, Default)]

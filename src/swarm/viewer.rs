@@ -72,9 +72,9 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
                 pause
             }
             End::Failed(reason) => {
-                shard.totals.failed.add(1);
                 refused_pause = REFUSED_PAUSE;
                 tracing::debug!(number, reason, "a viewer's connection failed");
+                shard.totals.fail(reason);
                 FAILED_PAUSE
             }
         };
