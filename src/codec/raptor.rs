@@ -12,16 +12,17 @@ mod peel;
 mod plan;
 mod rows;
 mod solution;
+#[cfg(test)]
+pub(super) mod testing;
 
 pub(super) use block::{Block, count};
 pub use held::Arrival;
 pub(super) use held::{Held, missing};
 pub use plan::Plan;
-pub(super) use solution::Deficit;
 
 use plan::Wanted;
 use rows::{Rows, index};
-use solution::Solution;
+use solution::{Deficit, Solution};
 
 /// The rows that tie the intermediate symbols of a source block, and those of its encoding symbols.
 pub(super) trait System {
@@ -99,8 +100,13 @@ pub(super) fn decoding_plan(system: &impl System, esis: &[u32], missing: &[u32])
     Ok(Plan::new(system, &rows, &solution, &inputs, Wanted::Symbols(missing)))
 }
 
+/// By how much the rank of encoding symbols with these ids, none twice, is too low at least to give the block.
+pub(super) fn deficit(system: &impl System, esis: &[u32]) -> usize {
+    solvable(system, esis).map_or_else(|deficit| deficit.missing, |()| 0)
+}
+
 /// Whether encoding symbols with these ids, none twice, give the block.
-pub(super) fn solvable(system: &impl System, esis: &[u32]) -> Result<(), Deficit> {
+fn solvable(system: &impl System, esis: &[u32]) -> Result<(), Deficit> {
     Solution::new(system, &rows(system, esis).0).map(drop)
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::System;
 use super::rows::index;
+use super::{Plan, System};
+use crate::gf::Kernels;
 
 /// What became of a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +105,13 @@ impl Held {
             .filter(|(_, symbol)| wanted.next_if_eq(symbol).is_some())
             .map(|(place, _)| place)
             .collect()
+    }
+
+    /// The block, by a plan that makes the symbols `missing` of these.
+    pub(in crate::codec) fn rebuilt(&self, kernels: Kernels, plan: &Plan, missing: &[u32]) -> Vec<u8> {
+        let mut block = self.block();
+        plan.apply(kernels, &self.symbols, &mut self.places(&mut block, missing));
+        block
     }
 
     /// Drops those that depend on others, if there is no room left.

@@ -2,7 +2,7 @@
 
 use super::parameters::Parameters;
 use super::{ESI_END, Error};
-use crate::codec::raptor::{self, Arrival, Deficit, Held, Plan};
+use crate::codec::raptor::{self, Arrival, Held, Plan};
 use crate::gf::Kernels;
 
 /// Collects symbols of one block until the source symbols can be found.
@@ -65,7 +65,7 @@ impl Decoder {
             return Ok(self.held.block());
         }
         match raptor::decoding_plan(&self.parameters, self.held.esis(), &missing) {
-            Ok(plan) => Ok(self.apply(&plan, &missing)),
+            Ok(plan) => Ok(self.held.rebuilt(self.kernels, &plan, &missing)),
             Err(deficit) => {
                 self.held.make_room(&self.parameters);
                 Err(Error::Incomplete { missing: deficit.missing })
@@ -78,13 +78,7 @@ impl Decoder {
         if plan.k != self.parameters.k || plan.esis != self.held.esis() {
             return Err(Error::Mismatch);
         }
-        Ok(self.apply(&plan.plan, &plan.missing))
-    }
-
-    fn apply(&self, plan: &Plan, missing: &[u32]) -> Vec<u8> {
-        let mut block = self.held.block();
-        plan.apply(self.kernels, self.held.symbols(), &mut self.held.places(&mut block, missing));
-        block
+        Ok(self.held.rebuilt(self.kernels, &plan.plan, &plan.missing))
     }
 }
 
@@ -123,5 +117,5 @@ impl DecodingPlan {
 pub fn deficit(k: u32, esis: &[u32]) -> Result<usize, Error> {
     let parameters = Parameters::new(k)?;
     raptor::missing(k, ESI_END, esis).map_err(|esi| Error::Esi { esi })?;
-    Ok(raptor::solvable(&parameters, esis).map_or_else(|Deficit { missing, .. }| missing, |()| 0))
+    Ok(raptor::deficit(&parameters, esis))
 }

@@ -1,23 +1,14 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, RngExt, SeedableRng};
 
 use super::tables::SYSTEMATIC;
 use super::*;
+use crate::codec::raptor::testing::{bytes, random_esis, rng};
 use crate::gf::Kernels;
-
-fn rng(seed: u64) -> SmallRng {
-    SmallRng::seed_from_u64(seed)
-}
-
-fn bytes(length: usize, rng: &mut SmallRng) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    rng.fill_bytes(&mut bytes);
-    bytes
-}
 
 /// A block's encoder.
 fn encoder(source: &[u8], symbol_bytes: usize) -> Encoder {
@@ -29,12 +20,6 @@ fn symbol(encoder: &Encoder, esi: u32) -> Vec<u8> {
     let mut symbol = vec![0; encoder.symbol_bytes()];
     encoder.symbol(esi, &mut symbol).unwrap();
     symbol
-}
-
-/// So many ids, none twice.
-fn random_esis(count: usize, end: u32, rng: &mut SmallRng) -> Vec<u32> {
-    let mut esis = HashSet::new();
-    std::iter::repeat_with(|| rng.random_range(0..end)).filter(|esi| esis.insert(*esi)).take(count).collect()
 }
 
 /// Both directions for a block of `k` symbols: the same repair symbols, next to the source and up to the last id, and each decodes what

@@ -3,7 +3,7 @@
 use super::dense;
 use super::parameters::Parameters;
 use super::{DENSE_K_MAX, ESI_END, Error, Method};
-use crate::codec::raptor::{self, Arrival, Deficit, Held, Plan};
+use crate::codec::raptor::{self, Arrival, Held, Plan};
 use crate::gf::Kernels;
 
 /// Collects symbols of one block until the source symbols can be found.
@@ -96,9 +96,7 @@ impl Decoder {
         if plan.k != self.parameters.k || plan.esis != self.held.esis() {
             return Err(Error::Mismatch);
         }
-        let mut block = self.held.block();
-        plan.plan.apply(self.kernels, self.held.symbols(), &mut self.held.places(&mut block, &plan.missing));
-        Ok(block)
+        Ok(self.held.rebuilt(self.kernels, &plan.plan, &plan.missing))
     }
 }
 
@@ -137,5 +135,5 @@ impl DecodingPlan {
 pub fn deficit(k: u32, esis: &[u32]) -> Result<usize, Error> {
     let parameters = Parameters::new(k)?;
     raptor::missing(k, ESI_END, esis).map_err(|esi| Error::Esi { esi })?;
-    Ok(raptor::solvable(&parameters, esis).map_or_else(|Deficit { missing, .. }| missing, |()| 0))
+    Ok(raptor::deficit(&parameters, esis))
 }

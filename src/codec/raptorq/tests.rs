@@ -1,26 +1,17 @@
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::raptorq as peer;
 use proptest::prelude::*;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, RngExt, SeedableRng};
 
 use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
 use super::*;
+use crate::codec::raptor::testing::{bytes, random_esis, rng};
 use crate::codec::raptor10;
 use crate::gf::{Kernels, gf256};
-
-fn rng(seed: u64) -> SmallRng {
-    SmallRng::seed_from_u64(seed)
-}
-
-fn bytes(length: usize, rng: &mut SmallRng) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    rng.fill_bytes(&mut bytes);
-    bytes
-}
 
 fn is_prime(n: u32) -> bool {
     n > 1 && (2..).take_while(|divisor| divisor * divisor <= n).all(|divisor| !n.is_multiple_of(divisor))
@@ -36,12 +27,6 @@ fn symbol(encoder: &Encoder, esi: u32) -> Vec<u8> {
     let mut symbol = vec![0; encoder.symbol_bytes()];
     encoder.symbol(esi, &mut symbol).unwrap();
     symbol
-}
-
-/// So many ids, none twice.
-fn random_esis(count: usize, end: u32, rng: &mut SmallRng) -> Vec<u32> {
-    let mut esis = HashSet::new();
-    std::iter::repeat_with(|| rng.random_range(0..end)).filter(|esi| esis.insert(*esi)).take(count).collect()
 }
 
 /// The same block in the other implementation.
