@@ -81,9 +81,7 @@ impl Numbers {
         }
         ranges
     }
-}
 
-impl Numbers {
     /// Those that so many runs hold at most.
     #[must_use]
     pub fn in_ranges(self, most: usize) -> Self {
