@@ -25,6 +25,7 @@ use chunk_job::ChunkJob;
 use job::Job;
 use replay_job::ReplayJob;
 
+mod basics;
 mod chunk_job;
 mod hold;
 mod job;

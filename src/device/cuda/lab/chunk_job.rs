@@ -6,8 +6,9 @@ use cudarc::driver::{result, sys};
 
 use super::super::card::Card;
 use super::super::chunks::{Limits, Shape, Way};
-use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
+use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use super::super::launch;
+use super::basics::{self, Clock};
 use crate::device::lab::{ChunkWork, Chunks};
 use crate::device::{Error, abi};
 
@@ -15,8 +16,7 @@ use crate::device::{Error, abi};
 pub(super) struct ChunkJob<'a> {
     card: &'a Card,
     stream: Stream,
-    start: Event,
-    stop: Event,
+    clock: Clock,
     way: Way,
     tile: (u32, u32),
     n: usize,
@@ -50,8 +50,7 @@ impl<'a> ChunkJob<'a> {
         let job = Self {
             card,
             stream: Stream::new(context)?,
-            start: Event::new(context)?,
-            stop: Event::new(context)?,
+            clock: Clock::new(context)?,
             way,
             tile: plan.tile.unwrap_or((1, 256)),
             n,
@@ -155,28 +154,24 @@ impl<'a> ChunkJob<'a> {
 impl ChunkWork for ChunkJob<'_> {
     fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
-        self.start.record(&self.stream)?;
+        self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             self.code((self.sources.address(), self.out.address()), self.bytes, self.bytes, &self.stream)?;
         }
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let bytes = (self.n + self.rows) * self.bytes / 2;
         let (from, to) = (Buffer::new(&self.card.context, bytes)?, Buffer::new(&self.card.context, bytes)?);
-        self.start.record(&self.stream)?;
+        self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             // SAFETY: both are that long, and the stream is waited for before they are freed.
             unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.raw) }
                 .named("cuMemcpyDtoDAsync")?;
         }
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
@@ -196,11 +191,9 @@ impl ChunkWork for ChunkJob<'_> {
 
     fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
-        // SAFETY: all of the buffer, and nothing that uses it is under way.
-        unsafe { result::memset_d8_async(self.out.address(), POISON, self.out.len(), self.stream.raw) }
-            .named("cuMemsetD8Async")?;
+        basics::poison(&self.out, &self.stream)?;
         if let Some(host) = &mut self.host {
-            host.out.fill(POISON);
+            host.out.fill(basics::POISON);
         }
         Ok(self.stream.synchronize()?)
     }
@@ -213,8 +206,7 @@ impl ChunkWork for ChunkJob<'_> {
             (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
             (_, false) => {
                 self.card.context.bind()?;
-                // SAFETY: inside `out`, whose stream has been waited for.
-                unsafe { result::memcpy_dtoh_sync(bytes, self.out.address() + start as u64) }.named("cuMemcpyDtoH")?;
+                basics::read(&self.out, start, bytes)?;
             }
         }
         Ok(())
@@ -264,5 +256,3 @@ unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream)
     // SAFETY: the caller's promise.
     unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
 }
-
-const POISON: u8 = 0xA5;

@@ -5,6 +5,7 @@ use std::iter;
 use super::super::card::{Card, bytes_of};
 use super::super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
 use super::super::kernels::{Combine, Demand, Variant};
+use super::basics::Clock;
 use super::hold::Hold;
 use crate::device::abi;
 use crate::device::lab::{Coefficients, Decode, Encode, Stage};
@@ -23,8 +24,7 @@ pub(super) struct Job<'a> {
     stream: Stream,
     /// What takes turns with it, and where that has ended.
     second: (Stream, Event),
-    start: Event,
-    stop: Event,
+    clock: Clock,
     shape: Shape,
     combine: Combine,
     variant: Variant,
@@ -184,8 +184,7 @@ impl<'a> Job<'a> {
             card,
             stream: Stream::new(context)?,
             second: (Stream::new(context)?, Event::untimed(context)?),
-            start: Event::new(context)?,
-            stop: Event::new(context)?,
+            clock: Clock::new(context)?,
             shape,
             combine,
             variant,

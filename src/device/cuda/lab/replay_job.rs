@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use cudarc::driver::result;
 
 use super::super::card::Card;
-use super::super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
+use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use super::super::launch::{self, Grid};
+use super::basics::{self, Clock};
 use crate::device::abi::define;
 use crate::device::lab::{Replay, ReplayWork};
 use crate::device::{Error, abi};
@@ -15,8 +16,7 @@ use crate::device::{Error, abi};
 pub(super) struct ReplayJob<'a> {
     card: &'a Card,
     stream: Stream,
-    start: Event,
-    stop: Event,
+    clock: Clock,
     shape: Shape,
     blocks: usize,
     symbol_bytes: usize,
@@ -98,8 +98,7 @@ impl<'a> ReplayJob<'a> {
         let job = Self {
             card,
             stream: Stream::new(context)?,
-            start: Event::new(context)?,
-            stop: Event::new(context)?,
+            clock: Clock::new(context)?,
             shape,
             blocks: plan.blocks,
             symbol_bytes,
@@ -188,13 +187,11 @@ impl<'a> ReplayJob<'a> {
 impl ReplayWork for ReplayJob<'_> {
     fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
-        self.start.record(&self.stream)?;
+        self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             self.replay(0, self.blocks, &self.stream)?;
         }
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
@@ -214,11 +211,9 @@ impl ReplayWork for ReplayJob<'_> {
 
     fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
-        // SAFETY: all of the buffer, and nothing that uses it is under way.
-        unsafe { result::memset_d8_async(self.made.address(), POISON, self.made.len(), self.stream.raw) }
-            .named("cuMemsetD8Async")?;
+        basics::poison(&self.made, &self.stream)?;
         if let Some(host) = &mut self.host {
-            host.made.fill(POISON);
+            host.made.fill(basics::POISON);
         }
         Ok(self.stream.synchronize()?)
     }
@@ -231,8 +226,7 @@ impl ReplayWork for ReplayJob<'_> {
             (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
             (_, false) => {
                 self.card.context.bind()?;
-                // SAFETY: inside `made`, whose streams have been waited for.
-                unsafe { result::memcpy_dtoh_sync(made, self.made.address() + start as u64) }.named("cuMemcpyDtoH")?;
+                basics::read(&self.made, start, made)?;
             }
         }
         Ok(())
@@ -249,7 +243,6 @@ impl Drop for ReplayJob<'_> {
     }
 }
 
-const POISON: u8 = 0xA5;
 /// One to copy while the other is worked on, and one to copy back.
 const STREAMS: usize = 3;
 /// Of a multiprocessor.

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use cudarc::driver::result;
 
 use super::super::card::Card;
-use super::super::driver::{Buffer, Event, Fault, Named, Stream};
+use super::super::driver::{Buffer, Fault, Named, Stream};
 use super::super::launch::{self, Grid, argument};
+use super::basics::{self, Clock};
 use crate::device::Error;
 use crate::device::lab::{Elimination, EliminationWork, Group, Product, ProductWork};
 
@@ -14,8 +15,7 @@ use crate::device::lab::{Elimination, EliminationWork, Group, Product, ProductWo
 pub(super) struct ProductJob<'a> {
     card: &'a Card,
     stream: Stream,
-    start: Event,
-    stop: Event,
+    clock: Clock,
     rows: u32,
     inner: u32,
     columns: u32,
@@ -36,8 +36,7 @@ impl<'a> ProductJob<'a> {
         let job = Self {
             card,
             stream: Stream::new(context)?,
-            start: Event::new(context)?,
-            stop: Event::new(context)?,
+            clock: Clock::new(context)?,
             rows,
             inner,
             columns,
@@ -75,13 +74,11 @@ impl<'a> ProductJob<'a> {
 impl ProductWork for ProductJob<'_> {
     fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
-        self.start.record(&self.stream)?;
+        self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             self.multiply()?;
         }
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn through(&mut self) -> Result<Duration, Error> {
@@ -93,19 +90,20 @@ impl ProductWork for ProductJob<'_> {
         self.device_c.write(&c)?;
         self.multiply()?;
         self.stream.synchronize()?;
-        read(&self.device_c, &mut c)?;
+        basics::read(&self.device_c, 0, &mut c)?;
         Ok(start.elapsed())
     }
 
     fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
-        Ok(self.device_c.write(&vec![POISON; self.device_c.len()])?)
+        basics::poison(&self.device_c, &self.stream)?;
+        Ok(self.stream.synchronize()?)
     }
 
     fn read(&mut self) -> Result<Vec<u8>, Error> {
         self.card.context.bind()?;
         let mut c = vec![0; self.device_c.len()];
-        read(&self.device_c, &mut c)?;
+        basics::read(&self.device_c, 0, &mut c)?;
         Ok(c)
     }
 }
@@ -176,7 +174,7 @@ impl<'a> EliminationJob<'a> {
     /// The extended matrix, as the thesis reads all of it behind a step.
     fn look(&self, host: &mut [u8]) -> Result<(), Fault> {
         self.stream.synchronize()?;
-        read(&self.extended, host)
+        basics::read(&self.extended, 0, host)
     }
 
     /// Algorithm 10. `None` for a matrix without inverse.
@@ -228,11 +226,3 @@ fn along(columns: u32, group: Group) -> Grid {
     let threads = group.width * group.height;
     Grid::line(columns.div_ceil(threads), threads, 0)
 }
-
-fn read(from: &Buffer, to: &mut [u8]) -> Result<(), Fault> {
-    assert_eq!(from.len(), to.len(), "all of it");
-    // SAFETY: both are as long, and whoever writes it has been waited for.
-    unsafe { result::memcpy_dtoh_sync(to, from.address()) }.named("cuMemcpyDtoH")
-}
-
-const POISON: u8 = 0xA5;

@@ -8,6 +8,7 @@ use super::super::super::driver::{Buffer, Fault, Named, Pinned, Stream};
 use super::super::super::image::Image;
 use super::super::super::kernels::FORM_THREADS;
 use super::super::super::launch;
+use super::super::basics;
 use super::super::hold::Hold;
 use super::decoding::Decoding;
 use super::{Chunks, Host, Job, List, Rows};
@@ -182,20 +183,18 @@ impl Work for Job<'_> {
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(stages)?;
-        self.start.record(&self.stream)?;
+        self.clock.begin(&self.stream)?;
         for repeat in 0..repeats as usize {
             stages.iter().try_for_each(|stage| self.run(*stage, repeat % self.places.len()))?;
         }
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Multiply])?;
-        self.start.record(&self.stream)?;
-        self.start.hold(&self.second.0)?;
+        self.clock.begin(&self.stream)?;
+        self.clock.hold(&self.second.0)?;
         for (repeat, place) in (0..repeats).zip((0..self.places.len()).cycle()) {
             self.last_place = place;
             let stream = if repeat % 2 == 0 { &self.stream } else { &self.second.0 };
@@ -203,9 +202,7 @@ impl Work for Job<'_> {
         }
         self.second.1.record(&self.second.0)?;
         self.second.1.hold(&self.stream)?;
-        self.stop.record(&self.stream)?;
-        self.stream.synchronize()?;
-        Ok(self.stop.since(&self.start)?)
+        Ok(self.clock.end(&self.stream)?)
     }
 
     fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
@@ -247,12 +244,10 @@ impl Work for Job<'_> {
     fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         for buffer in [Some(&self.out), Some(&self.forms), self.coefficients.as_ref()].into_iter().flatten() {
-            // SAFETY: all of the buffer, and nothing that uses it is under way.
-            unsafe { result::memset_d8_async(buffer.address(), POISON, buffer.len(), self.stream.raw) }
-                .named("cuMemsetD8Async")?;
+            basics::poison(buffer, &self.stream)?;
         }
         if let Some(host) = &mut self.host {
-            host.memory.fill(POISON);
+            host.memory.fill(basics::POISON);
         }
         Ok(self.stream.synchronize()?)
     }
@@ -265,10 +260,8 @@ impl Work for Job<'_> {
             (Some(host), true) => block.copy_from_slice(&host.memory[at..at + k]),
             (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
             (_, false) => {
-                let from = self.out.address() + (self.last_place * self.shape.out_bytes() + at) as u64;
                 self.card.context.bind()?;
-                // SAFETY: inside `out`, whose stream has been waited for.
-                unsafe { result::memcpy_dtoh_sync(block, from) }.named("cuMemcpyDtoH")?;
+                basics::read(&self.out, self.last_place * self.shape.out_bytes() + at, block)?;
             }
         }
         Ok(())
@@ -276,4 +269,3 @@ impl Work for Job<'_> {
 }
 
 const FORM_BLOCKS_PER_SM: u32 = 16;
-const POISON: u8 = 0xA5;

@@ -1,0 +1,53 @@
+//! What all works of a lab do with a card: time, and look at what was made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::result;
+
+use super::super::driver::{Buffer, Context, Event, Fault, Named, Stream};
+
+/// Times what is put on a stream, by the card's own events.
+pub(super) struct Clock {
+    start: Event,
+    stop: Event,
+}
+
+impl Clock {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+        Ok(Self { start: Event::new(context)?, stop: Event::new(context)? })
+    }
+
+    /// What comes now on the stream is timed.
+    pub(super) fn begin(&self, stream: &Stream) -> Result<(), Fault> {
+        self.start.record(stream)
+    }
+
+    /// What comes on another stream waits for the beginning.
+    pub(super) fn hold(&self, stream: &Stream) -> Result<(), Fault> {
+        self.start.hold(stream)
+    }
+
+    /// Waits for all that has come on the stream, and tells the time since the beginning.
+    pub(super) fn end(&self, stream: &Stream) -> Result<Duration, Fault> {
+        self.stop.record(stream)?;
+        stream.synchronize()?;
+        self.stop.since(&self.start)
+    }
+}
+
+/// Fills all of a buffer, which nothing uses that is under way, with a pattern that no work makes.
+pub(super) fn poison(buffer: &Buffer, stream: &Stream) -> Result<(), Fault> {
+    // SAFETY: all of the buffer.
+    unsafe { result::memset_d8_async(buffer.address(), POISON, buffer.len(), stream.raw) }.named("cuMemsetD8Async")
+}
+
+/// Reads bytes of a buffer from `at` on; whoever writes it has been waited for.
+pub(super) fn read(buffer: &Buffer, at: usize, bytes: &mut [u8]) -> Result<(), Fault> {
+    assert!(at + bytes.len() <= buffer.len(), "{} bytes from {at} on of {}", bytes.len(), buffer.len());
+    // SAFETY: inside of the buffer, as has been asserted.
+    unsafe { result::memcpy_dtoh_sync(bytes, buffer.address() + at as u64) }.named("cuMemcpyDtoH")
+}
+
+/// The pattern.
+pub(super) const POISON: u8 = 0xA5;
