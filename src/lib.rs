@@ -36,4 +36,5 @@ pub mod stream;
 pub mod swarm;
 pub mod telemetry;
 pub mod tls;
+mod turn;
 pub mod wire;

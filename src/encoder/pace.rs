@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+
+use crate::turn::Turn;
 
 /// What is ready may wait for its turn for so long. Short of overload it is a tenth of that.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(5);
@@ -22,8 +23,7 @@ const ENOUGH_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Pace {
     sessions: Option<Handle>,
-    /// A task that waits for its turn, and since when.
-    probe: Option<(Instant, JoinHandle<Duration>)>,
+    probe: Option<Turn>,
     is_behind: bool,
 }
 
@@ -48,16 +48,16 @@ impl Pace {
         // What has had its turn meanwhile.
         let _ = self.changed().now_or_never();
         let Some(sessions) = &self.sessions else { return true };
-        let (since, _) = self.probe.get_or_insert_with(|| (now, sessions.spawn(async move { now.elapsed() })));
-        self.is_behind |= now.saturating_duration_since(*since) > TURN_WAIT_MAX;
+        let probe = self.probe.get_or_insert_with(|| Turn::of(sessions, now));
+        self.is_behind |= probe.age(now) > TURN_WAIT_MAX;
         !self.is_behind
     }
 
     /// Waits until more is known of how long turns take; for ever, if nobody has asked.
     pub(super) async fn changed(&mut self) {
-        let Some((_, probe)) = &mut self.probe else { return std::future::pending().await };
+        let Some(probe) = &mut self.probe else { return std::future::pending().await };
         // A runtime that is gone has no sessions.
-        let wait = probe.await.unwrap_or_default();
+        let wait = probe.wait().await.unwrap_or_default();
         self.probe = None;
         self.is_behind = wait > TURN_WAIT_MAX;
     }

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use prometheus::{Gauge, Registry};
 use tokio::runtime::{Handle, RuntimeMetrics};
-use tokio::task::JoinHandle;
 
 use crate::ring::Ring;
 use crate::telemetry::{Readiness, register};
+use crate::turn::Turn;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -132,28 +132,25 @@ impl Headroom {
     }
 }
 
-/// The task that does nothing, as it waits for its turn.
+/// How long turns take, as far as is known.
 struct Probe {
-    ready: Instant,
-    task: JoinHandle<Duration>,
+    turn: Turn,
     /// What the one before waited.
     before: Duration,
 }
 
 impl Probe {
     fn new(sessions: &Handle) -> Self {
-        let ready = Instant::now();
-        Self { ready, task: sessions.spawn(async move { ready.elapsed() }), before: Duration::ZERO }
+        Self { turn: Turn::of(sessions, Instant::now()), before: Duration::ZERO }
     }
 
-    /// How long a turn takes, as far as is known: one that has not come yet takes at least as long as it has been waited for. `None` when the
-    /// runtime is gone.
+    /// A turn that has not come yet takes at least as long as it has been waited for. `None` when the runtime is gone.
     async fn turn(&mut self, sessions: &Handle) -> Option<Duration> {
-        if self.task.is_finished() {
-            let before = (&mut self.task).await.ok()?;
+        if self.turn.is_over() {
+            let before = self.turn.wait().await?;
             *self = Self { before, ..Self::new(sessions) };
         }
-        Some(self.before.max(self.ready.elapsed()))
+        Some(self.before.max(self.turn.age(Instant::now())))
     }
 }
 
@@ -228,9 +225,9 @@ mod tests {
         let mut probe = Probe::new(sessions.handle());
         tokio::time::sleep(2 * MAX).await;
         assert!(probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX);
-        assert!(!probe.task.is_finished(), "its turn has not come");
+        assert!(!probe.turn.is_over(), "its turn has not come");
         release.send(()).unwrap();
-        while !probe.task.is_finished() {
+        while !probe.turn.is_over() {
             tokio::task::yield_now().await;
         }
         assert!(probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX, "what the last has waited");
