@@ -23,6 +23,7 @@ mod chunk_file;
 mod decode;
 mod encode;
 mod join;
+mod listing;
 mod output;
 mod progress;
 mod split;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 use super::block_file::{self, Code, Fault, Head, Labelled, Set};
+use super::listing::Listing;
 use super::output::Output;
 use super::progress::Progress;
 use super::symbols::Collector;
@@ -47,20 +48,14 @@ pub struct Missing {
     pub blocks: u64,
     /// Whether they are symbols: of those, how many it takes is not certain.
     of_symbols: bool,
-    /// Generations or segments that lack some, the first ones.
-    lines: Vec<String>,
-    /// How many more there are.
-    unlisted: u64,
+    /// Generations or segments that lack some.
+    listing: Listing,
 }
 
 impl Missing {
     fn add(&mut self, blocks: u64, line: String) {
         self.blocks = self.blocks.saturating_add(blocks);
-        if self.lines.len() < LINES_MAX {
-            self.lines.push(line);
-        } else {
-            self.unlisted += 1;
-        }
+        self.listing.add(line);
     }
 }
 
@@ -70,8 +65,7 @@ impl fmt::Display for Missing {
             true => write!(f, "{} more symbols are needed at least", self.blocks)?,
             false => write!(f, "{} more independent blocks are needed", self.blocks)?,
         }
-        self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
-        if self.unlisted > 0 { write!(f, "\n  and {} more like these", self.unlisted) } else { Ok(()) }
+        self.listing.fmt(f)
     }
 }
 
@@ -295,7 +289,5 @@ fn describe(set: &Set) -> String {
     }
 }
 
-/// Lines about what is missing; the rest is counted.
-const LINES_MAX: usize = 32;
 /// A head fits in one read, with a short vector.
 const HEAD_BYTES: usize = 256;

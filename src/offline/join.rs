@@ -15,6 +15,7 @@ use std::thread;
 use super::Error;
 use super::block_file::{CHECK, Fault};
 use super::chunk_file::{HEAD, Head, Set, piece_check};
+use super::listing::Listing;
 use super::output::Output;
 use super::progress::Progress;
 use crate::codec::rs::{Code, Repair};
@@ -52,27 +53,13 @@ impl fmt::Display for Joined {
 pub struct Short {
     /// What it comes to.
     summary: String,
-    /// Chunks or stripes, the first ones.
-    lines: Vec<String>,
-    /// How many more there are.
-    unlisted: u64,
-}
-
-impl Short {
-    fn add(&mut self, line: String) {
-        if self.lines.len() < LINES_MAX {
-            self.lines.push(line);
-        } else {
-            self.unlisted += 1;
-        }
-    }
+    /// Chunks or stripes.
+    listing: Listing,
 }
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.summary)?;
-        self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
-        if self.unlisted > 0 { write!(f, "\n  and {} more like these", self.unlisted) } else { Ok(()) }
+        write!(f, "{}{}", self.summary, self.listing)
     }
 }
 
@@ -118,11 +105,11 @@ fn too_few(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
 fn presence(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
     let absent: Vec<u16> = (0..set.n).filter(|index| !present.contains(index)).collect();
     let mut short = Short::default();
-    short.add(match absent.is_empty() {
+    short.listing.add(match absent.is_empty() {
         true => format!("there: chunks {}", list(present)),
         false => format!("there: chunks {}; missing: chunks {}", list(present), list(&absent)),
     });
-    faults.into_iter().for_each(|fault| short.add(fault));
+    faults.into_iter().for_each(|fault| short.listing.add(fault));
     short
 }
 
@@ -160,7 +147,7 @@ impl Census {
         let mut sets = sets.into_iter();
         let Some((set, chunks)) = sets.next() else {
             let mut short = Short { summary: "no chunk can be used".into(), ..Short::default() };
-            faults.into_iter().for_each(|fault| short.add(fault));
+            faults.into_iter().for_each(|fault| short.listing.add(fault));
             return Err(Error::Short(short));
         };
         for (other, others) in sets {
@@ -328,8 +315,7 @@ impl Job {
             let (shorts, all, k) = (self.shorts, self.set.stripes(), self.set.k);
             let summary = format!("{shorts} of the {all} stripes of {} have less than {k} sound pieces", describe(&self.set));
             let mut short = Short { summary, ..presence(&self.set, &present, faults) };
-            self.short.lines.into_iter().for_each(|line| short.add(line));
-            short.unlisted += self.short.unlisted;
+            short.listing.append(self.short.listing);
             return Err(Error::Short(short));
         }
         if hasher.finalize().as_bytes() != self.set.file.as_bytes() {
@@ -353,7 +339,7 @@ impl Job {
             let (from, unsound) = (index * self.set.stripe_bytes(), list(&stripe.unsound));
             let line = format!("stripe {index}, from byte {from} on: {held} sound pieces, damaged are those of chunks {unsound}");
             self.shorts += 1;
-            self.short.add(line);
+            self.short.listing.add(line);
         }
         if self.shorts > 0 {
             return Ok(());
@@ -392,7 +378,7 @@ impl Job {
         early.dedup();
         let (last, start) = (all - 1, from * self.set.stripe_bytes());
         self.shorts += all - from;
-        self.short.add(format!("stripes {from} to {last}, from byte {start} on: chunks {} end before", list(&early)));
+        self.short.listing.add(format!("stripes {from} to {last}, from byte {start} on: chunks {} end before", list(&early)));
     }
 
     /// Names the chunks that had pieces that were not sound.
@@ -422,6 +408,3 @@ fn describe(set: &Set) -> String {
 fn list(indices: &[u16]) -> String {
     indices.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
 }
-
-/// Lines about what is missing; the rest is counted.
-const LINES_MAX: usize = 32;
