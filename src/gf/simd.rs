@@ -244,18 +244,15 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         fn sum_pieces<const LINES: usize>(sums: &Sums, pieces: &mut [Line]) {
             let (pieces, _) = pieces.as_chunks_mut::<LINES>();
-            let mut all = sums.sources.as_slice();
-            for head in &sums.heads {
-                let (sources, behind) = all.split_at(head.count as usize);
-                all = behind;
+            for (target, accumulate, sources) in sums.each() {
                 let mut total = [[zero(); Line::BYTES / WIDTH]; LINES];
-                if head.accumulate {
-                    add_piece(&mut total, &pieces[head.target as usize]);
+                if accumulate {
+                    add_piece(&mut total, &pieces[target as usize]);
                 }
                 for &source in sources {
                     add_piece(&mut total, &pieces[source as usize]);
                 }
-                write_piece(&mut pieces[head.target as usize], total);
+                write_piece(&mut pieces[target as usize], total);
             }
         }
 

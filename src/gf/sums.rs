@@ -6,18 +6,18 @@
 /// Sums of pieces, to be made one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    pub(super) heads: Vec<Head>,
+    heads: Vec<Head>,
     /// The sources of all sums, in their order.
-    pub(super) sources: Vec<u32>,
+    sources: Vec<u32>,
 }
 
 /// Where a sum goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) target: u32,
-    pub(super) count: u32,
+struct Head {
+    target: u32,
+    count: u32,
     /// Whether what is there is one of its terms.
-    pub(super) accumulate: bool,
+    accumulate: bool,
 }
 
 impl Sums {

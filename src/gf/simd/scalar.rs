@@ -50,15 +50,12 @@ fn spread(rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source
 }
 
 fn sum(sums: &Sums, pieces: &mut [Line], width: usize) {
-    let mut all = sums.sources.as_slice();
-    for head in &sums.heads {
-        let (sources, behind) = all.split_at(head.count as usize);
-        all = behind;
+    for (target, accumulate, sources) in sums.each() {
         let mut total = vec![Line::ZERO; width];
-        for &source in head.accumulate.then_some(&head.target).into_iter().chain(sources) {
+        for &source in accumulate.then_some(&target).into_iter().chain(sources) {
             add(Line::bytes_mut(&mut total), Line::bytes(piece(pieces, source, width)));
         }
-        piece(pieces, head.target, width).copy_from_slice(&total);
+        piece(pieces, target, width).copy_from_slice(&total);
     }
 }
 
