@@ -217,16 +217,27 @@ fn short_generations_are_counted() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(INCOMPLETE), 0));
 }
 
+/// Changes a file, and tells its name.
+fn damage<'a>(path: &'a Path, change: &dyn Fn(&mut Vec<u8>)) -> &'a str {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+    path.file_name().unwrap().to_str().unwrap()
+}
+
+/// Files by their names, and why each is said to be skipped.
+fn assert_skipped(report: &str, bad: &[(&str, &str)]) {
+    for (name, reason) in bad {
+        let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+        assert!(line.contains("skipped") && line.contains(reason), "{line}");
+    }
+}
+
 #[test]
 fn bad_files_are_named_and_skipped() {
     let coded = Coded::new(random(20_000, 8), &["--k", "1024", "--extra", "6"]);
     let blocks = coded.blocks();
-    let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = fs::read(&blocks[index]).unwrap();
-        change(&mut bytes);
-        fs::write(&blocks[index], bytes).unwrap();
-        blocks[index].file_name().unwrap().to_str().unwrap()
-    };
+    let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| damage(&blocks[index], change);
     let bad = [
         (damage(0, &|bytes| bytes[700] ^= 1), "damaged"),
         (damage(3, &|bytes| bytes[20] ^= 1), "damaged"),
@@ -239,10 +250,7 @@ fn bad_files_are_named_and_skipped() {
     fs::write(coded.path("blocks/notes.txt"), "not a block").unwrap();
     fs::create_dir(coded.path("blocks/folder")).unwrap();
     let report = coded.assert_decodes();
-    for (name, reason) in bad {
-        let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
-        assert!(line.contains("skipped") && line.contains(reason), "{line}");
-    }
+    assert_skipped(&report, &bad);
     assert!(report.contains("files skipped: 7"), "{report}");
     fs::remove_file(coded.path("out")).unwrap();
     damage(10, &|bytes| bytes[700] ^= 1);
@@ -392,12 +400,7 @@ fn bad_symbols_are_named_and_skipped() {
     for code in FOUNTAINS {
         let coded = code.coded(random(20_000, 8), &["--k", "1024", "--extra", "12"]);
         let blocks = coded.blocks();
-        let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| {
-            let mut bytes = fs::read(&blocks[index]).unwrap();
-            change(&mut bytes);
-            fs::write(&blocks[index], bytes).unwrap();
-            blocks[index].file_name().unwrap().to_str().unwrap()
-        };
+        let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| damage(&blocks[index], change);
         let bad = [
             (damage(0, &|bytes| bytes[700] ^= 1), "damaged: its block check"),
             (damage(3, &|bytes| bytes[111] ^= 1), "damaged: its head check"),
@@ -411,10 +414,7 @@ fn bad_symbols_are_named_and_skipped() {
         fs::write(coded.path("other"), random(3000, 10)).unwrap();
         coded.encode("other", &["--codec", code.name, "--k", "1024", "--count", "3"]);
         let report = coded.assert_decodes();
-        for (name, reason) in bad {
-            let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
-            assert!(line.contains("skipped") && line.contains(reason), "{line}");
-        }
+        assert_skipped(&report, &bad);
         let symbols = format!("bytes in {} symbols of 1024", code.name);
         assert_eq!(report.lines().filter(|line| line.contains("skipped, a block of file") && line.contains(&symbols)).count(), 3);
         assert!(report.contains("bytes in blocks of 1024, 128 a generation") && report.contains("files skipped: 9"), "{report}");
