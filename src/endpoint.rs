@@ -26,7 +26,10 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use prometheus::{IntCounter, IntGauge, Registry};
-use quinn::{Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    Connection, ConnectionIdGenerator, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TransportConfig, VarInt,
+};
+use quinn_proto::RandomConnectionIdGenerator;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::sync::watch;
@@ -44,6 +47,9 @@ use crate::wire::CloseCode;
 /// handshake over a path that loses a fifth of its packets take many seconds. A path that is slower than 300 ms gets a few packets
 /// twice. Chromium assumes as much.
 pub const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+/// As long as quinn's own.
+const CONNECTION_ID_BYTES: usize = 8;
 
 /// How long connections may take to hear that they are closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -257,7 +263,18 @@ fn bind(
     let failed = |source| Error::Bind { address, source };
     let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
     let runtime = runtime().map_err(failed)?;
-    Endpoint::new(EndpointConfig::default(), Some(server), socket, runtime).map_err(failed)
+    let mut endpoint = EndpointConfig::default();
+    endpoint.cid_generator(|| connection_ids());
+    Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
+}
+
+/// Names for connections, of 64 random bits.
+///
+/// A newcomer that has been sent a Retry goes on under the name in it. If a connection bears that name already, quinn gives it what the newcomer
+/// sends from then on, and nobody ever answers. quinn's own names have 24 random bits, a connection has up to eight of them, and so two thousand
+/// viewers were enough to lose one newcomer in a thousand.
+fn connection_ids() -> Box<dyn ConnectionIdGenerator> {
+    Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES))
 }
 
 /// A UDP socket with these buffers, as far as the kernel grants them.
@@ -310,4 +327,20 @@ fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
     transport.enable_segmentation_offload(config.gso);
     transport.congestion_controller_factory(config.congestion.factory());
     transport
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_of_connections_do_not_meet() {
+        let mut ids = connection_ids();
+        assert_eq!(ids.cid_len(), CONNECTION_ID_BYTES);
+        let mut met = HashSet::new();
+        // Of 24 bits, 128 would have been there before.
+        assert!((0..1 << 16).all(|_| met.insert(ids.generate_cid())));
+    }
 }
