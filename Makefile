@@ -61,7 +61,8 @@ bench:
 bench-peers:
 	$(CARGO) bench --locked --bench peers --features bench-peers
 
-# Reed-Solomon beside ISA-L, in turn. Needs ISA-L (Debian: libisal-dev). SHAPES="4,6 10,14" has these alone.
+# Reed-Solomon beside ISA-L and Jerasure, in turn. Needs ISA-L (Debian: libisal-dev); Jerasure takes part where it is installed
+# (libjerasure2). SHAPES="4,6 10,14" has these alone, SHAPES="4,6 400000000" chunks of so many bytes.
 bench-rs:
 	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
 

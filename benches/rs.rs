@@ -1,21 +1,24 @@
-//! Reed-Solomon by this crate and by ISA-L, in turn, in one process: bytes of source data that are coded or rebuilt a second.
+//! Reed-Solomon by this crate, ISA-L and Jerasure, in turn, in one process: bytes of source data that are coded or rebuilt a second.
 //!
 //!     cargo bench --bench rs --features bench-peers               every shape
 //!     cargo bench --bench rs --features bench-peers -- 10,14      those named
+//!     cargo bench --bench rs --features bench-peers -- 4,6 400000000       with chunks of so many bytes
 //!
-//! ISA-L is linked (Debian: libisal-dev). A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
+//! ISA-L is linked (Debian: libisal-dev); Jerasure takes part where it is installed (libjerasure2). A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
 //! parity chunks; `rebuild` makes min(k, n - k) data chunks that are lost of the others and the first parity chunks. Rows and tables
 //! are ready in both: what is timed is the multiplication. Chunks begin on pages of their own, as those of files do.
 //!
 //! On one thread the clock is its processor time, and each of ours stands beside ISA-L on the same chunks, round after round, so that
-//! what slows a machine down slows both down. `all` is ours on all processors, by the clock on the wall. Every result is compared with
-//! ISA-L's before it is timed.
+//! what slows a machine down slows both down. `all` is on all processors, by the clock on the wall: the others have no threads of their own, and
+//! get as many as there are processors, each with its part of the bytes. Every result is compared with ISA-L's before it is timed.
 #![allow(unsafe_code)]
 
 #[path = "support/cpu_time.rs"]
 mod cpu_time;
 #[path = "support/isal.rs"]
 mod isal;
+#[path = "support/jerasure.rs"]
+mod jerasure;
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -24,6 +27,7 @@ use std::time::{Duration, Instant};
 use cpu_time::CpuTime;
 use criterion::measurement::Measurement;
 use isal::{ec_encode_data, ec_init_tables, int};
+use jerasure::Jerasure;
 use ncserverd::codec::rs::{Code, Matrix};
 use ncserverd::gf::{Isa, Kernels};
 use rand::rngs::SmallRng;
@@ -31,9 +35,12 @@ use rand::{Rng, SeedableRng};
 
 const SHAPES: [(usize, usize); 4] = [(4, 6), (10, 14), (20, 24), (4, 200)];
 const LENGTHS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 10 << 20];
-/// A shape's chunks take no more memory than this.
+/// A shape's chunks take no more memory than this, unless their length is given.
 const BYTES_MAX: usize = 1 << 30;
 const ROUNDS: usize = 15;
+/// Of more source data than this there are fewer.
+const LARGE: usize = 256 << 20;
+const LARGE_ROUNDS: usize = 5;
 /// A contender's turn in a round, about.
 const TURN: Duration = Duration::from_millis(20);
 const PAGE: usize = 4096;
@@ -96,6 +103,23 @@ impl Tables {
     }
 }
 
+/// Has as many threads each make their part of all outs.
+fn spread(threads: NonZeroUsize, sources: &[&[u8]], outs: &mut [&mut [u8]], work: &(impl Fn(&[&[u8]], &mut [&mut [u8]]) + Sync)) {
+    let part = outs[0].len().div_ceil(threads.get()).next_multiple_of(PAGE);
+    let mut rests: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut **out).collect();
+    let mut start = 0;
+    thread::scope(|scope| {
+        while !rests[0].is_empty() {
+            let length = part.min(rests[0].len());
+            let (mut parts, behind): (Vec<_>, Vec<_>) = rests.into_iter().map(|rest| rest.split_at_mut(length)).unzip();
+            let sources: Vec<&[u8]> = sources.iter().map(|source| &source[start..start + length]).collect();
+            scope.spawn(move || work(&sources, &mut parts));
+            rests = behind;
+            start += length;
+        }
+    });
+}
+
 /// How often a second, by the thread's processor time, or by the clock on the wall.
 fn per_second(is_wall: bool, mut run: impl FnMut()) -> f64 {
     let (cpu, wall, mut count) = (CpuTime.start(), Instant::now(), 0_u32);
@@ -120,19 +144,30 @@ type Work<'a> = Box<dyn FnMut(&mut [&mut [u8]]) + 'a>;
 /// Ours, into the outs.
 type Ours<'a> = &'a dyn Fn(Kernels, NonZeroUsize, &mut [&mut [u8]]);
 
-/// `ours` on each instruction set and on all processors, beside ISA-L.
-fn compare(name: &str, rows: &[&[u8]], sources: &[&[u8]], ours: Ours<'_>) {
+/// `ours` on each instruction set and on all processors, beside the others.
+fn compare(name: &str, rows: &[&[u8]], sources: &[&[u8]], jerasure: Option<&Jerasure>, ours: Ours<'_>) {
     let length = sources[0].len();
     let (tables, mut theirs, mut out) = (Tables::new(rows), Chunks::new(rows.len(), length), Chunks::new(rows.len(), length));
     tables.run(sources, &mut theirs.all_mut());
+    let jerasure = jerasure.map(|library| library.matrix(rows));
     let processors = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let kernels: Vec<Kernels> = Kernels::available().filter(|kernels| kernels.isa() >= Isa::Avx2).collect();
     let mut contenders: Vec<(String, bool, Work<'_>)> = vec![("isa-l".into(), false, Box::new(|outs| tables.run(sources, outs)))];
     for kernels in kernels {
         contenders.push((kernels.isa().to_string(), false, Box::new(move |outs| ours(kernels, NonZeroUsize::MIN, outs))));
     }
-    let all = format!("all {processors}");
-    contenders.push((all, true, Box::new(move |outs| ours(Kernels::detect(), processors, outs))));
+    if let Some(matrix) = &jerasure {
+        contenders.push(("jerasure".into(), false, Box::new(move |outs| matrix.run(sources, outs))));
+        let run = |sources: &[&[u8]], outs: &mut [&mut [u8]]| matrix.run(sources, outs);
+        contenders.push((
+            format!("jerasure all {processors}"),
+            true,
+            Box::new(move |outs| spread(processors, sources, outs, &run)),
+        ));
+    }
+    let run = |sources: &[&[u8]], outs: &mut [&mut [u8]]| tables.run(sources, outs);
+    contenders.push((format!("isa-l all {processors}"), true, Box::new(move |outs| spread(processors, sources, outs, &run))));
+    contenders.push((format!("all {processors}"), true, Box::new(move |outs| ours(Kernels::detect(), processors, outs))));
     for (contender, _, work) in &mut contenders {
         out.bytes.fill(0xEE);
         work(&mut out.all_mut());
@@ -140,7 +175,7 @@ fn compare(name: &str, rows: &[&[u8]], sources: &[&[u8]], ours: Ours<'_>) {
     }
     let mut rates = vec![Vec::new(); contenders.len()];
     let count = contenders.len();
-    for round in 0..ROUNDS {
+    for round in 0..if sources.len() * length > LARGE { LARGE_ROUNDS } else { ROUNDS } {
         for turn in 0..count {
             let index = (round + turn) % count;
             let (_, is_wall, work) = &mut contenders[index];
@@ -157,12 +192,12 @@ fn compare(name: &str, rows: &[&[u8]], sources: &[&[u8]], ours: Ours<'_>) {
     println!();
 }
 
-fn shape(k: usize, n: usize, length: usize) {
+fn shape(k: usize, n: usize, length: usize, jerasure: Option<&Jerasure>) {
     let code = Code::new(Matrix::Cauchy, k, n).expect("a code");
     let (data, mut parity) = (Chunks::random(k, length), Chunks::new(n - k, length));
-    let name = |work: &str| format!("{work} {k},{n} {} KiB", length >> 10);
+    let name = |work: &str| format!("{work} {k},{n} {length}");
     let rows: Vec<&[u8]> = code.parity_rows().collect();
-    compare(&name("encode"), &rows, &data.all(), &|kernels, threads, outs| {
+    compare(&name("encode"), &rows, &data.all(), jerasure, &|kernels, threads, outs| {
         code.encode(kernels, &data.all(), outs, threads).expect("chunks of the code");
     });
 
@@ -172,22 +207,30 @@ fn shape(k: usize, n: usize, length: usize) {
     let repair = code.repair(Kernels::detect(), &present, &lost).expect("enough chunks");
     let chunks = [data.all(), parity.all()].concat();
     let sources: Vec<&[u8]> = repair.sources().iter().map(|&index| chunks[index]).collect();
-    compare(&name("rebuild"), &repair.rows().collect::<Vec<_>>(), &sources, &|kernels, threads, outs| {
+    compare(&name("rebuild"), &repair.rows().collect::<Vec<_>>(), &sources, jerasure, &|kernels, threads, outs| {
         repair.run(kernels, &sources, outs, threads).expect("chunks of the code");
     });
 }
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let (lengths, shapes): (Vec<&String>, Vec<&String>) = wanted.iter().partition(|argument| !argument.contains(','));
+    let lengths: Vec<usize> = lengths.iter().map(|length| length.parse().expect("bytes of a chunk")).collect();
+    assert!(lengths.iter().all(|length| *length > 0 && length.is_multiple_of(16)), "Jerasure takes words of sixteen bytes");
+    let jerasure = Jerasure::open();
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     println!(
-        "{} {ROUNDS} rounds; GB/s of source data (of ISA-L's in the same round)",
-        processor.trim_start_matches([' ', '\t', ':'])
+        "{} {ROUNDS} rounds, {LARGE_ROUNDS} of more than {} MiB; GB/s of source data (of ISA-L's in the same round); {} Jerasure",
+        processor.trim_start_matches([' ', '\t', ':']),
+        LARGE >> 20,
+        if jerasure.is_some() { "with" } else { "without" }
     );
     for (k, n) in SHAPES {
-        if wanted.is_empty() || wanted.contains(&format!("{k},{n}")) {
-            LENGTHS.into_iter().filter(|length| 3 * n * length <= BYTES_MAX).for_each(|length| shape(k, n, length));
+        if shapes.is_empty() || shapes.contains(&&format!("{k},{n}")) {
+            let fits = LENGTHS.into_iter().filter(|length| 3 * n * length <= BYTES_MAX);
+            let lengths = if lengths.is_empty() { fits.collect() } else { lengths.clone() };
+            lengths.into_iter().for_each(|length| shape(k, n, length, jerasure.as_ref()));
         }
     }
 }
