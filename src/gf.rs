@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+pub mod dense;
 pub mod gf256;
 pub mod matrix;
 pub mod panel;

@@ -37,6 +37,8 @@ pub use super::raptor::{Arrival, Plan};
 
 use std::sync::Arc;
 
+use crate::gf::dense::Failed;
+
 /// How missing symbols are found. All find them from the same sets of symbols.
 #[derive(Debug, Clone, Default)]
 pub enum Method {
@@ -104,10 +106,19 @@ pub enum Error {
         /// What it was.
         value: u64,
     },
+    /// Who inverts and multiplies dense matrices has failed.
+    #[error("dense matrices could not be inverted or multiplied")]
+    Algebra,
     /// Symbols are missing.
     #[error("{missing} more symbols are needed")]
     Incomplete {
         /// How many at least.
         missing: usize,
     },
+}
+
+impl From<Failed> for Error {
+    fn from(_: Failed) -> Self {
+        Self::Algebra
+    }
 }

@@ -1,10 +1,14 @@
 //! A source block from the symbols that arrive.
 
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
 use super::dense;
 use super::parameters::Parameters;
 use super::{DENSE_K_MAX, ESI_END, Error, Method};
 use crate::codec::raptor::{self, Arrival, Held, Plan};
 use crate::gf::Kernels;
+use crate::gf::dense::{Algebra, Cores};
 
 /// Collects symbols of one block until the source symbols can be found.
 ///
@@ -15,6 +19,7 @@ pub struct Decoder {
     parameters: Parameters,
     method: Method,
     kernels: Kernels,
+    algebra: Arc<dyn Algebra>,
     held: Held,
 }
 
@@ -35,7 +40,14 @@ impl Decoder {
         if symbol_bytes == 0 {
             return Err(Error::Length { length: 0, expected: 1 });
         }
-        Ok(Self { parameters, method, kernels, held: Held::new(k, symbol_bytes) })
+        let algebra = Arc::new(Cores::new(kernels, NonZeroUsize::MIN));
+        Ok(Self { parameters, method, kernels, algebra, held: Held::new(k, symbol_bytes) })
+    }
+
+    /// The same, whose dense matrices are inverted and multiplied by `algebra`: several threads, or a card. One thread does it otherwise.
+    /// Inactivation has no use for it.
+    pub fn with_algebra(self, algebra: Arc<dyn Algebra>) -> Self {
+        Self { algebra, ..self }
     }
 
     /// The constants of the block.
@@ -64,7 +76,7 @@ impl Decoder {
         self.held.shortage() == 0
     }
 
-    /// The block, K symbols, unless more symbols are needed. Ask again when one has been kept.
+    /// The block, K symbols, unless more symbols are needed, or who multiplies has failed. Ask again when a symbol has been kept.
     pub fn decode(&mut self) -> Result<Vec<u8>, Error> {
         if !self.is_ready() {
             return Err(Error::Incomplete { missing: self.held.shortage() });
@@ -77,12 +89,13 @@ impl Decoder {
         let mut outs = self.held.places(&mut block, &missing);
         let (symbols, esis, symbol_bytes) = (self.held.symbols(), self.held.esis(), self.held.symbol_bytes());
         let received = dense::Received { symbols, esis, symbol_bytes };
+        let (kernels, algebra) = (self.kernels, self.algebra.as_ref());
         let result = match &self.method {
             Method::Inactivation => raptor::decoding_plan(&self.parameters, esis, &missing)
-                .map(|plan| plan.apply(self.kernels, symbols, &mut outs))
+                .map(|plan| plan.apply(kernels, symbols, &mut outs))
                 .map_err(|deficit| Error::Incomplete { missing: deficit.missing }),
-            Method::Inversion => dense::invert(&self.parameters, received, &missing, &mut outs, self.kernels),
-            Method::Reduction(inverse) => inverse.reduce(&self.parameters, received, &missing, &mut outs, self.kernels),
+            Method::Inversion => dense::invert(&self.parameters, received, &missing, &mut outs, kernels, algebra),
+            Method::Reduction(inverse) => inverse.reduce(&self.parameters, received, &missing, &mut outs, kernels, algebra),
         };
         if let Err(error) = result {
             self.held.make_room(&self.parameters);

@@ -1,12 +1,12 @@
-//! Decoding with dense matrices: the two schemes of Vicente's thesis (2015, chapter 2).
-
-use std::num::NonZeroUsize;
+//! Decoding with dense matrices: the two schemes of Vicente's thesis (2015, chapter 2). Who inverts and multiplies is the caller's
+//! business ([`Algebra`]).
 
 use super::encoder::EncodingPlan;
 use super::parameters::Parameters;
 use super::{DENSE_K_MAX, Error};
 use crate::codec::elimination::{Elimination, Tail};
-use crate::gf::{Kernels, Panel, matrix};
+use crate::gf::Kernels;
+use crate::gf::dense::{Algebra, System};
 
 /// Symbols that arrived, one behind the other, and their ids.
 #[derive(Debug, Clone, Copy)]
@@ -29,29 +29,25 @@ pub(super) fn invert(
     missing: &[u32],
     outs: &mut [&mut [u8]],
     kernels: Kernels,
+    algebra: &dyn Algebra,
 ) -> Result<(), Error> {
-    let l = parameters.l as usize;
     let isis: Vec<u32> = (parameters.k..parameters.k_prime).chain(received.esis.iter().map(|&esi| parameters.isi(esi))).collect();
     let padding = isis.len() - received.esis.len();
     let precode = precode(parameters);
-    let mut chosen: Vec<usize> = (0..parameters.k_prime as usize).collect();
-    let inverse = match invert_rows(parameters, &precode, chosen.iter().map(|&place| isis[place]), kernels) {
-        Some(inverse) => inverse,
-        None => {
-            chosen = independent(parameters, &precode, &isis, kernels)?;
-            invert_rows(parameters, &precode, chosen.iter().map(|&place| isis[place]), kernels)
-                .expect("these rows are independent")
-        }
+    let (order, zeros) = (parameters.l as usize, precode.len() / parameters.l as usize);
+    let sums: Vec<Vec<u32>> = missing.iter().map(|&source| columns(parameters, source)).collect();
+    let mut solve = |chosen: &[usize]| {
+        let matrix = with_rows(parameters, &precode, chosen.iter().map(|&place| isis[place]));
+        let of = |place: &usize| place.checked_sub(padding).map(|place| received.symbol(place));
+        let symbols: Vec<Option<&[u8]>> = (0..zeros).map(|_| None).chain(chosen.iter().map(of)).collect();
+        algebra.solve(&System { order, matrix: &matrix, sums: &sums, symbols: &symbols }, outs)
     };
-    let mut panel = Panel::new(l, received.symbol_bytes);
-    for (row, &place) in (precode.len() / l..).zip(&chosen) {
-        if let Some(place) = place.checked_sub(padding) {
-            panel.put(row, received.symbol(place));
-        }
+    let first: Vec<usize> = (0..parameters.k_prime as usize).collect();
+    if solve(&first)? {
+        return Ok(());
     }
-    let rows: Vec<Vec<u8>> = missing.iter().map(|&source| sum(parameters, source, &inverse, l, kernels)).collect();
-    kernels.combine(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), &panel, outs);
-    Ok(())
+    let is_regular = solve(&independent(parameters, &precode, &isis, kernels)?)?;
+    if is_regular { Ok(()) } else { Err(Error::Algebra) }
 }
 
 /// The intermediate symbols as combinations of the K' source symbols: the part of the inverse of the constraint matrix that all blocks
@@ -98,54 +94,72 @@ impl Inverse {
         missing: &[u32],
         outs: &mut [&mut [u8]],
         kernels: Kernels,
+        algebra: &dyn Algebra,
     ) -> Result<(), Error> {
-        let (width, count) = (self.k_prime as usize, missing.len());
-        let mut elimination = Elimination::new(kernels, count, Tail::None);
-        let (mut places, mut rows, mut reduced) = (Vec::new(), Vec::new(), Vec::with_capacity(count * count));
-        for (place, &esi) in received.esis.iter().enumerate().filter(|(_, esi)| **esi >= parameters.k) {
-            let row = sum(parameters, parameters.isi(esi), &self.rows, width, kernels);
-            let of_missing: Vec<u8> = missing.iter().map(|&source| row[source as usize]).collect();
-            if elimination.absorb(|coefficients| coefficients.copy_from_slice(&of_missing), |_| ()) {
-                reduced.extend(of_missing);
-                places.push(place);
-                rows.push(row);
-            }
-            if rows.len() == count {
-                break;
-            }
+        let (width, count, symbol_bytes) = (self.k_prime as usize, missing.len(), received.symbol_bytes);
+        let repair: Vec<usize> = (0..received.esis.len()).filter(|&place| received.esis[place] >= parameters.k).collect();
+        if repair.len() < count {
+            return Err(Error::Incomplete { missing: count - repair.len() });
         }
-        if rows.len() < count {
-            return Err(Error::Incomplete { missing: count - rows.len() });
-        }
-        let mut known = Panel::new(width, received.symbol_bytes);
+        let row = |place: &usize| sum(parameters, parameters.isi(received.esis[*place]), &self.rows, width, kernels);
+        let mut known = vec![None; width];
         for (place, &esi) in received.esis.iter().enumerate().filter(|(_, esi)| **esi < parameters.k) {
-            known.put(esi as usize, received.symbol(place));
+            known[esi as usize] = Some(received.symbol(place));
         }
-        let mut sides = vec![0; count * received.symbol_bytes];
-        let mut targets: Vec<&mut [u8]> = sides.chunks_exact_mut(received.symbol_bytes).collect();
-        kernels.combine(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), &known, &mut targets);
-        targets.iter_mut().zip(&places).for_each(|(side, &place)| kernels.add(side, received.symbol(place)));
-        let inverse = matrix::invert(kernels, count, &reduced, NonZeroUsize::MIN).expect("these rows are independent");
-        let sides = Panel::of(&sides, count, received.symbol_bytes);
-        kernels.combine(&inverse.chunks_exact(count).collect::<Vec<_>>(), &sides, outs);
-        Ok(())
+        let sums: Vec<Vec<u32>> = (0..).take(count).map(|row| vec![row]).collect();
+        let mut solve = |chosen: &[usize]| {
+            let rows: Vec<Vec<u8>> = chosen.iter().map(row).collect();
+            let mut sides = vec![0; count * symbol_bytes];
+            let mut targets: Vec<&mut [u8]> = sides.chunks_exact_mut(symbol_bytes).collect();
+            algebra.multiply(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), &known, &mut targets)?;
+            targets.iter_mut().zip(chosen).for_each(|(side, &place)| kernels.add(side, received.symbol(place)));
+            let matrix: Vec<u8> = rows.iter().flat_map(|row| missing.iter().map(|&source| row[source as usize])).collect();
+            let symbols: Vec<Option<&[u8]>> = sides.chunks_exact(symbol_bytes).map(Some).collect();
+            algebra.solve(&System { order: count, matrix: &matrix, sums: &sums, symbols: &symbols }, outs)
+        };
+        if solve(&repair[..count])? {
+            return Ok(());
+        }
+        let rows = repair.iter().map(|place| {
+            let row = row(place);
+            missing.iter().map(|&source| row[source as usize]).collect()
+        });
+        let chosen: Vec<usize> = independent_of(kernels, count, rows)?.into_iter().map(|index| repair[index]).collect();
+        if solve(&chosen)? { Ok(()) } else { Err(Error::Algebra) }
     }
+}
+
+/// The first of these rows that are independent of those before them, as many as there are columns.
+fn independent_of(kernels: Kernels, count: usize, rows: impl Iterator<Item = Vec<u8>>) -> Result<Vec<usize>, Error> {
+    let mut elimination = Elimination::new(kernels, count, Tail::None);
+    let mut is_new = |row: &Vec<u8>| elimination.absorb(|coefficients| coefficients.copy_from_slice(row), |_| ());
+    let found = rows.enumerate().filter(|(_, row)| is_new(row)).map(|(index, _)| index);
+    let found: Vec<usize> = found.take(count).collect();
+    let missing = count - found.len();
+    if missing > 0 { Err(Error::Incomplete { missing }) } else { Ok(found) }
 }
 
 /// The same by inversion of the whole matrix.
 #[cfg(test)]
 pub(super) fn source_inverse(parameters: &Parameters, isis: &[u32], kernels: Kernels) -> Option<Vec<u8>> {
     let (l, zeros) = (parameters.l as usize, (parameters.s + parameters.h) as usize);
-    let inverse = invert_rows(parameters, &precode(parameters), isis.iter().copied(), kernels)?;
+    let matrix = with_rows(parameters, &precode(parameters), isis.iter().copied());
+    let inverse = crate::gf::matrix::invert(kernels, l, &matrix, std::num::NonZeroUsize::MIN)?;
     Some(inverse.chunks_exact(l).flat_map(|row| row[zeros..].to_vec()).collect())
 }
 
 /// The rows of an internal symbol's columns, added up.
 fn sum(parameters: &Parameters, isi: u32, rows: &[u8], width: usize, kernels: Kernels) -> Vec<u8> {
-    let (mut columns, mut sum) = (Vec::with_capacity(32), vec![0; width]);
-    parameters.columns(isi, &mut columns);
-    columns.iter().for_each(|&column| kernels.add(&mut sum, &rows[column as usize * width..][..width]));
+    let mut sum = vec![0; width];
+    columns(parameters, isi).into_iter().for_each(|column| kernels.add(&mut sum, &rows[column as usize * width..][..width]));
     sum
+}
+
+/// The intermediate symbols that an internal symbol is the sum of.
+fn columns(parameters: &Parameters, isi: u32) -> Vec<u32> {
+    let mut columns = Vec::with_capacity(32);
+    parameters.columns(isi, &mut columns);
+    columns
 }
 
 /// The rows that do not depend on what arrived, S of LDPC and H of HDPC, of L elements each.
@@ -165,8 +179,8 @@ pub(crate) fn precode(parameters: &Parameters) -> Vec<u8> {
     matrix
 }
 
-/// The inverse of the precode's rows with those of as many internal symbols as make it square.
-fn invert_rows(parameters: &Parameters, precode: &[u8], isis: impl Iterator<Item = u32>, kernels: Kernels) -> Option<Vec<u8>> {
+/// The precode's rows, and behind them those of as many internal symbols as make it square.
+fn with_rows(parameters: &Parameters, precode: &[u8], isis: impl Iterator<Item = u32>) -> Vec<u8> {
     let l = parameters.l as usize;
     let mut matrix = precode.to_vec();
     matrix.resize(l * l, 0);
@@ -176,7 +190,7 @@ fn invert_rows(parameters: &Parameters, precode: &[u8], isis: impl Iterator<Item
         parameters.columns(isi, &mut columns);
         columns.iter().for_each(|&column| row[column as usize] = 1);
     }
-    matrix::invert(kernels, l, &matrix, NonZeroUsize::MIN)
+    matrix
 }
 
 /// K' of these internal symbols whose rows are independent with the precode's, if there are as many.

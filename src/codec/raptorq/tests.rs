@@ -11,6 +11,7 @@ use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
 use super::*;
 use crate::codec::raptor::testing::{bytes, random_esis, rng};
 use crate::codec::raptor10;
+use crate::gf::dense::{Algebra, Cores, System};
 use crate::gf::{Kernels, gf256};
 
 fn is_prime(n: u32) -> bool {
@@ -222,7 +223,17 @@ fn the_stored_inverse_is_the_inverse() {
 
 /// What a method makes of these symbols.
 fn decode(method: Method, k: u32, symbol_bytes: usize, symbols: &[(u32, Vec<u8>)]) -> Result<Vec<u8>, Error> {
-    let mut decoder = Decoder::new(k, symbol_bytes, method, Kernels::detect())?;
+    decode_with(Arc::new(Cores::new(Kernels::detect(), 1.try_into().unwrap())), method, k, symbol_bytes, symbols)
+}
+
+fn decode_with(
+    algebra: Arc<dyn Algebra>,
+    method: Method,
+    k: u32,
+    symbol_bytes: usize,
+    symbols: &[(u32, Vec<u8>)],
+) -> Result<Vec<u8>, Error> {
+    let mut decoder = Decoder::new(k, symbol_bytes, method, Kernels::detect())?.with_algebra(algebra);
     for (esi, symbol) in symbols {
         assert_eq!(decoder.push(*esi, symbol), Ok(Arrival::Kept));
     }
@@ -268,8 +279,43 @@ fn methods_agree_at(k: u32) {
     let symbols: Vec<(u32, Vec<u8>)> = esis.map(|esi| (esi, symbol(&encoder, esi))).collect();
     let inverse = Arc::new(Inverse::new(k, Kernels::detect()).unwrap());
     for method in [Method::Inactivation, Method::Inversion, Method::Reduction(inverse)] {
-        assert!(decode(method, k, 64, &symbols).as_ref() == Ok(&source), "K = {k}");
+        assert!(decode(method.clone(), k, 64, &symbols).as_ref() == Ok(&source), "K = {k}");
+        let threads = Arc::new(Cores::new(Kernels::detect(), 3.try_into().unwrap()));
+        assert!(decode_with(threads, method, k, 64, &symbols).as_ref() == Ok(&source), "K = {k}, three threads");
     }
+}
+
+/// A processor that fails, or finds no inverse of anything.
+#[derive(Debug)]
+struct Useless {
+    is_lost: bool,
+}
+
+impl Algebra for Useless {
+    fn solve(&self, _: &System<'_>, _: &mut [&mut [u8]]) -> Result<bool, Failed> {
+        if self.is_lost { Err(Failed("gone".into())) } else { Ok(false) }
+    }
+
+    fn multiply(&self, _: &[&[u8]], _: &[Option<&[u8]>], _: &mut [&mut [u8]]) -> Result<(), Failed> {
+        Ok(())
+    }
+}
+
+#[test]
+fn who_multiplies_may_fail_and_may_not_lie() {
+    let source = bytes(20 * 8, &mut rng(9));
+    let encoder = encoder(&source, 8);
+    let symbols: Vec<(u32, Vec<u8>)> = (4..26).map(|esi| (esi, symbol(&encoder, esi))).collect();
+    let inverse = Arc::new(Inverse::new(20, Kernels::detect()).unwrap());
+    for method in [Method::Inversion, Method::Reduction(inverse)] {
+        for is_lost in [false, true] {
+            let result = decode_with(Arc::new(Useless { is_lost }), method.clone(), 20, 8, &symbols);
+            assert_eq!(result, Err(Error::Algebra));
+        }
+        assert_eq!(decode(method, 20, 8, &symbols).as_ref(), Ok(&source));
+    }
+    let useless = Arc::new(Useless { is_lost: true });
+    assert_eq!(decode_with(useless, Method::Inactivation, 20, 8, &symbols), Ok(source), "which has no use for it");
 }
 
 #[test]
