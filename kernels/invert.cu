@@ -42,7 +42,7 @@
 // by SHF; 512 threads a matrix in shared memory (130 against 136 us at n = 256, but 264 matrices of n = 128 78 against 65); three blocks a SM without
 // the overlap in `begin_and_finish` (the same time for 264 matrices); factoring unrolled 16 times, or by another warp each time (instruction
 // caches: 44 against 41.5 us); pivot rows of a cluster by remote stores (n = 512 by 8 blocks 382 us, through L2 256).
-#include "nc_common.cuh"
+#include "nc_bits.cuh"
 
 #define PANEL 32
 #define HALF 16
@@ -111,10 +111,6 @@ struct InGlobal {
     }
 };
 
-__device__ __forceinline__ nc_u32 times_x(nc_u32 word, nc_u32 polynomial) {
-    return ((word & 0x7F7F7F7Fu) << 1) ^ (((word >> 7) & 0x01010101u) * polynomial);
-}
-
 // row ^= factor * other
 __device__ __forceinline__ void add_multiple(uint4 &row, nc_u32 factor, uint4 other, nc_u32 polynomial) {
 #pragma unroll
@@ -136,16 +132,6 @@ __device__ __forceinline__ nc_u32 &part(uint4 &row, int index) { return index ==
 __device__ __forceinline__ nc_u32 byte_of(uint4 row, nc_u32 index) {
     const nc_u32 word = index < 8 ? (index < 4 ? row.x : row.y) : (index < 12 ? row.z : row.w);
     return word >> 8 * (index & 3) & 255;
-}
-
-// a += factor * x and b += factor * y by three lookups in registers a byte: the factor's multiples of bits 0 to 2, of bits 4 to 6, and
-// of bits 3 and 7.
-__device__ __forceinline__ void add_product(nc_u32 &a, nc_u32 &b, nc_u32 x, nc_u32 y, uint4 eights, nc_u32 four) {
-    const nc_u32 even = __byte_perm(x, y, 0x6420), odd = __byte_perm(x, y, 0x7531);
-    const nc_u32 low = (even & 0x0F0F0F0Fu) | (odd << 4 & 0xF0F0F0F0u), high = (even >> 4 & 0x0F0F0F0Fu) | (odd & 0xF0F0F0F0u);
-    const nc_u32 first = low & 0x77777777u, second = high & 0x77777777u, third = (low >> 3 & 0x11111111u) | (high >> 2 & 0x22222222u);
-    a ^= __byte_perm(eights.x, eights.y, first) ^ __byte_perm(eights.z, eights.w, second) ^ __byte_perm(four, 0, third);
-    b ^= __byte_perm(eights.x, eights.y, first >> 16) ^ __byte_perm(eights.z, eights.w, second >> 16) ^ __byte_perm(four, 0, third >> 16);
 }
 
 __device__ __forceinline__ uint4 from_lane(uint4 row, int lane) {
@@ -246,32 +232,11 @@ __device__ __noinline__ bool find_rows(const Matrix matrix, Scratch &scratch, nc
     return true;
 }
 
-// Rows of bytes a, b, c, d become columns.
-__device__ __forceinline__ void transpose(nc_u32 a, nc_u32 b, nc_u32 c, nc_u32 d, nc_u32 (&out)[4]) {
-    const nc_u32 ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
-    const nc_u32 cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
-    out[0] = __byte_perm(ab_low, cd_low, 0x5410);
-    out[1] = __byte_perm(ab_low, cd_low, 0x7632);
-    out[2] = __byte_perm(ab_high, cd_high, 0x5410);
-    out[3] = __byte_perm(ab_high, cd_high, 0x7632);
-}
-
-// Four coefficients as this lane's part of the four B operands.
-__device__ __forceinline__ void expand(const Scratch &scratch, nc_u32 parity, nc_u32 coefficients, nc_u32 (&out)[4]) {
-    const nc_u32 *rows = scratch.rows_of[parity];
-    transpose(rows[coefficients & 255], rows[coefficients >> 8 & 255], rows[coefficients >> 16 & 255], rows[coefficients >> 24], out);
-}
-
-// 16 positions by 8 columns, of 16 and of 32 sources.
+// 16 positions by 8 columns, of 16 sources.
 __device__ __forceinline__ void multiply(nc_u32 (&d)[4], nc_u32 a0, nc_u32 a1, nc_u32 b) {
     asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a0), "r"(a1), "r"(b), "r"(0));
 }
-__device__ __forceinline__ void multiply(nc_u32 (&d)[4], uint4 a, nc_u32 b0, nc_u32 b1) {
-    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(0));
-}
-
 // 16 rows of 16 bytes as the A operand; position 2 * g is row g of the operand, position 2 * g + 1 its row g + 8.
 struct Tile { nc_u32 a0, a1; };
 __device__ __forceinline__ Tile load_tile(const nc_u8 *bytes) {
@@ -303,7 +268,7 @@ __device__ __forceinline__ void make_partner(Scratch &scratch) {
     const nc_u32 lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, row = threadIdx.x / 32 * 4;
     if (row >= HALF) return;
     nc_u32 b[4];
-    expand(scratch, g & 1, *reinterpret_cast<const nc_u32 *>(scratch.message.pivot_inverse + (row + (g >> 1)) * HALF + 4 * q), b);
+    expand(scratch.rows_of, g & 1, *reinterpret_cast<const nc_u32 *>(scratch.message.pivot_inverse + (row + (g >> 1)) * HALF + 4 * q), b);
     *reinterpret_cast<nc_u16 *>(scratch.message.partner + (row + q) * HALF + 2 * g) = product(load_tile(scratch.other_half), b);
 }
 
@@ -324,7 +289,7 @@ __device__ __forceinline__ void finish_half(const Matrix &matrix, const Scratch 
             if (slot < HALF) coefficients[i] = slot / 4 == q ? 1u << 8 * (slot & 3) : 0;
         }
 #pragma unroll
-        for (int i = 0; i < 2; i++) expand(scratch, g & 1, coefficients[i], b[i]);
+        for (int i = 0; i < 2; i++) expand(scratch.rows_of, g & 1, coefficients[i], b[i]);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             own[i] = product(inverse, b[i]);
@@ -363,28 +328,6 @@ __device__ __forceinline__ void store_pivots(uint4 *pivots, nc_u32 second, nc_u3
     out[64] = make_uint2(value.z, value.w);
 }
 
-// Four rows by 32 columns by 32 sources: counts of common bits, whose lowest bits are the product's, ...
-struct Counts {
-    nc_u32 d[4][4], e[4][4];
-};
-// ... begun with these operands, while those of the product before become 4 bytes, of row q from column 4 * g on. Two of a word's bytes
-// are counted side by side in a register and masked, the others shifted together bit by bit: that keeps two kinds of units busy, and
-// the tensor cores at the same time.
-__device__ __forceinline__ nc_u32 begin_and_finish(Counts &next, uint4 a, uint4 c, const nc_u32 (&low)[4], const nc_u32 (&high)[4], const Counts &last, uint4 powers) {
-    nc_u32 even[4], second = 0, fourth = 0;
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        multiply(next.d[s], a, low[s], high[s]);
-        multiply(next.e[s], c, low[s], high[s]);
-        even[s] = ((last.d[s][1] + last.e[s][1] * powers.x) & 0x00010001u) * powers.y + ((last.d[s][0] + last.e[s][0] * powers.x) & 0x00010001u);
-        second = __funnelshift_r(second, last.d[s][2], 1);
-        fourth = __funnelshift_r(fourth, last.e[s][2], 1);
-        second = __funnelshift_r(second, last.d[s][3], 1);
-        fourth = __funnelshift_r(fourth, last.e[s][3], 1);
-    }
-    return ((even[3] * powers.z + even[2]) * powers.w + (even[1] * powers.z + even[0])) ^ __byte_perm(second, fourth, 0x7030);
-}
-
 // All columns outside the panel: what was there, or nothing in pivot rows, plus factors times pivot rows. Two groups of four rows at
 // a time share the loads of the pivot rows.
 template <class Matrix>
@@ -396,10 +339,10 @@ __device__ __forceinline__ void update(const Matrix &matrix, const Scratch &scra
         const bool two = group + WARPS < groups;
         const nc_u32 other = two ? group + WARPS : group;
         nc_u32 low[4], high[4], other_low[4], other_high[4];
-        expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + 4 * q), low);
-        expand(scratch, g & 1, matrix.word(4 * group + (g >> 1), first + HALF + 4 * q), high);
-        expand(scratch, g & 1, matrix.word(4 * other + (g >> 1), first + 4 * q), other_low);
-        expand(scratch, g & 1, matrix.word(4 * other + (g >> 1), first + HALF + 4 * q), other_high);
+        expand(scratch.rows_of, g & 1, matrix.word(4 * group + (g >> 1), first + 4 * q), low);
+        expand(scratch.rows_of, g & 1, matrix.word(4 * group + (g >> 1), first + HALF + 4 * q), high);
+        expand(scratch.rows_of, g & 1, matrix.word(4 * other + (g >> 1), first + 4 * q), other_low);
+        expand(scratch.rows_of, g & 1, matrix.word(4 * other + (g >> 1), first + HALF + 4 * q), other_high);
         const nc_u32 row = 4 * group + q, other_row = 4 * other + q;
         const nc_u32 keep = (nc_u32)(scratch.column_of[row] - first) < PANEL ? 0 : ~0u;
         const nc_u32 other_keep = (nc_u32)(scratch.column_of[other_row] - first) < PANEL ? 0 : ~0u;
@@ -461,23 +404,14 @@ __device__ __forceinline__ bool eliminate(const Matrix &matrix, Scratch &scratch
     return true;
 }
 
-__device__ __forceinline__ nc_u32 combinations(nc_u32 a, nc_u32 b) { return a << 8 | b << 16 | (a ^ b) << 24; }
-
 __device__ __forceinline__ void fill_tables(Scratch &scratch, const nc_tables *tables) {
     for (nc_u32 i = threadIdx.x; i < 512; i += THREADS) {
-        const nc_u64 bits = tables->bits[i & 255];
-        nc_u32 word = 0;
-        for (int s = 0; s < 4; s++) word |= (nc_u32)(bits >> (16 * s + 8 * (i >> 8)) & 255) << 8 * s;
-        scratch.rows_of[i >> 8][i & 255] = word;
+        scratch.rows_of[i >> 8][i & 255] = bit_rows(tables->bits[i & 255], i >> 8);
         if (i >= 256) continue;
         scratch.exp[i] = tables->exp[i];
         scratch.log[i] = tables->log[i];
         scratch.log16[i] = i ? 16 * tables->log[i] : 16 * 1024;
-        nc_u32 power = i < 255 ? tables->exp[i] : 0, powers[8];
-        for (int bit = 0; bit < 8; bit++, power = times_x(power, tables->polynomial & 255)) powers[bit] = power;
-        scratch.eights[i] = make_uint4(combinations(powers[0], powers[1]), combinations(powers[0], powers[1]) ^ 0x01010101u * powers[2],
-                                       combinations(powers[4], powers[5]), combinations(powers[4], powers[5]) ^ 0x01010101u * powers[6]);
-        scratch.fours[i] = combinations(powers[3], powers[7]);
+        multiples(tables, i, scratch.eights[i], scratch.fours[i]);
     }
     if (threadIdx.x == 0) {
         scratch.polynomial = tables->polynomial & 255;

@@ -233,6 +233,68 @@ typedef struct nc_tables {
 #define NC_INVERT_STEPS_FIXED_BYTES 24576 // dynamic shared memory of the global ones
 #define NC_INVERT_STEPS_BYTES(n) (NC_INVERT_STEPS_FIXED_BYTES + (n) * (((n) + 15) / 16 * 16)) // of the others
 
+// Large matrices over all of a card (wide.cu): `count` of one order, one behind the other, `pitch` = nc_row_pitch(n) bytes a row; and products of
+// matrices of any size. padded is n rounded up to 32.
+typedef struct nc_wide {
+    nc_u64 matrices;
+    nc_u64 inverses;     // like the matrices, and apart from them; zero behind the n-th byte of a row
+    nc_u64 work;         // padded * padded bytes a matrix
+    nc_u64 factors;      // padded * NC_WIDE_PANEL bytes a matrix
+    nc_u64 pivots;       // padded * NC_WIDE_PANEL bytes a matrix
+    nc_u64 found;        // NC_WIDE_PANEL * NC_WIDE_PANEL bytes a matrix
+    nc_u64 order;        // padded u16 a matrix: pivot rows by column, then the rows that have not been pivots
+    nc_u64 column_of;    // padded u16 a matrix: the column whose pivot a row is, or 0xFFFF
+    nc_u64 status;       // a u32 a matrix: 1 if it was invertible, otherwise 0, and its inverse is undefined
+    nc_u32 n;            // 1 to NC_WIDE_MAX
+    nc_u32 pitch;
+    nc_u32 count;        // blockIdx.y
+    nc_u32 first;        // of the panel: a multiple of NC_WIDE_PANEL
+    nc_u32 tiles;        // that a thread block of nc_wide_update takes side by side, NC_WIDE_PANEL columns each
+    nc_u32 reserved;
+} nc_wide;
+//     kernel           threads          grid (x; y is the matrix)                                        dynamic shared memory
+//     nc_wide_begin    NC_WIDE_THREADS  any                                                              0
+//     nc_wide_factor   NC_WIDE_THREADS  1                                                                0
+//     nc_wide_panel    NC_WIDE_THREADS  padded / NC_WIDE_THREADS, rounded up                             0
+//     nc_wide_update   NC_WIDE_THREADS  (padded / NC_WIDE_ROWS) * (padded / 32 / tiles), each rounded up 0
+//     nc_wide_arrange  NC_WIDE_THREADS  n                                                                padded
+#define NC_WIDE_THREADS 256
+#define NC_WIDE_PANEL 32
+#define NC_WIDE_ROWS 64 // of a thread block of nc_wide_update and nc_wide_multiply
+#define NC_WIDE_MAX 32768
+
+// out = left * right, or what is there is added; `count` products of one shape, so many bytes from one to the next.
+typedef struct nc_wide_product {
+    nc_u64 left;         // rows * inner, rows left_pitch bytes apart
+    nc_u64 right;        // inner * columns
+    nc_u64 out;          // rows * columns
+    nc_u64 left_step;    // from one product to the next; 0 for the same one; a multiple of 4
+    nc_u64 right_step;
+    nc_u64 out_step;
+    nc_u32 rows;
+    nc_u32 inner;
+    nc_u32 columns;      // multiples of 4, as are the three pitches
+    nc_u32 left_pitch;   // at least inner rounded up to 4; what lies behind inner is not looked at
+    nc_u32 right_pitch;
+    nc_u32 out_pitch;
+    nc_u32 adds;         // 1: what is in `out` is added
+    nc_u32 reserved;
+} nc_wide_product;
+//     nc_wide_multiply: NC_WIDE_THREADS threads; x: (rows / NC_WIDE_ROWS) * (columns / NC_WIDE_COLUMNS), each rounded up; y is the product
+#define NC_WIDE_COLUMNS 128
+
+// Row r of `out` is the sum of the rows terms[ends[r - 1]] ... terms[ends[r] - 1] of `from`, from terms[0] on for r = 0.
+typedef struct nc_wide_sums {
+    nc_u64 from;
+    nc_u64 out;
+    nc_u64 terms;        // u32, of all sums and matrices one behind the other
+    nc_u64 ends;         // u32, of all sums and matrices
+    nc_u64 from_step;    // from one matrix to the next
+    nc_u64 out_step;
+    nc_u32 rows;         // sums a matrix: blockIdx.x; y is the matrix
+    nc_u32 pitch;        // of both, a multiple of 16
+} nc_wide_sums;
+
 // Decoding block by block (decode.cu), one generation a launch. Each thread block of the grid keeps a copy of the coefficients and has
 // `slice` bytes of every payload, so that nothing in a launch waits for another thread block.
 typedef struct nc_progress {

@@ -34,6 +34,7 @@ mod config;
 mod cpu;
 mod cuda;
 mod decode;
+pub mod dense;
 mod kernel;
 pub(crate) mod lab;
 mod members;

@@ -132,6 +132,61 @@ pub(super) struct InvertTask {
     pub(super) pitch: u32,
 }
 
+/// Large matrices that all of a card inverts: `nc_wide`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Wide {
+    pub(super) matrices: u64,
+    pub(super) inverses: u64,
+    pub(super) work: u64,
+    pub(super) factors: u64,
+    pub(super) pivots: u64,
+    pub(super) found: u64,
+    pub(super) order: u64,
+    pub(super) column_of: u64,
+    pub(super) status: u64,
+    pub(super) n: u32,
+    pub(super) pitch: u32,
+    pub(super) count: u32,
+    pub(super) first: u32,
+    pub(super) tiles: u32,
+    pub(super) reserved: u32,
+}
+
+/// Products of matrices: `nc_wide_product`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct WideProduct {
+    pub(super) left: u64,
+    pub(super) right: u64,
+    pub(super) out: u64,
+    pub(super) left_step: u64,
+    pub(super) right_step: u64,
+    pub(super) out_step: u64,
+    pub(super) rows: u32,
+    pub(super) inner: u32,
+    pub(super) columns: u32,
+    pub(super) left_pitch: u32,
+    pub(super) right_pitch: u32,
+    pub(super) out_pitch: u32,
+    pub(super) adds: u32,
+    pub(super) reserved: u32,
+}
+
+/// Sums of rows: `nc_wide_sums`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct WideSums {
+    pub(super) from: u64,
+    pub(super) out: u64,
+    pub(super) terms: u64,
+    pub(super) ends: u64,
+    pub(super) from_step: u64,
+    pub(super) out_step: u64,
+    pub(super) rows: u32,
+    pub(super) pitch: u32,
+}
+
 /// A generation that is decoded block by block: `nc_progress`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -202,6 +257,9 @@ impl Plain for Task {}
 impl Plain for Launch {}
 impl Plain for FormTask {}
 impl Plain for InvertTask {}
+impl Plain for Wide {}
+impl Plain for WideProduct {}
+impl Plain for WideSums {}
 impl Plain for Progress {}
 impl Plain for Chunks {}
 impl Plain for Replay {}
@@ -361,6 +419,46 @@ mod tests {
         same_layout!("nc_launch", Launch { tasks, count, units, rows, row_form, few });
         same_layout!("nc_form_task", FormTask { raw, out, raw_pitch, raw_length, n, k });
         same_layout!("nc_invert_task", InvertTask { matrix, inverse, status, n, pitch });
+        same_layout!(
+            "nc_wide",
+            Wide {
+                matrices,
+                inverses,
+                work,
+                factors,
+                pivots,
+                found,
+                order,
+                column_of,
+                status,
+                n,
+                pitch,
+                count,
+                first,
+                tiles,
+                reserved
+            }
+        );
+        same_layout!(
+            "nc_wide_product",
+            WideProduct {
+                left,
+                right,
+                out,
+                left_step,
+                right_step,
+                out_step,
+                rows,
+                inner,
+                columns,
+                left_pitch,
+                right_pitch,
+                out_pitch,
+                adds,
+                reserved
+            }
+        );
+        same_layout!("nc_wide_sums", WideSums { from, out, terms, ends, from_step, out_step, rows, pitch });
         same_layout!(
             "nc_progress",
             Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }

@@ -10,10 +10,12 @@ use super::backend::Backend;
 use super::metrics::Families;
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Workload, abi};
+use crate::gf::dense::Algebra;
 
 mod card;
 mod choose;
 mod chunks;
+mod dense;
 mod driver;
 mod engine;
 mod host;
@@ -124,11 +126,23 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
 
 /// Opens a GPU for measurements.
 pub(super) fn open_lab(ordinal: u16) -> Result<Box<dyn super::lab::Lab>, Error> {
+    look_for(ordinal)?;
+    Ok(Box::new(lab::GpuLab::open(ordinal)?))
+}
+
+/// Opens a GPU for dense matrices.
+pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
+    look_for(ordinal)?;
+    Ok(Box::new(dense::Calculator::open(ordinal)?))
+}
+
+/// Whether there is a GPU of this number.
+fn look_for(ordinal: u16) -> Result<(), Error> {
     let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
     if ordinal >= count {
         return Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")));
     }
-    Ok(Box::new(lab::GpuLab::open(ordinal)?))
+    Ok(())
 }
 
 /// How many GPUs there are, at least one.

@@ -51,6 +51,7 @@ images! {
     Tiled = "tiled",
     Invert = "invert",
     InvertSteps = "invert_steps",
+    Wide = "wide",
     Decode = "decode",
     Hold = "hold",
     Replay = "replay",
@@ -74,7 +75,7 @@ mod tests {
     fn images_were_compiled_from_these_sources() {
         for image in Image::ALL {
             let (name, source) = image.source();
-            let text = [kernels!("nc_abi.h"), kernels!("nc_common.cuh"), source].concat();
+            let text = [kernels!("nc_abi.h"), kernels!("nc_common.cuh"), kernels!("nc_bits.cuh"), source].concat();
             let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
             let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
             let line = kernels!("bin/SOURCES").lines().find(|line| line.ends_with(&format!(" {name}")));

@@ -190,6 +190,23 @@ pub(super) unsafe fn replay(
     unsafe { start(function, grid, &mut [argument(task)], stream) }
 }
 
+/// A kernel over large matrices: a step of inverting them, a product, or sums. Those that multiply read the tables.
+///
+/// # Safety
+/// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
+pub(super) unsafe fn wide<T: abi::Plain>(
+    card: &Card,
+    entry: &'static str,
+    grid: Grid,
+    task: &T,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let function = card.function(Image::Wide, entry, grid.shared_bytes)?;
+    let tables = card.tables();
+    // SAFETY: the caller's promise. Kernels that read no tables have one parameter; the driver reads as many as the kernel has.
+    unsafe { start(function, grid, &mut [argument(task), argument(&tables)], stream) }
+}
+
 /// A kernel of the thesis, which has these arguments.
 ///
 /// # Safety
