@@ -21,6 +21,7 @@ mod blocks;
 mod card;
 mod catalogue;
 mod cpu;
+mod dense;
 mod document;
 mod energy;
 mod fountain;

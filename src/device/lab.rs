@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Error, Field};
 use crate::codec::raptorq::Plan;
+use crate::gf::dense::{Algebra, System};
 
 /// One GPU under measurement.
 pub(crate) trait Lab: Send {
@@ -27,6 +28,10 @@ pub(crate) trait Lab: Send {
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error>;
     /// Takes a matrix that is to be inverted as that thesis does it.
     fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error>;
+    /// Brings dense systems onto the card, to be solved.
+    fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error>;
+    /// The card as decoders with dense matrices have it.
+    fn algebra(&self) -> Result<Box<dyn Algebra>, Error>;
 }
 
 /// The facts about a GPU that figures depend on.
@@ -246,6 +251,40 @@ pub(crate) trait EliminationWork {
     fn run(&mut self) -> Result<Duration, Error>;
     /// What the last run came to: nothing if the matrix has no inverse.
     fn inverse(&self) -> Option<&[u8]>;
+}
+
+/// Dense systems of one shape, solved side by side: what decoding RaptorQ with dense matrices takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Systems<'a> {
+    /// Those that differ, used in turn: all of as many rows and wanted symbols.
+    pub(crate) systems: &'a [System<'a>],
+    /// A product for each of them that is added to its symbols first, or none at all.
+    pub(crate) before: &'a [Before<'a>],
+    /// Systems, each in memory of its own.
+    pub(crate) count: usize,
+    pub(crate) symbol_bytes: usize,
+}
+
+/// Rows, as many as the system has, times symbols: none is one of zeros.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before<'a> {
+    /// One behind the other, of as many elements as there are symbols.
+    pub(crate) rows: &'a [u8],
+    pub(crate) known: &'a [Option<&'a [u8]>],
+}
+
+/// Systems on the card that can be solved again and again.
+pub(crate) trait SystemsWork {
+    /// The card's time for all systems so many times over, in its own memory, or for inverting their matrices alone.
+    fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error>;
+    /// The host's time from matrices and symbols in pinned memory until what was made is there.
+    fn through(&mut self) -> Result<Duration, Error>;
+    /// Fills inverses and what is made with a pattern.
+    fn poison(&mut self) -> Result<(), Error>;
+    /// An inverse, row by row; none if the matrix has none.
+    fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error>;
+    /// All wanted symbols of a system, as they lie on the card or in pinned memory.
+    fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error>;
 }
 
 /// Opens a GPU by its number.

@@ -12,7 +12,7 @@ use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
 use super::stripes::Job;
-use super::{Error, Outcome, Sample, Settings};
+use super::{Error, Outcome, Sample, Settings, dense};
 use crate::bench::team::{self, Member};
 use crate::codec::raptorq::{DecodingPlan, Plan};
 use crate::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay};
@@ -20,6 +20,9 @@ use crate::gf::Kernels;
 
 /// Checks bytes and measures, or says why not.
 pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    if case.measure.is_of_systems() {
+        return dense::measure(lab, case, settings);
+    }
     match case.measure.family() {
         Family::Chunks => chunks(lab, case, settings),
         Family::Symbols => symbols(lab, case, settings),

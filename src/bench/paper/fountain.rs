@@ -21,7 +21,7 @@ use super::thesis::{self, First, FirstBoard, Grid, PrecodeBoard, Second, SecondB
 use crate::bench::oracle;
 use crate::bench::team::{self, Member};
 use crate::codec::raptorq::{self, Decoder, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Parameters};
-use crate::gf::matrix::{Inversion, Share};
+use crate::gf::dense::{Algebra, Cores};
 use crate::gf::{Isa, Kernels};
 
 /// Whether a contender inverts dense matrices, for which K has a limit.
@@ -52,15 +52,15 @@ pub(super) fn slow_products(case: &Case) -> u64 {
 pub(super) fn decode(case: &Case) -> Option<Run> {
     let blocks = Blocks::new(case);
     let many = usize::try_from(case.generations).expect("a count");
-    // A block takes the thesis' code up to minutes, and the next one takes as long: so many are enough to know.
-    let fit = SLOW_PRODUCTS.checked_div(slow_products(case)).map_or(usize::MAX, |fit| usize::try_from(fit).unwrap_or(usize::MAX));
+    // A block takes the thesis' code up to minutes and our first scheme seconds, and the next one takes as long: so many are enough to know.
+    let products = slow_products(case).max(inverted_products(case) / TIMES_AS_FAST);
+    let fit = SLOW_PRODUCTS.checked_div(products).map_or(usize::MAX, |fit| usize::try_from(fit).unwrap_or(usize::MAX));
     let count = many.min(fit.max(case.threads));
     let kernels = if case.kernel.ends_with("-scalar") { Kernels::new(Isa::Scalar)? } else { Kernels::detect() };
     let is_together = many == 1 && case.threads > 1;
     match case.kernel {
         "thesis-1" => thesis_first(blocks, case.threads, count),
         "thesis-2" => thesis_second(blocks, case.threads, count),
-        "scheme-2" if is_together => reduce_together(blocks, kernels, case.threads),
         "inactivation" if is_together => replay_together(blocks, kernels, case.threads),
         name => {
             let method = match name {
@@ -68,9 +68,18 @@ pub(super) fn decode(case: &Case) -> Option<Run> {
                 "scheme-2" | "scheme-2-scalar" => Method::Reduction(Arc::new(Inverse::new(blocks.parameters.k, kernels).ok()?)),
                 _ => Method::Inactivation,
             };
-            each(blocks, &method, kernels, case.threads, count)
+            // All threads on one block, or each with blocks of its own.
+            let (teams, threads) = if is_together { (1, case.threads) } else { (case.threads, 1) };
+            let cores = Cores::new(kernels, NonZeroUsize::new(threads)?);
+            each(blocks, &method, kernels, cores, teams, count)
         }
     }
+}
+
+/// Products of two bytes that inverting the first scheme's matrix takes; zero for all others.
+fn inverted_products(case: &Case) -> u64 {
+    let order = Parameters::new(case.n.into()).map_or(0, |of| u64::from(of.l));
+    if case.kernel == "scheme-1" { order.pow(3) } else { 0 }
 }
 
 /// Of a run, if its first repetition was right: the time of one of `count` blocks.
@@ -80,26 +89,38 @@ fn checked(count: usize, mut run: impl FnMut(u32) -> (Duration, bool) + 'static)
 }
 
 /// Our decoders, each thread with every T-th block.
-fn each(blocks: Blocks, method: &Method, kernels: Kernels, threads: usize, count: usize) -> Option<Run> {
-    let (k, t, method) = (blocks.parameters.k, blocks.symbol_bytes, method.clone());
-    let decode = move |block: &Block| {
-        let mut decoder = Decoder::new(k, t, method.clone(), kernels).expect("a K for the method");
-        push(&mut decoder, block, t, 0..t);
-        decoder.decode().expect("symbols that suffice")
+fn each(blocks: Blocks, method: &Method, kernels: Kernels, cores: Cores, threads: usize, count: usize) -> Option<Run> {
+    let (method, algebra) = (method.clone(), Arc::new(cores));
+    let decode = move |blocks: &Blocks, block: &Block| {
+        decode_one(blocks, block, &method, kernels, Arc::clone(&algebra) as _).expect("symbols that suffice")
     };
-    if blocks.blocks.iter().any(|block| decode(block) != block.source) {
+    if blocks.blocks.iter().any(|block| decode(&blocks, block) != block.source) {
         return None;
     }
     checked(count, move |repeats| {
         let block = |index: usize| &blocks.blocks[index % blocks.blocks.len()];
         let work = |last: &mut Option<(usize, Vec<u8>)>, member: &Member<'_>, _| {
             for index in (member.index..count).step_by(member.threads) {
-                *last = Some((index, black_box(decode(block(index)))));
+                *last = Some((index, black_box(decode(&blocks, block(index)))));
             }
         };
         let (elapsed, last) = team::time(threads, repeats, |_| None, work);
         (elapsed, last.iter().flatten().all(|(index, bytes)| *bytes == block(*index).source))
     })
+}
+
+/// A block by our decoder, whose dense matrices `algebra` inverts and multiplies.
+pub(super) fn decode_one(
+    blocks: &Blocks,
+    block: &Block,
+    method: &Method,
+    kernels: Kernels,
+    algebra: Arc<dyn Algebra>,
+) -> Result<Vec<u8>, raptorq::Error> {
+    let (k, t) = (blocks.parameters.k, blocks.symbol_bytes);
+    let mut decoder = Decoder::new(k, t, method.clone(), kernels)?.with_algebra(algebra);
+    push(&mut decoder, block, t, 0..t);
+    decoder.decode()
 }
 
 /// Gives a decoder these bytes of all symbols.
@@ -157,77 +178,6 @@ fn thesis_each<J: Sync + 'static, B: Send + Sync + 'static>(
             team::time(threads, repeats, |index| (index % jobs.len(), board(&jobs[index % jobs.len()])), of_member);
         let is_right = |(index, board): &(usize, B)| blocks.are_missing(&blocks.blocks[*index], &made(board).bytes());
         (elapsed, last.iter().take(count).all(is_right))
-    })
-}
-
-/// What a team makes of one block by the second scheme, step by step.
-struct Steps {
-    /// Of each repair symbol, what it takes of each source symbol.
-    rows: Vec<OnceLock<Vec<u8>>>,
-    matrix: OnceLock<Vec<u8>>,
-    shares: Vec<OnceLock<Share>>,
-    /// Of each member, what the known symbols leave of its repair symbols.
-    sides: Vec<OnceLock<Vec<u8>>>,
-}
-
-/// Our second scheme by all threads on one block: each has its part of the rows, and all invert together.
-fn reduce_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<Run> {
-    let stored = Inverse::new(blocks.parameters.k, kernels).ok()?;
-    let many = NonZeroUsize::new(threads)?;
-    checked(1, move |repeats| {
-        let (of, t, block) = (&blocks.parameters, blocks.symbol_bytes, &blocks.blocks[0]);
-        let (count, width) = (block.missing.len(), of.k_prime as usize);
-        let symbol = |place: usize| &block.symbols[place * t..][..t];
-        let known: Vec<&[u8]> = (0..block.known()).map(symbol).collect();
-        let new = |_| Steps {
-            rows: (0..count).map(|_| OnceLock::new()).collect(),
-            matrix: OnceLock::new(),
-            shares: (0..threads).map(|_| OnceLock::new()).collect(),
-            sides: (0..threads).map(|_| OnceLock::new()).collect(),
-        };
-        let steps: Vec<Steps> = (0..repeats).map(new).collect();
-        let inversions: Vec<OnceLock<Inversion<'_>>> = (0..repeats).map(|_| OnceLock::new()).collect();
-        let row = |steps: &Steps, index: usize| steps.rows[index].get().expect("made before").clone();
-        let work = |out: &mut (Vec<u8>, Vec<u8>), member: &Member<'_>, repeat: u32| {
-            let (steps, inversion) = (&steps[repeat as usize], &inversions[repeat as usize]);
-            let mine = part(count, threads, member.index, 1);
-            for (index, esi) in block.repair().enumerate().take(mine.end).skip(mine.start) {
-                let (mut columns, mut sum) = (Vec::with_capacity(32), vec![0; width]);
-                of.columns(of.isi(esi), &mut columns);
-                columns.iter().for_each(|&column| kernels.add(&mut sum, &stored.rows()[column as usize * width..][..width]));
-                steps.rows[index].set(sum).expect("each row once");
-            }
-            member.wait();
-            if member.index == 0 {
-                let of_missing = |row: Vec<u8>| block.missing.iter().map(|&source| row[source as usize]).collect::<Vec<u8>>();
-                let matrix = (0..count).flat_map(|index| of_missing(row(steps, index))).collect();
-                let matrix = steps.matrix.get_or_init(|| matrix);
-                inversion.get_or_init(|| Inversion::new(kernels, count, matrix, many));
-            }
-            let of_known = |row: Vec<u8>| block.esis[..known.len()].iter().map(|&source| row[source as usize]).collect();
-            let rows: Vec<Vec<u8>> = mine.clone().map(|index| of_known(row(steps, index))).collect();
-            let mut sides = vec![0; mine.len() * t];
-            combine(kernels, rows.iter().map(Vec::as_slice), &known, &mut sides, t);
-            for (side, index) in sides.chunks_exact_mut(t).zip(mine.clone()) {
-                kernels.add(side, symbol(known.len() + index));
-            }
-            steps.sides[member.index].set(sides).expect("each member once");
-            member.wait();
-            let share = inversion.get().expect("made before").run(member.index).expect("symbols that suffice");
-            steps.shares[member.index].set(share).expect("each member once");
-            member.wait();
-            let sides: Vec<&[u8]> = steps.sides.iter().flat_map(OnceLock::get).flat_map(|sides| sides.chunks_exact(t)).collect();
-            let mut rows: Vec<(usize, &[u8])> = steps.shares.iter().flat_map(OnceLock::get).flat_map(Share::rows).collect();
-            rows.sort_unstable_by_key(|row| row.0);
-            combine(kernels, rows[mine].iter().map(|row| row.1), &sides, &mut out.0, t);
-            // What came is part of the block, too.
-            let copied = part(known.len(), threads, member.index, 1);
-            out.1.copy_from_slice(&block.symbols[copied.start * t..copied.end * t]);
-        };
-        let bytes = |count: usize, index: usize| vec![UNTOUCHED; part(count, threads, index, 1).len() * t];
-        let (elapsed, outs) = team::time(threads, repeats, |index| (bytes(count, index), bytes(known.len(), index)), work);
-        let (made, copied): (Vec<_>, Vec<_>) = outs.into_iter().unzip();
-        (elapsed, blocks.are_missing(block, &made.concat()) && copied.concat() == block.symbols[..known.len() * t])
     })
 }
 
@@ -434,3 +384,5 @@ fn is_inverse(of: &Parameters, rows: &[u8]) -> bool {
 
 /// Products of the thesis' code after which no more blocks are taken: less than a second of a core.
 const SLOW_PRODUCTS: u64 = 1 << 28;
+/// By how much more of them our inversion makes in that time.
+const TIMES_AS_FAST: u64 = 64;

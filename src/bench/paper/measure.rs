@@ -70,6 +70,14 @@ pub(super) enum Measure {
     Product,
     ProductThrough,
     GaussJordan,
+    /// RaptorQ blocks by dense systems on a card, by the thesis' schemes.
+    Systems,
+    SystemsThrough,
+    SystemsWhole,
+    /// A matrix by all of a card.
+    InvertWide,
+    /// From which order on a card solves dense systems sooner.
+    Crossover,
 }
 
 /// What a measure's n, k, rows and generations are.
@@ -102,6 +110,8 @@ pub(super) enum Unit {
     Watts,
     /// That are stored for a byte of the file.
     Bytes,
+    /// Of a square matrix.
+    Rows,
 }
 
 impl Unit {
@@ -115,6 +125,7 @@ impl Unit {
             Self::Millijoules => "mJ",
             Self::Watts => "W",
             Self::Bytes => "bytes stored for a byte",
+            Self::Rows => "rows",
         }
     }
 }
@@ -135,6 +146,8 @@ impl Measure {
             Self::CpuBlocks | Self::CpuProduct | Self::CpuGaussJordan | Self::CpuPrecode => Unit::Microseconds,
             Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Unit::Microseconds,
             Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
+            Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => Unit::Microseconds,
+            Self::Crossover => Unit::Rows,
             Self::CpuEnergy => Unit::Millijoules,
             Self::CpuPower => Unit::Watts,
             Self::Stored => Unit::Bytes,
@@ -147,11 +160,12 @@ impl Measure {
         match self {
             Self::CpuBlocks | Self::CpuEnergy | Self::CpuPower | Self::CpuSymbols | Self::CpuPrecode => Family::Symbols,
             Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Family::Symbols,
+            Self::Systems | Self::SystemsThrough | Self::SystemsWhole => Family::Symbols,
             Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
             Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => Family::Chunks,
             Self::Rebuild | Self::RebuildThrough => Family::Chunks,
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
-            Self::Product | Self::ProductThrough | Self::GaussJordan => Family::Matrices,
+            Self::Product | Self::ProductThrough | Self::GaussJordan | Self::InvertWide | Self::Crossover => Family::Matrices,
             _ => Family::Generations,
         }
     }
@@ -163,8 +177,7 @@ impl Measure {
 
     /// Whether it is one of a GPU for the rows of S4 and S5.
     pub(super) const fn is_of_codes(self) -> bool {
-        let is_thesis = matches!(self, Self::Product | Self::ProductThrough | Self::GaussJordan);
-        is_thesis || (!self.is_cpu() && matches!(self.family(), Family::Symbols | Family::Chunks))
+        !self.is_cpu() && !matches!(self.family(), Family::Generations)
     }
 
     /// Whether a case's generations are streams.
@@ -213,13 +226,18 @@ impl Measure {
 
     /// Whether a measure of the GPU uses threads of the CPU beside it.
     pub(super) const fn has_threads(self) -> bool {
-        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole)
+        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole | Self::Crossover)
+    }
+
+    /// Whether it has to do with dense systems on a GPU.
+    pub(super) const fn is_of_systems(self) -> bool {
+        matches!(self, Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide | Self::Crossover)
     }
 
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
-            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy)
+            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover)
     }
 
     /// The series that it makes with this kernel.
@@ -270,14 +288,17 @@ impl Measure {
             | Self::CpuChunks
             | Self::CpuRebuild => return kernel.to_owned(),
             Self::Stored => return "code".to_owned(),
-            Self::Chunks | Self::Rebuild | Self::Product | Self::GaussJordan => return format!("{kernel}, GPU"),
+            Self::Chunks | Self::Rebuild | Self::Product | Self::GaussJordan | Self::Systems => return format!("{kernel}, GPU"),
             Self::ChunksCopy => return "copy on the GPU".to_owned(),
             Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
             Self::ChunksThroughCopy => return "copies alone".to_owned(),
             Self::Replay => return "replayed, GPU".to_owned(),
             Self::ReplayThrough => return "replayed, through the GPU".to_owned(),
             Self::ReplayWhole => return "plans and replayed, through the GPU".to_owned(),
-            Self::ProductThrough => "through the GPU",
+            Self::ProductThrough | Self::SystemsThrough => "through the GPU",
+            Self::SystemsWhole => "by the decoder with the GPU",
+            Self::InvertWide => return "for dense systems, GPU".to_owned(),
+            Self::Crossover => return "crossover".to_owned(),
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -386,8 +407,9 @@ impl Measure {
                 "decoding: the host's clock for a block, from symbols in memory to the missing ones; inverses and matrices that a K' has \
                  in common are there. thesis-1 and thesis-2 are its schemes as it writes them, byte by byte, with G_LT and A' put together \
                  before; scheme-1, scheme-2 and inactivation are ours, which copy what came and put the block together, too; -scalar is \
-                 ours without vector instructions. One block by several threads: these divide every step among them, of inactivation all \
-                 but the plan. Many blocks: each thread takes every T-th; of the thesis' code only as many as take a second"
+                 ours without vector instructions. One block by several threads: these divide every step of the thesis' code among them, of \
+                 scheme-1 and scheme-2 inversions and products, starting for them, and of inactivation all but the plan. Many blocks: each \
+                 thread takes every T-th; of the thesis' code and of scheme-1 only as many as take a second"
             }
             Self::CpuEnergy => {
                 "energy of the processor's packages for a block (RAPL), over loops of at least 2 s; everything on the machine is in it"
@@ -448,6 +470,27 @@ impl Measure {
             Self::GaussJordan => {
                 "the thesis' three kernels: the host's clock from matrix to inverse in its memory, the whole extended matrix read back at \
                  every step"
+            }
+            Self::Systems => {
+                "on the GPU: the card's time for a block, from event to event, matrices and symbols in its memory: scheme-1 inverts, adds rows of \
+                 the inverse up and multiplies; scheme-2 takes what is known from the repair symbols before that. Matrices are put together on the \
+                 CPU before. Of many blocks as many at once as have matrices of 1 GiB"
+            }
+            Self::SystemsThrough => {
+                "through the GPU: the host's clock for a block, from matrices and symbols in pinned memory to the missing symbols there; of many \
+                 blocks as many at once as have matrices of 256 MiB"
+            }
+            Self::SystemsWhole => {
+                "by the decoder with the GPU: the host's clock for a block, from symbols in memory to the block: our decoder, which puts matrices \
+                 together and has the card invert and multiply them, copies of memory that is not pinned included"
+            }
+            Self::InvertWide => {
+                "inversion for dense systems: from event to event, matrix and inverse in device memory; by one thread block up to 416 rows, by \
+                 all of the card above"
+            }
+            Self::Crossover => {
+                "crossover: no time, but the order from which on the card solves a dense system sooner than so many threads, copies included: of 32, \
+                 64 and so on to 1,024; one more than these if it does not"
             }
             Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",
         }

@@ -1,6 +1,6 @@
 //! The papers' common claim on today's hardware, and the figures that this program sets itself.
 
-use super::catalogue::{Amount, Axis, Bar, Group, Kind, Row, SWEEP, Sweep};
+use super::catalogue::{Amount, Axis, Bar, Crew, Group, Kind, Row, SWEEP, Sweep};
 use super::measure::Measure;
 
 pub(super) const CLAIM: &[Row] = &[
@@ -228,6 +228,20 @@ pub(super) const FIGURES: &[Row] = &[
         note: "",
     },
     Row {
+        id: "figure-crossover",
+        group: Group::Figures,
+        title: "Inversion of large matrices by one core, all cores and the GPU, and from which N on the GPU is worth it",
+        bars: &[Bar { what: "crossover", paper: "no figure", mark: None, panel: "crossover", x: None }],
+        axis: Axis::Order,
+        base: "",
+        sweeps: &[
+            Sweep { measure: Measure::CpuInvert, threads: &[Crew::Count(1), Crew::All], ..LARGE },
+            Sweep { measure: Measure::InvertWide, ..LARGE },
+            Sweep { measure: Measure::Crossover, n: &[1024], full_n: &[], panel: "crossover", ..LARGE },
+        ],
+        note: "what S4-14 asks, at the orders of RaptorQ's dense matrices; the crossover is of whole systems, copies included",
+    },
+    Row {
         id: "figure-gpus",
         group: Group::Figures,
         title: "Encoding and copying on several GPUs at once beside their copies alone",
@@ -258,6 +272,9 @@ const OVER_ALL: Sweep = Sweep {
     coefficients: Kind::Dense,
     ..SWEEP
 };
+/// As large as the precode matrix of the largest K that dense matrices serve.
+const LARGE: Sweep =
+    Sweep { n: &[32, 64, 128, 256, 512, 1024, 2048], full_n: &[32, 64, 128, 256, 512, 1024, 1500, 2048, 3000, 4300], ..SWEEP };
 const BATCH: Sweep = Sweep { rows: &[Amount::Count(128)], generations: &[Amount::Count(64)], ..SWEEP };
 const HOST: Sweep = Sweep { k: &[4096, 16_384], ..BATCH };
 const ANSWER: Sweep = Sweep { rows: &[Amount::Count(8), Amount::Count(32), Amount::Count(128)], ..SWEEP };

@@ -119,7 +119,7 @@ fn in_unit(unit: Unit, nanoseconds: f64, bytes: u64) -> f64 {
     match unit {
         Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / nanoseconds.max(1e-3),
         Unit::Microseconds => nanoseconds / 1e3,
-        Unit::Percent | Unit::Blocks | Unit::Millijoules | Unit::Watts | Unit::Bytes => nanoseconds,
+        Unit::Percent | Unit::Blocks | Unit::Millijoules | Unit::Watts | Unit::Bytes | Unit::Rows => nanoseconds,
     }
 }
 
@@ -132,6 +132,7 @@ impl Point {
             Measure::ToHost | Measure::Store | Measure::DecodeToHost | Measure::SplitDecode => By::GpuToHost,
             Measure::ChunksThrough | Measure::RebuildThrough | Measure::ProductThrough => By::GpuToHost,
             Measure::ReplayThrough | Measure::ReplayWhole => By::GpuToHost,
+            Measure::SystemsThrough | Measure::SystemsWhole => By::GpuToHost,
             _ => By::Gpu,
         };
         Self {

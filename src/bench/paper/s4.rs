@@ -2,8 +2,8 @@
 //!
 //! Its board has four cores of a Snapdragon 800 and an Adreno 330. Here stand its schemes as it writes them (`thesis-1`, `thesis-2`), by
 //! one thread and by all, and ours beside them: the same two schemes, and inactivation, which it does not have. What it calls
-//! sequential C is the base of every speed-up. On a GPU stand its kernels (`kernels/thesis.cu`), and plans of inactivation decoding
-//! replayed (`kernels/replay.cu`).
+//! sequential C is the base of every speed-up. On a GPU stand its kernels (`kernels/thesis.cu`), both
+//! schemes as we have them (`kernels/wide.cu`), and plans of inactivation decoding replayed (`kernels/replay.cu`).
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;
@@ -257,8 +257,10 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::CpuInvert, threads: ONE_AND_ALL, ..INVERT },
             CARD_GAUSS_JORDAN,
             CARD_INVERT,
+            Sweep { measure: Measure::InvertWide, threads: SWEEP.threads, ..INVERT },
         ],
-        note: "thesis is its Gauss-Jordan over [A|I], byte by byte; CPU is ours, in place",
+        note: "thesis is its Gauss-Jordan over [A|I], byte by byte; CPU is ours, in place. figure-crossover has larger N, and from which on a GPU \
+               is worth it",
     },
     Row {
         id: "S4-15",
@@ -327,19 +329,23 @@ const CARD_INVERT: Sweep = Sweep {
 };
 const PRECODE: Sweep = Sweep { n: &[10, 101, 511, 2005], ..BLOCKS };
 
-const SPEED_UP_512: [Sweep; 24] = speed_ups(&[512]);
-const SPEED_UP_1024: [Sweep; 24] = speed_ups(&[1024]);
+const SPEED_UP_512: [Sweep; 36] = speed_ups(&[512]);
+const SPEED_UP_1024: [Sweep; 36] = speed_ups(&[1024]);
 
 /// For each loss: sequential C, our scalar code, with vector instructions, and all cores; of one block, then of many.
-const fn speed_ups(k: &'static [u32]) -> [Sweep; 24] {
+const fn speed_ups(k: &'static [u32]) -> [Sweep; 36] {
     let one = Sweep { kernels: SOLO, k, ..OF_TABLES };
-    let all = Sweep { kernels: TEAM, threads: &[Crew::All], ..one };
+    let all = Sweep { kernels: TOGETHER, threads: &[Crew::All], ..one };
     let many_one = Sweep { kernels: TEAM, generations: MANY, ..one };
-    let many_all = Sweep { kernels: TEAM, generations: MANY, threads: &[Crew::All], ..one };
+    let many_all = Sweep { kernels: TOGETHER, generations: MANY, threads: &[Crew::All], ..one };
     let card = Sweep { measure: Measure::Replay, kernels: &[], ..one };
     let through = Sweep { measure: Measure::ReplayThrough, ..card };
     let (many_card, many_through) = (Sweep { generations: MANY, ..card }, Sweep { generations: MANY, ..through });
     let many_whole = Sweep { measure: Measure::ReplayWhole, threads: &[Crew::All], ..many_card };
+    let dense = Sweep { measure: Measure::Systems, kernels: DENSE, ..one };
+    let dense_whole = Sweep { measure: Measure::SystemsWhole, ..dense };
+    let many_dense = Sweep { generations: MANY, ..dense };
+    let many_dense_through = Sweep { measure: Measure::SystemsThrough, ..many_dense };
     [
         Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..card },
         Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..card },
@@ -353,6 +359,18 @@ const fn speed_ups(k: &'static [u32]) -> [Sweep; 24] {
         Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_whole },
         Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_whole },
         Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_whole },
+        Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..dense },
+        Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..dense },
+        Sweep { rows: LOST_20, panel: "one block, 20 % lost", ..dense },
+        Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..dense_whole },
+        Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..dense_whole },
+        Sweep { rows: LOST_20, panel: "one block, 20 % lost", ..dense_whole },
+        Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_dense },
+        Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_dense },
+        Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_dense },
+        Sweep { rows: LOST_1, panel: "256 blocks, 1 % lost", ..many_dense_through },
+        Sweep { rows: LOST_10, panel: "256 blocks, 10 % lost", ..many_dense_through },
+        Sweep { rows: LOST_20, panel: "256 blocks, 20 % lost", ..many_dense_through },
         Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..one },
         Sweep { rows: LOST_1, panel: "one block, 1 % lost", ..all },
         Sweep { rows: LOST_10, panel: "one block, 10 % lost", ..one },
@@ -368,7 +386,9 @@ const fn speed_ups(k: &'static [u32]) -> [Sweep; 24] {
     ]
 }
 
-const SOLO: &[&str] = &["thesis-2", "scheme-2-scalar", "scheme-2", "inactivation-scalar", "inactivation"];
+const SOLO: &[&str] = &["thesis-2", "scheme-1", "scheme-2-scalar", "scheme-2", "inactivation-scalar", "inactivation"];
+const TOGETHER: &[&str] = &["thesis-2", "scheme-1", "scheme-2", "inactivation"];
+const DENSE: &[&str] = &["scheme-1", "scheme-2"];
 const TEAM: &[&str] = &["thesis-2", "scheme-2", "inactivation"];
 const MANY: &[Amount] = &[Amount::Count(256)];
 const LOST_1: &[Amount] = &[Amount::Percent(1)];

@@ -7,9 +7,10 @@ use crate::bench::oracle;
 use crate::codec::raptorq::Plan;
 use crate::device::lab::{
     Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork,
-    Replay, ReplayWork, Stage, Work,
+    Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
 };
 use crate::device::{Error, Field};
+use crate::gf::dense::{Algebra, Cores};
 use crate::gf::{Kernels, matrix};
 
 /// Knows a few kernels by name; `wrong` makes a mistake in its last byte.
@@ -116,6 +117,29 @@ impl Lab for StandIn {
 
     fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error> {
         Ok(Box::new(EliminationJob { order: plan.order as usize, matrix: plan.matrix.to_vec(), inverse: None }))
+    }
+
+    fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error> {
+        let one = |index: usize| {
+            let (system, bytes) = (plan.systems[index % plan.systems.len()], plan.symbol_bytes);
+            let mut symbols: Vec<u8> =
+                system.symbols.iter().flat_map(|symbol| symbol.map_or(vec![0; bytes], <[u8]>::to_vec)).collect();
+            if let Some(before) = plan.before.get(index % plan.systems.len()) {
+                let known: Vec<u8> =
+                    before.known.iter().flat_map(|symbol| symbol.map_or(vec![0; bytes], <[u8]>::to_vec)).collect();
+                let rows = before.rows.chunks_exact(before.known.len());
+                let product = rows.flat_map(|row| oracle::combine_in(Field::Standard, row, &known, bytes));
+                symbols.iter_mut().zip(product).for_each(|(symbol, byte)| *symbol ^= byte);
+            }
+            let inverse = matrix::invert(Kernels::detect(), system.order, system.matrix, std::num::NonZeroUsize::MIN);
+            OneSystem { order: system.order, inverse, symbols, sums: system.sums.to_vec() }
+        };
+        let systems = (0..plan.count).map(one).collect();
+        Ok(Box::new(SystemsJob { systems, bytes: plan.symbol_bytes, made: Vec::new() }))
+    }
+
+    fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
+        Ok(Box::new(Cores::new(Kernels::detect(), std::num::NonZeroUsize::MIN)))
     }
 }
 
@@ -266,6 +290,61 @@ impl EliminationWork for EliminationJob {
 
     fn inverse(&self) -> Option<&[u8]> {
         self.inverse.as_deref()
+    }
+}
+
+/// A system whose inverse is there, and symbols to multiply.
+struct OneSystem {
+    order: usize,
+    inverse: Option<Vec<u8>>,
+    symbols: Vec<u8>,
+    sums: Vec<Vec<u32>>,
+}
+
+/// Systems by the definition.
+struct SystemsJob {
+    systems: Vec<OneSystem>,
+    bytes: usize,
+    made: Vec<Vec<u8>>,
+}
+
+impl OneSystem {
+    fn made(&self, bytes: usize) -> Vec<u8> {
+        let inverse = self.inverse.as_ref().expect("a matrix with an inverse");
+        let sum = |sum: &Vec<u32>| {
+            let mut row = vec![0; self.order];
+            sum.iter().for_each(|&term| Kernels::detect().add(&mut row, &inverse[term as usize * self.order..][..self.order]));
+            oracle::combine_in(Field::Standard, &row, &self.symbols, bytes)
+        };
+        self.sums.iter().flat_map(sum).collect()
+    }
+}
+
+impl SystemsWork for SystemsJob {
+    fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error> {
+        let start = Instant::now();
+        for _ in 0..if inverts_alone { 0 } else { repeats } {
+            self.made = self.systems.iter().map(|system| system.made(self.bytes)).collect();
+        }
+        Ok(start.elapsed())
+    }
+
+    fn through(&mut self) -> Result<Duration, Error> {
+        self.time(false, 1)
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.made.clear();
+        Ok(())
+    }
+
+    fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.systems[index].inverse.clone())
+    }
+
+    fn read(&mut self, index: usize, _is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
+        made.copy_from_slice(&self.made[index]);
+        Ok(())
     }
 }
 

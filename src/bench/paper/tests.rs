@@ -189,7 +189,7 @@ fn a_lab_is_measured_beside_the_cpu() {
     let mut papers = Papers { backend: Backend::All, ..all() };
     // The answer of the device needs a real one.
     papers.groups.retain(|group| *group != Group::Figures);
-    papers.rows = ["figure-gpus", "figure-to-host"].map(str::to_owned).into();
+    papers.rows = ["figure-crossover", "figure-gpus", "figure-to-host"].map(str::to_owned).into();
     let record = with_stand_in(&papers).unwrap();
     for (row, series) in [
         ("S1-6", "table, 2 SMs"),
@@ -203,7 +203,12 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S4-6", "thesis through the GPU"),
         ("S4-7", "thesis 16x16, GPU"),
         ("S4-11", "replayed, GPU"),
+        ("S4-11", "scheme-1, GPU"),
+        ("S4-11", "scheme-2 by the decoder with the GPU"),
         ("S4-12", "plans and replayed, through the GPU, 2 threads"),
+        ("S4-12", "scheme-2 through the GPU"),
+        ("S4-14", "for dense systems, GPU"),
+        ("figure-crossover", "crossover, 2 threads"),
         ("S5-7", "copy on the GPU"),
         ("S5-8", "rs-zero-constant 1x256, GPU"),
         ("S5-14", "stripes through the GPU, 3 streams"),

@@ -10,6 +10,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use super::card::Card;
 use super::chunks::Way;
+use super::dense::Calculator;
 use super::driver::{Context, Fault};
 use super::image::Image;
 use super::inversion::Inverter;
@@ -18,24 +19,28 @@ use super::{HOPPER, kernels};
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
     self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork, Replay,
-    ReplayWork, Work,
+    ReplayWork, Systems, SystemsWork, Work,
 };
 use crate::device::{Error, Field, Kernel};
+use crate::gf::dense::Algebra;
 use chunk_job::ChunkJob;
 use job::Job;
 use replay_job::ReplayJob;
+use systems_job::SystemsJob;
 
 mod basics;
 mod chunk_job;
 mod hold;
 mod job;
 mod replay_job;
+mod systems_job;
 #[cfg(test)]
 mod tests;
 mod thesis;
 
 /// A card with the tables of both fields.
 pub(super) struct GpuLab {
+    ordinal: u16,
     facts: lab::Card,
     standard: Card,
     rijndael: Card,
@@ -53,7 +58,7 @@ impl GpuLab {
             compute_capability: (standard.capability / 10, standard.capability % 10),
             clock_mhz: standard.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
         };
-        Ok(Self { facts, standard, rijndael })
+        Ok(Self { ordinal, facts, standard, rijndael })
     }
 
     fn combine(&self, name: &str) -> Option<Combine> {
@@ -108,6 +113,15 @@ impl Lab for GpuLab {
     fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error> {
         self.standard.context.bind()?;
         Ok(Box::new(thesis::EliminationJob::new(&self.standard, plan)?))
+    }
+
+    fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(SystemsJob::new(&self.standard, plan)?))
+    }
+
+    fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
+        Ok(Box::new(Calculator::open(self.ordinal)?))
     }
 }
 

@@ -2,12 +2,18 @@
 //! that there is one.
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
+
+use std::sync::Arc;
 
 use super::super::chunks::NAMES;
+use super::super::dense::Inversion;
 use super::*;
 use crate::codec::raptor10;
-use crate::codec::raptorq::{DecodingPlan, EncodingPlan, Plan};
+use crate::codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
+use crate::device::dense::crossover;
+use crate::device::lab::Before;
+use crate::gf::dense::{Cores, System};
 use crate::gf::{Kernels, gf256, matrix};
 
 fn lab() -> Option<GpuLab> {
@@ -155,4 +161,168 @@ fn the_thesis_multiplies_and_inverts() {
         work.run().unwrap();
         assert_eq!(work.inverse(), None);
     }
+}
+
+fn threads() -> std::num::NonZeroUsize {
+    std::thread::available_parallelism().unwrap()
+}
+
+/// Matrices that ask for pivots in different ways, and some that have no inverse.
+fn matrices(n: usize) -> Vec<Vec<u8>> {
+    let at = |of: &dyn Fn(usize, usize) -> u8| (0..n * n).map(|place| of(place / n, place % n)).collect::<Vec<u8>>();
+    let shifted = at(&|row, column| if (row + 3) % n == column { 5 } else { 0 });
+    let upside_down = at(&|row, column| if row + column == n - 1 { 1 + u8::try_from(row % 255).unwrap() } else { 0 });
+    // Two permutations and a few more elements, as sparse as the rows of RaptorQ.
+    let mut rng = SmallRng::seed_from_u64(n as u64);
+    let mut sparse = at(&|row, column| u8::from((row * 7 + 1) % n == column || (row + 1) % n == column));
+    (0..4 * n).for_each(|_| sparse[rng.random_range(0..n * n)] = rng.random_range(1..=255));
+    let mut repeated = random(n * n, 11);
+    let (first, last) = (0, n - 1);
+    repeated.copy_within(first * n..(first + 1) * n, last * n);
+    vec![
+        random(n * n, 10),
+        shifted,
+        upside_down,
+        sparse,
+        if n > 1 { repeated } else { vec![0] },
+        vec![0; n * n],
+        random(n * n, 12),
+    ]
+}
+
+#[test]
+fn dense_matrices_are_inverted_side_by_side() {
+    let Some(lab) = lab() else { return println!("skipped: no GPU") };
+    for n in [1, 2, 31, 32, 33, 64, 83, 127, 130, 300, 416, 417, 448, 700, 1025] {
+        let matrices = matrices(n);
+        let expected: Vec<Option<Vec<u8>>> =
+            matrices.iter().map(|matrix| matrix::invert(Kernels::detect(), n, matrix, threads())).collect();
+        assert!(expected.iter().any(Option::is_some) && expected.iter().any(Option::is_none), "order {n}");
+        let symbols = vec![None; n];
+        let systems: Vec<System<'_>> =
+            matrices.iter().map(|matrix| System { order: n, matrix, sums: &[], symbols: &symbols }).collect();
+        let plan = Systems { systems: &systems, before: &[], count: matrices.len() + 2, symbol_bytes: 0 };
+        let own = Inversion::of(n, &lab.standard);
+        for way in if own == Inversion::Wide { vec![own] } else { vec![own, Inversion::Wide] } {
+            let mut work = SystemsJob::by(way, &lab.standard, &plan).unwrap();
+            for repeats in [1, 2] {
+                work.poison().unwrap();
+                work.time(true, repeats).unwrap();
+                for index in 0..plan.count {
+                    let inverse = work.inverse(index).unwrap();
+                    assert!(inverse == expected[index % matrices.len()], "order {n}, matrix {index}, {way:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_matrix_of_the_schemes_is_inverted() {
+    let Some(lab) = lab() else { return println!("skipped: no GPU") };
+    let n = 4300;
+    let sparse_first = [3, 0, 6].map(|index| matrices(n).swap_remove(index));
+    let inverse = |matrix: &Vec<u8>| matrix::invert(Kernels::detect(), n, matrix, threads());
+    let (matrix, expected) =
+        sparse_first.iter().find_map(|matrix| Some((matrix, inverse(matrix)?))).expect("one of the three is regular");
+    let symbols = vec![None; n];
+    let systems = [System { order: n, matrix, sums: &[], symbols: &symbols }];
+    let mut work =
+        SystemsJob::new(&lab.standard, &Systems { systems: &systems, before: &[], count: 1, symbol_bytes: 0 }).unwrap();
+    work.poison().unwrap();
+    work.time(true, 1).unwrap();
+    assert!(work.inverse(0).unwrap() == Some(expected));
+}
+
+#[test]
+fn dense_systems_make_every_byte() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (order, inner, bytes, wanted) in
+        [(1, 1, 4, 1), (12, 60, 512, 12), (83, 70, 100, 7), (300, 333, 33, 70), (500, 40, 1024, 65)]
+    {
+        let regular = |seed: u64| {
+            let found = (seed..).map(|seed| random(order * order, seed));
+            found.into_iter().find(|matrix| matrix::invert(Kernels::detect(), order, matrix, threads()).is_some()).unwrap()
+        };
+        let matrices: Vec<Vec<u8>> = (0..2).map(|index| regular(100 * index)).collect();
+        let term = |sum: usize, term: usize| u32::try_from((sum * 31 + term * 17) % order).unwrap();
+        let sums: Vec<Vec<u32>> = (0..wanted).map(|sum| (0..=sum % 4).map(|index| term(sum, index)).collect()).collect();
+        let (sides, rows, known) = (random(order * bytes, 3), random(order * inner, 4), random(inner * bytes, 5));
+        let symbols: Vec<Option<&[u8]>> =
+            sides.chunks_exact(bytes).enumerate().map(|(row, symbol)| (row % 5 != 4).then_some(symbol)).collect();
+        let sources: Vec<Option<&[u8]>> =
+            known.chunks_exact(bytes).enumerate().map(|(row, symbol)| (row % 3 != 2).then_some(symbol)).collect();
+        let systems: Vec<System<'_>> =
+            matrices.iter().map(|matrix| System { order, matrix, sums: &sums, symbols: &symbols }).collect();
+        let before = [Before { rows: &rows, known: &sources }; 2];
+        let cores = Cores::new(Kernels::detect(), threads());
+        for before in [&[][..], &before] {
+            let mut all = vec![vec![0; bytes]; order];
+            if !before.is_empty() {
+                let rows: Vec<&[u8]> = rows.chunks_exact(inner).collect();
+                cores.multiply(&rows, &sources, &mut all.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+            }
+            for (sum, symbol) in all.iter_mut().zip(&symbols) {
+                symbol.iter().for_each(|symbol| Kernels::detect().add(sum, symbol));
+            }
+            let all: Vec<Option<&[u8]>> = all.iter().map(|sum| Some(sum.as_slice())).collect();
+            let plan = Systems { systems: &systems, before, count: 5, symbol_bytes: bytes };
+            let mut work = lab.systems(&plan).unwrap();
+            work.through().unwrap();
+            for is_on_host in [false, true] {
+                work.poison().unwrap();
+                if is_on_host {
+                    work.through().unwrap()
+                } else {
+                    work.time(false, 2).unwrap()
+                };
+                for index in 0..plan.count {
+                    let (mut made, mut expected) = (vec![0; wanted * bytes], vec![vec![0; bytes]; wanted]);
+                    work.read(index, is_on_host, &mut made).unwrap();
+                    let system = System { symbols: &all, ..systems[index % 2] };
+                    let mut places: Vec<&mut [u8]> = expected.iter_mut().map(Vec::as_mut_slice).collect();
+                    assert!(cores.solve(&system, &mut places).unwrap());
+                    let what = format!("order {order}, {} first, system {index}, on the host: {is_on_host}", before.len());
+                    assert!(made == expected.concat(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn raptorq_is_decoded_by_dense_matrices_on_a_card() {
+    let Some(lab) = lab() else { return println!("skipped: no GPU") };
+    let algebra: Arc<dyn Algebra> = lab.algebra().unwrap().into();
+    for (k, bytes) in [(1, 8), (10, 100), (60, 512), (101, 33), (511, 1024), (1002, 64)] {
+        let source = random(k as usize * bytes, 6);
+        let encoder = Encoder::new(source.clone(), bytes, &EncodingPlan::new(k).unwrap(), Kernels::detect()).unwrap();
+        let inverse = Arc::new(Inverse::new(k, Kernels::detect()).unwrap());
+        for method in [Method::Inversion, Method::Reduction(inverse)] {
+            for lost in [1, k.div_ceil(5)] {
+                let mut block =
+                    Block::new(k, bytes, method.clone(), Kernels::detect()).unwrap().with_algebra(Arc::clone(&algebra));
+                let mut symbol = vec![0; bytes];
+                for esi in lost..k + lost + 2 {
+                    encoder.symbol(esi, &mut symbol).unwrap();
+                    block.push(esi, &symbol).unwrap();
+                }
+                assert!(block.decode().unwrap() == source, "K = {k}, T = {bytes}, {lost} lost, {method:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_card_knows_a_matrix_without_inverse_and_has_a_crossover() {
+    let Some(lab) = lab() else { return println!("skipped: no GPU") };
+    let algebra = lab.algebra().unwrap();
+    for order in [12, 500] {
+        let (matrix, symbol) = (vec![0; order * order], [1; 20]);
+        let symbols = vec![Some(symbol.as_slice()); order];
+        let system = System { order, matrix: &matrix, sums: &[vec![0]], symbols: &symbols };
+        assert_eq!(algebra.solve(&system, &mut [&mut [0; 20]]), Ok(false));
+    }
+    algebra.multiply(&[], &[], &mut []).unwrap();
+    assert!((32..=1025).contains(&crossover(&Cores::new(Kernels::detect(), threads()), algebra.as_ref())));
 }
