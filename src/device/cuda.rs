@@ -14,6 +14,7 @@ use crate::gf::dense::Algebra;
 
 mod card;
 mod choose;
+mod chunk_lane;
 mod chunks;
 mod dense;
 mod driver;
@@ -27,6 +28,7 @@ mod lane;
 mod launch;
 mod loader;
 mod plan;
+mod replay_lane;
 mod solver;
 
 pub(super) use host::HostMemory;

@@ -2,25 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::result;
 
 use super::super::card::Card;
-use super::super::chunks::{Limits, Shape, Way};
-use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
-use super::super::launch;
+use super::super::chunk_lane::{ChunkCode, Ends, Side};
+use super::super::chunks::Way;
+use super::super::driver::{Buffer, Fault, Named, Pinned, Stream};
 use super::basics::{self, Clock};
+use crate::device::Error;
 use crate::device::lab::{ChunkWork, Chunks};
-use crate::device::{Error, abi};
 
 /// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
 pub(super) struct ChunkJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
-    way: Way,
-    tile: (u32, u32),
-    n: usize,
-    rows: usize,
+    code: ChunkCode,
     bytes: usize,
     sources: Buffer,
     out: Buffer,
@@ -51,10 +48,7 @@ impl<'a> ChunkJob<'a> {
             card,
             stream: Stream::new(context)?,
             clock: Clock::new(context)?,
-            way,
-            tile: plan.tile.unwrap_or((1, 256)),
-            n,
-            rows,
+            code: ChunkCode { way, tile: plan.tile.unwrap_or((1, 256)), n, rows },
             bytes: plan.bytes,
             sources: Buffer::new(context, n * plan.bytes)?,
             out: Buffer::new(context, rows * plan.bytes)?,
@@ -62,7 +56,7 @@ impl<'a> ChunkJob<'a> {
             pattern: plan.sources.to_vec(),
             host: None,
         };
-        job.shape(job.bytes)?;
+        job.code.shape(card, job.bytes)?;
         let mut at = 0;
         while at < n * job.bytes {
             let part = job.pattern_from(at, n * job.bytes - at);
@@ -81,51 +75,23 @@ impl<'a> ChunkJob<'a> {
         &rest[..rest.len().min(most)]
     }
 
-    fn shape(&self, bytes: usize) -> Result<Shape, Error> {
-        let (n, rows) = (u32::try_from(self.n).expect("few"), u32::try_from(self.rows).expect("few"));
-        let shape = self.way.shape(&Limits::of(self.card), n, rows, bytes as u64, self.tile);
-        shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
-    }
-
-    /// Codes `bytes` bytes of each chunk, which lie `pitch` apart.
-    fn code(&self, (sources, out): (Address, Address), bytes: usize, pitch: usize, stream: &Stream) -> Result<(), Error> {
-        let Shape { entry, grid, tile, groups } = self.shape(bytes)?;
-        let chunks = abi::Chunks {
-            source: sources,
-            out,
-            matrix: self.matrix.address(),
-            source_pitch: pitch as u64,
-            out_pitch: pitch as u64,
-            bytes: bytes as u64,
-            n: u32::try_from(self.n).expect("few"),
-            rows: u32::try_from(self.rows).expect("few"),
-            tile_rows: tile.0,
-            tile_columns: tile.1,
-            groups,
-            reserved: 0,
-        };
-        // SAFETY: the chunks are memory of this job, whose streams are waited for before it is dropped.
-        Ok(unsafe { launch::chunks(self.card, entry, grid, &chunks, stream) }?)
-    }
-
     /// Pinned memory, filled, and streams.
     fn make_host(&mut self, streams: u32, piece: usize) -> Result<(), Fault> {
         if self.host.as_ref().is_some_and(|host| host.piece == piece && host.streams.len() == streams as usize) {
             return Ok(());
         }
-        let context = &self.card.context;
+        let (context, ChunkCode { n, rows, .. }) = (&self.card.context, self.code);
         let (sources, out) = match self.host.take() {
             Some(host) => (host.sources, host.out),
             None => {
-                let mut sources = Pinned::new(context, self.n * self.bytes)?;
+                let mut sources = Pinned::new(context, n * self.bytes)?;
                 for part in sources.chunks_mut(self.pattern.len()) {
                     part.copy_from_slice(self.pattern_from(0, part.len()));
                 }
-                (sources, Pinned::new(context, self.rows * self.bytes)?)
+                (sources, Pinned::new(context, rows * self.bytes)?)
             }
         };
-        let stream =
-            |_| Ok((Stream::new(context)?, Buffer::new(context, self.n * piece)?, Buffer::new(context, self.rows * piece)?));
+        let stream = |_| Ok((Stream::new(context)?, Buffer::new(context, n * piece)?, Buffer::new(context, rows * piece)?));
         let streams = (0..streams).map(stream).collect::<Result<_, Fault>>()?;
         self.host = Some(Host { sources, out, streams, piece });
         Ok(())
@@ -136,16 +102,14 @@ impl<'a> ChunkJob<'a> {
         for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
             let (stream, sources, out) = &host.streams[index % host.streams.len()];
             let bytes = host.piece.min(self.bytes - at);
-            let side = |start: Address, pitch: usize| Side { start, pitch };
-            let from = side(host.sources.address() + at as u64, self.bytes);
-            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
-            unsafe { copy(side(sources.address(), host.piece), from, bytes, self.n, stream) }?;
-            if code {
-                self.code((sources.address(), out.address()), bytes, host.piece, stream)?;
-            }
-            let to = side(host.out.address() + at as u64, self.bytes);
-            // SAFETY: as above.
-            unsafe { copy(to, side(out.address(), host.piece), bytes, self.rows, stream) }?;
+            let ends = |sources: u64, out: u64, pitch: usize| {
+                let side = |start| Side { start, pitch };
+                Ends { sources: side(sources), out: side(out) }
+            };
+            let of_host = ends(host.sources.address() + at as u64, host.out.address() + at as u64, self.bytes);
+            let sides = (of_host, ends(sources.address(), out.address(), host.piece));
+            // SAFETY: memory of this job, which is that large, and whose streams are waited for before anybody reads, writes or frees.
+            unsafe { self.code.through(self.card, code.then(|| self.matrix.address()), sides, bytes, stream) }?;
         }
         Ok(())
     }
@@ -156,14 +120,17 @@ impl ChunkWork for ChunkJob<'_> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
-            self.code((self.sources.address(), self.out.address()), self.bytes, self.bytes, &self.stream)?;
+            let side = |buffer: &Buffer| Side { start: buffer.address(), pitch: self.bytes };
+            let chunks = Ends { sources: side(&self.sources), out: side(&self.out) };
+            // SAFETY: the chunks are memory of this job, whose streams are waited for before it is dropped.
+            unsafe { self.code.code(self.card, self.matrix.address(), chunks, self.bytes, &self.stream) }?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
 
     fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
-        let bytes = (self.n + self.rows) * self.bytes / 2;
+        let bytes = (self.code.n + self.code.rows) * self.bytes / 2;
         let (from, to) = (Buffer::new(&self.card.context, bytes)?, Buffer::new(&self.card.context, bytes)?);
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -199,7 +166,7 @@ impl ChunkWork for ChunkJob<'_> {
     }
 
     fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
-        assert!(row < self.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
+        assert!(row < self.code.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
         let start = row * self.bytes + at;
         match (&self.host, is_on_host) {
             (Some(host), true) => bytes.copy_from_slice(&host.out[start..start + bytes.len()]),
@@ -221,38 +188,4 @@ impl Drop for ChunkJob<'_> {
             let _ = stream.synchronize();
         }
     }
-}
-
-/// Rows of bytes, so far apart.
-#[derive(Clone, Copy)]
-struct Side {
-    start: Address,
-    pitch: usize,
-}
-
-/// Copies so many rows of `bytes` bytes between memory of either kind, which have one address space.
-///
-/// # Safety
-/// Both sides are that large, and nobody else's until the stream is done.
-unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
-    let copy = sys::CUDA_MEMCPY2D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-        srcHost: std::ptr::null(),
-        srcDevice: from.start,
-        srcArray: std::ptr::null_mut(),
-        srcPitch: from.pitch,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-        dstHost: std::ptr::null_mut(),
-        dstDevice: to.start,
-        dstArray: std::ptr::null_mut(),
-        dstPitch: to.pitch,
-        WidthInBytes: bytes,
-        Height: rows,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
 }

@@ -6,18 +6,17 @@ use cudarc::driver::result;
 
 use super::super::card::Card;
 use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
-use super::super::launch::{self, Grid};
+use super::super::replay_lane::{Blocks, ReplayShape, bytes_of_plan, strips_of};
 use super::basics::{self, Clock};
-use crate::device::abi::define;
+use crate::device::Error;
 use crate::device::lab::{Replay, ReplayWork};
-use crate::device::{Error, abi};
 
 /// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
 pub(super) struct ReplayJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
-    shape: Shape,
+    shape: ReplayShape,
     blocks: usize,
     symbol_bytes: usize,
     /// Bytes of all inputs, and of all outputs, of a source block.
@@ -41,40 +40,6 @@ struct Host {
     streams: Vec<Stream>,
 }
 
-/// Where the slots are, and how it is launched at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    entry: &'static str,
-    blocks: u32,
-    warps: u32,
-    shared_bytes: u32,
-    slots: u32,
-}
-
-impl Shape {
-    fn new(sms: u32, shared_bytes: u32, slots: u32) -> Self {
-        let a_warp = slots.saturating_mul(define("NC_REPLAY_SLOT_BYTES"));
-        match shared_bytes / a_warp.max(1) {
-            0 => Self { entry: "nc_replay_global", blocks: GLOBAL_BLOCKS * sms, warps: GLOBAL_WARPS, shared_bytes: 0, slots },
-            fit => {
-                let warps = fit.min(define("NC_REPLAY_WARPS_MAX"));
-                let blocks = (fit / warps).clamp(1, BLOCKS_MAX) * sms;
-                Self { entry: "nc_replay_shared", blocks, warps, shared_bytes: warps * a_warp, slots }
-            }
-        }
-    }
-
-    /// Bytes that the slots of all warps take.
-    fn work_bytes(self) -> usize {
-        let warps = if self.shared_bytes == 0 { self.blocks * self.warps } else { 0 };
-        warps as usize * self.slots as usize * define("NC_REPLAY_SLOT_BYTES") as usize
-    }
-
-    fn grid(self, strips: u32) -> Grid {
-        Grid { blocks: (self.blocks.min(strips).max(1), 1, 1), threads: 32 * self.warps, shared_bytes: self.shared_bytes }
-    }
-}
-
 impl<'a> ReplayJob<'a> {
     pub(super) fn new(card: &'a Card, plan: &Replay<'_>) -> Result<Self, Error> {
         let (context, symbol_bytes) = (&card.context, plan.symbol_bytes);
@@ -84,10 +49,11 @@ impl<'a> ReplayJob<'a> {
         assert!(is_alike && symbol_bytes.is_multiple_of(4), "plans for as many symbols of whole words");
         assert!(!plan.symbols.is_empty() && plan.symbols.len().is_multiple_of(inputs), "the inputs of whole source blocks");
         let slots = plan.plans.iter().map(|each| each.slots()).max().unwrap_or_default();
-        let shape = Shape::new(card.sms, card.shared_bytes, u32::try_from(slots).expect("fewer slots than 2^32"));
+        let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
+        let shape = ReplayShape::new(card, count(slots), count(plan.blocks * strips_of(symbol_bytes)));
         let mut plans = Vec::with_capacity(plan.plans.len());
         for each in plan.plans {
-            let words: Vec<u8> = each.words().into_iter().flat_map(u32::to_le_bytes).collect();
+            let words = bytes_of_plan(each);
             let buffer = Buffer::new(context, words.len())?;
             buffer.write(&words)?;
             plans.push(buffer);
@@ -128,25 +94,20 @@ impl<'a> ReplayJob<'a> {
 
     /// On so many source blocks from `first` on. Launches on several streams at once must not need [`Self::work`].
     fn replay(&self, first: usize, blocks: usize, stream: &Stream) -> Result<(), Error> {
-        let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let at = |buffer: &Buffer, pitch: usize| buffer.address() + (first * pitch) as u64;
-        let task = abi::Replay {
+        let blocks = Blocks {
             plans: at(&self.places, size_of::<Address>()),
             symbols: at(&self.symbols, self.inputs),
             outputs: at(&self.made, self.outputs),
-            symbols_pitch: self.inputs as u64,
-            outputs_pitch: self.outputs as u64,
+            symbols_pitch: self.inputs,
+            outputs_pitch: self.outputs,
             work: self.work.address(),
-            blocks: count(blocks),
-            symbol_bytes: count(self.symbol_bytes),
-            slots: self.shape.slots,
-            reserved: 0,
+            count: blocks,
+            symbol_bytes: self.symbol_bytes,
         };
-        let strips = blocks * self.symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize);
-        let grid = self.shape.grid(count(strips));
         // SAFETY: all of it is memory of this job, whose streams are waited for before it is dropped; plans write their words so that
-        // they stay inside, and `slots` are those of the largest.
-        Ok(unsafe { launch::replay(self.card, self.shape.entry, grid, &task, stream) }?)
+        // they stay inside, and the slots are those of the largest.
+        Ok(unsafe { self.shape.replay(self.card, &blocks, stream) }?)
     }
 
     fn make_host(&mut self) -> Result<(), Fault> {
@@ -245,26 +206,3 @@ impl Drop for ReplayJob<'_> {
 
 /// One to copy while the other is worked on, and one to copy back.
 const STREAMS: usize = 3;
-/// Of a multiprocessor.
-const BLOCKS_MAX: u32 = 4;
-const GLOBAL_BLOCKS: u32 = 4;
-const GLOBAL_WARPS: u32 = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_in_shared_memory_as_long_as_they_fit() {
-        let shape = |slots| Shape::new(132, 232_448, slots);
-        let small = shape(20);
-        assert_eq!((small.entry, small.blocks, small.warps), ("nc_replay_shared", 4 * 132, 16));
-        let large = shape(1816);
-        assert_eq!((large.entry, large.blocks, large.warps, large.work_bytes()), ("nc_replay_shared", 132, 1, 0));
-        assert!(large.shared_bytes <= 232_448);
-        let larger = shape(1817);
-        assert_eq!((larger.entry, larger.shared_bytes), ("nc_replay_global", 0));
-        assert_eq!(larger.work_bytes(), 132 * 4 * 8 * 1817 * 128);
-        assert_eq!(larger.grid(5).blocks.0, 5);
-    }
-}
