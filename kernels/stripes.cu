@@ -7,14 +7,16 @@
 //
 // Random lookups collide in the banks of shared memory: 32 lanes meet 3.4 on the worst of 32. So there are C copies of each table, word for word side by side, and a
 // lane takes that of its number: with 32 copies every lane has a bank to itself. n * groups * C tables of 1 KiB must fit: 32 copies up to n = 7, 16 up to
-// 14, and so on. More code chunks than four are more groups; a thread block makes `groups` of them from the same bytes, which are in the
-// first-level cache then.
+// 14, and so on. They are written in a turn of their own for each lane, or 32 lanes would write to one bank. More code chunks than four are more groups; a
+// thread block makes `groups` of them from the same bytes, which are in the first-level cache then.
 //
 //   entry            copies   threads   shared memory, dynamic      grid
 //   nc_stripes_1 ..  1 ... 32 1024      groups * n * C * 1024       x: any, y: ceil(ceil(rows / 4) / groups)
 //
-// Ceiling for n = 4 and two code chunks, 1.75 GHz: a source byte takes one lookup, 32 a clock and SM, so 7.4 TB/s of source, and a source word about 13
-// instructions of the ALU, 4.7 TB/s. A copy moves 4.3 TB/s, of which four sixths are source: 2.9 TB/s.
+// Ceilings, by accounting, 132 SMs at 1.75 GHz, n = 4. A warp's turn of 512 bytes of four native chunks is 395 instructions, of them 64 lookups and 205 of the
+// ALU, which takes two a clock: 103 clocks. Two code chunks: a lookup of 32 copies takes one clock, so the ALU is the limit, 20 bytes of source a clock and
+// SM, 4.6 TB/s. A copy moves 4.3 TB/s, of which four sixths are source: 2.9 TB/s. 196 code chunks: 16 copies of three groups' tables, a lookup takes two
+// clocks, a turn 128 and makes 2 KiB of code chunks: 16 bytes a clock and SM, on 119 SMs 3.3 TB/s of code chunks from 68 GB/s of source.
 
 #include "nc_common.cuh"
 
@@ -42,6 +44,22 @@ __device__ __forceinline__ void transpose(nc_u32 (&words)[4]) {
     words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
+// Adds what so many native chunks give. No branch is between loads and lookups: the compiler would move each load behind it, and each would be waited for.
+template <nc_u32 COUNT, nc_u32 SCALE>
+__device__ __forceinline__ void add(nc_u32 (&sums)[4][4], const nc_u8 *source, nc_u64 pitch, nc_u32 tables) {
+    uint4 loaded[COUNT];
+#pragma unroll
+    for (nc_u32 s = 0; s < COUNT; s++) loaded[s] = __ldg(reinterpret_cast<const uint4 *>(source + s * pitch));
+#pragma unroll
+    for (nc_u32 s = 0; s < COUNT; s++) {
+        const nc_u32 words[4] = {loaded[s].x, loaded[s].y, loaded[s].z, loaded[s].w};
+#pragma unroll
+        for (nc_u32 w = 0; w < 4; w++)
+#pragma unroll
+            for (nc_u32 i = 0; i < 4; i++) sums[w][i] ^= at(tables + (s << (8 + SCALE)) + entry_of<SCALE>(words[w], i));
+    }
+}
+
 template <nc_u32 SHIFT> // 1 << SHIFT copies
 __device__ __forceinline__ void stripes(const nc_chunks &chunks, const nc_tables *tables) {
     constexpr nc_u32 COPIES = 1u << SHIFT, SCALE = 2 + SHIFT, TABLE = 1024u << SHIFT;
@@ -58,8 +76,9 @@ __device__ __forceinline__ void stripes(const nc_chunks &chunks, const nc_tables
             const nc_u32 row = 4 * (first + group) + r;
             if (row < chunks.rows) word |= (nc_u32)tables->product[256 * matrix[row * n + j] + byte] << 8 * r;
         }
+        // Each lane begins where its neighbours do not: 32 lanes write to as many banks.
 #pragma unroll 1
-        for (nc_u32 copy = 0; copy < COPIES; copy++) packed[i * COPIES + copy] = word;
+        for (nc_u32 copy = 0; copy < COPIES; copy++) packed[i * COPIES + (copy + i / (32 / COPIES)) % COPIES] = word;
     }
     __syncthreads();
     // A lane's own copy; the bits below an entry's distance are free.
@@ -73,26 +92,14 @@ __device__ __forceinline__ void stripes(const nc_chunks &chunks, const nc_tables
         for (nc_u32 group = 0; group < groups; group++) {
             nc_u32 sums[4][4] = {};
             const nc_u32 tables_of = mine + group * n * TABLE;
+            nc_u32 j = 0;
 #pragma unroll 1
-            for (nc_u32 j = 0; j < n; j += 4) {
-                // All four are under way before the first is needed.
-                uint4 loaded[4];
-#pragma unroll
-                for (nc_u32 s = 0; s < 4; s++) {
-                    const nc_u32 chunk = min(j + s, n - 1);
-                    loaded[s] = __ldg(reinterpret_cast<const uint4 *>(source + chunk * chunks.source_pitch));
-                }
-#pragma unroll
-                for (nc_u32 s = 0; s < 4; s++) {
-                    if (j + s >= n) break;
-                    const nc_u32 table = tables_of + (j + s) * TABLE;
-                    const nc_u32 words[4] = {loaded[s].x, loaded[s].y, loaded[s].z, loaded[s].w};
-#pragma unroll
-                    for (nc_u32 w = 0; w < 4; w++)
-#pragma unroll
-                        for (nc_u32 i = 0; i < 4; i++) sums[w][i] ^= at(table + entry_of<SCALE>(words[w], i));
-                }
+            for (; j + 4 <= n; j += 4) add<4, SCALE>(sums, source + j * chunks.source_pitch, chunks.source_pitch, tables_of + j * TABLE);
+            if (n & 2) {
+                add<2, SCALE>(sums, source + j * chunks.source_pitch, chunks.source_pitch, tables_of + j * TABLE);
+                j += 2;
             }
+            if (n & 1) add<1, SCALE>(sums, source + j * chunks.source_pitch, chunks.source_pitch, tables_of + j * TABLE);
 #pragma unroll
             for (nc_u32 w = 0; w < 4; w++) transpose(sums[w]);
 #pragma unroll
