@@ -43,9 +43,9 @@ mod thesis;
 pub use catalogue::Group;
 
 use catalogue::{Case, Row, Scope};
-use energy::Meter;
+use energy::{Meter, Packages, Taken};
 use gpu::Gpus;
-use measure::Measure;
+use measure::{Measure, Unit};
 use record::{Point, Record, RowResult};
 
 /// Which rows to measure, and how.
@@ -105,6 +105,19 @@ struct Outcome {
 impl Outcome {
     fn of(sample: Sample) -> Self {
         Self { samples: vec![("", sample)], skipped: None }
+    }
+
+    /// Of what a loop took, in each repetition for so many blocks.
+    fn of_energy(case: &Case, blocks: u32, taken: Result<Taken, String>) -> Self {
+        let Taken { joules, watts_max, watts_mean, repeats } = match taken {
+            Ok(taken) => taken,
+            Err(reason) => return Self::skipped(reason),
+        };
+        if case.measure.unit() != Unit::Watts {
+            return Self::of(Sample::once(joules * 1e3 / f64::from(blocks), repeats));
+        }
+        let samples = [("", watts_max), (", mean", watts_mean)].map(|(name, watts)| (name, Sample::once(watts, repeats)));
+        Self { samples: samples.into(), skipped: None }
     }
 
     fn skipped(reason: String) -> Self {
@@ -246,7 +259,7 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
         return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", field_name(Field::Standard))));
     }
     let meter = match case.measure {
-        Measure::CpuEnergy | Measure::CpuPower => match Meter::here() {
+        Measure::CpuEnergy | Measure::CpuPower => match Packages::here() {
             Ok(meter) => Some(meter),
             Err(reason) => return Ok(Outcome::skipped(reason)),
         },
@@ -254,10 +267,11 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
     };
     let mut run = cpu::prepare(case)?.ok_or_else(|| wrong(case))?;
     if let Some(meter) = meter {
-        return Ok(match meter.measure(&mut run, settings.lasting()) {
-            Ok(taken) => Outcome::of(Sample::of_energy(case, taken)),
-            Err(reason) => Outcome::skipped(reason),
-        });
+        let mut once = || {
+            run(1);
+        };
+        let taken = meter.measure(&mut once, settings.lasting());
+        return Ok(Outcome::of_energy(case, fountain::in_flight(case), taken));
     }
     let (times, repeats) = settings.rounds(run);
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))

@@ -27,6 +27,7 @@ mod lab;
 mod lane;
 mod launch;
 mod loader;
+mod nvml;
 mod plan;
 mod replay_lane;
 mod solver;

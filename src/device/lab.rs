@@ -32,6 +32,16 @@ pub(crate) trait Lab: Send {
     fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error>;
     /// The card as decoders with dense matrices have it.
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error>;
+    /// What counts its energy, or why nothing here does.
+    fn gauge(&self) -> Result<Box<dyn Gauge>, String>;
+}
+
+/// What a card tells of the energy that it takes: all of it, whoever has it work. Errors are reasons in words.
+pub(crate) trait Gauge: Send + Sync {
+    /// Millijoules from some moment on.
+    fn millijoules(&self) -> Result<u64, String>;
+    /// Milliwatts: at the moment, or over the last second of a card that tells no more.
+    fn milliwatts(&self) -> Result<u32, String>;
 }
 
 /// The facts about a GPU that figures depend on.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::blocks::{Block, Blocks};
 use super::catalogue::{Case, Kind};
+use super::energy::{self, Meter};
 use super::fountain::Factors;
 use super::gpu::rounds_of;
 use super::load::invertible;
@@ -102,6 +103,10 @@ fn check(work: &mut dyn ChunkWork, job: &Job, is_on_host: bool, bytes: usize) ->
 }
 
 fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let meter = match case.measure.is_of_energy().then(|| energy::Card::of(lab)).transpose() {
+        Ok(meter) => meter,
+        Err(reason) => return Ok(Outcome::skipped(reason)),
+    };
     let blocks = Blocks::new(case);
     let (k, count) = (blocks.parameters.k, usize::try_from(case.generations).expect("a count"));
     let plan_of = |block: &Block| DecodingPlan::new(k, &block.esis).expect("symbols that suffice");
@@ -124,6 +129,12 @@ fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
         if !blocks.are_missing(&blocks.blocks[index % blocks.blocks.len()], &made) {
             return Err(wrong(case));
         }
+    }
+    if let Some(meter) = meter {
+        let mut through = || {
+            work.through(piece, true).expect("it has done the same before");
+        };
+        return Ok(Outcome::of_energy(case, case.generations, meter.measure(&mut through, settings.lasting())));
     }
     let (times, repeats) = match case.measure {
         Measure::Replay => rounds_of(settings.short_pace(), |repeats| work.time(repeats)),

@@ -48,16 +48,20 @@ pub(super) fn slow_products(case: &Case) -> u64 {
     }
 }
 
+/// Blocks that a repetition decodes. A block takes the thesis' code up to minutes and our first scheme seconds, and the next one takes as
+/// long: so many are enough to know.
+pub(super) fn in_flight(case: &Case) -> u32 {
+    let products = slow_products(case).max(inverted_products(case) / TIMES_AS_FAST);
+    let fit = SLOW_PRODUCTS.checked_div(products).map_or(u32::MAX, |fit| u32::try_from(fit).unwrap_or(u32::MAX));
+    case.generations.min(fit.max(u32::try_from(case.threads).expect("fewer threads than that")))
+}
+
 /// Decodes, and looks at every block that was made; none if one is wrong. The time is that of a block.
 pub(super) fn decode(case: &Case) -> Option<Run> {
     let blocks = Blocks::new(case);
-    let many = usize::try_from(case.generations).expect("a count");
-    // A block takes the thesis' code up to minutes and our first scheme seconds, and the next one takes as long: so many are enough to know.
-    let products = slow_products(case).max(inverted_products(case) / TIMES_AS_FAST);
-    let fit = SLOW_PRODUCTS.checked_div(products).map_or(usize::MAX, |fit| usize::try_from(fit).unwrap_or(usize::MAX));
-    let count = many.min(fit.max(case.threads));
+    let count = usize::try_from(in_flight(case)).expect("a count");
     let kernels = if case.kernel.ends_with("-scalar") { Kernels::new(Isa::Scalar)? } else { Kernels::detect() };
-    let is_together = many == 1 && case.threads > 1;
+    let is_together = case.generations == 1 && case.threads > 1;
     match case.kernel {
         "thesis-1" => thesis_first(blocks, case.threads, count),
         "thesis-2" => thesis_second(blocks, case.threads, count),

@@ -66,6 +66,9 @@ pub(super) enum Measure {
     Replay,
     ReplayThrough,
     ReplayWhole,
+    /// From the host's memory and back, told in energy.
+    ReplayEnergy,
+    ReplayPower,
     /// The thesis' kernels.
     Product,
     ProductThrough,
@@ -148,8 +151,8 @@ impl Measure {
             Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => Unit::Microseconds,
             Self::Crossover => Unit::Rows,
-            Self::CpuEnergy => Unit::Millijoules,
-            Self::CpuPower => Unit::Watts,
+            Self::CpuEnergy | Self::ReplayEnergy => Unit::Millijoules,
+            Self::CpuPower | Self::ReplayPower => Unit::Watts,
             Self::Stored => Unit::Bytes,
             Self::Extra => Unit::Blocks,
             _ => Unit::Gigabytes,
@@ -159,7 +162,7 @@ impl Measure {
     pub(super) const fn family(self) -> Family {
         match self {
             Self::CpuBlocks | Self::CpuEnergy | Self::CpuPower | Self::CpuSymbols | Self::CpuPrecode => Family::Symbols,
-            Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Family::Symbols,
+            Self::Replay | Self::ReplayThrough | Self::ReplayWhole | Self::ReplayEnergy | Self::ReplayPower => Family::Symbols,
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole => Family::Symbols,
             Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
             Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => Family::Chunks,
@@ -183,6 +186,11 @@ impl Measure {
     /// Whether a case's generations are streams.
     pub(super) const fn has_streams(self) -> bool {
         matches!(self, Self::ChunksThrough | Self::RebuildThrough | Self::ChunksThroughCopy)
+    }
+
+    /// Whether it is told in energy or power.
+    pub(super) const fn is_of_energy(self) -> bool {
+        matches!(self.unit(), Unit::Millijoules | Unit::Watts)
     }
 
     /// Whether native chunks are made, and not code chunks.
@@ -238,6 +246,7 @@ impl Measure {
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
             && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover)
+            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower)
     }
 
     /// The series that it makes with this kernel.
@@ -293,7 +302,7 @@ impl Measure {
             Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
             Self::ChunksThroughCopy => return "copies alone".to_owned(),
             Self::Replay => return "replayed, GPU".to_owned(),
-            Self::ReplayThrough => return "replayed, through the GPU".to_owned(),
+            Self::ReplayThrough | Self::ReplayEnergy | Self::ReplayPower => return "replayed, through the GPU".to_owned(),
             Self::ReplayWhole => return "plans and replayed, through the GPU".to_owned(),
             Self::ProductThrough | Self::SystemsThrough => "through the GPU",
             Self::SystemsWhole => "by the decoder with the GPU",
@@ -414,7 +423,7 @@ impl Measure {
             Self::CpuEnergy => {
                 "energy of the processor's packages for a block (RAPL), over loops of at least 2 s; everything on the machine is in it"
             }
-            Self::CpuPower => "the most power of these packages over 50 ms in such a loop",
+            Self::CpuPower => "the most power of these packages over 50 ms in such a loop, and the mean",
             Self::CpuSymbols => {
                 "encoding, one thread: all intermediate symbols and the repair symbols; plan and stored inverse made before. Bytes of \
                  source symbols count"
@@ -460,6 +469,11 @@ impl Measure {
                 "plans and replayed: the same, and a plan for every block made by all threads before, one after the other in time; plans' \
                  own way to the card is not in it"
             }
+            Self::ReplayEnergy => {
+                "energy of the card for a block (NVML), over loops of at least 2 s that take symbols from pinned memory through the card and back; \
+                 plans are there, and what the host takes meanwhile is not in it"
+            }
+            Self::ReplayPower => "the most power of the card in such a loop, sampled every 20 ms, and the mean",
             Self::Product => {
                 "the thesis' kernel: from event to event, a thread an element; the name's end is the work-group, columns x rows, without one \
                  the fastest of six"

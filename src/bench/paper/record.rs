@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Bar, Case, Row};
-use super::energy::Taken;
 use super::measure::{Measure, Unit};
 use super::{Error, Sample, all_rows, field_name};
 use crate::bench::machine::Machine;
@@ -97,10 +96,9 @@ impl Sample {
         }
     }
 
-    /// From what a loop took.
-    pub(super) fn of_energy(case: &Case, taken: Taken) -> Self {
-        let value = if case.measure.unit() == Unit::Watts { taken.watts_max } else { taken.joules * 1e3 };
-        Self { value, best: value, worst: value, rounds: 1, repeats: taken.repeats, bytes: 0 }
+    /// What one loop of so many repetitions has come to.
+    pub(super) fn once(value: f64, repeats: u32) -> Self {
+        Self { value, best: value, worst: value, rounds: 1, repeats, bytes: 0 }
     }
 
     /// The part of a time that another one is, both as medians, in percent.

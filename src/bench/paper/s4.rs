@@ -228,6 +228,7 @@ pub(super) const ROWS: &[Row] = &[
                 panel: "energy, 20 % lost",
                 x: Some(511.0),
             },
+            at("energy of a block, 256 blocks, 20 % lost", "no figure: one block at a time", 511.0),
         ],
         axis: Axis::Symbols,
         base: "",
@@ -238,8 +239,45 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::CpuEnergy, rows: LOST_1, panel: "energy, 1 % lost", ..ENERGY },
             Sweep { measure: Measure::CpuEnergy, rows: LOST_10, panel: "energy, 10 % lost", ..ENERGY },
             Sweep { measure: Measure::CpuEnergy, rows: LOST_20, panel: "energy, 20 % lost", ..ENERGY },
+            Sweep { measure: Measure::CpuPower, rows: LOST_1, panel: "power, 256 blocks, 1 % lost", ..ENERGY_MANY },
+            Sweep { measure: Measure::CpuPower, rows: LOST_10, panel: "power, 256 blocks, 10 % lost", ..ENERGY_MANY },
+            Sweep { measure: Measure::CpuPower, rows: LOST_20, panel: "power, 256 blocks, 20 % lost", ..ENERGY_MANY },
+            Sweep { measure: Measure::CpuEnergy, rows: LOST_1, panel: "energy of a block, 256 blocks, 1 % lost", ..ENERGY_MANY },
+            Sweep {
+                measure: Measure::CpuEnergy,
+                rows: LOST_10,
+                panel: "energy of a block, 256 blocks, 10 % lost",
+                ..ENERGY_MANY
+            },
+            Sweep {
+                measure: Measure::CpuEnergy,
+                rows: LOST_20,
+                panel: "energy of a block, 256 blocks, 20 % lost",
+                ..ENERGY_MANY
+            },
+            Sweep { measure: Measure::ReplayPower, rows: LOST_1, panel: "power, 256 blocks, 1 % lost", ..ENERGY_CARD },
+            Sweep { measure: Measure::ReplayPower, rows: LOST_10, panel: "power, 256 blocks, 10 % lost", ..ENERGY_CARD },
+            Sweep { measure: Measure::ReplayPower, rows: LOST_20, panel: "power, 256 blocks, 20 % lost", ..ENERGY_CARD },
+            Sweep {
+                measure: Measure::ReplayEnergy,
+                rows: LOST_1,
+                panel: "energy of a block, 256 blocks, 1 % lost",
+                ..ENERGY_CARD
+            },
+            Sweep {
+                measure: Measure::ReplayEnergy,
+                rows: LOST_10,
+                panel: "energy of a block, 256 blocks, 10 % lost",
+                ..ENERGY_CARD
+            },
+            Sweep {
+                measure: Measure::ReplayEnergy,
+                rows: LOST_20,
+                panel: "energy of a block, 256 blocks, 20 % lost",
+                ..ENERGY_CARD
+            },
         ],
-        note: "",
+        note: "the packages are all of the processor, the card is all of it: each with what it takes when nothing runs",
     },
     Row {
         id: "S4-14",
@@ -310,6 +348,8 @@ const ONE_LOST: Sweep = Sweep {
 const LOSSES: Sweep =
     Sweep { kernels: &["thesis-2", "scheme-2", "inactivation"], n: &[10, 101], k: &[512, 1024], threads: ONE_AND_ALL, ..BLOCKS };
 const ENERGY: Sweep = Sweep { kernels: &["thesis-2", "scheme-2", "inactivation"], k: &[1024], threads: ONE_AND_ALL, ..OF_TABLES };
+const ENERGY_MANY: Sweep = Sweep { kernels: &["scheme-2", "inactivation"], generations: MANY, threads: &[Crew::All], ..ENERGY };
+const ENERGY_CARD: Sweep = Sweep { kernels: &[], threads: SWEEP.threads, ..ENERGY_MANY };
 const INVERT: Sweep = Sweep {
     n: &[10, 50, 100, 200, 400],
     full_n: &[10, 25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1000, 1500, 2000],

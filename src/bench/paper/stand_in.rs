@@ -6,8 +6,8 @@ use super::load::key;
 use crate::bench::oracle;
 use crate::codec::raptorq::Plan;
 use crate::device::lab::{
-    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork,
-    Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
+    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Product,
+    ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
 };
 use crate::device::{Error, Field};
 use crate::gf::dense::{Algebra, Cores};
@@ -140,6 +140,23 @@ impl Lab for StandIn {
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
         Ok(Box::new(Cores::new(Kernels::detect(), std::num::NonZeroUsize::MIN)))
+    }
+
+    fn gauge(&self) -> Result<Box<dyn Gauge>, String> {
+        Ok(Box::new(Lamp(Instant::now())))
+    }
+}
+
+/// 100 watts since then.
+struct Lamp(Instant);
+
+impl Gauge for Lamp {
+    fn millijoules(&self) -> Result<u64, String> {
+        Ok(u64::try_from(self.0.elapsed().as_micros()).unwrap() / 10)
+    }
+
+    fn milliwatts(&self) -> Result<u32, String> {
+        Ok(100_000)
     }
 }
 

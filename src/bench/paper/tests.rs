@@ -209,6 +209,7 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S4-12", "scheme-2 through the GPU"),
         ("S4-14", "for dense systems, GPU"),
         ("figure-crossover", "crossover, 2 threads"),
+        ("S4-13", "replayed, through the GPU, mean"),
         ("S5-7", "copy on the GPU"),
         ("S5-8", "rs-zero-constant 1x256, GPU"),
         ("S5-14", "stripes through the GPU, 3 streams"),

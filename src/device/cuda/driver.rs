@@ -89,6 +89,16 @@ impl Context {
         result::device::get_name(self.device).named("cuDeviceGetName")
     }
 
+    /// Where the card is on the bus, such as `0000:1B:00.0`.
+    pub(super) fn bus_id(&self) -> Result<CString, Fault> {
+        let mut text = [0_u8; BUS_ID_BYTES];
+        let room = i32::try_from(text.len()).expect("a few bytes");
+        // SAFETY: there is room for so many bytes, the last of which the driver makes a zero.
+        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), room, self.device) }.result().named("cuDeviceGetPCIBusId")?;
+        let text = CStr::from_bytes_until_nul(&text).map_err(|error| Fault::Driver(format!("cuDeviceGetPCIBusId: {error}")))?;
+        Ok(text.to_owned())
+    }
+
     pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
         // SAFETY: the device was given by the driver.
         let value = unsafe { result::device::get_attribute(self.device, attribute) }.named("cuDeviceGetAttribute")?;
@@ -453,3 +463,6 @@ impl Drop for Module {
         let _ = unsafe { result::module::unload(self.raw) };
     }
 }
+
+/// Domain, bus, device and function with what separates them, and a zero: thirteen are enough.
+const BUS_ID_BYTES: usize = 32;

@@ -15,6 +15,7 @@ use super::driver::{Context, Fault};
 use super::image::Image;
 use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
+use super::nvml::Gauge;
 use super::{HOPPER, kernels};
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
@@ -122,6 +123,11 @@ impl Lab for GpuLab {
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
         Ok(Box::new(Calculator::open(self.ordinal)?))
+    }
+
+    fn gauge(&self) -> Result<Box<dyn lab::Gauge>, String> {
+        let bus_id = self.standard.context.bus_id().map_err(|fault| fault.to_string())?;
+        Ok(Box::new(Gauge::open(&bus_id)?))
     }
 }
 
