@@ -201,6 +201,15 @@ typedef struct nc_tables {
 #define NC_TENSOR_PAIR_N_MAX 1024
 #define NC_TENSOR_PAIR_SHARED 99328
 #define NC_TENSOR_PAIR_SHARED_SLOT 16384
+// nc_tensor_chunks, over whole chunks (nc_chunks below) with `groups` times NC_TENSOR_CHUNKS_ROWS code chunks a thread block. Dynamic shared memory:
+// NC_TENSOR_CHUNKS_FIXED + steps(n) * (units * NC_TENSOR_CHUNKS_TILES + groups * NC_TENSOR_CHUNKS_BITS), at most NC_TENSOR_SHARED_MAX; units:
+// NC_TENSOR_CHUNKS_UNITS up to n = 128, 1 above. Grid: any in x, ceil(ceil(rows / NC_TENSOR_CHUNKS_ROWS) / groups) in y.
+#define NC_TENSOR_CHUNKS_ROWS 32
+#define NC_TENSOR_CHUNKS_THREADS 384
+#define NC_TENSOR_CHUNKS_UNITS 2
+#define NC_TENSOR_CHUNKS_FIXED 1024
+#define NC_TENSOR_CHUNKS_TILES 16384
+#define NC_TENSOR_CHUNKS_BITS 8192
 
 // Inversion (invert.cu). Rows of matrix and inverse start at multiples of 16 bytes; those of the inverse are zero behind the n-th byte,
 // as NC_ROW_BYTES asks. Any mix of n in a launch, dynamic shared memory for the largest:
@@ -331,7 +340,7 @@ typedef struct nc_join_task {
     nc_u32 reserved;
 } nc_join_task;
 
-// Reed-Solomon over whole chunks (rs.cu, stripes.cu): `rows` code chunks from n native ones. Addresses are device addresses, multiples of 16; chunks
+// Reed-Solomon over whole chunks (rs.cu, stripes.cu, tensor.cu): `rows` code chunks from n native ones. Addresses are device addresses, multiples of 16; chunks
 // lie one behind the other.
 typedef struct nc_chunks {
     nc_u64 source;       // native chunk 0
@@ -344,7 +353,7 @@ typedef struct nc_chunks {
     nc_u32 rows;         // 1 to 255
     nc_u32 tile_rows;    // of rs.cu: what a thread block makes at a time; tile_rows * tile_columns threads
     nc_u32 tile_columns; // bytes, or words in kernels over words
-    nc_u32 groups;       // of stripes.cu: groups of four code chunks that a thread block makes; blockIdx.y counts thread blocks of as many
+    nc_u32 groups;       // groups of code chunks that a thread block makes, 4 each in stripes.cu, 32 in tensor.cu; blockIdx.y counts thread blocks of as many
     nc_u32 reserved;
 } nc_chunks;
 

@@ -24,6 +24,8 @@
 // every 16 rows would fetch all tiles again: the two CTAs of nc_tensor_pair hold 16 rows each and copy half of every place into both (multicast).
 // All need more than 48 KB of dynamic shared memory.
 //
+// nc_tensor_chunks codes whole chunks (Reed-Solomon): native ones as they lie, tiles made on the way, bits made once; see `Turner`.
+//
 // Order. An issued wgmma holds its warp until the tensor core takes it. Warps that start together stay together: all multiply, then all collect
 // bits. So each warpgroup has two sets of counts; it collects one set's bits between the issues of the other's products. Descriptors come out of
 // warp reductions, which leave them in uniform registers: moved there one by one they cost 4 %. Collecting takes 0.53 ALU and 0.75 multiply-pipe
@@ -191,6 +193,41 @@ template <nc_u32 ROWS> struct Walk {
     }
 };
 
+// The eight bit rows of sixteen coefficients, `next` bytes apart: what `expand` does, which is left alone, for with this in it nc_tensor_8 has other registers.
+__device__ __forceinline__ void spread(nc_u8 *to, nc_u32 next, const nc_u32 *table, uint4 c) {
+    const nc_u32 words[4] = {c.x, c.y, c.z, c.w};
+    nc_u32 low[4], middle[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        low[i] = selectors(words[i], 0x07070707);
+        middle[i] = selectors(words[i] >> 3, 0x07070707);
+        high[i] = selectors(words[i] >> 6, 0x03030303);
+    }
+#pragma unroll
+    for (int bit = 0; bit < 8; bit++) {
+        const uint4 t = *reinterpret_cast<const uint4 *>(table + bit * 8);
+        const nc_u32 top = table[bit * 8 + 4];
+        nc_u32 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = __byte_perm(t.x, t.y, low[i]) ^ __byte_perm(t.z, t.w, middle[i]) ^ __byte_perm(top, 0, high[i]);
+        *reinterpret_cast<uint4 *>(to + bit * next) = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+// The first of the bit rows of row `local` of those that a warpgroup multiplies.
+__device__ __forceinline__ nc_u32 column_of(nc_u32 local) { return local / 8 * 64 + 2 * (local & 3) + (local >> 2 & 1); }
+
+// For each bit of the product: what the low three, the middle three and the high two bits of a coefficient add to its row.
+__device__ __forceinline__ void fill_table(nc_u32 *table, const nc_tables *tables, nc_u32 thread) {
+    const nc_u32 bit = thread / 8, word = thread % 8;
+    if (thread >= 64 || word >= 5) return;
+    const nc_u8 *from = reinterpret_cast<const nc_u8 *>(tables->bits) + bit;
+    nc_u32 value = 0;
+#pragma unroll
+    for (nc_u32 i = 0; i < 4; i++) value |= (nc_u32)from[((word & 1) * 4 + i << (word / 2 * 3)) * 8] << (8 * i);
+    table[bit * 8 + word] = value;
+}
+
 // The bit rows of ROWS coefficient rows from row0 on and 128 sources (fewer if n is small), as operand B: groups of COLUMNS / 8 rows.
 template <nc_u32 ROWS, int COLUMNS>
 __device__ __forceinline__ void expand(nc_u8 *slot, const nc_u32 *table, const nc_task &task, nc_u32 row0, nc_u32 chunk, nc_u32 thread,
@@ -280,7 +317,7 @@ template <int COLUMNS, int GROUPS, int PAIR, int STAGES, nc_u32 SLOT> struct Con
     }
 
     // Starts four steps of a tile.
-    __device__ __forceinline__ void start_four(nc_u32 (&counts)[COLUMNS / 2], nc_u32 a, nc_u32 b, nc_u32 add) {
+    __device__ __forceinline__ void start_four(nc_u32 (&counts)[COLUMNS / 2], nc_u32 a, nc_u32 b, nc_u32 add) const {
         mma_fence();
         mma<COLUMNS, 128>(counts, a, b, add);
         mma<COLUMNS, 128>(counts, a + 2, b + 2, 1);
@@ -617,7 +654,210 @@ __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables 
     if constexpr (PAIR == 2) cluster_sync();
 }
 
+// Four words of four sources, as four words of four positions.
+__device__ __forceinline__ void transpose(nc_u32 (&words)[4]) {
+    const nc_u32 low01 = __byte_perm(words[0], words[1], 0x5140), high01 = __byte_perm(words[0], words[1], 0x7362);
+    const nc_u32 low23 = __byte_perm(words[2], words[3], 0x5140), high23 = __byte_perm(words[2], words[3], 0x7362);
+    words[0] = __byte_perm(low01, low23, 0x5410);
+    words[1] = __byte_perm(low01, low23, 0x7632);
+    words[2] = __byte_perm(high01, high23, 0x5410);
+    words[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// Whole chunks: native ones as they lie, turned into tiles on the way into shared memory, and as many code chunks of them as have room there.
+//
+// Two warpgroups multiply as in nc_tensor_32. The four other warps take eight native chunks at a time, a lane sixteen bytes of each: those that a thread of the
+// first receives from eight tiles, so a warp reads 512 bytes in a row, and its stores of eight bytes meet in a bank twice. While a warp turns eight chunks, it
+// loads the next eight. Bit rows are made once, by everybody: they do not change. Tiles are multiplied by `groups` times 32 rows and are not read again.
+struct Turner {
+    nc_u32 full, empty, steps, place_bytes;
+    nc_u8 *ring;
+    nc_u32 warp, lane;
+
+    static __device__ __forceinline__ void load(uint4 (&into)[8], const nc_chunks &chunks, nc_u32 octet, nc_u64 position) {
+#pragma unroll
+        for (nc_u32 i = 0; i < 8; i++) {
+            const nc_u32 source = octet * 8 + i;
+            into[i] = make_uint4(0, 0, 0, 0);
+            if (source < chunks.n && position < chunks.bytes)
+                into[i] = __ldg(reinterpret_cast<const uint4 *>(chunks.source + source * chunks.source_pitch + position));
+        }
+    }
+
+    // Sixteen positions of eight sources: two in each tile, eight rows apart.
+    __device__ __forceinline__ void turn(nc_u8 *place, nc_u32 octet, const uint4 (&from)[8]) const {
+        const nc_u32 row = lane / 8 * 16 + lane % 8, eight_rows = min(steps, 4u) * 256;
+        nc_u8 *to = place + octet / 16 * STAGE + swizzled(row, octet / 2 % 8, steps) + octet % 2 * 8;
+#pragma unroll
+        for (nc_u32 word = 0; word < 4; word++) {
+            nc_u32 first[4], second[4];
+#pragma unroll
+            for (nc_u32 i = 0; i < 4; i++) {
+                first[i] = word == 0 ? from[i].x : word == 1 ? from[i].y : word == 2 ? from[i].z : from[i].w;
+                second[i] = word == 0 ? from[i + 4].x : word == 1 ? from[i + 4].y : word == 2 ? from[i + 4].z : from[i + 4].w;
+            }
+            transpose(first);
+            transpose(second);
+#pragma unroll
+            for (nc_u32 i = 0; i < 4; i++) {
+                const nc_u32 tile = word * 2 + i / 2;
+                *reinterpret_cast<uint2 *>(to + tile * steps * BLOCK + i % 2 * eight_rows) = make_uint2(first[i], second[i]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(const nc_chunks &chunks, nc_u32 units, nc_u32 places) const {
+        const nc_u32 octets = (chunks.n + 7) / 8;
+        if (blockIdx.x >= units) return;
+        Cursor at = {0, 1};
+        nc_u32 unit = blockIdx.x, octet = warp;
+        // A warp that has no eight sources of a unit arrives all the same.
+        uint4 now[8], next[8];
+        load(now, chunks, octet, (nc_u64)unit * NC_TENSOR_UNIT_BYTES + lane * 16);
+#pragma unroll 1
+        while (true) {
+            const bool is_last = octet + 4 >= octets;
+            const nc_u32 next_octet = is_last ? warp : octet + 4;
+            const nc_u64 next_unit = is_last ? (nc_u64)unit + gridDim.x : unit;
+            if (next_unit < units) load(next, chunks, next_octet, next_unit * NC_TENSOR_UNIT_BYTES + lane * 16);
+            if (octet == warp) barrier_wait(empty + 8 * at.at, at.parity);
+            if (octet < octets) turn(ring + at.at * place_bytes, octet, now);
+            if (is_last) {
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                __syncwarp();
+                if (lane == 0) barrier_arrive(full + 8 * at.at);
+                at.advance(places);
+            }
+            if (next_unit >= units) return;
+            unit = (nc_u32)next_unit;
+            octet = next_octet;
+#pragma unroll
+            for (nc_u32 i = 0; i < 8; i++) now[i] = next[i];
+        }
+    }
+};
+
+// A warp of a multiplying warpgroup, over sixteen rows of each group of 32.
+struct Multiplier {
+    static constexpr int COLUMNS = 128;
+    typedef Consumer<COLUMNS, 2, 1, 8, 32768> Tools;
+
+    Tools tools;
+    nc_u32 full, empty, tiles, bits; // the last two as descriptors, `bits` of the warpgroup's rows
+    nc_u32 steps, place_bytes, group_bytes;
+    nc_u32 first_row, quarter;
+
+    // A group's rows of a unit.
+    template <int STEPS> __device__ __forceinline__ void unit(const nc_chunks &chunks, nc_u32 place, nc_u32 b, nc_u32 row0, nc_u64 position) const {
+        nc_u32 even[COLUMNS / 2], odd[COLUMNS / 2], words[4][4], first_pairs[2], second_pairs[2];
+        const nc_u32 tile_bytes = (STEPS ? STEPS : steps) * BLOCK;
+#pragma unroll
+        for (nc_u32 tile = 0; tile < TILES; tile++) {
+            const nc_u32 a = scalar(place + (tile * tile_bytes >> 4));
+            if (tile % 2) tools.template advance_tile<STEPS>(odd, even, first_pairs, a, b, true, false);
+            else {
+                tools.template advance_tile<STEPS>(even, odd, second_pairs, a, b, tile != 0, false);
+                if (tile) Tools::join(words[tile / 2 - 1], first_pairs, second_pairs);
+            }
+            if constexpr (STEPS == 0) {
+#pragma unroll 1
+                for (nc_u32 step = 4; step < steps; step += 4) {
+                    const nc_u32 next_a = scalar(a + (step * BLOCK >> 4)), next_b = scalar(b + (step / 4 * (COLUMNS * 128) >> 4));
+                    if (tile % 2) tools.start_four(odd, next_a, next_b, 1);
+                    else tools.start_four(even, next_a, next_b, 1);
+                }
+            }
+        }
+        mma_wait<0>();
+        tools.template push<1, 0>(second_pairs, odd);
+        Tools::join(words[3], first_pairs, second_pairs);
+        if (position >= chunks.bytes) return;
+#pragma unroll
+        for (nc_u32 block = 0; block < 4; block++) {
+            const nc_u32 row = row0 + block * 4 + quarter;
+            if (row < chunks.rows)
+                *reinterpret_cast<uint4 *>(chunks.out + row * chunks.out_pitch + position) =
+                    make_uint4(words[0][block], words[1][block], words[2][block], words[3][block]);
+        }
+    }
+
+    template <int STEPS> __device__ __forceinline__ void run(const nc_chunks &chunks, nc_u32 units, nc_u32 places) const {
+        Cursor at = {0, 0};
+#pragma unroll 1
+        for (nc_u64 index = blockIdx.x; index < units; index += gridDim.x) {
+            const nc_u32 place = tiles + (at.at * place_bytes >> 4);
+            barrier_wait(full + 8 * at.at, at.parity);
+#pragma unroll 1
+            for (nc_u32 group = 0; group < chunks.groups; group++) {
+                const nc_u32 row0 = first_row + group * NC_TENSOR_CHUNKS_ROWS;
+                if (uniform(row0 >= chunks.rows)) break;
+                unit<STEPS>(chunks, place, scalar(bits + (group * group_bytes >> 4)), row0, index * NC_TENSOR_UNIT_BYTES + tools.owner * 16);
+            }
+            if (tools.lane == 0) barrier_arrive(empty + 8 * at.at);
+            at.advance(places);
+        }
+    }
+};
+
 } // namespace
+
+extern "C" __global__ void __launch_bounds__(NC_TENSOR_CHUNKS_THREADS, 1)
+nc_tensor_chunks(const __grid_constant__ nc_chunks chunks, const nc_tables *tables) {
+    extern __shared__ __align__(1024) nc_u8 shared[];
+    const nc_u32 base = shared_address(shared), full = base, empty = base + 64;
+    const nc_u32 thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32;
+    const nc_u32 steps = uniform(steps_of(chunks.n)), wide = (steps + 3) / 4, narrow = min(steps, 4u);
+    const nc_u32 places = steps <= 4 ? NC_TENSOR_CHUNKS_UNITS : 1, place_bytes = steps * NC_TENSOR_CHUNKS_TILES;
+    const nc_u32 group_bytes = steps * NC_TENSOR_CHUNKS_BITS, half_bytes = narrow * (NC_TENSOR_CHUNKS_BITS / 2);
+    const nc_u32 units = (nc_u32)((chunks.bytes + NC_TENSOR_UNIT_BYTES - 1) / NC_TENSOR_UNIT_BYTES);
+    const nc_u32 first = blockIdx.y * chunks.groups * NC_TENSOR_CHUNKS_ROWS;
+    nc_u8 *ring = shared + NC_TENSOR_CHUNKS_FIXED, *bits = ring + places * place_bytes;
+    nc_u32 *table = reinterpret_cast<nc_u32 *>(shared + 512);
+    if (thread == 0) {
+        for (nc_u32 i = 0; i < places; i++) {
+            barrier_init(full + 8 * i, 4);
+            barrier_init(empty + 8 * i, 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    fill_table(table, tables, thread);
+    __syncthreads();
+    // Sixteen coefficients of a row a turn. A group is two halves of sixteen rows for each 128 sources.
+    const nc_u32 sixteens = steps * 2, pieces = chunks.groups * NC_TENSOR_CHUNKS_ROWS * sixteens;
+#pragma unroll 1
+    for (nc_u32 piece = thread; piece < pieces; piece += NC_TENSOR_CHUNKS_THREADS) {
+        const nc_u32 local = piece / sixteens, sixteen = piece % sixteens, row = first + local;
+        const nc_u8 *from = reinterpret_cast<const nc_u8 *>(chunks.matrix) + (nc_u64)row * chunks.n;
+        nc_u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (nc_u32 i = 0; i < 16; i++) {
+            const nc_u32 source = sixteen * 16 + i;
+            if (row < chunks.rows && source < chunks.n) words[i / 4] |= (nc_u32)from[source] << i % 4 * 8;
+        }
+        nc_u8 *half = bits + local / 32 * group_bytes + (local % 32 / 16 * wide + sixteen / 8) * half_bytes;
+        spread(half + swizzled(column_of(local % 16), sixteen % 8, steps), narrow * 256, table, make_uint4(words[0], words[1], words[2], words[3]));
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+
+    if (warp >= 8) {
+        fewer_registers<88>();
+        Turner{full, empty, steps, place_bytes, ring, warp - 8, lane}.run(chunks, units, places);
+        return;
+    }
+    more_registers<208>();
+    Multiplier me;
+    me.tools.owner = warp % 4 * 8 + lane / 4, me.tools.lane = lane, me.tools.held = 0;
+    asm volatile("mov.u32 %0, 65536;" : "=r"(me.tools.high));
+    asm volatile("mov.u32 %0, 2;" : "=r"(me.tools.two));
+    me.full = full, me.empty = empty, me.tiles = descriptor(shared_address(ring));
+    me.bits = descriptor(shared_address(bits) + warp / 4 * wide * half_bytes);
+    me.steps = steps, me.place_bytes = place_bytes, me.group_bytes = group_bytes;
+    me.first_row = first + warp / 4 * 16, me.quarter = lane % 4;
+    if (steps == 1) me.run<1>(chunks, units, places);
+    else if (steps == 2) me.run<2>(chunks, units, places);
+    else me.run<0>(chunks, units, places);
+}
 
 #define NC_TENSOR_ENTRY(name, columns, groups, pair, stages, per_sm, more, fewer) \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, per_sm) __cluster_dims__(pair, 1, 1)                                            \

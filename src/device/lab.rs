@@ -159,7 +159,7 @@ pub(crate) trait Work {
 /// Code chunks of native ones, all of one length: Reed-Solomon.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunks<'a> {
-    /// `stripes`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
+    /// `stripes`, `tensor`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
     pub(crate) kernel: &'a str,
     /// Native chunks.
     pub(crate) n: u8,

@@ -242,6 +242,31 @@ pub(super) const FIGURES: &[Row] = &[
         note: "what S4-14 asks, at the orders of RaptorQ's dense matrices; the crossover is of whole systems, copies included",
     },
     Row {
+        id: "figure-chunks",
+        group: Group::Figures,
+        title: "Reed-Solomon over whole chunks in the GPU's memory; bytes of the native chunks count",
+        bars: &[
+            Bar {
+                what: "k=4, n=200, chunks of 10 MiB",
+                paper: "reach 20.4 GB/s: 1 TB/s of code chunks",
+                mark: Some(20.4),
+                panel: "k=4, n=200",
+                x: Some(10_485_760.0),
+            },
+            Bar { what: "k=128, n=192", paper: "the most by tensor cores", mark: None, panel: "k=128, n=192", x: None },
+        ],
+        axis: Axis::Chunk,
+        base: "",
+        sweeps: &[
+            FOUR_CHUNKS,
+            Sweep { measure: Measure::ChunksCopy, kernels: &["stripes"], ..FOUR_CHUNKS },
+            MANY_CHUNKS,
+            Sweep { measure: Measure::ChunksCopy, kernels: &["stripes"], ..MANY_CHUNKS },
+            Sweep { measure: Measure::CpuChunks, kernels: &["simd"], ..MANY_CHUNKS },
+        ],
+        note: "all cores of the host beside the larger code; S5-11 and S5-12 have them beside the smaller",
+    },
+    Row {
         id: "figure-gpus",
         group: Group::Figures,
         title: "Encoding and copying on several GPUs at once beside their copies alone",
@@ -279,6 +304,17 @@ const BATCH: Sweep = Sweep { rows: &[Amount::Count(128)], generations: &[Amount:
 const HOST: Sweep = Sweep { k: &[4096, 16_384], ..BATCH };
 const ANSWER: Sweep = Sweep { rows: &[Amount::Count(8), Amount::Count(32), Amount::Count(128)], ..SWEEP };
 const DECODE_264: Sweep = Sweep { k: &[1024, 4096, 16_384], rows: &[Amount::N], generations: &[Amount::Count(264)], ..SWEEP };
+
+const FOUR_CHUNKS: Sweep = Sweep {
+    measure: Measure::Chunks,
+    kernels: &["stripes", "tensor"],
+    n: &[4],
+    rows: &[Amount::Count(196)],
+    k: &[1 << 20, 10 << 20],
+    ..SWEEP
+};
+const MANY_CHUNKS: Sweep =
+    Sweep { n: &[128], rows: &[Amount::Count(64)], k: &[1 << 20], full_k: &[1 << 20, 10 << 20], ..FOUR_CHUNKS };
 
 const ALL_N: &[u16] = &[32, 64, 128, 256, 512, 1024];
 const MANY: &[Amount] = &[Amount::Count(1), Amount::Count(4), Amount::Count(16), Amount::Count(64), Amount::Count(256)];

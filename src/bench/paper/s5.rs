@@ -1,7 +1,7 @@
 //! The talk on Reed-Solomon codes on two Tesla K20X, row by row.
 //!
 //! Its ways to multiply stand here byte by byte on the CPU, as its slides have them, and our kernels beside them, on one core and on all; and
-//! its steps on the card as the kernels of `kernels/rs.cu`, with ours (`stripes`) beside them. Rates are of bytes of the file. Its MB
+//! its steps on the card as the kernels of `kernels/rs.cu`, with ours (`stripes`, `tensor`) beside them. Rates are of bytes of the file. Its MB
 //! are 10^6 bytes here. Jerasure is where the talk's figure for a CPU comes from; ISA-L stands beside ours in `make bench-rs`.
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
@@ -137,6 +137,7 @@ pub(super) const ROWS: &[Row] = &[
             },
             Bar { what: "k=4, n=6", paper: "few rows best over all; no figures", mark: None, panel: "k=4, n=6", x: None },
             Bar { what: "k=8, n=16", paper: "few rows best over all; no figures", mark: None, panel: "k=8, n=16", x: None },
+            Bar { what: "k=128, n=192", paper: "not among its shapes", mark: None, panel: "k=128, n=192", x: None },
         ],
         axis: Axis::Chunk,
         base: "",
@@ -146,11 +147,13 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { n: &[4], rows: &[Amount::Count(196)], ..SHAPES },
             Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..SHAPES },
             Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..SHAPES },
+            Sweep { n: &[128], rows: &[Amount::Count(64)], ..SHAPES },
             Sweep { n: &[2], rows: &[Amount::Count(198)], ..CARD_SHAPES },
             Sweep { n: &[4], rows: &[Amount::Count(146)], ..CARD_SHAPES },
             Sweep { n: &[4], rows: &[Amount::Count(196)], ..CARD_SHAPES },
             Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..CARD_SHAPES },
             Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..CARD_SHAPES },
+            Sweep { n: &[128], rows: &[Amount::Count(64)], ..CARD_SHAPES },
         ],
         note: "a tile's 256 threads are rows x columns of it",
     },
@@ -176,7 +179,7 @@ pub(super) const ROWS: &[Row] = &[
                 ..LARGE
             },
             Sweep {
-                kernels: &["rs-mod 1x256", "rs-mod-words 1x256", "rs-zero 1x256", "rs-zero-words 1x256", "stripes"],
+                kernels: &["rs-mod 1x256", "rs-mod-words 1x256", "rs-zero 1x256", "rs-zero-words 1x256", "stripes", "tensor"],
                 rows: &[Amount::Count(196)],
                 k: &[65_536, 1_048_576, 10 << 20],
                 full_k: &[65_536, 1_048_576, 4_194_304, 10 << 20, 64 << 20],
@@ -250,7 +253,14 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARD_BESIDE },
             Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARD_BESIDE },
             Sweep { panel: "rebuild", measure: Measure::Rebuild, generations: SWEEP.generations, ..CARD_BESIDE },
-            Sweep { panel: "encode", rows: &[Amount::Count(196)], k: &[1_000_000], full_k: &[], ..CARD_BESIDE },
+            Sweep {
+                panel: "encode",
+                kernels: &["stripes", "tensor"],
+                rows: &[Amount::Count(196)],
+                k: &[1_000_000],
+                full_k: &[],
+                ..CARD_BESIDE
+            },
             Sweep {
                 panel: "rebuild",
                 measure: Measure::RebuildThrough,
@@ -319,7 +329,7 @@ const BESIDE: Sweep = Sweep { kernels: &["mod", "zero", "simd"], full_k: &[], ..
 const CARD_LARGE: Sweep = Sweep { measure: Measure::Chunks, threads: SWEEP.threads, ..LARGE };
 const CARD_OVER_CHUNKS: Sweep = Sweep { k: OVER_CHUNKS.k, full_k: OVER_CHUNKS.full_k, ..CARD_LARGE };
 const CARD_SHAPES: Sweep = Sweep {
-    kernels: &["rs-zero 1x256", "rs-zero 2x128", "rs-zero 16x16", "rs-zero 256x1"],
+    kernels: &["rs-zero 1x256", "rs-zero 2x128", "rs-zero 16x16", "rs-zero 256x1", "stripes", "tensor"],
     k: SHAPES.k,
     full_k: SHAPES.full_k,
     ..CARD_LARGE

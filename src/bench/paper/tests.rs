@@ -189,7 +189,7 @@ fn a_lab_is_measured_beside_the_cpu() {
     let mut papers = Papers { backend: Backend::All, ..all() };
     // The answer of the device needs a real one.
     papers.groups.retain(|group| *group != Group::Figures);
-    papers.rows = ["figure-crossover", "figure-gpus", "figure-to-host"].map(str::to_owned).into();
+    papers.rows = ["figure-crossover", "figure-gpus", "figure-to-host", "figure-chunks"].map(str::to_owned).into();
     let record = with_stand_in(&papers).unwrap();
     for (row, series) in [
         ("S1-6", "table, 2 SMs"),
@@ -200,6 +200,7 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S2-19", "table with the CPU, to the host, 2 threads"),
         ("S2-25", "tensor recode"),
         ("figure-gpus", "tensor to the host, 2 GPUs"),
+        ("figure-chunks", "tensor, GPU"),
         ("S4-6", "thesis through the GPU"),
         ("S4-7", "thesis 16x16, GPU"),
         ("S4-11", "replayed, GPU"),

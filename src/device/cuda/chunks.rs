@@ -1,7 +1,9 @@
 //! Kernels over whole chunks, which Reed-Solomon takes: by name, and how each is launched.
 
+use super::HOPPER;
 use super::card::Card;
 use super::image::Image;
+use super::kernels::tensor_steps;
 use super::launch::Grid;
 use crate::device::abi::define;
 
@@ -10,6 +12,8 @@ use crate::device::abi::define;
 pub(super) enum Way {
     /// Ours, for few code chunks of large native ones.
     Stripes,
+    /// Ours on the tensor cores of Hopper, for many code chunks of many native ones.
+    Tensor,
     /// Tiles as deep as there are native chunks; of elements of so many bytes.
     Tiles(&'static str, u32),
     /// A thread a byte, 16 x 16 of them a thread block.
@@ -35,6 +39,7 @@ impl Way {
     pub(super) fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
         match self {
             Self::Stripes => stripes(card, n, rows),
+            Self::Tensor => tensor(card, n, rows, bytes),
             Self::Tiles(entry, element) => {
                 let threads = tile.0.checked_mul(tile.1).filter(|threads| (1..=TILE_THREADS).contains(threads))?;
                 let shared_bytes = (tile.0 * n).next_multiple_of(16) + n * tile.1 * element;
@@ -62,11 +67,12 @@ impl Way {
 pub(super) struct Limits {
     sms: u32,
     shared_bytes: u32,
+    is_hopper: bool,
 }
 
 impl Limits {
     pub(super) fn of(card: &Card) -> Self {
-        Self { sms: card.sms, shared_bytes: card.shared_bytes }
+        Self { sms: card.sms, shared_bytes: card.shared_bytes, is_hopper: card.capability == HOPPER }
     }
 }
 
@@ -89,6 +95,28 @@ fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
     Some(Shape { entry: (Image::Stripes, entry), grid, tile: (0, 0), groups })
 }
 
+/// As many rows from the same tiles as their bits leave room for, and all thread blocks alike.
+fn tensor(card: &Limits, n: u32, rows: u32, bytes: u64) -> Option<Shape> {
+    let steps = u32::try_from(tensor_steps(n as usize)).expect("few");
+    let units = if n <= TENSOR_UNITS_N { define("NC_TENSOR_CHUNKS_UNITS") } else { 1 };
+    let tiles = define("NC_TENSOR_CHUNKS_FIXED") + steps * units * define("NC_TENSOR_CHUNKS_TILES");
+    let bits = steps * define("NC_TENSOR_CHUNKS_BITS");
+    let room = card.shared_bytes.min(define("NC_TENSOR_SHARED_MAX")).checked_sub(tiles)? / bits;
+    if !card.is_hopper || room == 0 {
+        return None;
+    }
+    let all = rows.div_ceil(define("NC_TENSOR_CHUNKS_ROWS"));
+    let groups = all.div_ceil(all.div_ceil(room));
+    let down = all.div_ceil(groups);
+    let columns = u32::try_from(bytes.div_ceil(define("NC_TENSOR_UNIT_BYTES").into())).unwrap_or(u32::MAX);
+    let grid = Grid {
+        blocks: ((card.sms / down).min(columns).max(1), down, 1),
+        threads: define("NC_TENSOR_CHUNKS_THREADS"),
+        shared_bytes: tiles + groups * bits,
+    };
+    Some(Shape { entry: (Image::Tensor, "nc_tensor_chunks"), grid, tile: (0, 0), groups })
+}
+
 /// By the number of copies, the most first.
 const STRIPES: [(u32, &str); 6] = [
     (32, "nc_stripes_32"),
@@ -100,6 +128,8 @@ const STRIPES: [(u32, &str); 6] = [
 ];
 /// With fewer groups native chunks are read too often.
 const GROUPS_MIN: u32 = 3;
+/// With more native chunks there is room for the tiles of one unit.
+const TENSOR_UNITS_N: u32 = 128;
 const TILE_THREADS: u32 = define("NC_RS_THREADS");
 /// What the ladder's kernels have of shared memory besides, at most.
 const STATIC_MAX: u32 = 8 << 10;
@@ -108,6 +138,7 @@ const TILES_PER_SM: u32 = 32;
 
 pub(super) const NAMES: &[(&str, Way)] = &[
     ("stripes", Way::Stripes),
+    ("tensor", Way::Tensor),
     ("rs-naive", Way::Squares("nc_rs_naive")),
     ("rs-square", Way::Squares("nc_rs_square")),
     ("rs-loop", Way::Tiles("nc_rs_loop", 1)),
@@ -135,7 +166,7 @@ pub(super) const NAMES: &[(&str, Way)] = &[
 mod tests {
     use super::*;
 
-    const CARD: Limits = Limits { sms: 132, shared_bytes: 232_448 };
+    const CARD: Limits = Limits { sms: 132, shared_bytes: 232_448, is_hopper: true };
 
     #[test]
     fn tables_fit_and_all_rows_are_made() {
@@ -152,6 +183,28 @@ mod tests {
         }
         let small = Way::Stripes.shape(&CARD, 4, 2, 1 << 20, (1, 256)).unwrap();
         assert_eq!((small.entry.1, small.groups, small.grid.shared_bytes), ("nc_stripes_32", 1, 128 << 10));
+    }
+
+    #[test]
+    fn bits_fit_and_all_rows_are_made() {
+        for n in 1..=255_u32 {
+            for rows in 1..=(256 - n) {
+                let shape = Way::Tensor.shape(&CARD, n, rows, 1 << 20, (1, 256)).expect("there is room for any code");
+                assert!(shape.grid.shared_bytes <= CARD.shared_bytes, "{n} {rows}");
+                assert!(shape.groups * shape.grid.blocks.1 * 32 >= rows, "{n} {rows}");
+                assert!((shape.grid.blocks.1 - 1) * shape.groups * 32 < rows, "{n} {rows}");
+            }
+        }
+        let shape = |n, rows, bytes| {
+            let shape = Way::Tensor.shape(&CARD, n, rows, bytes, (1, 256)).unwrap();
+            (shape.groups, shape.grid.blocks, shape.grid.shared_bytes)
+        };
+        assert_eq!(shape(128, 64, 10 << 20), (2, (132, 1, 1), 197_632));
+        assert_eq!(shape(4, 196, 10 << 20), (7, (132, 1, 1), 91_136));
+        assert_eq!(shape(4, 196, 528), (7, (2, 1, 1), 91_136));
+        assert_eq!(shape(129, 127, 10 << 20), (1, (33, 4, 1), 197_632));
+        let older = Limits { is_hopper: false, ..CARD };
+        assert_eq!(Way::Tensor.shape(&older, 4, 2, 1 << 20, (1, 256)), None);
     }
 
     #[test]

@@ -263,7 +263,7 @@ fn tensor(demand: &Demand) -> Option<Variant> {
 }
 
 /// Groups of 32 sources that the tensor kernel works through.
-const fn tensor_steps(n: usize) -> usize {
+pub(super) const fn tensor_steps(n: usize) -> usize {
     if n <= 64 { n.div_ceil(32) } else { 4 * n.div_ceil(128) }
 }
 

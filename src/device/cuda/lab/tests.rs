@@ -57,14 +57,38 @@ fn check_chunks(lab: &mut GpuLab, kernel: &str, n: u8, rows: usize, bytes: usize
 fn kernels_over_chunks_make_every_byte() {
     let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
     for (name, way) in NAMES {
+        if *way == Way::Tensor && lab.standard.capability != HOPPER {
+            println!("skipped: {name} is for Hopper alone");
+            continue;
+        }
         let tiles: &[Option<(u32, u32)>] = match way {
             Way::Tiles(..) => &[Some((1, 256)), Some((2, 128)), Some((16, 16)), Some((256, 1))],
             _ => &[None],
         };
-        for (n, rows, bytes) in
-            [(1, 1, 16), (4, 2, 4096), (4, 2, 80), (3, 5, 1040), (10, 4, 20_000), (4, 196, 1040), (128, 64, 512)]
-        {
+        for (n, rows, bytes) in [
+            (1, 1, 16),
+            (4, 2, 4096),
+            (4, 2, 80),
+            (3, 5, 1040),
+            (10, 4, 20_000),
+            (4, 196, 1040),
+            (33, 40, 1552),
+            (128, 64, 512),
+            (200, 56, 592),
+        ] {
             tiles.iter().for_each(|tile| check_chunks(&mut lab, name, n, rows, bytes, *tile));
+        }
+    }
+}
+
+/// So many bytes that every multiprocessor comes back to the memory that it has had before.
+#[test]
+fn kernels_for_large_chunks_go_round() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (n, rows) in [(4, 2), (12, 70), (128, 20), (130, 3)] {
+        check_chunks(&mut lab, "stripes", n, rows, 272_400, None);
+        if lab.standard.capability == HOPPER {
+            check_chunks(&mut lab, "tensor", n, rows, 272_400, None);
         }
     }
 }
