@@ -174,7 +174,7 @@ fn open(papers: &Papers, rows: &[&'static Row], out: &mut impl Write) -> Result<
     if papers.backend == Backend::Cpu {
         return Ok(Vec::new());
     }
-    let most = rows.iter().flat_map(|row| row.sweeps).map(|sweep| sweep.gpus).max().unwrap_or(1);
+    let most = rows.iter().flat_map(|row| row.sweeps).map(|sweep| sweep.gpus.most()).max().unwrap_or(1);
     let most = u16::try_from(most).expect("few GPUs");
     let mut labs = Vec::new();
     for gpu in 0..most {
@@ -296,6 +296,7 @@ impl Papers {
     fn scope(&self, options: &Options, gpus: &Gpus) -> Scope {
         Scope {
             threads: options.threads.count(),
+            gpus: gpus.count(),
             sms: gpus.sms().unwrap_or(SMS),
             n: options.n.clone(),
             k: options.k.clone(),

@@ -171,6 +171,8 @@ pub(crate) struct Chunks<'a> {
     pub(crate) sources: &'a [u8],
     /// Rows and columns of a tile, for kernels that have tiles; 1 x 256 without.
     pub(crate) tile: Option<(u32, u32)>,
+    /// GPUs that take pieces in turn on the way through: this one, and the first others of the host.
+    pub(crate) gpus: u16,
 }
 
 /// Chunks on the card that can be coded again and again.
@@ -180,8 +182,8 @@ pub(crate) trait ChunkWork {
     /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
     /// which is read and written.
     fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error>;
-    /// The host's time from native chunks in pinned memory to code chunks there: in pieces of so many bytes of each chunk, on so many streams in
-    /// turn. Without `code` the copies alone.
+    /// The host's time from native chunks in pinned memory to code chunks there: in pieces of so many bytes of each chunk, on so many streams of
+    /// each GPU in turn. Without `code` the copies alone.
     fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error>;
     /// Fills code chunks with a pattern.
     fn poison(&mut self) -> Result<(), Error>;

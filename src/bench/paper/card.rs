@@ -56,12 +56,16 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     if !bytes.is_multiple_of(16) {
         return Ok(Outcome::skipped("chunks of whole words of 16 bytes alone".into()));
     }
-    let plan = Chunks { kernel, n, matrix: &job.rows, bytes, sources: &job.sources, tile };
+    let gpus = u16::try_from(case.gpus).expect("few GPUs");
+    let plan = Chunks { kernel, n, matrix: &job.rows, bytes, sources: &job.sources, tile, gpus };
     let mut work = match lab.chunks(&plan) {
         Err(crate::device::Error::Unavailable(reason)) => return Ok(Outcome::skipped(reason)),
         work => work?,
     };
-    let (streams, piece) = (case.generations, PIECE.min(bytes));
+    let streams = case.generations;
+    // Every stream of every GPU has something to do.
+    let share = bytes.div_ceil(streams as usize * case.gpus).next_multiple_of(16);
+    let piece = PIECE.min(share);
     work.poison()?;
     let (is_through, is_copied) = match case.measure {
         Measure::Chunks | Measure::Rebuild => (false, false),
@@ -77,7 +81,7 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
         } else {
             work.time(1)?;
         }
-        check(work.as_mut(), &job, is_through, bytes).ok_or_else(|| wrong(case))?;
+        check(work.as_mut(), &job, is_through, bytes, piece).ok_or_else(|| wrong(case))?;
     }
     let (times, repeats) = rounds_of(settings.short_pace(), |repeats| match (is_through, is_copied) {
         (false, false) => work.time(repeats),
@@ -88,11 +92,11 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
 }
 
 /// Code chunks where a piece begins and where the chunk ends, against those of the CPU's kernels, which have been compared with the definition.
-fn check(work: &mut dyn ChunkWork, job: &Job, is_on_host: bool, bytes: usize) -> Option<()> {
+fn check(work: &mut dyn ChunkWork, job: &Job, is_on_host: bool, bytes: usize, piece: usize) -> Option<()> {
     let mut made = vec![0; CHECKED.min(bytes)];
     let last = bytes - made.len();
     for (row, expected) in job.expected.chunks_exact(bytes).enumerate() {
-        for at in [0, (PIECE - CHECKED / 2).min(last), last] {
+        for at in [0, piece.saturating_sub(CHECKED / 2).min(last), last] {
             work.read(row, at, is_on_host, &mut made).ok()?;
             if made != expected[at..][..made.len()] {
                 return None;

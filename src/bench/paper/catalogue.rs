@@ -120,7 +120,7 @@ pub(super) struct Sweep {
     /// Coefficients of a row other than zero, for `Kind::Sparse`.
     pub(super) weights: &'static [u16],
     /// GPUs to use.
-    pub(super) gpus: usize,
+    pub(super) gpus: Cards,
     /// Stands in front of a panel's name, if sweeps of a row measure different things.
     pub(super) panel: &'static str,
 }
@@ -139,7 +139,7 @@ pub(super) const SWEEP: Sweep = Sweep {
     threads: &[Crew::All],
     coefficients: Kind::Dense,
     weights: &[0],
-    gpus: 1,
+    gpus: Cards::Count(1),
     panel: "",
 };
 
@@ -168,6 +168,23 @@ pub(super) enum Part {
     Whole,
     /// All of it, as always.
     All,
+}
+
+/// How many GPUs. Where there is one alone, all of them are the one that stands there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cards {
+    Count(usize),
+    All,
+}
+
+impl Cards {
+    /// So many may be asked for.
+    pub(super) const fn most(self) -> usize {
+        match self {
+            Self::Count(count) => count,
+            Self::All => CARDS_MAX,
+        }
+    }
 }
 
 /// How many threads of the CPU.
@@ -211,6 +228,7 @@ pub(super) struct Case {
 #[derive(Debug, Clone)]
 pub(super) struct Scope {
     pub(super) threads: usize,
+    pub(super) gpus: usize,
     pub(super) sms: u32,
     /// In place of every sweep's own, if not empty.
     pub(super) n: Vec<u16>,
@@ -276,6 +294,10 @@ impl Sweep {
             Part::Half => Some(scope.sms / 2),
             Part::Quarter => Some(scope.sms / 4),
         };
+        let gpus = match self.gpus {
+            Cards::All => scope.gpus.max(1),
+            Cards::Count(count) => count,
+        };
         let weight = weight.min(n);
         let x = match axis {
             Axis::N | Axis::Symbols | Axis::Order => f64::from(n),
@@ -299,7 +321,7 @@ impl Sweep {
             threads,
             coefficients: self.coefficients,
             weight,
-            gpus: self.gpus,
+            gpus,
         };
         case.panel = self.panel_name(axis, &case);
         case.series = self.series_name(axis, &case);
@@ -432,5 +454,7 @@ const QUICK_K: u32 = 256;
 const QUICK_ROWS: u32 = 20;
 const GENERATION_MAX: u32 = 1024;
 const CHUNKS_MAX: u32 = 256;
+/// Of a host.
+const CARDS_MAX: usize = 16;
 /// Products of the thesis' own code in a case that is measured without being asked for: about a second.
 const PRODUCTS_MAX: u64 = 1 << 30;

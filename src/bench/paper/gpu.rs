@@ -40,6 +40,10 @@ impl Gpus {
         self.labs.iter().map(|lab| describe(lab.card())).collect()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.labs.len()
+    }
+
     pub(super) fn sms(&self) -> Option<u32> {
         self.labs.first().map(|lab| lab.card().sms)
     }
@@ -49,16 +53,16 @@ impl Gpus {
         if self.labs.len() < case.gpus {
             return Ok(Outcome::skipped(format!("{} GPUs are needed", case.gpus)));
         }
-        if case.gpus > 1 {
-            return self.several(case, settings);
-        }
-        let lab = &mut self.labs[0];
         if case.measure.is_of_codes() {
             if settings.field != Field::Standard {
                 return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
             }
-            return card::measure(lab.as_mut(), case, settings);
+            return card::measure(self.labs[0].as_mut(), case, settings);
         }
+        if case.gpus > 1 {
+            return self.several(case, settings);
+        }
+        let lab = &mut self.labs[0];
         if !case.kernel.is_empty() && !lab.has(case.kernel, case.n) {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }

@@ -453,8 +453,8 @@ impl Measure {
                  file count, so that the two compare"
             }
             Self::ChunksThrough | Self::RebuildThrough => {
-                "through the GPU: the host's clock from chunks in pinned memory to what is made of them there, in pieces of 8 MiB a chunk on \
-                 streams in turn"
+                "through the GPU: the host's clock from chunks in pinned memory to what is made of them there, in pieces of 8 MiB a chunk, \
+                 or of as many as there are streams, on the streams of all GPUs in turn; memory is pinned once"
             }
             Self::ChunksThroughCopy => "copies alone: the same copies, with nothing made between",
             Self::Replay => {

@@ -1,6 +1,6 @@
 //! The papers' common claim on today's hardware, and the figures that this program sets itself.
 
-use super::catalogue::{Amount, Axis, Bar, Crew, Group, Kind, Row, SWEEP, Sweep};
+use super::catalogue::{Amount, Axis, Bar, Cards, Crew, Group, Kind, Row, SWEEP, Sweep};
 use super::measure::Measure;
 
 pub(super) const CLAIM: &[Row] = &[
@@ -280,10 +280,10 @@ pub(super) const FIGURES: &[Row] = &[
         axis: Axis::K,
         base: "",
         sweeps: &[
-            Sweep { measure: Measure::Copy, gpus: 2, kernels: &["tensor"], ..HOST },
-            Sweep { measure: Measure::ToHost, gpus: 2, kernels: &["tensor"], ..HOST },
-            Sweep { measure: Measure::Copy, gpus: 4, kernels: &["tensor"], ..HOST },
-            Sweep { measure: Measure::ToHost, gpus: 4, kernels: &["tensor"], ..HOST },
+            Sweep { measure: Measure::Copy, gpus: Cards::Count(2), kernels: &["tensor"], ..HOST },
+            Sweep { measure: Measure::ToHost, gpus: Cards::Count(2), kernels: &["tensor"], ..HOST },
+            Sweep { measure: Measure::Copy, gpus: Cards::Count(4), kernels: &["tensor"], ..HOST },
+            Sweep { measure: Measure::ToHost, gpus: Cards::Count(4), kernels: &["tensor"], ..HOST },
         ],
         note: "",
     },

@@ -4,7 +4,7 @@
 //! its steps on the card as the kernels of `kernels/rs.cu`, with ours (`stripes`, `tensor`) beside them. Rates are of bytes of the file. Its MB
 //! are 10^6 bytes here. Jerasure is where the talk's figure for a CPU comes from; ISA-L stands beside ours in `make bench-rs`.
 
-use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
+use super::catalogue::{Amount, Axis, Bar, Cards, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;
 
 pub(super) const ROWS: &[Row] = &[
@@ -218,6 +218,7 @@ pub(super) const ROWS: &[Row] = &[
         &[
             Sweep { kernels: &["rs-naive", "rs-square", "rs-mod 1x256", "rs-zero 1x256", "rs-zero-words 1x256"], ..THROUGH },
             Sweep { kernels: &["rs-zero-words 1x256", "stripes"], generations: &[Amount::Count(3)], ..THROUGH },
+            Sweep { kernels: &["rs-zero-words 1x256", "stripes"], generations: &[Amount::Count(3)], ..THROUGH_ALL },
         ],
         "rs-naive through the GPU",
     ),
@@ -252,6 +253,9 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { panel: "encode", ..CARD_BESIDE },
             Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARD_BESIDE },
             Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARD_BESIDE },
+            Sweep { panel: "encode", ..CARDS_BESIDE },
+            Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARDS_BESIDE },
+            Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARDS_BESIDE },
             Sweep { panel: "rebuild", measure: Measure::Rebuild, generations: SWEEP.generations, ..CARD_BESIDE },
             Sweep {
                 panel: "encode",
@@ -336,6 +340,9 @@ const CARD_SHAPES: Sweep = Sweep {
 };
 /// Chunks of 1600 MB in all where all sizes are asked for.
 const THROUGH: Sweep = Sweep { measure: Measure::ChunksThrough, k: &[64 << 20], full_k: &[400_000_000], ..CARD_LARGE };
+/// The talk has two cards.
+const THROUGH_ALL: Sweep = Sweep { gpus: Cards::All, ..THROUGH };
+const CARDS_BESIDE: Sweep = Sweep { gpus: Cards::All, ..CARD_BESIDE };
 const CARD_BESIDE: Sweep =
     Sweep { kernels: &["stripes"], generations: &[Amount::Count(3)], k: MEGABYTES, full_k: &[400_000_000], ..THROUGH };
 const PLACES: &[&str] = &[

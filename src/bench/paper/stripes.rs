@@ -172,8 +172,16 @@ mod tests {
     use super::*;
 
     fn case(native: u16, code: u32) -> Case {
-        let scope =
-            Scope { threads: 1, sms: 1, n: vec![native], k: vec![100], kernels: Vec::new(), is_quick: false, is_full: false };
+        let scope = Scope {
+            threads: 1,
+            gpus: 1,
+            sms: 1,
+            n: vec![native],
+            k: vec![100],
+            kernels: Vec::new(),
+            is_quick: false,
+            is_full: false,
+        };
         let papers = Papers { rows: vec!["S5-1".into()], ..Papers::default() };
         assert_eq!(papers.wanted().unwrap()[0].axis, Axis::Chunks);
         let case = all_rows().find(|row| row.id == "S5-1").unwrap().cases(&scope).remove(0);

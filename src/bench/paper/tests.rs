@@ -46,8 +46,16 @@ fn the_rows_of_all_papers_are_there() {
 /// Every bar has to find a panel and an x among the cases of its row, or the document would leave it unanswered.
 #[test]
 fn every_claim_has_a_case_that_answers_it() {
-    let scope =
-        Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full: false };
+    let scope = Scope {
+        threads: 16,
+        gpus: 1,
+        sms: 132,
+        n: Vec::new(),
+        k: Vec::new(),
+        kernels: Vec::new(),
+        is_quick: false,
+        is_full: false,
+    };
     for row in all_rows() {
         let cases = row.cases(&scope);
         for bar in row.bars {
@@ -63,8 +71,16 @@ fn every_claim_has_a_case_that_answers_it() {
 
 #[test]
 fn sweeps_spread_out_as_the_figures_have_them() {
-    let scope =
-        Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full: false };
+    let scope = Scope {
+        threads: 16,
+        gpus: 1,
+        sms: 132,
+        n: Vec::new(),
+        k: Vec::new(),
+        kernels: Vec::new(),
+        is_quick: false,
+        is_full: false,
+    };
     let row = all_rows().find(|row| row.id == "S1-6").unwrap();
     let cases = row.cases(&scope);
     assert_eq!(cases.len(), 3 * 8 * (2 * 3 + 1));
@@ -76,7 +92,17 @@ fn sweeps_spread_out_as_the_figures_have_them() {
 }
 
 fn scope(is_full: bool) -> Scope {
-    Scope { threads: 16, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full }
+    Scope { threads: 16, gpus: 1, sms: 132, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: false, is_full }
+}
+
+#[test]
+fn all_gpus_are_those_of_the_host() {
+    let row = all_rows().find(|row| row.id == "S5-15").unwrap();
+    let names = |gpus| -> Vec<String> { row.cases(&Scope { gpus, ..scope(false) }).iter().map(|case| case.name(row)).collect() };
+    assert!(names(1) == names(0) && names(1).iter().all(|name| !name.contains("GPUs")));
+    assert!(
+        names(8).len() > names(1).len() && names(8).iter().any(|name| name.contains("stripes-through-the-GPU/3-streams/8-GPUs"))
+    );
 }
 
 #[test]
@@ -214,6 +240,7 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S5-7", "copy on the GPU"),
         ("S5-8", "rs-zero-constant 1x256, GPU"),
         ("S5-14", "stripes through the GPU, 3 streams"),
+        ("S5-15", "stripes through the GPU, 3 streams, 2 GPUs"),
         ("S5-16", "stripes, GPU"),
     ] {
         let result = record.rows.iter().find(|result| result.row == row).unwrap();
@@ -239,7 +266,8 @@ fn the_other_field_is_checked_by_its_own_definition() {
 #[test]
 fn wrong_bytes_end_the_run() {
     let mut gpus = Gpus::new(vec![Box::new(StandIn::new())]);
-    let scope = Scope { threads: 1, sms: 8, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: true, is_full: false };
+    let scope =
+        Scope { threads: 1, gpus: 1, sms: 8, n: Vec::new(), k: Vec::new(), kernels: Vec::new(), is_quick: true, is_full: false };
     let case = all_rows().find(|row| row.id == "S1-5").unwrap().cases(&scope).remove(0);
     let wrong = Case { kernel: "wrong", ..case };
     let result = gpus.measure(&wrong, &all().settings(&options()));

@@ -41,10 +41,12 @@ mod thesis;
 
 /// A card with the tables of both fields.
 pub(super) struct GpuLab {
-    ordinal: u16,
     facts: lab::Card,
     standard: Card,
     rijndael: Card,
+    /// Other cards of the host, opened when they are first asked for.
+    others: Vec<Card>,
+    ordinal: u16,
 }
 
 impl GpuLab {
@@ -59,7 +61,17 @@ impl GpuLab {
             compute_capability: (standard.capability / 10, standard.capability % 10),
             clock_mhz: standard.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
         };
-        Ok(Self { ordinal, facts, standard, rijndael })
+        Ok(Self { facts, standard, rijndael, others: Vec::new(), ordinal })
+    }
+
+    /// Opens so many other cards, the first that there are.
+    fn open_others(&mut self, count: usize) -> Result<(), Error> {
+        let own = self.ordinal;
+        for ordinal in (0..).filter(|ordinal| *ordinal != own).take(count).skip(self.others.len()) {
+            let unknown = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
+            self.others.push(Card::open(ordinal, Field::Standard).map_err(unknown)?);
+        }
+        Ok(())
     }
 
     fn combine(&self, name: &str) -> Option<Combine> {
@@ -97,8 +109,10 @@ impl Lab for GpuLab {
     }
 
     fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error> {
+        let helpers = usize::from(plan.gpus).saturating_sub(1);
+        self.open_others(helpers)?;
         self.standard.context.bind()?;
-        Ok(Box::new(ChunkJob::new(&self.standard, plan)?))
+        Ok(Box::new(ChunkJob::new(&self.standard, &self.others[..helpers], plan)?))
     }
 
     fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error> {

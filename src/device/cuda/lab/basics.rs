@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cudarc::driver::result;
 
+use super::super::card::Card;
 use super::super::driver::{Buffer, Context, Event, Fault, Named, Stream};
 
 /// Times what is put on a stream, by the card's own events.
@@ -34,6 +35,13 @@ impl Clock {
         stream.synchronize()?;
         self.stop.since(&self.start)
     }
+}
+
+/// Memory of a card, whose context is current, with these bytes.
+pub(super) fn filled(card: &Card, bytes: &[u8]) -> Result<Buffer, Fault> {
+    let buffer = Buffer::new(&card.context, bytes.len())?;
+    buffer.write(bytes)?;
+    Ok(buffer)
 }
 
 /// Fills all of a buffer, which nothing uses that is under way, with a pattern that no work makes.

@@ -7,12 +7,12 @@ use cudarc::driver::result;
 use super::super::card::Card;
 use super::super::chunk_lane::{ChunkCode, Ends, Side};
 use super::super::chunks::Way;
-use super::super::driver::{Buffer, Fault, Named, Pinned, Stream};
-use super::basics::{self, Clock};
+use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
+use super::basics::{self, Clock, filled};
 use crate::device::Error;
 use crate::device::lab::{ChunkWork, Chunks};
 
-/// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
+/// Streams are waited for in `drop`, those of all cards, before memory goes.
 pub(super) struct ChunkJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -24,26 +24,73 @@ pub(super) struct ChunkJob<'a> {
     matrix: Buffer,
     /// One period of what the native chunks have, all of them one behind the other.
     pattern: Vec<u8>,
-    host: Option<Host>,
+    helpers: Vec<Helper<'a>>,
+    host: Option<Host<'a>>,
 }
 
-/// Native and code chunks in memory that is pinned, and streams with room for a piece each.
-struct Host {
+/// Another card that takes part in what goes through. Memory of a card is freed with its context.
+struct Helper<'a> {
+    matrix: Buffer,
+    card: &'a Card,
+}
+
+impl Drop for Helper<'_> {
+    fn drop(&mut self) {
+        let _ = self.card.context.bind();
+    }
+}
+
+/// Native and code chunks in memory that is pinned for all cards, and streams with room for a piece each.
+struct Host<'a> {
+    lanes: Vec<Lane<'a>>,
     sources: Pinned,
     out: Pinned,
-    streams: Vec<(Stream, Buffer, Buffer)>,
     piece: usize,
 }
 
+/// A stream of a card. It is waited for before its memory goes.
+struct Lane<'a> {
+    stream: Stream,
+    sources: Buffer,
+    out: Buffer,
+    matrix: Address,
+    card: &'a Card,
+}
+
+impl<'a> Lane<'a> {
+    /// For so many bytes of native and of code chunks, with the matrix in the card's memory.
+    fn new((card, matrix): (&'a Card, Address), sources: usize, out: usize) -> Result<Self, Fault> {
+        let context = &card.context;
+        context.bind()?;
+        let (sources, out) = (Buffer::new(context, sources)?, Buffer::new(context, out)?);
+        Ok(Self { stream: Stream::new(context)?, sources, out, matrix, card })
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let _ = self.card.context.bind();
+        let _ = self.stream.synchronize();
+    }
+}
+
 impl<'a> ChunkJob<'a> {
-    pub(super) fn new(card: &'a Card, plan: &Chunks<'_>) -> Result<Self, Error> {
+    /// On a card; others help with what goes through.
+    pub(super) fn new(card: &'a Card, others: &'a [Card], plan: &Chunks<'_>) -> Result<Self, Error> {
         let unknown = || Error::Unavailable(format!("no kernel {} over chunks", plan.kernel));
         let way = Way::named(plan.kernel).ok_or_else(unknown)?;
         let (n, context) = (usize::from(plan.n), &card.context);
         let rows = plan.matrix.len() / n.max(1);
         assert!(plan.bytes.is_multiple_of(16) && plan.sources.len().is_multiple_of(16), "whole words of 16 bytes");
-        let matrix = Buffer::new(context, plan.matrix.len())?;
-        matrix.write(plan.matrix)?;
+        let helpers: Result<Vec<Helper<'a>>, Fault> = others
+            .iter()
+            .map(|card| {
+                card.context.bind()?;
+                Ok(Helper { matrix: filled(card, plan.matrix)?, card })
+            })
+            .collect();
+        let helpers = helpers?;
+        context.bind()?;
         let job = Self {
             card,
             stream: Stream::new(context)?,
@@ -52,8 +99,9 @@ impl<'a> ChunkJob<'a> {
             bytes: plan.bytes,
             sources: Buffer::new(context, n * plan.bytes)?,
             out: Buffer::new(context, rows * plan.bytes)?,
-            matrix,
+            matrix: filled(card, plan.matrix)?,
             pattern: plan.sources.to_vec(),
+            helpers,
             host: None,
         };
         job.code.shape(card, job.bytes)?;
@@ -77,7 +125,8 @@ impl<'a> ChunkJob<'a> {
 
     /// Pinned memory, filled, and streams.
     fn make_host(&mut self, streams: u32, piece: usize) -> Result<(), Fault> {
-        if self.host.as_ref().is_some_and(|host| host.piece == piece && host.streams.len() == streams as usize) {
+        let count = streams as usize * (1 + self.helpers.len());
+        if self.host.as_ref().is_some_and(|host| host.piece == piece && host.lanes.len() == count) {
             return Ok(());
         }
         let (context, ChunkCode { n, rows, .. }) = (&self.card.context, self.code);
@@ -91,16 +140,18 @@ impl<'a> ChunkJob<'a> {
                 (sources, Pinned::new(context, rows * self.bytes)?)
             }
         };
-        let stream = |_| Ok((Stream::new(context)?, Buffer::new(context, n * piece)?, Buffer::new(context, rows * piece)?));
-        let streams = (0..streams).map(stream).collect::<Result<_, Fault>>()?;
-        self.host = Some(Host { sources, out, streams, piece });
+        let helpers = self.helpers.iter().map(|helper| (helper.card, helper.matrix.address()));
+        let cards = std::iter::once((self.card, self.matrix.address())).chain(helpers);
+        // Of each card the first, then of each the second, and so on.
+        let lanes = cards.cycle().take(count).map(|card| Lane::new(card, n * piece, rows * piece));
+        self.host = Some(Host { lanes: lanes.collect::<Result<_, Fault>>()?, sources, out, piece });
         Ok(())
     }
 
     /// All pieces, on the streams in turn.
-    fn pieces(&self, host: &Host, code: bool) -> Result<(), Error> {
+    fn pieces(&self, host: &Host<'a>, code: bool) -> Result<(), Error> {
         for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
-            let (stream, sources, out) = &host.streams[index % host.streams.len()];
+            let Lane { stream, sources, out, matrix, card } = &host.lanes[index % host.lanes.len()];
             let bytes = host.piece.min(self.bytes - at);
             let ends = |sources: u64, out: u64, pitch: usize| {
                 let side = |start| Side { start, pitch };
@@ -108,8 +159,9 @@ impl<'a> ChunkJob<'a> {
             };
             let of_host = ends(host.sources.address() + at as u64, host.out.address() + at as u64, self.bytes);
             let sides = (of_host, ends(sources.address(), out.address(), host.piece));
+            card.context.bind()?;
             // SAFETY: memory of this job, which is that large, and whose streams are waited for before anybody reads, writes or frees.
-            unsafe { self.code.through(self.card, code.then(|| self.matrix.address()), sides, bytes, stream) }?;
+            unsafe { self.code.through(card, code.then_some(*matrix), sides, bytes, stream) }?;
         }
         Ok(())
     }
@@ -148,7 +200,7 @@ impl ChunkWork for ChunkJob<'_> {
         let host = self.host.take().expect("made a line ago");
         let start = Instant::now();
         let result = self.pieces(&host, code);
-        let waited = host.streams.iter().try_for_each(|(stream, ..)| stream.synchronize());
+        let waited = host.lanes.iter().try_for_each(|lane| lane.stream.synchronize());
         let elapsed = start.elapsed();
         self.host = Some(host);
         result?;
@@ -182,10 +234,9 @@ impl ChunkWork for ChunkJob<'_> {
 
 impl Drop for ChunkJob<'_> {
     fn drop(&mut self) {
+        self.host = None;
+        self.helpers.clear();
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
-        for (stream, ..) in self.host.iter().flat_map(|host| &host.streams) {
-            let _ = stream.synchronize();
-        }
     }
 }

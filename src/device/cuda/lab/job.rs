@@ -5,7 +5,7 @@ use std::iter;
 use super::super::card::{Card, bytes_of};
 use super::super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
 use super::super::kernels::{Combine, Demand, Variant};
-use super::basics::Clock;
+use super::basics::{Clock, filled};
 use super::hold::Hold;
 use crate::device::abi;
 use crate::device::lab::{Coefficients, Decode, Encode, Stage};
@@ -288,12 +288,6 @@ impl Drop for Job<'_> {
 }
 
 /// Device memory with these bytes.
-fn filled(card: &Card, bytes: &[u8]) -> Result<Buffer, Fault> {
-    let buffer = Buffer::new(&card.context, bytes.len())?;
-    buffer.write(bytes)?;
-    Ok(buffer)
-}
-
 /// More than the second-level cache of any card holds.
 const ROTATION_BYTES: usize = 512 << 20;
 const PLACES_MAX: usize = 64;

@@ -26,12 +26,17 @@ fn random(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Every byte of every code chunk, on the card and through it.
 fn check_chunks(lab: &mut GpuLab, kernel: &str, n: u8, rows: usize, bytes: usize, tile: Option<(u32, u32)>) {
-    let what = format!("{kernel}, {n} native and {rows} code chunks of {bytes} bytes, tile {tile:?}");
+    let (matrix, sources) = (random(usize::from(n) * rows, 1), random(usize::from(n) * bytes, 2));
+    check_plan(lab, &Chunks { kernel, n, matrix: &matrix, bytes, sources: &sources, tile, gpus: 1 });
+}
+
+/// Every byte of every code chunk, on the card and through it, or through all of its cards.
+fn check_plan(lab: &mut GpuLab, plan: &Chunks<'_>) {
+    let Chunks { kernel, n, matrix, bytes, sources, tile, gpus } = *plan;
     let columns = usize::from(n);
-    let (matrix, sources) = (random(columns * rows, 1), random(columns * bytes, 2));
-    let mut work = lab.chunks(&Chunks { kernel, n, matrix: &matrix, bytes, sources: &sources, tile }).expect(&what);
+    let what = format!("{kernel}, {n} chunks and {} coefficients, {bytes} bytes, tile {tile:?}, {gpus} GPUs", matrix.len());
+    let mut work = lab.chunks(plan).expect(&what);
     for is_on_host in [false, true] {
         // In pieces, the last of which is shorter.
         work.through(2, 48.min(bytes), false).unwrap();
@@ -78,6 +83,20 @@ fn kernels_over_chunks_make_every_byte() {
         ] {
             tiles.iter().for_each(|tile| check_chunks(&mut lab, name, n, rows, bytes, *tile));
         }
+    }
+}
+
+#[test]
+fn chunks_go_through_all_gpus() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    let count = super::super::count().expect("there is one");
+    if count < 2 {
+        return println!("skipped: one GPU");
+    }
+    let (matrix, sources) = (random(4 * 2, 1), random(4 * 4096, 2));
+    for gpus in [count, 2, 1] {
+        let plan = Chunks { kernel: "stripes", n: 4, matrix: &matrix, bytes: 4096, sources: &sources, tile: None, gpus };
+        check_plan(&mut lab, &plan);
     }
 }
 
