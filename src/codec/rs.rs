@@ -16,7 +16,6 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::str::FromStr;
-use std::thread;
 
 use crate::gf::{Kernels, gf256, matrix};
 
@@ -373,28 +372,6 @@ fn multiply(
     if let Some(length) = lengths.find(|&length| length != expected) {
         return Err(Error::Length { length, expected });
     }
-    let work = expected.saturating_mul(rows.len() * sources.len());
-    let count = (work / PRODUCTS_PER_THREAD).clamp(1, threads.get());
-    if count == 1 {
-        kernels.combine_scattered(rows, sources, outs);
-        return Ok(());
-    }
-    let piece = expected.div_ceil(count).next_multiple_of(PIECE);
-    let mut rest: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut **out).collect();
-    thread::scope(|scope| {
-        for start in (0..expected).step_by(piece) {
-            let end = expected.min(start + piece);
-            let outs = rest.iter_mut().map(|out| out.split_off_mut(..end - start).expect("pieces tile a chunk"));
-            let mut outs: Vec<&mut [u8]> = outs.collect();
-            let sources: Vec<&[u8]> = sources.iter().map(|source| &source[start..end]).collect();
-            let mut run = move || kernels.combine_scattered(rows, &sources, &mut outs);
-            if end == expected { run() } else { drop(scope.spawn(run)) }
-        }
-    });
+    kernels.combine_threaded(rows, sources, outs, threads);
     Ok(())
 }
-
-/// Products of two bytes for which another thread is started at least: some times what starting it takes.
-const PRODUCTS_PER_THREAD: usize = 16 << 20;
-/// Pieces of threads begin on a page of their own.
-const PIECE: usize = 4096;

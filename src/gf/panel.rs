@@ -5,8 +5,9 @@
 //! of one line costs nearly as much as one of two.
 
 use std::collections::TryReserveError;
+use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::slice;
+use std::{slice, thread};
 
 use super::simd::{Isa, Kernels, Line, Strip};
 
@@ -196,6 +197,31 @@ impl Kernels {
         }
     }
 
+    /// [`combine_scattered`](Self::combine_scattered) with at most so many threads, each for a part of every block, if that pays.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn combine_threaded(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], threads: NonZeroUsize) {
+        let block_bytes = outs.first().map_or(0, |out| out.len());
+        let work = block_bytes.saturating_mul(rows.len() * sources.len());
+        let count = (work / PRODUCTS_PER_THREAD).clamp(1, threads.get());
+        if count == 1 {
+            return self.combine_scattered(rows, sources, outs);
+        }
+        let part = block_bytes.div_ceil(count).next_multiple_of(PART);
+        let mut rest: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut **out).collect();
+        thread::scope(|scope| {
+            for start in (0..block_bytes).step_by(part) {
+                let end = block_bytes.min(start + part);
+                let outs = rest.iter_mut().map(|out| out.split_off_mut(..end - start).expect("parts tile a block"));
+                let mut outs: Vec<&mut [u8]> = outs.collect();
+                let sources: Vec<&[u8]> = sources.iter().map(|source| &source[start..end]).collect();
+                let mut run = move || self.combine_scattered(rows, &sources, &mut outs);
+                if end == block_bytes { run() } else { drop(scope.spawn(run)) }
+            }
+        });
+    }
+
     /// Whether so many sources are read where they are. A register file of 32 leaves room for their addresses.
     fn is_in_place(&self, rows: usize, sources: usize) -> bool {
         let (rows_max, sources_max) = if self.isa() >= Isa::Avx512 { IN_PLACE_WIDE } else { IN_PLACE_NARROW };
@@ -341,6 +367,11 @@ const PAST_CACHE_MIN: usize = 2 << 20;
 /// Of so many coefficients one at most is not zero where rows are combined as sparse ones: n over the weight at which both ways take as
 /// long with GFNI, in row S2-23 of `ncserverd bench`. With byte shuffles they meet at a larger weight.
 const SPARSE_FROM: usize = 8;
+
+/// Products of two bytes for which another thread is started at least: some times what starting it takes.
+const PRODUCTS_PER_THREAD: usize = 16 << 20;
+/// Parts of threads begin on a page of their own.
+const PART: usize = 4096;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]

@@ -310,7 +310,7 @@ fn threads_change_nothing() {
     let mut rng = SmallRng::seed_from_u64(5);
     let code = Code::new(Matrix::VandBb, 4, 6).unwrap();
     // Enough for three threads, and no multiple of anything.
-    let length = 2 * PRODUCTS_PER_THREAD / 4 + 12_345;
+    let length = (32 << 20) / 4 + 12_345;
     let data: Vec<Vec<u8>> = (0..4).map(|_| random(length, &mut rng)).collect();
     let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
     let encode = |threads: usize| {
