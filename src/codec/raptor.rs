@@ -82,6 +82,13 @@ pub(super) enum WalkEnd {
     Rows(Vec<u32>),
 }
 
+/// The intermediate symbols that add up to encoding symbol `esi`.
+pub(super) fn columns(system: &impl System, esi: u32) -> Vec<u32> {
+    let mut columns = Vec::with_capacity(48);
+    system.columns(system.isi(esi), &mut columns);
+    columns
+}
+
 /// Makes all intermediate symbols of the K' source symbols, which have to give a regular system.
 pub(super) fn encoding_plan(system: &impl System) -> Plan {
     let k_prime = system.size().k_prime;

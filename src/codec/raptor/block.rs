@@ -43,9 +43,7 @@ impl Block {
             out.copy_from_slice(&self.source[esi as usize * self.symbol_bytes..][..self.symbol_bytes]);
             return;
         }
-        let mut columns = Vec::with_capacity(48);
-        system.columns(system.isi(esi), &mut columns);
-        self.sum(&columns, out);
+        self.sum(&super::columns(system, esi), out);
     }
 
     /// The sum of some intermediate symbols.

@@ -114,6 +114,25 @@ impl Held {
         block
     }
 
+    /// The source symbols that have not come, and what makes them of those that have, unless all have; or how many more symbols are
+    /// needed at least.
+    pub(in crate::codec) fn solution(&mut self, system: &impl System) -> Result<(Vec<u32>, Option<Plan>), usize> {
+        if self.shortage() > 0 {
+            return Err(self.shortage());
+        }
+        let missing = self.missing();
+        if missing.is_empty() {
+            return Ok((missing, None));
+        }
+        match super::decoding_plan(system, &self.esis, &missing) {
+            Ok(plan) => Ok((missing, Some(plan))),
+            Err(deficit) => {
+                self.make_room(system);
+                Err(deficit.missing)
+            }
+        }
+    }
+
     /// Drops those that depend on others, if there is no room left.
     pub(in crate::codec) fn make_room(&mut self, system: &impl System) {
         if !self.is_full() {

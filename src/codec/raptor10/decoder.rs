@@ -57,20 +57,19 @@ impl Decoder {
 
     /// The block, K symbols, unless more symbols are needed. Ask again when one has been kept.
     pub fn decode(&mut self) -> Result<Vec<u8>, Error> {
-        if !self.is_ready() {
-            return Err(Error::Incomplete { missing: self.held.shortage() });
-        }
-        let missing = self.held.missing();
-        if missing.is_empty() {
-            return Ok(self.held.block());
-        }
-        match raptor::decoding_plan(&self.parameters, self.held.esis(), &missing) {
-            Ok(plan) => Ok(self.held.rebuilt(self.kernels, &plan, &missing)),
-            Err(deficit) => {
-                self.held.make_room(&self.parameters);
-                Err(Error::Incomplete { missing: deficit.missing })
-            }
-        }
+        let (missing, plan) = self.solution()?;
+        Ok(plan.map_or_else(|| self.held.block(), |plan| self.held.rebuilt(self.kernels, &plan, &missing)))
+    }
+
+    /// The symbols that are kept, in the order of arrival, one behind the other.
+    pub(crate) fn symbols(&self) -> &[u8] {
+        self.held.symbols()
+    }
+
+    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself.
+    /// Ask again when a symbol has been kept.
+    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), Error> {
+        self.held.solution(&self.parameters).map_err(|missing| Error::Incomplete { missing })
     }
 
     /// The block, by a plan that was made for symbols of the same ids in the same order.

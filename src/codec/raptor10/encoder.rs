@@ -28,6 +28,18 @@ impl EncodingPlan {
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
+
+    /// The same, for who replays them himself.
+    pub(crate) fn into_plan(self) -> Plan {
+        self.plan
+    }
+}
+
+impl Parameters {
+    /// The intermediate symbols that add up to encoding symbol `esi`.
+    pub(crate) fn columns_of(&self, esi: u32) -> Vec<u32> {
+        raptor::columns(self, esi)
+    }
 }
 
 /// Makes encoding symbols of one source block.

@@ -104,6 +104,17 @@ impl Decoder {
         Ok(block)
     }
 
+    /// The symbols that are kept, in the order of arrival, one behind the other.
+    pub(crate) fn symbols(&self) -> &[u8] {
+        self.held.symbols()
+    }
+
+    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself;
+    /// always by inactivation. Ask again when a symbol has been kept.
+    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), Error> {
+        self.held.solution(&self.parameters).map_err(|missing| Error::Incomplete { missing })
+    }
+
     /// The block, by a plan that was made for symbols of the same ids in the same order.
     pub fn decode_by(&self, plan: &DecodingPlan) -> Result<Vec<u8>, Error> {
         if plan.k != self.parameters.k || plan.esis != self.held.esis() {
