@@ -21,7 +21,7 @@ use super::driver::{self, Command};
 use super::proto::{Answer, Order, Place, Proof, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
-use crate::object::{Refusal, RefusalCode, SegmentId};
+use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::message::{self, Delivery, Holding, is_path, is_stream_name};
 
 /// Commands that wait for the driver; whoever has one more waits.
@@ -105,6 +105,8 @@ pub struct Meta {
     pub max_age: Duration,
     /// Whether the object is sent whole, as playlists are, and may change.
     pub mutable: bool,
+    /// How the part is cut and coded, unless it is sent whole.
+    pub shape: Option<Shape>,
     /// The key that has signed this.
     pub key: Option<StreamKey>,
 }
@@ -496,6 +498,10 @@ impl From<&message::Meta> for Meta {
             version: meta.version,
             max_age: Duration::from_millis(meta.max_age_ms),
             mutable: !matches!(meta.delivery, Delivery::Coded(_)),
+            shape: match meta.delivery {
+                Delivery::Coded(shape) => Some(shape),
+                Delivery::Inline(_) | Delivery::Stream => None,
+            },
             key: meta.signature.map(|signature| StreamKey::from_bytes(signature.key)),
         }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 
 use super::{Client, Error, Stats, fetch};
+use crate::object::{Codec, Shape};
 
 /// Waits a moment for those that have not answered, and describes all; then the object at `path`.
 pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
@@ -39,6 +40,9 @@ pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<Stri
         }
         text.line("type", &if meta.content_type.is_empty() { "not known" } else { &meta.content_type });
         text.line("delivery", &if meta.mutable { "whole" } else { "coded blocks" });
+        if let Some(shape) = &meta.shape {
+            text.line("code", &code(shape));
+        }
         text.line("first part", &format_args!("{} bytes", meta.length));
         text.line("version", &format_args!("{:016x}", meta.version));
         text.line("valid for", &humantime::format_duration(meta.max_age));
@@ -48,6 +52,16 @@ pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<Stri
         }
     }
     Ok(text.0)
+}
+
+/// The code of a stream, as its first part is coded.
+fn code(shape: &Shape) -> String {
+    let parity = match shape.codec() {
+        Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks"),
+        Codec::Rlnc | Codec::RaptorQ => String::new(),
+    };
+    let (name, n_max, k) = (shape.codec().name(), shape.n_max(), shape.block_bytes());
+    format!("{name}{parity}, generations of up to {n_max} blocks of {k} bytes")
 }
 
 /// Fetches the object, keeps nothing of it, and describes what that took.
@@ -104,6 +118,15 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_code_is_told_with_its_parity() {
+        let shape = |codec| Shape::new(1_000_000, 4096, 128).unwrap().coded_with(codec).unwrap();
+        assert_eq!(code(&shape(Codec::Rlnc)), "a random linear code, generations of up to 128 blocks of 4096 bytes");
+        let rs = code(&shape(Codec::ReedSolomon { parity: 16 }));
+        assert_eq!(rs, "Reed-Solomon with 16 parity blocks, generations of up to 128 blocks of 4096 bytes");
+        assert_eq!(code(&shape(Codec::RaptorQ)), "RaptorQ, generations of up to 128 blocks of 4096 bytes");
+    }
 
     #[test]
     fn it_is_told_what_a_fetch_took() {

@@ -7,6 +7,7 @@ use super::overhead::OnWire;
 use crate::bench::EncodeRate;
 use crate::config::Config;
 use crate::device::Memory;
+use crate::object::Codec;
 use crate::session;
 
 /// What was measured here.
@@ -27,8 +28,10 @@ pub(super) struct Estimate {
     pub(super) link: f64,
     /// Packets a second.
     pub(super) packets: f64,
-    /// Coded blocks a second.
+    /// Blocks a second.
     pub(super) blocks: f64,
+    /// Those of them that are coded: all, or where source blocks go first those that replace what was lost.
+    pub(super) coded: f64,
     /// Batches a second, all of them full.
     pub(super) batches: f64,
     /// The part of the device's time that they take; above 1 it cannot.
@@ -57,15 +60,21 @@ impl Estimate {
         let media = peers * options.bitrate / 8.0;
         let sent_again = 1.0 / (1.0 - options.loss);
         // Padding of the last block, and the blocks that are of no use by chance.
-        let blocks_for_media = shape.blocks() as f64 * (1.0 + USELESS / f64::from(layout.n())) / shape.length() as f64;
-        let needed = media * blocks_for_media;
+        let sources = media * shape.blocks() as f64 / shape.length() as f64;
+        let needed = sources * (1.0 + useless(layout.codec) / f64::from(layout.n()));
         let blocks = if layout.way == Way::Datagrams { needed * sent_again } else { needed };
+        let coded = match (layout.is_source_first, layout.way) {
+            (false, _) => blocks,
+            (true, Way::Datagrams) => (blocks - sources).max(0.0),
+            // QUIC sends the same block again.
+            (true, Way::Streams) => 0.0,
+        };
         let on_wire = OnWire::new(layout);
         let (packets, wire) = (needed * sent_again * on_wire.packets, needed * sent_again * on_wire.wire_bytes);
 
         let Constants { encode, quic, cores } = constants;
         let quic_cores = packets * quic.cpu_per_packet;
-        let encode_cores = blocks * k * encode.cpu_per_byte;
+        let encode_cores = coded * k * encode.cpu_per_byte;
         let batch_blocks = f64::from(config.encoder.batch_blocks_max);
 
         let segment = config.ingest.segment_max_bytes.as_u64();
@@ -76,8 +85,9 @@ impl Estimate {
             link: 8.0 * wire,
             packets,
             blocks,
+            coded,
             batches: blocks / batch_blocks,
-            device_share: blocks * k / encode.bytes_per_second,
+            device_share: coded * k / encode.bytes_per_second,
             quic_cores,
             encode_cores,
             peers_here: *cores as f64 * peers / (quic_cores + encode_cores),
@@ -124,13 +134,23 @@ fn whole_mib(bytes: u64) -> u64 {
 pub(super) const FASTEST: f64 = 10.0;
 /// Segments that a playlist lists.
 pub(super) const WINDOW_SEGMENTS: f64 = 6.0;
-/// Blocks of a generation that are of no use, in the mean: rows are random.
-const USELESS: f64 = 0.004;
+/// Blocks of a generation that are of no use, in the mean.
+fn useless(codec: Codec) -> f64 {
+    match codec {
+        // Rows are random.
+        Codec::Rlnc => 0.004,
+        Codec::ReedSolomon { .. } => 0.0,
+        // One generation of a hundred takes one more: RFC 6330, section 5.8.
+        Codec::RaptorQ => 0.01,
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::OPTIONS;
     use super::*;
+    use crate::object::FirstPass;
+    use crate::stream::{self, CodecName};
 
     fn constants() -> Constants {
         let encode = EncodeRate {
@@ -175,6 +195,26 @@ mod tests {
         assert!(is_near(with.packets, without.packets / 0.995) && is_near(with.blocks, without.blocks), "QUIC repairs streams");
         let [some, much] = [0.01, 0.5].map(|loss| estimate(&Options { loss, ..OPTIONS }));
         assert!(is_near(much.blocks, some.blocks * 0.99 / 0.5), "coding repairs datagrams");
+    }
+
+    #[test]
+    fn where_source_blocks_go_first_only_losses_are_coded() {
+        let with = |codec, parity, first_pass, loss| {
+            let mut config = Config::default();
+            let (n_max, block_bytes) = (64, 1088);
+            let stream = stream::Config { n_max, block_bytes, codec, parity, first_pass, ..stream::Config::default() };
+            config.stream.insert("live".into(), stream);
+            let options = Options { loss, ..OPTIONS };
+            Estimate::new(&options, &config, &Layout::choose(&options, &config).unwrap(), &constants())
+        };
+        let dense = with(CodecName::Rlnc, None, FirstPass::Coded, 0.1);
+        assert!(is_near(dense.coded, dense.blocks));
+        for (codec, parity) in [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None), (CodecName::Rlnc, None)] {
+            let [none, some] = [0.0, 0.1].map(|loss| with(codec, parity, FirstPass::Systematic, loss));
+            assert!(none.coded < none.blocks * 0.001 && none.encode_cores < 0.001 * none.quic_cores, "{codec:?} {none:?}");
+            assert!(is_near(some.coded / some.blocks, 0.1) && is_near(some.blocks, dense.blocks), "{codec:?} {some:?}");
+            assert!(is_near(some.device_share, some.coded * 1088.0 / 4e9), "{codec:?}");
+        }
     }
 
     #[test]

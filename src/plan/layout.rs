@@ -5,7 +5,8 @@ use std::num::NonZeroU16;
 use super::{Error, Options};
 use crate::block::Vector;
 use crate::config::{Config, DATAGRAM_AFTER_DISCOVERY};
-use crate::object::Shape;
+use crate::object::FirstPass;
+use crate::object::{Codec, Shape};
 use crate::ring::Lane;
 use crate::stream;
 use crate::wire::block::{datagram_header_len, record_header_len};
@@ -20,6 +21,9 @@ pub(super) struct Layout {
     pub(super) way: Way,
     /// Bytes of a block's header on that way.
     pub(super) header: usize,
+    pub(super) codec: Codec,
+    /// Whether source blocks go first, so that only what replaces those that were lost is coded.
+    pub(super) is_source_first: bool,
     /// Why n and k are what they are.
     pub(super) reason: String,
     lane: Lane,
@@ -47,18 +51,27 @@ impl Layout {
                 (LOSSY_N, LOSSY_BLOCK_BYTES, None, "small enough for datagrams, in which coding repairs what is lost".to_owned())
             }
         };
+        // What a code cannot be was refused when the configuration was loaded.
+        let stream = config.stream.values().next();
+        let codec = stream.and_then(|stream| stream.codec().ok()).unwrap_or_default();
+        let is_source_first = !codec.is_recodable() || stream.is_some_and(|stream| stream.first_pass == FirstPass::Systematic);
         let object = object_bytes(options);
         let part = object.min(config.ingest.segment_max_bytes.as_u64());
         let shape = Shape::new(part, block_bytes, n_max)?;
         let lane = Lane::coded(weight.and_then(NonZeroU16::new), n_max);
-        let vector = if lane.is_explicit() { Vector::Explicit(vec![0; n_max.into()].into()) } else { Vector::Seed(0) };
+        let vector = match codec {
+            Codec::ReedSolomon { .. } => Vector::Shard(0),
+            Codec::RaptorQ => Vector::Symbol(0),
+            Codec::Rlnc if lane.is_explicit() => Vector::Explicit(vec![0; n_max.into()].into()),
+            Codec::Rlnc => Vector::Seed(0),
+        };
         let in_datagram = datagram_header_len(&vector);
         let fits = in_datagram as u64 + u64::from(block_bytes) <= DATAGRAM_AFTER_DISCOVERY;
         let (way, header) = match fits && config.session.datagrams {
             true => (Way::Datagrams, in_datagram),
             false => (Way::Streams, record_header_len(&vector)),
         };
-        Ok(Self { shape, parts: object.div_ceil(part), way, header, reason, lane })
+        Ok(Self { shape, parts: object.div_ceil(part), way, header, codec, is_source_first, reason, lane })
     }
 
     /// Blocks of the longest generation.

@@ -9,6 +9,7 @@ use super::estimate::{Estimate, FASTEST, WINDOW_SEGMENTS};
 use super::layout::{Layout, Way};
 use super::measure::CONNECTIONS;
 use crate::config::{Config, size};
+use crate::object::Codec;
 use crate::session;
 
 impl fmt::Display for Plan {
@@ -71,6 +72,7 @@ impl Plan {
         let Layout { shape, parts, way, reason, .. } = &self.layout;
         writeln!(f, "Segments:")?;
         row(f, "n, k", format_args!("n_max = {}, block_bytes = {}: {reason}", shape.n_max(), shape.block_bytes()))?;
+        row(f, "code", format_args!("{}", self.code()))?;
         if *parts > 1 {
             row(f, "parts", format_args!("{parts} of at most {} (ingest.segment_max_bytes)", ByteSize(shape.length())))?;
         }
@@ -99,6 +101,18 @@ impl Plan {
         )
     }
 
+    /// What blocks are, and which of them go first.
+    fn code(&self) -> String {
+        let Layout { codec, is_source_first, .. } = self.layout;
+        let parity = match codec {
+            Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks a generation"),
+            Codec::Rlnc | Codec::RaptorQ => String::new(),
+        };
+        let first =
+            if is_source_first { "source blocks first, coded ones for what is lost" } else { "coded blocks from the start" };
+        format!("{}{parity}: {first}", codec.name())
+    }
+
     fn server(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = &self.estimate;
         writeln!(f, "The server:")?;
@@ -119,9 +133,10 @@ impl Plan {
             f,
             "encoding",
             format_args!(
-                "{} coded blocks/s in {} full batches/s, {} % of the device",
+                "{} blocks/s in {} full batches/s, {} of them coded, {} % of the device",
                 round(plan.blocks),
                 round(plan.batches),
+                round(plan.coded),
                 round(100.0 * plan.device_share)
             ),
         )?;
@@ -148,9 +163,14 @@ impl Plan {
             format!("a connection takes at most {}", ByteSize(session::MEMORY_BYTES)),
             "handshakes are made on one core, one after the other, as one endpoint does".to_owned(),
             "cores do not get slower by being many; loopback costs what a network card costs".to_owned(),
-            format!(
-                "the fastest peer takes {FASTEST} bitrates at a time; every block that is sent is coded, for one peer (max_reuse = 1)"
-            ),
+            format!("the fastest peer takes {FASTEST} bitrates at a time; every coded block is for one peer (max_reuse = 1)"),
+            match (self.layout.is_source_first, self.layout.codec) {
+                (false, _) => "every block that is sent is coded".to_owned(),
+                (true, Codec::ReedSolomon { .. }) => {
+                    "a source block costs a copy, counted as nothing; parity blocks replace all that is lost, as long as they last".to_owned()
+                }
+                (true, _) => "a source block costs a copy, counted as nothing".to_owned(),
+            },
             format!("what is watched is live: `retention` and {WINDOW_SEGMENTS} segments of each stream are held"),
             "packets of 1452 bytes of UDP over IPv4; acknowledgements go the other way and are not in the link's rate".to_owned(),
         ] {
@@ -170,11 +190,17 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
         None => ("origin", stream.and_then(|(_, stream)| stream.origin.clone()).unwrap_or_else(|| ORIGIN.to_owned())),
     };
     let place = toml::Value::String(place);
+    let code = match layout.codec {
+        Codec::ReedSolomon { parity } => format!("codec = \"rs\"\nparity = {parity}\n"),
+        Codec::RaptorQ => "codec = \"raptorq\"\n".to_owned(),
+        Codec::Rlnc if layout.is_source_first => "first_pass = \"systematic\"\n".to_owned(),
+        Codec::Rlnc => String::new(),
+    };
     let store = plan.store_bytes.max(config.store.bytes.as_u64());
     let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store].map(|bytes| size::exact(ByteSize(bytes)));
     format!(
         "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
-         [stream.{name}]\n{key} = {place}\nn_max = {}\nblock_bytes = {}\n",
+         [stream.{name}]\n{key} = {place}\n{code}n_max = {}\nblock_bytes = {}\n",
         plan.connections_max,
         config.encoder.batch_blocks_max,
         layout.shape.n_max(),
