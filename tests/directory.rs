@@ -16,7 +16,7 @@ use ncserverd::object::RefusalCode;
 use ncserverd::peer::{self, Client, Error};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;
-use ncserverd::stream;
+use ncserverd::stream::{self, CodecName};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
@@ -35,12 +35,16 @@ struct Place {
 
 impl Place {
     async fn open(policy: Policy, directory: &Path) -> Self {
+        Self::coded_with(stream::Config { peers: policy, ..stream::Config::default() }, directory).await
+    }
+
+    async fn coded_with(stream: stream::Config, directory: &Path) -> Self {
         let origin = Origin::in_memory().await.unwrap();
         let mut settings = config::Config::default();
         settings.endpoint.listen = vec![LOOPBACK];
         let signing_key = Some(directory.join("live.pem"));
         let url = Some(format!("{}vod/", origin.url()));
-        let stream = stream::Config { origin: url, signing_key, peers: policy, ..stream::Config::default() };
+        let stream = stream::Config { origin: url, signing_key, ..stream };
         settings.stream.insert("live".into(), stream);
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
         let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();
@@ -204,5 +208,44 @@ async fn viewers_that_come_together_help_each_other() {
     assert!(from_others > came / 4, "{from_others} of {came} bytes");
     for viewer in viewers {
         viewer.drain(Duration::ZERO).await;
+    }
+}
+
+/// Blocks of the other codes are not recoded: a viewer has something to give once it has all of a segment, and until then says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_pass_on_whole_segments_of_what_is_not_recoded() {
+    for (codec, parity) in [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)] {
+        let directory = tempfile::tempdir().unwrap();
+        let stream = stream::Config { peers: Policy::All, codec, parity, ..stream::Config::default() };
+        let place = Place::coded_with(stream, directory.path()).await;
+        let all: Vec<_> = (1..=4).map(|number| bytes(number, 1_500_001)).collect();
+        for (number, all) in all.iter().enumerate() {
+            place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+        }
+        let (first, _) = place.sharing().await;
+        let (other, _) = place.sharing().await;
+        place.until_offered(2.0).await;
+        // Two that come together have the same blocks of the server, and neither waits for the other.
+        let together = [first.client().clone(), other.client().clone()].map(|client| {
+            let all = all.clone();
+            tokio::spawn(async move {
+                for (number, all) in all.iter().enumerate() {
+                    assert!(read(&client, &format!("/live/{number}.ts")).await.unwrap() == *all);
+                }
+            })
+        });
+        for reading in together {
+            reading.await.unwrap();
+        }
+        tokio::time::sleep(TOLD).await;
+        let late = Client::connect(place.viewer()).await.unwrap();
+        for (number, all) in all.iter().enumerate() {
+            assert!(read(&late, &format!("/live/{number}.ts")).await.unwrap() == *all, "{codec:?}");
+        }
+        let (came, from_others) = shares(&late);
+        assert!(from_others > came / 4, "{codec:?}: {from_others} of {came} bytes");
+        assert!(late.stats().borrow().blocks_useless * 20 <= late.stats().borrow().blocks_received, "{codec:?}");
+        first.drain(Duration::ZERO).await;
+        other.drain(Duration::ZERO).await;
     }
 }
