@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use ncserverd::bench;
 use ncserverd::codec::rs::Matrix;
 use ncserverd::config::{Sources, parse_override};
-use ncserverd::device::{Field, Threads};
+use ncserverd::device::{BackendChoice, Choice, Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
 use ncserverd::object::Shape;
@@ -368,6 +368,45 @@ pub(crate) struct Encode {
     /// File for raw blocks (- for standard output), or directory for self-describing ones. For chunks: directory, FILE.chunks if not given
     #[arg(long, short)]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) coders: Coders,
+}
+
+/// Who codes.
+#[derive(Debug, Args)]
+pub(crate) struct Coders {
+    /// What codes: the processors, a GPU, or both, whoever is free. auto is a GPU if one can be used
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
+    /// Which GPU, as the driver counts them; 0 if not given
+    #[arg(long, value_name = "NUMBER")]
+    gpu: Option<u16>,
+}
+
+/// As in the configuration of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    Auto,
+    Cpu,
+    Cuda,
+    Hybrid,
+}
+
+impl Coders {
+    /// Who is meant, unless a GPU is named and none is to take part.
+    pub(crate) fn choice(&self) -> Result<Choice, clap::Error> {
+        let backend = match self.backend {
+            Backend::Auto => BackendChoice::Auto,
+            Backend::Cpu => BackendChoice::Cpu,
+            Backend::Cuda => BackendChoice::Cuda,
+            Backend::Hybrid => BackendChoice::Hybrid,
+        };
+        if self.gpu.is_some() && self.backend == Backend::Cpu {
+            let text = "--gpu says which GPU: it needs --backend auto, cuda or hybrid";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
+        }
+        Ok(Choice { backend, gpu: self.gpu.unwrap_or(0) })
+    }
 }
 
 /// What a file can be made into.
@@ -425,6 +464,12 @@ impl Encode {
             }
             if self.n.is_some_and(|n| n > Shape::N_LIMIT) {
                 return Err(usage(ErrorKind::ValueValidation, "a generation has 1024 blocks at most (--n)"));
+            }
+            if self.key.is_some() && self.coders.backend != Backend::Cpu {
+                return Err(usage(
+                    ErrorKind::ArgumentConflict,
+                    "raw blocks are made by the CPU alone: --backend is for block files and chunks",
+                ));
             }
             let raw = self.raw().map(|raw| Coding::Raw(raw, output.clone()));
             return Ok(raw.unwrap_or_else(|| Coding::Blocks(self.plan(), output)));
@@ -487,6 +532,8 @@ pub(crate) struct Decode {
     /// File to write, - for standard output
     #[arg(long, short)]
     pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) coders: Coders,
 }
 
 impl Cli {

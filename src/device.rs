@@ -12,6 +12,8 @@
 //! Three bounded queues lead to each thread, batches, loads and generations to decode; all three are worked on side by side. When a
 //! queue is full the caller waits. A batch always comes back, done or with an error, and so do generations to decode.
 //!
+//! Files that are coded offline are nothing resident and go another way: [`portions`] has who codes them.
+//!
 //! A GPU that fails, by a fault of a kernel or of itself, is given up for the rest of the run: the CPU takes its place, what was
 //! resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so.
 
@@ -39,6 +41,7 @@ mod kernel;
 pub(crate) mod lab;
 mod members;
 mod metrics;
+pub(crate) mod portions;
 mod worker;
 
 pub use abi::Field;
@@ -46,6 +49,7 @@ pub use backend::Memory;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
+pub use portions::{Choice, Makers};
 
 use members::Members;
 use worker::Part;

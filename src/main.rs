@@ -40,7 +40,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
             let plan = plan::Plan::make(&options.options(), &sources.load()?.config)?;
             print(&plan.to_string())
         }
-        Some(Command::Codec(command)) => codec(&command),
+        Some(Command::Codec(command)) => {
+            let (log_filter, log_format) = (filter.unwrap_or("warn").into(), telemetry::LogFormat::Pretty);
+            telemetry::init(&telemetry::Config { log_filter, log_format, ..Default::default() }).map_err(server::Error::from)?;
+            codec(&command)
+        }
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
         Some(Command::Demo(demo)) => {
             // What the server tells an operator would run through the moving lines.
@@ -59,17 +63,19 @@ fn codec(command: &CodecCommand) -> Result<(), Failure> {
             print(&format!("{}\n", offline::row(key, row.seed, row.n)))
         }
         CodecCommand::Encode(encode) => {
+            let choice = encode.coders.choice().unwrap_or_else(|error| error.exit());
             match encode.coding().unwrap_or_else(|error| error.exit()) {
                 Coding::Raw(raw, output) => offline::encode_raw(&raw, &encode.file, &output)?,
-                Coding::Blocks(plan, directory) => eprintln!("{}", offline::encode(&plan, &encode.file, &directory)?),
+                Coding::Blocks(plan, directory) => eprintln!("{}", offline::encode(&plan, &encode.file, &directory, choice)?),
                 Coding::Chunks(plan, directory) => {
-                    eprintln!("{}", offline::encode_chunks(&plan, &encode.file, directory.as_deref())?);
+                    eprintln!("{}", offline::encode_chunks(&plan, &encode.file, directory.as_deref(), choice)?);
                 }
             }
             Ok(())
         }
         CodecCommand::Decode(decode) => {
-            eprintln!("{}", offline::decode(&decode.directory, &decode.output)?);
+            let choice = decode.coders.choice().unwrap_or_else(|error| error.exit());
+            eprintln!("{}", offline::decode(&decode.directory, &decode.output, choice)?);
             Ok(())
         }
     }
@@ -128,6 +134,7 @@ impl Failure {
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
             Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,
             Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
+            Self::Offline(offline::Error::Device { .. }) => Exit::Device,
             Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
             Self::Differs => Exit::Incomplete,
             Self::Unfit => Exit::Unfit,

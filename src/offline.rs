@@ -15,6 +15,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::codec::rs;
+use crate::device::{self, Choice};
 use crate::gf::RowKey;
 use crate::object::ShapeError;
 
@@ -22,17 +23,21 @@ mod block_file;
 mod chunk_file;
 mod decode;
 mod encode;
+mod flow;
 mod join;
 mod listing;
 mod output;
 mod progress;
 mod split;
 mod symbols;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use block_file::Code;
 pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
 pub use join::{Joined, Short};
+pub(crate) use split::BITE_BYTES;
 pub use split::{ChunkPlan, Stored, encode_chunks};
 pub use symbols::Fountain;
 
@@ -64,7 +69,7 @@ impl fmt::Display for Decoded {
 /// Rebuilds the file that `directory` has block files or chunk files of, and verifies it before it appears as `output`.
 ///
 /// On standard output each segment or stripe appears when it has been verified.
-pub fn decode(directory: &Path, output: &Path) -> Result<Decoded, Error> {
+pub fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Decoded, Error> {
     let (mut has_blocks, mut has_chunks) = (false, false);
     for item in fs::read_dir(directory).map_err(Error::read(directory))? {
         // What cannot be read is named later.
@@ -74,8 +79,8 @@ pub fn decode(directory: &Path, output: &Path) -> Result<Decoded, Error> {
     }
     match (has_blocks, has_chunks) {
         (true, true) => Err(Error::Mixed(directory.into())),
-        (false, true) => join::decode(directory, output).map(Decoded::Chunks),
-        _ => decode::decode(directory, output).map(Decoded::Blocks),
+        (false, true) => join::decode(directory, output, choice).map(Decoded::Chunks),
+        _ => decode::decode(directory, output, choice).map(Decoded::Blocks),
     }
 }
 
@@ -149,6 +154,14 @@ pub enum Error {
     /// Pieces of chunks that cannot be.
     #[error("pieces of {0} bytes: 64 to 1048576 can be")]
     Piece(u32),
+    /// Who is to code cannot be had.
+    #[error("--backend {backend}: {error}")]
+    Device {
+        /// Who.
+        backend: &'static str,
+        /// Why.
+        error: device::Error,
+    },
     /// A shape that cannot be.
     #[error("{0}")]
     Shape(#[from] ShapeError),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -18,6 +18,9 @@ mod program;
 mod shake256;
 
 use codec::{INCOMPLETE, random, run, text};
+
+const USAGE: i32 = 2;
+const NO_DEVICE: i32 = 5;
 
 /// Standard output of a run that has to succeed.
 fn succeed(arguments: &[&str], input: &[u8]) -> Vec<u8> {
@@ -279,6 +282,70 @@ fn standard_input_and_output() {
     succeed(&["encode", "-", "-o", text_of(&blocks)], &bytes);
     assert!(fs::read_dir(&blocks).unwrap().all(|item| item.unwrap().path().extension().unwrap() == "ncb"));
     assert!(succeed(&["decode", text_of(&blocks), "-o", "-"], &[]) == bytes, "other bytes");
+}
+
+/// Files of several times what may be on the way at once, with address space for much less than them, there and back. On one core: each
+/// more has a portion more.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_is_bounded() {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let core = allowed.split([',', '-']).next().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let (file, blocks) = (home.path().join("source"), home.path().join("blocks"));
+    let bytes = random(144 << 20, 21);
+    fs::write(&file, &bytes).unwrap();
+    let limited = |command: &str| {
+        let codec = format!("exec taskset -c {core} {} codec {command}", program::program("ncserverd").display());
+        let script = format!("ulimit -v {ADDRESS_SPACE_KB}; {codec}");
+        let output = Command::new("sh").args(["-c", &script]).env("MALLOC_ARENA_MAX", "1").output().unwrap();
+        assert!(output.status.success(), "{command}: {}", text(&output));
+        output.stdout
+    };
+    for codec in ["rlnc", "raptorq", "raptor10"] {
+        limited(&format!("encode --codec {codec} --k 65520 --extra 12 {} -o {}", file.display(), blocks.display()));
+        // The first symbol of each source block is made again.
+        for item in fs::read_dir(&blocks).unwrap() {
+            let path = item.unwrap().path();
+            if text_of(&path).ends_with("-00000000.ncb") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        assert!(limited(&format!("decode {} -o -", blocks.display())) == bytes, "{codec}");
+        fs::remove_dir_all(&blocks).unwrap();
+    }
+}
+
+/// A part of the file above.
+#[cfg(target_os = "linux")]
+const ADDRESS_SPACE_KB: u32 = 140_000;
+
+#[test]
+fn who_codes_is_asked_for_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    let (file, blocks) = (home.path().join("source"), home.path().join("blocks"));
+    fs::write(&file, random(10_000, 22)).unwrap();
+    let (file, blocks) = (text_of(&file), text_of(&blocks));
+    // Whether there is a GPU or not.
+    succeed(&["encode", file, "-o", blocks, "--backend", "auto"], b"");
+    succeed(&["decode", blocks, "-o", "-", "--backend", "auto", "--gpu", "0"], b"");
+    for (arguments, code, reason) in [
+        (&["encode", file, "-o", blocks, "--backend", "cuda", "--gpu", "65535"][..], NO_DEVICE, "--backend cuda: "),
+        (
+            &["encode", "--codec", "rs", file, "-o", blocks, "--backend", "hybrid", "--gpu", "65535"],
+            NO_DEVICE,
+            "--backend hybrid: ",
+        ),
+        (&["decode", blocks, "-o", "-", "--backend", "cuda", "--gpu", "65535"], NO_DEVICE, "--backend cuda: "),
+        (&["decode", blocks, "-o", "-", "--gpu", "0"], USAGE, "--gpu says which GPU"),
+        (&["encode", file, "-o", blocks, "--backend", "gpu"], USAGE, "--backend"),
+        (&["encode", "--key", "1", file, "-o", "-", "--backend", "auto"], USAGE, "raw blocks are made by the CPU alone"),
+    ] {
+        let output = run(arguments, b"");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
+        assert!(text(&output).contains(reason), "{arguments:?}: {}", text(&output));
+    }
 }
 
 #[test]

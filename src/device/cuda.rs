@@ -8,6 +8,7 @@ use cudarc::driver::{CudaContext, sys};
 
 use super::backend::Backend;
 use super::metrics::Families;
+use super::portions::{Coder, Demand};
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Workload, abi};
 use crate::gf::dense::Algebra;
@@ -29,6 +30,7 @@ mod launch;
 mod loader;
 mod nvml;
 mod plan;
+mod portions;
 mod replay_lane;
 mod solver;
 
@@ -64,12 +66,15 @@ impl Absence {
     /// Why a back end that was asked for by name cannot be had.
     pub(super) fn into_error(self, choice: BackendChoice) -> Error {
         let name = if choice == BackendChoice::Hybrid { "hybrid" } else { "cuda" };
-        let reason = match self {
+        Error::Unavailable(format!("device.backend = \"{name}\": {}", self.into_reason()))
+    }
+
+    fn into_reason(self) -> String {
+        match self {
             Self::NoDriver => "the library of the NVIDIA driver (libcuda) is not installed".to_owned(),
             Self::NoDevice => "the NVIDIA driver finds no GPU".to_owned(),
             Self::Fails(reason) | Self::Refused(reason) => reason,
-        };
-        Error::Unavailable(format!("device.backend = \"{name}\": {reason}"))
+        }
     }
 }
 
@@ -142,10 +147,24 @@ pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
 /// Whether there is a GPU of this number.
 fn look_for(ordinal: u16) -> Result<(), Error> {
     let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
-    if ordinal >= count {
-        return Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")));
+    check_ordinal(ordinal, count)
+}
+
+/// Opens a GPU for portions of files, on this thread.
+pub(super) fn open_coder(ordinal: u16, demand: &Demand) -> Result<Box<dyn Coder>, Error> {
+    let count = count().map_err(|absence| Error::Unavailable(absence.into_reason()))?;
+    check_ordinal(ordinal, count)?;
+    let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
+    let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
+    tracing::info!("GPU {ordinal}, {}, codes files", card.name);
+    Ok(Box::new(portions::FileCoder::new(card, demand).map_err(fails)?))
+}
+
+fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
+    if ordinal < count {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")))
 }
 
 /// How many GPUs there are, at least one.

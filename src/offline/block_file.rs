@@ -104,6 +104,12 @@ impl Set {
         self.file_bytes.div_ceil(u64::from(self.segment_bytes.max(1)))
     }
 
+    /// How the first and the last segment are cut: no other is larger, or of another shape.
+    pub(super) fn shapes(&self) -> impl Iterator<Item = Shape> + use<> {
+        let last = u32::try_from(self.segments().saturating_sub(1)).unwrap_or(u32::MAX);
+        [self.shape(0), self.shape(last)].into_iter().flatten()
+    }
+
     /// How segment `index` is cut, if the file has it and it can be.
     pub(super) fn shape(&self, index: u32) -> Option<Shape> {
         let segment_bytes = Some(u64::from(self.segment_bytes)).filter(|&bytes| bytes <= Shape::LENGTH_MAX)?;

@@ -9,15 +9,24 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufReader, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 
 use super::Error;
 use super::block_file::{self, Code, Fault, Head, Labelled, Set};
+use super::encode::REPLAY_BITE_BYTES;
+use super::flow::{crew_of, flow};
 use super::listing::Listing;
 use super::output::Output;
 use super::progress::Progress;
-use super::symbols::Collector;
-use crate::gf::Kernels;
+use super::split::BITE_BYTES;
+use super::symbols::{Collector, Room, Symbols};
+use crate::codec::rlnc::{self, System};
+use crate::device::portions::{Crew, Demand, Portion, Work};
+use crate::device::{Choice, Makers};
+use crate::gf::{Kernels, matrix};
 use crate::object::{Generation, SegmentId, Shape};
 
 /// A file that came back.
@@ -31,13 +40,18 @@ pub struct Rebuilt {
     pub blocks: u64,
     /// Files in the directory that were of no use and have been named.
     pub skipped: u64,
+    /// Who decoded how many portions, if a GPU took part: generations, or with source blocks whole segments.
+    pub makers: Option<Makers>,
 }
 
 impl fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, blocks, skipped } = self;
+        let Self { file, bytes, blocks, skipped, makers } = self;
         write!(f, "{bytes} bytes from {blocks} blocks, verified: BLAKE3 {file}")?;
-        if *skipped > 0 { write!(f, " (files skipped: {skipped})") } else { Ok(()) }
+        if *skipped > 0 {
+            write!(f, " (files skipped: {skipped})")?;
+        }
+        makers.map_or(Ok(()), |makers| write!(f, "\nportions decoded {makers}"))
     }
 }
 
@@ -72,13 +86,23 @@ impl fmt::Display for Missing {
 /// Rebuilds the file that `directory` has blocks of, and verifies it before it appears as `output`.
 ///
 /// On standard output each segment appears when it has been verified.
-pub(super) fn decode(directory: &Path, output: &Path) -> Result<Rebuilt, Error> {
+pub(super) fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Rebuilt, Error> {
+    decode_by(directory, output, |demand| crew_of(choice, demand))
+}
+
+/// The same with any crew.
+pub(super) fn decode_by(
+    directory: &Path,
+    output: &Path,
+    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+) -> Result<Rebuilt, Error> {
     let Census { set, mut entries, skipped, length } = Census::take(directory)?;
     entries.sort_unstable_by(|a, b| (a.segment, a.generation, &a.name).cmp(&(b.segment, b.generation, &b.name)));
     let progress = Progress::new("decoding", length);
     let missing = Missing { of_symbols: set.code.is_of_symbols(), ..Missing::default() };
-    let job = Job { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing };
-    job.run(&entries, output)
+    let place = Place::new(&set);
+    let job = Job { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing, place, next: 0, at: None };
+    job.run(&entries, output, crew)
 }
 
 /// A block file with the check of its head passed.
@@ -152,24 +176,105 @@ struct Job<'a> {
     skipped: u64,
     used: u64,
     missing: Missing,
+    place: Place,
+    /// The segment behind the last one that was looked at.
+    next: u64,
+    at: Option<At<'a>>,
 }
 
-impl Job<'_> {
-    fn run(mut self, entries: &[Entry], output: &Path) -> Result<Rebuilt, Error> {
-        let mut result = Output::create(output)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut next = 0;
-        for entries in entries.chunk_by(|a, b| a.segment == b.segment) {
-            let Some(first) = entries.first() else { continue };
-            self.absent(next, u64::from(first.segment));
-            next = u64::from(first.segment) + 1;
-            let Some(bytes) = self.segment(first.segment, entries)? else { continue };
-            if self.missing.blocks == 0 {
-                hasher.update(&bytes);
-                result.write_all(&bytes).map_err(Error::write(output))?;
+/// How generations lie in portions.
+enum Place {
+    /// Each is a portion: payloads of n blocks, which the inverse of their rows makes the source of.
+    Vectors { n: usize, block_bytes: usize },
+    /// Those of a segment are a portion: the symbols that came of each, those in front of which some have to be found.
+    Symbols(Room),
+}
+
+impl Place {
+    fn new(set: &Set) -> Self {
+        let shapes: Vec<Shape> = set.shapes().collect();
+        match set.code {
+            Code::Rlnc => {
+                let n = shapes.iter().filter_map(|shape| shape.generation(0)).map(|generation| generation.n).max();
+                let block_bytes = usize::try_from(set.block_bytes).expect("a block fits in memory");
+                Self::Vectors { n: n.unwrap_or(1).into(), block_bytes }
             }
+            Code::Fountain(fountain) => Self::Symbols(fountain.room(shapes.iter())),
         }
-        self.absent(next, self.set.segments());
+    }
+
+    fn demand(&self) -> Demand {
+        match *self {
+            Self::Vectors { n, block_bytes } => {
+                Demand { input_bytes: n * block_bytes, output_bytes: n * block_bytes, bite_bytes: BITE_BYTES }
+            }
+            Self::Symbols(Room { blocks, symbol_bytes, received, source, .. }) => Demand {
+                input_bytes: blocks * received * symbol_bytes,
+                output_bytes: blocks * source * symbol_bytes,
+                bite_bytes: REPLAY_BITE_BYTES,
+            },
+        }
+    }
+}
+
+/// Where decoding is.
+struct At<'a> {
+    segment: u32,
+    id: SegmentId,
+    shape: Shape,
+    generation: u32,
+    /// Blocks of this generation and those behind it.
+    entries: &'a [Entry],
+}
+
+/// What a portion has, of which segment.
+struct Told {
+    segment: u32,
+    id: SegmentId,
+    generations: Vec<Solved>,
+    /// Whether the segment ends with it.
+    is_last: bool,
+}
+
+/// Where the bytes of a generation are in its portion.
+struct Solved {
+    length: usize,
+    /// Of encoding symbols: which of the portion's source blocks it is, the bytes of a symbol, and where each source symbol is.
+    symbols: Option<(usize, usize, Vec<Whence>)>,
+}
+
+/// Where a source symbol is.
+#[derive(Clone, Copy)]
+enum Whence {
+    Read(usize),
+    Made(usize),
+}
+
+impl<'a> Job<'a> {
+    /// While portions are decoded and written, blocks of the next ones are read.
+    fn run(
+        mut self,
+        entries: &'a [Entry],
+        output: &Path,
+        crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+    ) -> Result<Rebuilt, Error> {
+        let demand = self.place.demand();
+        let crew = crew(&demand)?;
+        let mut result = Output::create(output)?;
+        let (mut hasher, mut segment, mut rest) = (blake3::Hasher::new(), Vec::new(), entries);
+        let read = |portion: &mut Portion| Ok(self.read(&mut rest, portion));
+        flow(&crew, &demand, read, |portion, told: Told| {
+            told.generations.iter().for_each(|generation| generation.append(portion, &mut segment));
+            if told.is_last {
+                if SegmentId::of(&segment) != told.id {
+                    return Err(Error::Forged { segment: told.segment.into() });
+                }
+                hasher.update(&segment);
+                result.write_all(&segment).map_err(Error::write(output))?;
+                segment.clear();
+            }
+            Ok(())
+        })?;
         if self.missing.blocks > 0 {
             return Err(Error::Missing(self.missing));
         }
@@ -178,7 +283,49 @@ impl Job<'_> {
         }
         result.finish().map_err(Error::write(output))?;
         let Set { file, file_bytes, .. } = self.set;
-        Ok(Rebuilt { file, bytes: file_bytes, blocks: self.used, skipped: self.skipped })
+        Ok(Rebuilt { file, bytes: file_bytes, blocks: self.used, skipped: self.skipped, makers: crew.makers() })
+    }
+
+    /// The next portion, none if nothing is left. After the first generation that is short there is none, but all others are looked at.
+    fn read(&mut self, rest: &mut &'a [Entry], portion: &mut Portion) -> Option<Told> {
+        loop {
+            let Some(At { segment, id, shape, generation, mut entries }) = self.at.take().or_else(|| self.enter(rest)) else {
+                self.absent(self.next, self.set.segments());
+                self.next = self.set.segments();
+                return None;
+            };
+            // All generations of a segment, or one.
+            let end = if matches!(self.place, Place::Symbols(_)) { shape.generations() } else { generation + 1 };
+            let mut filled = Filled::default();
+            for generation in (generation..end).filter_map(|index| shape.generation(index)) {
+                let here = entries.partition_point(|entry| entry.generation <= generation.index);
+                let (of_it, behind) = entries.split_at(here);
+                entries = behind;
+                let blocks = self.generation(segment, id, generation, of_it);
+                if self.missing.blocks == 0 {
+                    filled.add(&self.place, blocks, portion, self.kernels);
+                }
+            }
+            let is_last = end == shape.generations();
+            if !is_last {
+                self.at = Some(At { segment, id, shape, generation: end, entries });
+            }
+            if self.missing.blocks == 0 {
+                portion.work = filled.work;
+                return Some(Told { segment, id, generations: filled.generations, is_last });
+            }
+        }
+    }
+
+    /// Goes on to the next segment that has blocks.
+    fn enter(&mut self, rest: &mut &'a [Entry]) -> Option<At<'a>> {
+        let segment = rest.first()?.segment;
+        let (entries, behind) = rest.split_at(rest.partition_point(|entry| entry.segment <= segment));
+        *rest = behind;
+        self.absent(self.next, u64::from(segment));
+        self.next = u64::from(segment) + 1;
+        let shape = self.set.shape(segment).expect("the head was checked against the shape");
+        Some(At { segment, id: most_frequent(entries), shape, generation: 0, entries })
     }
 
     /// Segments from `from` to before `to` have no block at all. All but the last of a file are of one length.
@@ -197,30 +344,6 @@ impl Job<'_> {
             _ => format!("segments {from} to {}: no block at all, {needed} missing", to - 1),
         };
         self.missing.add(needed, line);
-    }
-
-    /// The bytes of a segment, unless some of its generations are short.
-    fn segment(&mut self, index: u32, entries: &[Entry]) -> Result<Option<Vec<u8>>, Error> {
-        let shape = self.set.shape(index).expect("the head was checked against the shape");
-        let id = most_frequent(entries);
-        let mut bytes = Vec::new();
-        let mut rest = entries;
-        for generation in shape.iter() {
-            let here = rest.partition_point(|entry| entry.generation <= generation.index);
-            let (entries, behind) = rest.split_at(here);
-            rest = behind;
-            let blocks = self.generation(index, id, generation, entries);
-            if self.missing.blocks == 0 {
-                bytes.extend(blocks.into_bytes());
-            }
-        }
-        if self.missing.blocks > 0 {
-            return Ok(None);
-        }
-        if SegmentId::of(&bytes) != id {
-            return Err(Error::Forged { segment: index.into() });
-        }
-        Ok(Some(bytes))
     }
 
     fn generation(&mut self, segment: u32, id: SegmentId, generation: Generation, entries: &[Entry]) -> Collector {
@@ -260,6 +383,118 @@ impl Job<'_> {
     }
 }
 
+/// What a portion is given.
+struct Filled {
+    work: Work,
+    generations: Vec<Solved>,
+    /// Source blocks that are whole as they came, which are behind the others.
+    whole: usize,
+}
+
+impl Default for Filled {
+    fn default() -> Self {
+        Self { work: Work::Nothing, generations: Vec::new(), whole: 0 }
+    }
+}
+
+impl Filled {
+    /// Adds a generation of which nothing is missing.
+    fn add(&mut self, place: &Place, blocks: Collector, portion: &mut Portion, kernels: Kernels) {
+        let solved = match (place, blocks) {
+            (Place::Vectors { .. }, Collector::Vectors(decoder)) => self.add_vectors(*decoder, portion, kernels),
+            (Place::Symbols(room), Collector::Symbols(symbols)) => self.add_symbols(room, *symbols, portion, kernels),
+            _ => unreachable!("generations are collected as they lie"),
+        };
+        self.generations.push(solved);
+    }
+
+    fn add_vectors(&mut self, decoder: rlnc::Decoder, portion: &mut Portion, kernels: Kernels) -> Solved {
+        let System { generation, coefficients, payloads, .. } = decoder.into_system().expect("no block is missing");
+        let n = usize::from(generation.n);
+        let all = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let threads = if n >= ALONE_BELOW { all() } else { NonZeroUsize::MIN };
+        let inverse = matrix::invert(kernels, n, &coefficients, threads).expect("independent rows have an inverse");
+        portion.input[..payloads.len()].copy_from_slice(&payloads);
+        self.work = Work::Product { rows: inverse.into(), n, bytes: payloads.len() / n };
+        Solved { length: usize::try_from(generation.length).expect("a generation fits in memory"), symbols: None }
+    }
+
+    fn add_symbols(&mut self, room: &Room, mut symbols: Symbols, portion: &mut Portion, kernels: Kernels) -> Solved {
+        let &Room { blocks, symbol_bytes, received: inputs, source, .. } = room;
+        let (pitch, n) = (inputs * symbol_bytes, usize::from(symbols.generation().n));
+        let length = usize::try_from(symbols.generation().length).expect("a generation fits in memory");
+        let (missing, plan) = symbols.take_found();
+        let (esis, bytes) = symbols.received();
+        let mut places = vec![Whence::Read(0); n];
+        let of_source = |index: u32| (index as usize) < n;
+        for (place, &esi) in esis.iter().enumerate().filter(|(_, esi)| of_source(**esi)) {
+            places[esi as usize] = Whence::Read(place);
+        }
+        for (place, &esi) in missing.iter().enumerate().filter(|(_, esi)| of_source(**esi)) {
+            places[esi as usize] = Whence::Made(place);
+        }
+        let outputs = step(missing.len(), source);
+        if !matches!(self.work, Work::Replay { .. }) {
+            self.work = Work::Replay { plans: Vec::new(), symbol_bytes, inputs, outputs: 0 };
+        }
+        let Work::Replay { plans, outputs: outputs_now, .. } = &mut self.work else { unreachable!("it has just been made one") };
+        let at = match plan {
+            Some(plan) if bytes.len() <= pitch => {
+                let at = plans.len();
+                plans.push(Arc::new(plan));
+                *outputs_now = outputs.max(*outputs_now);
+                portion.input[at * pitch..][..bytes.len()].copy_from_slice(bytes);
+                at
+            }
+            // All came, or more came than there is room for, which is rare: then the block is found here.
+            plan => {
+                self.whole += 1;
+                let at = blocks - self.whole;
+                let place = &mut portion.input[at * pitch..][..pitch];
+                let mut made = vec![0; missing.len() * symbol_bytes];
+                if let Some(plan) = plan {
+                    plan.apply(kernels, bytes, &mut made.chunks_exact_mut(symbol_bytes).collect::<Vec<_>>());
+                }
+                for (index, (place, from)) in place.chunks_exact_mut(symbol_bytes).zip(&mut places).enumerate() {
+                    let (of, at) = match *from {
+                        Whence::Read(at) => (bytes, at),
+                        Whence::Made(at) => (&made[..], at),
+                    };
+                    place.copy_from_slice(&of[at * symbol_bytes..][..symbol_bytes]);
+                    *from = Whence::Read(index);
+                }
+                at
+            }
+        };
+        Solved { length, symbols: Some((at, symbol_bytes, places)) }
+    }
+}
+
+impl Solved {
+    /// Appends the generation's bytes, without padding.
+    fn append(&self, portion: &Portion, segment: &mut Vec<u8>) {
+        let start = segment.len();
+        match (&self.symbols, &portion.work) {
+            (Some((at, symbol_bytes, places)), Work::Replay { inputs, outputs, .. }) => {
+                for from in places {
+                    let (bytes, symbol) = match *from {
+                        Whence::Read(symbol) => (&portion.input, at * inputs + symbol),
+                        Whence::Made(symbol) => (&portion.output, at * outputs + symbol),
+                    };
+                    segment.extend_from_slice(&bytes[symbol * symbol_bytes..][..*symbol_bytes]);
+                }
+            }
+            _ => segment.extend_from_slice(&portion.output[..self.length]),
+        }
+        segment.truncate(start + self.length);
+    }
+}
+
+/// So many symbols of so many, rounded up to eighths: portions with as many go to a GPU together.
+fn step(count: usize, of: usize) -> usize {
+    count.next_multiple_of(of.div_ceil(8)).min(of)
+}
+
 /// The head of a block file, and the file's bytes.
 fn head(path: &PathBuf) -> Result<(Head, u64), Fault> {
     let metadata = fs::metadata(path).map_err(Fault::Read)?;
@@ -291,3 +526,5 @@ fn describe(set: &Set) -> String {
 
 /// A head fits in one read, with a short vector.
 const HEAD_BYTES: usize = 256;
+/// Smaller matrices are inverted sooner than threads are started for it.
+const ALONE_BELOW: usize = 256;

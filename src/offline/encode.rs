@@ -3,15 +3,20 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use super::block_file::{Code, Head, Label, Set};
+use super::flow::{crew_of, flow};
 use super::output::{Output, Partial};
 use super::progress::Progress;
-use super::symbols::Encoders;
+use super::split::BITE_BYTES;
+use super::symbols::{Fountain, Plans, Room, Source};
 use super::{Error, is_standard};
 use crate::block::Vector;
 use crate::codec::rlnc::{Encoder, row_key};
+use crate::device::portions::{Crew, Demand, Portion, Work};
+use crate::device::{Choice, Makers};
 use crate::gf::{Kernels, RowKey};
 use crate::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 
@@ -133,19 +138,32 @@ pub struct Coded {
     pub generations: u64,
     /// Block files written.
     pub blocks: u64,
+    /// Who coded how many portions, if a GPU took part: generations, or with source blocks whole segments.
+    pub makers: Option<Makers>,
 }
 
 impl fmt::Display for Coded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, segments, generations, blocks } = self;
-        write!(f, "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, generations: {generations})")
+        let Self { file, bytes, segments, generations, blocks, makers } = self;
+        write!(f, "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, generations: {generations})")?;
+        makers.map_or(Ok(()), |makers| write!(f, "\nportions coded {makers}"))
     }
 }
 
 /// Writes block files of `input` into `directory`, which is made if there is none.
 ///
 /// The file is read twice, because every block carries the hash of the whole. Standard input is kept in a file meanwhile.
-pub fn encode(plan: &Plan, input: &Path, directory: &Path) -> Result<Coded, Error> {
+pub fn encode(plan: &Plan, input: &Path, directory: &Path, choice: Choice) -> Result<Coded, Error> {
+    encode_by(plan, input, directory, |demand| crew_of(choice, demand))
+}
+
+/// The same with any crew.
+pub(super) fn encode_by(
+    plan: &Plan,
+    input: &Path,
+    directory: &Path,
+    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+) -> Result<Coded, Error> {
     if is_standard(directory) {
         return Err(Error::write(directory)(io::Error::other("block files need a directory; raw blocks, with --key, do not")));
     }
@@ -154,20 +172,16 @@ pub fn encode(plan: &Plan, input: &Path, directory: &Path) -> Result<Coded, Erro
         let mut spool = Partial::create(&directory.join("standard-input"))?;
         io::copy(&mut io::stdin(), spool.writer()).and_then(|_| spool.writer().flush()).map_err(Error::write(spool.path()))?;
         let file = spool.writer().get_ref().try_clone().map_err(Error::read(input))?;
-        return Job::new(plan, file, input, directory)?.run();
+        return Job::new(plan, file, input, directory)?.run(crew);
     }
-    Job::new(plan, File::open(input).map_err(Error::read(input))?, input, directory)?.run()
+    Job::new(plan, File::open(input).map_err(Error::read(input))?, input, directory)?.run(crew)
 }
 
 /// One file on its way into a directory.
 struct Job<'a> {
     plan: &'a Plan,
-    set: Set,
-    source: File,
-    input: &'a Path,
+    segments: Segments<'a>,
     directory: &'a Path,
-    kernels: Kernels,
-    encoders: Option<Encoders>,
     progress: Progress,
     written: u64,
 }
@@ -187,72 +201,176 @@ impl<'a> Job<'a> {
         let shape = code.shape(u64::from(SEGMENT_BYTES).min(file_bytes), block_bytes, n_max);
         plan.check(&shape.map_err(|error| Error::of_shape(code, error))?)?;
         u32::try_from(set.segments()).map_err(|_| ShapeError::Length(file_bytes))?;
-        let (progress, kernels) = (Progress::new("coding", file_bytes), Kernels::detect());
-        Ok(Self { plan, set, source, input, directory, kernels, encoders: None, progress, written: 0 })
+        source.rewind().map_err(Error::read(input))?;
+        let segments = Segments { source, input, set, hasher: blake3::Hasher::new(), next: 0, generations: 0 };
+        Ok(Self { plan, segments, directory, progress: Progress::new("coding", file_bytes), written: 0 })
     }
 
-    fn run(mut self) -> Result<Coded, Error> {
-        self.source.rewind().map_err(Error::read(self.input))?;
-        let mut hasher = blake3::Hasher::new();
-        let mut generations = 0;
-        let mut segment = 0;
-        while let Some(shape) = self.set.shape(segment) {
-            let bytes = self.read(&shape)?;
-            hasher.update(&bytes);
-            let id = SegmentId::of(&bytes);
-            for generation in shape.iter() {
-                self.generation(segment, id, generation, &bytes)?;
+    fn run(mut self, crew: impl FnOnce(&Demand) -> Result<Crew, Error>) -> Result<Coded, Error> {
+        let makers = match self.plan.code {
+            Code::Rlnc => self.vectors(crew)?,
+            Code::Fountain(fountain) => self.symbols(fountain, crew)?,
+        };
+        let Segments { set, hasher, input, generations, .. } = self.segments;
+        if hasher.finalize().as_bytes() != set.file.as_bytes() {
+            return Err(Error::Changed(input.into()));
+        }
+        let Set { file, file_bytes, .. } = set;
+        Ok(Coded { file, bytes: file_bytes, segments: set.segments(), generations, blocks: self.written, makers })
+    }
+
+    /// Blocks that are combinations: some of a generation are a portion.
+    fn vectors(&mut self, crew: impl FnOnce(&Demand) -> Result<Crew, Error>) -> Result<Option<Makers>, Error> {
+        let (set, plan, k) = (self.segments.set, self.plan, self.plan.block_bytes as usize);
+        let rows_max = (PORTION_BYTES / k).max(1);
+        let most = set.shapes().filter_map(|shape| shape.generation(0)).map(|generation| generation.n).max().unwrap_or(1);
+        let rows = rows_max.min(plan.amount.blocks(most) as usize);
+        let demand = Demand { input_bytes: usize::from(most) * k, output_bytes: rows * k, bite_bytes: BITE_BYTES };
+        let crew = crew(&demand)?;
+        let (segments, mut at) = (&mut self.segments, None::<At>);
+        let read = |portion: &mut Portion| loop {
+            let Some(here) = &mut at else {
+                let Some(segment) = segments.next()? else { return Ok(None) };
+                at = Some(At { segment, generation: 0, done: 0 });
+                continue;
+            };
+            let Some(generation) = here.segment.shape.generation(here.generation) else {
+                at = None;
+                continue;
+            };
+            let (first, left) = (plan.first.wrapping_add(here.done), plan.amount.blocks(generation.n) - here.done);
+            if left == 0 {
+                (here.generation, here.done) = (here.generation + 1, 0);
+                continue;
             }
-            generations += u64::from(shape.generations());
-            segment += 1;
-        }
-        if hasher.finalize().as_bytes() != self.set.file.as_bytes() {
-            return Err(Error::Changed(self.input.into()));
-        }
-        let Set { file, file_bytes, .. } = self.set;
-        Ok(Coded { file, bytes: file_bytes, segments: self.set.segments(), generations, blocks: self.written })
+            let count = left.min(u32::try_from(rows_max).unwrap_or(u32::MAX));
+            let n = usize::from(generation.n);
+            let (source, behind) = portion.input[..n * k].split_at_mut(range(&generation).len());
+            source.copy_from_slice(&here.segment.bytes[range(&generation)]);
+            behind.fill(0);
+            let key = row_key(&here.segment.id, &generation);
+            let mut rows = vec![0; count as usize * n];
+            rows.chunks_exact_mut(n).zip(0..).for_each(|(row, index)| key.fill(first.wrapping_add(index), row));
+            portion.work = Work::Product { rows: rows.into(), n, bytes: k };
+            here.done += count;
+            return Ok(Some(Vectors { segment: here.segment.index, id: here.segment.id, generation, first, count }));
+        };
+        let (written, directory, progress) = (&mut self.written, self.directory, &self.progress);
+        flow(&crew, &demand, read, |portion, told: Vectors| {
+            let Vectors { segment, id: segment_id, generation, first, count } = told;
+            for (payload, index) in portion.output.chunks_exact(k).zip(0..count) {
+                let seed = first.wrapping_add(index);
+                let head = Head { set, segment, segment_id, generation, label: Label::Vector(Vector::Seed(seed)) };
+                write(directory, &head, seed, payload)?;
+            }
+            *written += u64::from(count);
+            progress.advance(if first == plan.first { generation.length } else { 0 });
+            Ok(())
+        })?;
+        Ok(crew.makers())
     }
 
-    fn read(&mut self, shape: &Shape) -> Result<Vec<u8>, Error> {
+    /// Encoding symbols: the source blocks of a segment are a portion, of which a crew makes the intermediate symbols.
+    fn symbols(
+        &mut self,
+        fountain: Fountain,
+        crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+    ) -> Result<Option<Makers>, Error> {
+        let (set, plan, kernels) = (self.segments.set, self.plan, Kernels::detect());
+        let Room { blocks, symbol_bytes, inputs, intermediate: outputs, .. } =
+            fountain.room(set.shapes().collect::<Vec<_>>().iter());
+        let (input_bytes, output_bytes) = (blocks * inputs * symbol_bytes, blocks * outputs * symbol_bytes);
+        let demand = Demand { input_bytes, output_bytes, bite_bytes: REPLAY_BITE_BYTES };
+        let crew = crew(&demand)?;
+        let (segments, mut plans) = (&mut self.segments, Plans::new(fountain));
+        let read = |portion: &mut Portion| {
+            let Some(segment) = segments.next()? else { return Ok(None) };
+            for (generation, place) in segment.shape.iter().zip(portion.input.chunks_exact_mut(inputs * symbol_bytes)) {
+                let (source, behind) = place.split_at_mut(range(&generation).len());
+                source.copy_from_slice(&segment.bytes[range(&generation)]);
+                behind.fill(0);
+            }
+            let plans = segment.shape.iter().map(|generation| plans.plan(&generation)).collect();
+            portion.work = Work::Replay { plans, symbol_bytes, inputs, outputs };
+            Ok(Some((segment.index, segment.id, segment.shape)))
+        };
+        let (written, directory, progress) = (&mut self.written, self.directory, &self.progress);
+        let mut symbol = vec![0; symbol_bytes];
+        flow(&crew, &demand, read, |portion, (segment, segment_id, shape): (u32, SegmentId, Shape)| {
+            let sources = portion.input.chunks_exact(inputs * symbol_bytes);
+            let intermediate = portion.output.chunks_exact(outputs * symbol_bytes);
+            for (generation, (source, intermediate)) in shape.iter().zip(sources.zip(intermediate)) {
+                let (source, count) =
+                    (Source::new(fountain, &generation, source, intermediate, kernels), plan.amount.blocks(generation.n));
+                for esi in fountain.esis(&generation, plan.first, count) {
+                    source.symbol(esi, &mut symbol);
+                    let head = Head { set, segment, segment_id, generation, label: Label::Symbol(fountain, esi) };
+                    write(directory, &head, esi, &symbol)?;
+                }
+                *written += u64::from(count);
+                progress.advance(generation.length);
+            }
+            Ok(())
+        })?;
+        Ok(crew.makers())
+    }
+}
+
+/// A file, segment by segment.
+struct Segments<'a> {
+    source: File,
+    input: &'a Path,
+    set: Set,
+    /// Of what has been read.
+    hasher: blake3::Hasher,
+    next: u32,
+    generations: u64,
+}
+
+/// A segment that has been read.
+struct Segment {
+    index: u32,
+    id: SegmentId,
+    shape: Shape,
+    bytes: Vec<u8>,
+}
+
+impl Segments<'_> {
+    fn next(&mut self) -> Result<Option<Segment>, Error> {
+        let Some(shape) = self.set.shape(self.next) else { return Ok(None) };
         let mut bytes = vec![0; usize::try_from(shape.length()).expect("a segment fits in memory")];
         self.source.read_exact(&mut bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => Error::Changed(self.input.into()),
             _ => Error::read(self.input)(error),
         })?;
-        Ok(bytes)
+        self.hasher.update(&bytes);
+        let index = self.next;
+        self.next += 1;
+        self.generations += u64::from(shape.generations());
+        Ok(Some(Segment { index, id: SegmentId::of(&bytes), shape, bytes }))
     }
+}
 
-    fn generation(&mut self, segment: u32, id: SegmentId, generation: Generation, bytes: &[u8]) -> Result<(), Error> {
-        let start = usize::try_from(generation.offset).expect("a segment fits in memory");
-        let length = usize::try_from(generation.length).expect("a segment fits in memory");
-        let source = &bytes[start..start + length];
-        let head = |label| Head { set: self.set, segment, segment_id: id, generation, label };
-        let (count, first) = (self.plan.amount.blocks(generation.n), self.plan.first);
-        if let Code::Fountain(fountain) = self.set.code {
-            let encoders = self.encoders.get_or_insert_with(|| Encoders::new(fountain, self.kernels));
-            let encoder = encoders.encoder(&generation, source);
-            let mut symbol = vec![0; encoder.symbol_bytes()];
-            for esi in fountain.esis(&generation, first, count) {
-                encoder.symbol(esi, &mut symbol);
-                write(self.directory, &head(Label::Symbol(fountain, esi)), esi, &symbol)?;
-            }
-        } else {
-            let encoder = Encoder::new(&generation, source, row_key(&id, &generation), self.kernels);
-            let encoder = encoder.expect("the generation's own bytes");
-            let mut seed = first;
-            let silent = Progress::silent();
-            blocks(&encoder, first, count, &silent, |payloads| {
-                for payload in payloads.chunks_exact(encoder.block_bytes()) {
-                    write(self.directory, &head(Label::Vector(Vector::Seed(seed))), seed, payload)?;
-                    seed = seed.wrapping_add(1);
-                }
-                Ok(())
-            })?;
-        }
-        self.written += u64::from(count);
-        self.progress.advance(generation.length);
-        Ok(())
-    }
+/// Where coding of blocks is: the segment, the generation in it, and how many of its blocks have been begun.
+struct At {
+    segment: Segment,
+    generation: u32,
+    done: u32,
+}
+
+/// Which blocks a portion has: those of so many seeds.
+struct Vectors {
+    segment: u32,
+    id: SegmentId,
+    generation: Generation,
+    first: u32,
+    count: u32,
+}
+
+/// Where a generation is in its segment.
+fn range(generation: &Generation) -> Range<usize> {
+    let [start, length] = [generation.offset, generation.length].map(|at| usize::try_from(at).expect("a segment fits in memory"));
+    start..start + length
 }
 
 /// Writes a block file. `number` tells the blocks of a generation apart.
@@ -300,5 +418,10 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Error> {
 
 /// As large as a server's segments are by default.
 const SEGMENT_BYTES: u32 = 8 << 20;
+/// Bytes of the blocks that are a portion, at most.
+const PORTION_BYTES: usize = 4 << 20;
+/// A GPU's thread has four bytes of a symbol and goes through a whole plan: with symbols of 4096 bytes a source block keeps 32 warps busy
+/// and no more, so a GPU is given many.
+pub(super) const REPLAY_BITE_BYTES: usize = 64 << 20;
 /// Blocks coded at a time: enough for the kernels to share what they load, few enough to stay in the cache.
 const BATCH_BLOCKS: u32 = 32;

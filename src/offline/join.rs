@@ -8,17 +8,20 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::Arc;
 
 use super::Error;
 use super::block_file::{CHECK, Fault};
 use super::chunk_file::{HEAD, Head, Set, piece_check};
+use super::flow::{crew_of, flow};
 use super::listing::Listing;
 use super::output::Output;
 use super::progress::Progress;
-use crate::codec::rs::{Code, Repair};
+use super::split::BITE_BYTES;
+use crate::codec::rs::Code;
+use crate::device::portions::{Crew, Demand, Portion, Work};
+use crate::device::{Choice, Makers};
 use crate::gf::Kernels;
 use crate::object::SegmentId;
 
@@ -35,16 +38,21 @@ pub struct Joined {
     pub rebuilt_pieces: u64,
     /// Files in the directory that were of no use and have been named.
     pub skipped: u64,
+    /// Who rebuilt how many stripes, if a GPU took part.
+    pub makers: Option<Makers>,
 }
 
 impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, present, rebuilt_pieces, skipped } = self;
+        let Self { file, bytes, present, rebuilt_pieces, skipped, makers } = self;
         write!(f, "{bytes} bytes from chunks {}, verified: BLAKE3 {file}", list(present))?;
         if *rebuilt_pieces > 0 {
             write!(f, " (native pieces rebuilt: {rebuilt_pieces})")?;
         }
-        if *skipped > 0 { write!(f, " (files skipped: {skipped})") } else { Ok(()) }
+        if *skipped > 0 {
+            write!(f, " (files skipped: {skipped})")?;
+        }
+        makers.map_or(Ok(()), |makers| write!(f, "\nstripes rebuilt {makers}"))
     }
 }
 
@@ -66,7 +74,16 @@ impl fmt::Display for Short {
 /// Rebuilds the file that `directory` has chunks of, and verifies it before it appears as `output`.
 ///
 /// On standard output each stripe appears when its pieces have been verified.
-pub(super) fn decode(directory: &Path, output: &Path) -> Result<Joined, Error> {
+pub(super) fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Joined, Error> {
+    decode_by(directory, output, |demand| crew_of(choice, demand))
+}
+
+/// The same with any crew.
+pub(super) fn decode_by(
+    directory: &Path,
+    output: &Path,
+    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+) -> Result<Joined, Error> {
     let Census { set, mut chunks, faults, skipped } = Census::take(directory)?;
     chunks.sort_by(|a, b| (a.index, &a.path).cmp(&(b.index, &b.path)));
     let mut present: Vec<u16> = chunks.iter().map(|chunk| chunk.index).collect();
@@ -80,18 +97,13 @@ pub(super) fn decode(directory: &Path, output: &Path) -> Result<Joined, Error> {
         let (path, reach, all) = (chunk.path.display(), chunk.reach, set.stripes());
         progress.note(&format!("{path}: ends early, with {reach} of its {all} pieces, which are used"));
     }
-    let job = Job {
-        set,
-        code,
-        kernels: Kernels::detect(),
-        progress,
-        plan: None,
-        rebuilt_pieces: 0,
-        short: Short::default(),
-        shorts: 0,
-    };
-    let joined = job.run(Pieces { set, chunks }, output, present, faults)?;
-    Ok(Joined { skipped, ..joined })
+    let input_bytes = usize::from(set.k) * set.piece(0);
+    let output_bytes = usize::from(set.k.min(set.n - set.k)) * set.piece(0);
+    let demand = Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES };
+    let crew = crew(&demand)?;
+    let job = Job { set, progress, rebuilt_pieces: 0, short: Short::default(), shorts: 0 };
+    let joined = job.run(Pieces { set, code, chunks }, (&crew, &demand), output, present, faults)?;
+    Ok(Joined { skipped, makers: crew.makers(), ..joined })
 }
 
 fn too_few(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
@@ -224,17 +236,24 @@ impl Chunk {
 /// Where pieces come from.
 struct Pieces {
     set: Set,
+    code: Code,
     chunks: Vec<Chunk>,
 }
 
 /// The pieces of a stripe that were read.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Stripe {
+    index: u64,
     /// Which chunks they are of, in order.
     indices: Vec<usize>,
-    bytes: Vec<u8>,
     /// Chunks that had a piece that is not sound.
     unsound: Vec<u16>,
+}
+
+/// What makes the native chunks that are not among those held.
+struct Plan {
+    held: Vec<usize>,
+    rows: Arc<[u8]>,
 }
 
 impl Pieces {
@@ -249,14 +268,11 @@ impl Pieces {
         reaches[usize::from(self.set.k) - 1]
     }
 
-    /// Reads pieces until there are k sound ones, or no more chunks.
-    fn read(&mut self, index: u64, stripe: &mut Stripe) {
+    /// Reads pieces into `bytes` until there are k sound ones, or no more chunks.
+    fn read(&mut self, index: u64, bytes: &mut [u8]) -> Stripe {
+        let mut stripe = Stripe { index, ..Stripe::default() };
         let (k, piece) = (usize::from(self.set.k), self.set.piece(index));
-        stripe.indices.clear();
-        stripe.unsound.clear();
-        // No more than the files have: k of them reach this stripe.
-        stripe.bytes.resize(k * piece, 0);
-        let mut places = stripe.bytes.chunks_exact_mut(piece);
+        let mut places = bytes[..k * piece].chunks_exact_mut(piece);
         let mut place = places.next();
         for chunk in self.chunks.iter_mut().filter(|chunk| index < chunk.reach) {
             let Some(bytes) = place.as_deref_mut() else { break };
@@ -270,16 +286,27 @@ impl Pieces {
                 stripe.unsound.push(chunk.index);
             }
         }
+        stripe
+    }
+
+    /// What rebuilds the native pieces of a stripe of which k pieces are held; mostly that of the stripe before.
+    fn rows(&self, plan: &mut Option<Plan>, held: &[usize]) -> Arc<[u8]> {
+        let known = plan.take_if(|plan| plan.held == held);
+        Arc::clone(&plan.insert(known.unwrap_or_else(|| Plan::new(&self.code, held))).rows)
+    }
+}
+
+impl Plan {
+    fn new(code: &Code, held: &[usize]) -> Self {
+        let wanted: Vec<usize> = (0..code.k()).filter(|index| !held.contains(index)).collect();
+        let repair = code.repair(Kernels::detect(), held, &wanted).expect("k different chunks of the code");
+        Self { held: held.to_vec(), rows: repair.rows().flatten().copied().collect() }
     }
 }
 
 struct Job {
     set: Set,
-    code: Code,
-    kernels: Kernels,
     progress: Progress,
-    /// What rebuilds the native chunks that are not among these.
-    plan: Option<(Vec<usize>, Repair)>,
     rebuilt_pieces: u64,
     short: Short,
     /// Stripes that are short.
@@ -287,28 +314,40 @@ struct Job {
 }
 
 impl Job {
-    /// While a stripe is worked on, the next one is read.
-    fn run(mut self, mut pieces: Pieces, output: &Path, present: Vec<u16>, faults: Vec<String>) -> Result<Joined, Error> {
+    /// While stripes are worked on, the next ones are read.
+    fn run(
+        mut self,
+        mut pieces: Pieces,
+        (crew, demand): (&Crew, &Demand),
+        output: &Path,
+        present: Vec<u16>,
+        faults: Vec<String>,
+    ) -> Result<Joined, Error> {
         let mut result = Output::create(output)?;
         let mut hasher = blake3::Hasher::new();
-        let (mut stripe, mut next, mut rebuilt) = (Stripe::default(), Stripe::default(), Vec::new());
-        let stripes = pieces.stripes();
-        if stripes > 0 {
-            pieces.read(0, &mut next);
-        }
-        for index in 0..stripes {
-            std::mem::swap(&mut stripe, &mut next);
-            thread::scope(|scope| {
-                if index + 1 < stripes {
-                    scope.spawn(|| pieces.read(index + 1, &mut next));
-                }
-                self.stripe(index, &stripe, &mut rebuilt, &mut |bytes| {
-                    hasher.update(bytes);
-                    result.write_all(bytes).map_err(Error::write(output))
-                })
+        let (set, stripes) = (self.set, pieces.stripes());
+        let (mut next, mut plan, mut is_whole) = (0, None, true);
+        let read = |portion: &mut Portion| {
+            if next == stripes {
+                return Ok(None);
+            }
+            let stripe = pieces.read(next, &mut portion.input);
+            is_whole &= stripe.indices.len() == usize::from(set.k);
+            portion.work = match is_whole {
+                true => Work::Product { rows: pieces.rows(&mut plan, &stripe.indices), n: set.k.into(), bytes: set.piece(next) },
+                false => Work::Nothing,
+            };
+            next += 1;
+            Ok(Some(stripe))
+        };
+        flow(crew, demand, read, |portion, stripe| {
+            self.stripe(&stripe, portion, &mut |bytes| {
+                hasher.update(bytes);
+                result.write_all(bytes).map_err(Error::write(output))
             })?;
-            self.progress.advance(self.set.native_bytes(index) as u64);
-        }
+            self.progress.advance(set.native_bytes(stripe.index) as u64);
+            Ok(())
+        })?;
         self.unreached(stripes, &pieces.chunks);
         self.report(&pieces.chunks);
         if self.shorts > 0 {
@@ -323,18 +362,17 @@ impl Job {
         }
         result.finish().map_err(Error::write(output))?;
         let Set { file, file_bytes: bytes, .. } = self.set;
-        Ok(Joined { file, bytes, present, rebuilt_pieces: self.rebuilt_pieces, skipped: 0 })
+        Ok(Joined { file, bytes, present, rebuilt_pieces: self.rebuilt_pieces, skipped: 0, makers: None })
     }
 
     /// Hands the file's bytes in this stripe to `write`, unless something was short.
     fn stripe(
         &mut self,
-        index: u64,
         stripe: &Stripe,
-        rebuilt: &mut Vec<u8>,
+        portion: &Portion,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (held, k) = (stripe.indices.len(), self.code.k());
+        let (index, held, k) = (stripe.index, stripe.indices.len(), usize::from(self.set.k));
         if held < k {
             let (from, unsound) = (index * self.set.stripe_bytes(), list(&stripe.unsound));
             let line = format!("stripe {index}, from byte {from} on: {held} sound pieces, damaged are those of chunks {unsound}");
@@ -345,21 +383,12 @@ impl Job {
             return Ok(());
         }
         let piece = self.set.piece(index);
-        // It is mostly that of the stripe before.
-        let held = self.plan.take_if(|(held, _)| *held == stripe.indices);
-        let (_, repair) =
-            self.plan.insert(held.unwrap_or_else(|| (stripe.indices.clone(), plan(&self.code, self.kernels, &stripe.indices))));
-        rebuilt.resize(repair.rows().len() * piece, 0);
-        let sources: Vec<&[u8]> = stripe.bytes.chunks_exact(piece).collect();
-        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let mut outs: Vec<&mut [u8]> = rebuilt.chunks_exact_mut(piece).collect();
-        repair.run(self.kernels, &sources, &mut outs, threads).expect("k pieces of one length");
-        self.rebuilt_pieces += outs.len() as u64;
-        let mut held = stripe.indices.iter().zip(sources).peekable();
-        let mut made = rebuilt.chunks_exact(piece);
+        let mut held = stripe.indices.iter().zip(portion.input.chunks_exact(piece)).peekable();
+        let mut made = portion.output.chunks_exact(piece);
         let mut left = self.set.native_bytes(index);
         for native in 0..k {
             let kept = held.next_if(|(index, _)| **index == native).map(|(_, bytes)| bytes);
+            self.rebuilt_pieces += u64::from(kept.is_none());
             let bytes = kept.or_else(|| made.next()).expect("what is not held was made");
             let length = left.min(piece);
             write(&bytes[..length])?;
@@ -390,12 +419,6 @@ impl Job {
             }
         }
     }
-}
-
-/// What makes the native chunks that are not among the k held.
-fn plan(code: &Code, kernels: Kernels, held: &[usize]) -> Repair {
-    let wanted: Vec<usize> = (0..code.k()).filter(|index| !held.contains(index)).collect();
-    code.repair(kernels, held, &wanted).expect("k different chunks of the code")
 }
 
 fn describe(set: &Set) -> String {

@@ -23,11 +23,6 @@ impl Progress {
         Self { bar: bar.with_message(verb) }
     }
 
-    /// For work that is a part of something already shown.
-    pub(super) fn silent() -> Self {
-        Self { bar: ProgressBar::hidden() }
-    }
-
     pub(super) fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

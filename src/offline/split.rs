@@ -6,15 +6,19 @@ use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
+use super::block_file::CHECK;
 use super::chunk_file::{Head, PIECE_BYTES, Set, piece_check, piece_of};
 use super::encode::open;
+use super::flow::{crew_of, flow};
 use super::output::Partial;
 use super::progress::Progress;
 use super::{Error, is_standard};
 use crate::codec::rs::{Code, Matrix};
-use crate::gf::Kernels;
+use crate::device::portions::{Crew, Demand, Portion, Work};
+use crate::device::{Choice, Makers};
 use crate::object::SegmentId;
 
 /// Chunk files: which code, and how a file is cut.
@@ -53,24 +57,37 @@ pub struct Stored {
     pub stored_bytes: u64,
     /// Where they are.
     pub directory: PathBuf,
+    /// Who coded how many stripes, if a GPU took part.
+    pub makers: Option<Makers>,
 }
 
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, k, n, stored_bytes, directory } = self;
+        let Self { file, bytes, k, n, stored_bytes, directory, makers } = self;
         let code = n - k;
         writeln!(f, "{bytes} bytes, BLAKE3 {file}: {k} native and {code} code chunks in {}", directory.display())?;
         let copies = u128::from(*bytes) * 3;
         let times = |stored: f64| if *bytes == 0 { String::new() } else { format!(", {:.2}x the file", stored / *bytes as f64) };
         write!(f, "stored: {stored_bytes} bytes{}, and any {code} chunks may be lost; ", times(*stored_bytes as f64))?;
-        write!(f, "three copies: {copies} bytes{}, and any 2 may be lost", times(copies as f64))
+        write!(f, "three copies: {copies} bytes{}, and any 2 may be lost", times(copies as f64))?;
+        makers.map_or(Ok(()), |makers| write!(f, "\nstripes coded {makers}"))
     }
 }
 
 /// Writes the n chunk files of `input`, of which any k rebuild it, into `directory`, or if none is given into one beside the file.
 ///
 /// The file is read once. The chunk files appear together when all of them are complete.
-pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>) -> Result<Stored, Error> {
+pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>, choice: Choice) -> Result<Stored, Error> {
+    encode_by(plan, input, directory, |demand| crew_of(choice, demand))
+}
+
+/// The same with any crew.
+pub(super) fn encode_by(
+    plan: &ChunkPlan,
+    input: &Path,
+    directory: Option<&Path>,
+    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+) -> Result<Stored, Error> {
     let code = Code::new(plan.matrix, plan.k.into(), plan.n.into())?;
     if !PIECE_BYTES.contains(&plan.piece_bytes) {
         return Err(Error::Piece(plan.piece_bytes));
@@ -80,15 +97,32 @@ pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>) -
         None if !is_standard(input) => beside(input),
         _ => return Err(Error::write(Path::new("-"))(io::Error::other("chunk files need a directory: name one with -o"))),
     };
+    let crew = crew(&plan.demand())?;
     let bytes =
         if is_standard(input) { None } else { input.metadata().ok().filter(fs::Metadata::is_file).map(|file| file.len()) };
     let source = open(input)?;
     fs::create_dir_all(&directory).map_err(Error::write(&directory))?;
     let outs = (0..plan.n).map(|index| Out::create(plan, input, &directory, index)).collect::<Result<_, _>>()?;
     let progress = bytes.map_or_else(|| Progress::open("coding"), |bytes| Progress::new("coding", bytes));
-    let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let job = Job { plan, code, input, directory, outs, progress, threads, kernels: Kernels::detect() };
-    job.run(Source { source, hasher: blake3::Hasher::new() })
+    let job = Job { plan, code, input, directory, outs, progress };
+    job.run(Source { source, hasher: blake3::Hasher::new() }, &crew)
+}
+
+/// The checks of all pieces of a stripe, by several threads if that pays: hashing many code pieces takes longer than making them.
+fn checks(set: &[u8; 16], stripe: u64, pieces: &[&[u8]]) -> Vec<[u8; CHECK]> {
+    let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(bytes / HASHED_PER_THREAD).max(1);
+    let each = pieces.len().div_ceil(threads);
+    let check = |(index, piece): (u16, &&[u8])| piece_check(set, index, stripe, piece);
+    let indices: Vec<(u16, &&[u8])> = (0..).zip(pieces).collect();
+    thread::scope(|scope| {
+        let mut parts = indices.chunks(each);
+        let first = parts.next().unwrap_or_default();
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || part.iter().copied().map(check).collect::<Vec<_>>())).collect();
+        let mut checks: Vec<_> = first.iter().copied().map(check).collect();
+        others.into_iter().for_each(|other| checks.extend(other.join().expect("hashing does not panic")));
+        checks
+    })
 }
 
 /// The directory for the chunks of a file that go beside it.
@@ -155,6 +189,13 @@ impl Out {
 }
 
 impl ChunkPlan {
+    /// A stripe is a portion.
+    fn demand(&self) -> Demand {
+        let piece_bytes = self.piece_bytes as usize;
+        let (input_bytes, output_bytes) = (usize::from(self.k) * piece_bytes, usize::from(self.n - self.k) * piece_bytes);
+        Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES }
+    }
+
     fn head(&self, index: u16, file_bytes: u64, file: SegmentId) -> Head {
         let Self { matrix, k, n, piece_bytes, set: id } = *self;
         Head { set: Set { id, matrix, k, n, piece_bytes, file_bytes, file }, index }
@@ -168,50 +209,39 @@ struct Job<'a> {
     directory: PathBuf,
     outs: Vec<Out>,
     progress: Progress,
-    threads: NonZeroUsize,
-    kernels: Kernels,
 }
 
 impl Job<'_> {
-    /// While a stripe is written, the next one is read.
-    fn run(mut self, mut source: Source) -> Result<Stored, Error> {
-        let input = self.input;
-        let piece_bytes = self.plan.piece_bytes as usize;
-        let (mut stripe, mut next) = (vec![0; self.code.k() * piece_bytes], vec![0; self.code.k() * piece_bytes]);
-        let mut code = vec![0; (self.code.n() - self.code.k()) * piece_bytes];
-        let mut length = source.read(&mut stripe).map_err(Error::read(input))?;
-        let mut index = 0;
-        while length > 0 {
-            let is_last = length < stripe.len();
-            length = thread::scope(|scope| {
-                let next = (!is_last).then(|| scope.spawn(|| source.read(&mut next)));
-                self.stripe(index, &mut stripe, length, &mut code)?;
-                let read = next.map_or(Ok(0), |next| next.join().expect("reading does not panic"));
-                read.map_err(Error::read(input))
-            })?;
-            std::mem::swap(&mut stripe, &mut next);
+    /// While stripes are coded and written, the next ones are read.
+    fn run(mut self, mut source: Source, crew: &Crew) -> Result<Stored, Error> {
+        let (k, input) = (self.code.k(), self.input);
+        let rows: Arc<[u8]> = self.code.parity_rows().flatten().copied().collect();
+        let mut is_last = false;
+        let read = |stripe: &mut Portion| {
+            let length = if is_last { 0 } else { source.read(&mut stripe.input).map_err(Error::read(input))? };
+            is_last = length < stripe.input.len();
+            let bytes = piece_of(length, self.plan.k);
+            stripe.input[length..k * bytes].fill(0);
+            stripe.work = Work::Product { rows: Arc::clone(&rows), n: k, bytes };
+            Ok((length > 0).then_some(length))
+        };
+        let (outs, mut index) = (&mut self.outs, 0);
+        let write = |stripe: &Portion, length: usize| {
+            let bytes = piece_of(length, self.plan.k);
+            let native = stripe.input.chunks_exact(bytes).take(k);
+            let pieces: Vec<&[u8]> = native.chain(stripe.output.chunks_exact(bytes)).take(outs.len()).collect();
+            for ((out, piece), check) in outs.iter_mut().zip(&pieces).zip(checks(&self.plan.set, index, &pieces)) {
+                out.write(&[piece, &check])?;
+            }
             index += 1;
-        }
-        self.finish(&source.hasher)
+            self.progress.advance(length as u64);
+            Ok(())
+        };
+        flow(crew, &self.plan.demand(), read, write)?;
+        self.finish(&source.hasher, crew.makers())
     }
 
-    /// Codes and writes the stripe that begins with `length` bytes of the file.
-    fn stripe(&mut self, index: u64, stripe: &mut [u8], length: usize, code: &mut [u8]) -> Result<(), Error> {
-        let piece = piece_of(length, self.plan.k);
-        let (stripe, code) = (&mut stripe[..piece * self.code.k()], &mut code[..piece * (self.code.n() - self.code.k())]);
-        stripe[length..].fill(0);
-        let native: Vec<&[u8]> = stripe.chunks_exact(piece).collect();
-        let mut coded: Vec<&mut [u8]> = code.chunks_exact_mut(piece).collect();
-        self.code.encode(self.kernels, &native, &mut coded, self.threads).expect("pieces of one length, as many as chunks");
-        let pieces = native.into_iter().chain(code.chunks_exact(piece));
-        for (out, piece) in self.outs.iter_mut().zip(pieces) {
-            out.write(&[piece, &piece_check(&self.plan.set, out.index, index, piece)])?;
-        }
-        self.progress.advance(length as u64);
-        Ok(())
-    }
-
-    fn finish(mut self, hasher: &blake3::Hasher) -> Result<Stored, Error> {
+    fn finish(mut self, hasher: &blake3::Hasher, makers: Option<Makers>) -> Result<Stored, Error> {
         let (file, bytes) = (SegmentId::from_bytes(*hasher.finalize().as_bytes()), hasher.count());
         for out in &mut self.outs {
             let head = self.plan.head(out.index, bytes, file);
@@ -221,7 +251,7 @@ impl Job<'_> {
         for out in self.outs {
             out.partial.publish().map_err(Error::write(&self.directory))?;
         }
-        Ok(Stored { file, bytes, k: self.plan.k, n: self.plan.n, stored_bytes, directory: self.directory })
+        Ok(Stored { file, bytes, k: self.plan.k, n: self.plan.n, stored_bytes, directory: self.directory, makers })
     }
 }
 
@@ -232,3 +262,9 @@ fn name(input: &Path, index: u16, k: u16) -> OsString {
     name.push(format!(".{index:03}-{}.ncc", if index < k { "native" } else { "code" }));
     name
 }
+
+/// What a GPU is given at a time: stripes of the usual shape are a megabyte, which is on the bus for some 20 us, about four times what a
+/// launch takes.
+pub(crate) const BITE_BYTES: usize = 8 << 20;
+/// Bytes of pieces for which another thread is started at least.
+const HASHED_PER_THREAD: usize = 2 << 20;

@@ -1,13 +1,14 @@
-//! Generations as block files have them, whichever the code: what makes their symbols, and what collects their blocks.
+//! Generations as block files have them, whichever the code: what makes their symbols, and what collects their blocks until they suffice.
 //!
 //! Raptor10 knows no source block of fewer than four symbols, but files end as they do. Such a block is filled up with symbols of zeros. Both
 //! sides know these, so they are never written.
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::block_file::{Code, Label, Labelled, Set};
-use crate::codec::raptorq::Method;
+use crate::codec::raptorq::{Method, Plan};
 use crate::codec::rlnc::{self, row_key};
 use crate::codec::{raptor10, raptorq};
 use crate::gf::Kernels;
@@ -72,6 +73,38 @@ impl Fountain {
         n..n.max(self.n_max().0)
     }
 
+    /// Symbols that a plan for intermediate symbols is given, of k source symbols.
+    fn inputs(self, k: u32) -> u32 {
+        match self {
+            Self::RaptorQ => raptorq::Parameters::new(k).map_or(k, |parameters| parameters.k_prime),
+            Self::Raptor10 => k,
+        }
+    }
+
+    /// Intermediate symbols of k source symbols.
+    fn intermediate(self, k: u32) -> u32 {
+        match self {
+            Self::RaptorQ => raptorq::Parameters::new(k).map_or(0, |parameters| parameters.l),
+            Self::Raptor10 => raptor10::Parameters::new(k).map_or(0, |parameters| parameters.l),
+        }
+    }
+
+    /// The room that source blocks of such shapes need.
+    pub(super) fn room<'a>(self, shapes: impl Iterator<Item = &'a Shape>) -> Room {
+        let (mut room, mut k_max) = (Room::default(), 1);
+        for shape in shapes {
+            room.blocks = room.blocks.max(shape.generations() as usize);
+            // The first one is one of the largest.
+            let Some(first) = shape.generation(0) else { continue };
+            (room.symbol_bytes, k_max) = (symbol_bytes(&first), k_max.max(self.padding(&first).end));
+        }
+        let count = |number: u32| number as usize;
+        room.source = count(k_max);
+        (room.inputs, room.intermediate) = (count(self.inputs(k_max)), count(self.intermediate(k_max)));
+        room.received = room.source + count(if self == Self::RaptorQ { SPARE_RAPTORQ } else { SPARE_RAPTOR10 });
+        room
+    }
+
     /// The ids of its symbols that are written, so many from `first` on.
     pub(super) fn esis(self, generation: &Generation, first: u32, count: u32) -> impl Iterator<Item = u32> + use<> {
         let padding = self.padding(generation);
@@ -112,6 +145,18 @@ impl Fountain {
     }
 }
 
+/// For the source blocks of a segment at most: how many they are, and of each the symbols that are read to encode it, the intermediate
+/// ones, those that are read to decode it, and its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Room {
+    pub(super) blocks: usize,
+    pub(super) symbol_bytes: usize,
+    pub(super) inputs: usize,
+    pub(super) intermediate: usize,
+    pub(super) received: usize,
+    pub(super) source: usize,
+}
+
 impl fmt::Display for Fountain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -121,84 +166,90 @@ impl fmt::Display for Fountain {
     }
 }
 
-/// Makes encoders of source blocks. Keeps the plan of the last one: most blocks of a file have as many symbols.
+/// The plans for intermediate symbols. Source blocks of a file have few different numbers of symbols.
 #[derive(Debug)]
-pub(super) struct Encoders {
+pub(super) struct Plans {
     fountain: Fountain,
+    /// By K', or K.
+    plans: Vec<(u32, Arc<Plan>)>,
+}
+
+impl Plans {
+    pub(super) const fn new(fountain: Fountain) -> Self {
+        Self { fountain, plans: Vec::new() }
+    }
+
+    /// What makes the intermediate symbols of a generation.
+    pub(super) fn plan(&mut self, generation: &Generation) -> Arc<Plan> {
+        let k = self.fountain.padding(generation).end;
+        let key = self.fountain.inputs(k);
+        if let Some((_, plan)) = self.plans.iter().find(|(other, _)| *other == key) {
+            return Arc::clone(plan);
+        }
+        let plan = match self.fountain {
+            Fountain::RaptorQ => raptorq::EncodingPlan::new(k).map(raptorq::EncodingPlan::into_plan).ok(),
+            Fountain::Raptor10 => raptor10::EncodingPlan::new(k).map(raptor10::EncodingPlan::into_plan).ok(),
+        };
+        let plan = Arc::new(plan.expect("the shape was checked"));
+        self.plans.push((key, Arc::clone(&plan)));
+        plan
+    }
+}
+
+/// Source and intermediate symbols of a source block, of which its encoding symbols are made.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    parameters: Parameters,
+    symbol_bytes: usize,
+    source: &'a [u8],
+    intermediate: &'a [u8],
     kernels: Kernels,
-    plan: Option<Plan>,
 }
 
 #[derive(Debug)]
-enum Plan {
-    RaptorQ(raptorq::EncodingPlan),
-    Raptor10(raptor10::EncodingPlan),
+enum Parameters {
+    RaptorQ(raptorq::Parameters),
+    Raptor10(raptor10::Parameters),
 }
 
-impl Encoders {
-    pub(super) fn new(fountain: Fountain, kernels: Kernels) -> Self {
-        Self { fountain, kernels, plan: None }
-    }
-
-    /// The encoder of a generation with these bytes.
-    pub(super) fn encoder(&mut self, generation: &Generation, bytes: &[u8]) -> Encoder {
-        let (k, symbol_bytes) = (self.fountain.padding(generation).end, symbol_bytes(generation));
-        let mut symbols = vec![0; k as usize * symbol_bytes];
-        symbols[..bytes.len()].copy_from_slice(bytes);
-        let plan = self.plan.take().filter(|plan| plan.is_for(k)).unwrap_or_else(|| Plan::new(self.fountain, k));
-        let encoder = match self.plan.insert(plan) {
-            Plan::RaptorQ(plan) => raptorq::Encoder::new(symbols, symbol_bytes, plan, self.kernels).map(Encoder::RaptorQ).ok(),
-            Plan::Raptor10(plan) => raptor10::Encoder::new(symbols, symbol_bytes, plan, self.kernels).map(Encoder::Raptor10).ok(),
+impl<'a> Source<'a> {
+    /// Of a generation; both kinds of symbols are one behind the other.
+    pub(super) fn new(
+        fountain: Fountain,
+        generation: &Generation,
+        source: &'a [u8],
+        intermediate: &'a [u8],
+        kernels: Kernels,
+    ) -> Self {
+        let (k, symbol_bytes) = (fountain.padding(generation).end, symbol_bytes(generation));
+        let parameters = match fountain {
+            Fountain::RaptorQ => raptorq::Parameters::new(k).map(Parameters::RaptorQ).ok(),
+            Fountain::Raptor10 => raptor10::Parameters::new(k).map(Parameters::Raptor10).ok(),
         };
-        encoder.expect("whole symbols, as many as planned for")
-    }
-}
-
-impl Plan {
-    fn new(fountain: Fountain, k: u32) -> Self {
-        let plan = match fountain {
-            Fountain::RaptorQ => raptorq::EncodingPlan::new(k).map(Self::RaptorQ).ok(),
-            Fountain::Raptor10 => raptor10::EncodingPlan::new(k).map(Self::Raptor10).ok(),
-        };
-        plan.expect("the shape was checked")
+        let source = &source[..k as usize * symbol_bytes];
+        Self { parameters: parameters.expect("the shape was checked"), symbol_bytes, source, intermediate, kernels }
     }
 
-    fn is_for(&self, k: u32) -> bool {
-        match self {
-            Self::RaptorQ(plan) => raptorq::Parameters::new(k).is_ok_and(|parameters| parameters.k_prime == plan.k_prime()),
-            Self::Raptor10(plan) => plan.k() == k,
-        }
-    }
-}
-
-/// Makes the symbols of a source block.
-#[derive(Debug)]
-pub(super) enum Encoder {
-    RaptorQ(raptorq::Encoder),
-    Raptor10(raptor10::Encoder),
-}
-
-impl Encoder {
-    pub(super) fn symbol_bytes(&self) -> usize {
-        match self {
-            Self::RaptorQ(encoder) => encoder.symbol_bytes(),
-            Self::Raptor10(encoder) => encoder.symbol_bytes(),
-        }
-    }
-
-    /// Writes an encoding symbol.
+    /// Writes an encoding symbol, whose id is not too large.
     ///
     /// # Panics
-    /// If the id is too large, or `out` is not as long as a symbol.
+    /// If `out` is not as long as a symbol.
     pub(super) fn symbol(&self, esi: u32, out: &mut [u8]) {
-        match self {
-            Self::RaptorQ(encoder) => encoder.symbol(esi, out).expect("an id below 2^24"),
-            Self::Raptor10(encoder) => encoder.symbol(esi, out).expect("an id below 2^16"),
+        if let Some(symbol) = self.source.chunks_exact(self.symbol_bytes).nth(esi as usize) {
+            return out.copy_from_slice(symbol);
+        }
+        let columns = match &self.parameters {
+            Parameters::RaptorQ(parameters) => parameters.columns_of(esi),
+            Parameters::Raptor10(parameters) => parameters.columns_of(esi),
+        };
+        out.fill(0);
+        for column in columns {
+            self.kernels.add(out, &self.intermediate[column as usize * self.symbol_bytes..][..self.symbol_bytes]);
         }
     }
 }
 
-fn symbol_bytes(generation: &Generation) -> usize {
+pub(super) fn symbol_bytes(generation: &Generation) -> usize {
     usize::try_from(generation.block_bytes).expect("a symbol fits in memory")
 }
 
@@ -213,7 +264,7 @@ impl Collector {
     /// An empty one for a generation of the segment with this id.
     pub(super) fn new(set: &Set, id: &SegmentId, generation: Generation, kernels: Kernels) -> Self {
         match set.code {
-            Code::Rlnc => Self::Vectors(Box::new(rlnc::Decoder::new(generation, row_key(id, &generation), kernels))),
+            Code::Rlnc => Self::Vectors(Box::new(rlnc::Decoder::gathering(generation, row_key(id, &generation), kernels))),
             Code::Fountain(fountain) => Self::Symbols(Box::new(Symbols::new(fountain, generation, kernels))),
         }
     }
@@ -254,21 +305,6 @@ impl Collector {
             }
         }
     }
-
-    /// The generation's bytes, without padding.
-    ///
-    /// # Panics
-    /// If blocks are missing.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        match self {
-            Self::Vectors(decoder) => decoder.into_bytes().expect("no block is missing"),
-            Self::Symbols(symbols) => {
-                let mut bytes = symbols.found.expect("no symbol is missing");
-                bytes.truncate(usize::try_from(symbols.generation.length).expect("a generation fits in memory"));
-                bytes
-            }
-        }
-    }
 }
 
 /// Encoding symbols of a source block.
@@ -278,10 +314,13 @@ pub(super) struct Symbols {
     decoder: Decoder,
     /// How many have come, without repetitions.
     held: usize,
-    /// The block, once it has been found, and how many symbols are missing at least until then.
-    found: Option<Vec<u8>>,
+    /// How the block is found, once it can be, and how many symbols are missing at least until then.
+    found: Option<Found>,
     missing: usize,
 }
+
+/// The source symbols that are missing, ascending, and what makes them of those that came, unless none is.
+pub(super) type Found = (Vec<u32>, Option<Plan>);
 
 #[derive(Debug)]
 enum Decoder {
@@ -307,10 +346,30 @@ impl Symbols {
             return;
         }
         self.held += 1;
-        match self.decoder.decode() {
-            Ok(block) => (self.found, self.missing) = (Some(block), 0),
+        match self.decoder.solution() {
+            Ok(found) => (self.found, self.missing) = (Some(found), 0),
             Err(missing) => self.missing = missing,
         }
+    }
+
+    pub(super) fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// The ids of the symbols that came, those of padding in front, and the symbols, one behind the other.
+    pub(super) fn received(&self) -> (&[u32], &[u8]) {
+        match &self.decoder {
+            Decoder::RaptorQ(decoder) => (decoder.received(), decoder.symbols()),
+            Decoder::Raptor10(decoder) => (decoder.received(), decoder.symbols()),
+        }
+    }
+
+    /// How the block is found.
+    ///
+    /// # Panics
+    /// If symbols are missing, or it has been asked before.
+    pub(super) fn take_found(&mut self) -> Found {
+        self.found.take().expect("no symbol is missing")
     }
 }
 
@@ -324,17 +383,22 @@ impl Decoder {
         arrival.expect("the symbol was checked against the source block") == raptorq::Arrival::Kept
     }
 
-    /// The block, or how many symbols are missing at least.
-    fn decode(&mut self) -> Result<Vec<u8>, usize> {
+    /// How the block is found, or how many symbols are missing at least.
+    fn solution(&mut self) -> Result<Found, usize> {
         match self {
-            Self::RaptorQ(decoder) => decoder.decode().map_err(|error| match error {
+            Self::RaptorQ(decoder) => decoder.solution().map_err(|error| match error {
                 raptorq::Error::Incomplete { missing } => missing,
                 error => unreachable!("{error}: symbols of this block are decoded, or too few"),
             }),
-            Self::Raptor10(decoder) => decoder.decode().map_err(|error| match error {
+            Self::Raptor10(decoder) => decoder.solution().map_err(|error| match error {
                 raptor10::Error::Incomplete { missing } => missing,
                 error => unreachable!("{error}: symbols of this block are decoded, or too few"),
             }),
         }
     }
 }
+
+/// Symbols beyond K for which there is room where a block is decoded. One in a million blocks of RaptorQ needs more, and one in some hundreds of
+/// Raptor10.
+const SPARE_RAPTORQ: u32 = 2;
+const SPARE_RAPTOR10: u32 = 8;

@@ -35,6 +35,13 @@ impl Way {
         NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
     }
 
+    /// What codes files: ours, or where its tables do not fit one that any code does with.
+    pub(super) fn of_files(card: &Card, n: usize, rows: usize) -> Self {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let fits = Self::Stripes.shape(&Limits::of(card), count(n), count(rows), 16, (1, 256)).is_some();
+        if fits { Self::Stripes } else { Self::Squares("nc_rs_naive") }
+    }
+
     /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the memory for it, or there is no such tile.
     pub(super) fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
         match self {
