@@ -29,6 +29,7 @@ mod gpu;
 mod load;
 mod measure;
 mod own;
+mod portions;
 mod record;
 mod s1;
 mod s2;

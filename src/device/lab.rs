@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::portions::{Demand, Opener};
 use super::{Error, Field};
 use crate::codec::raptorq::Plan;
 use crate::gf::dense::{Algebra, System};
@@ -24,6 +25,8 @@ pub(crate) trait Lab: Send {
     fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error>;
     /// Brings plans of RaptorQ and symbols onto the card.
     fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error>;
+    /// What opens the card for portions of files.
+    fn opener(&self, demand: &Demand) -> Opener;
     /// Brings two matrices onto the card, to be multiplied as the thesis on RaptorQ does it.
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error>;
     /// Takes a matrix that is to be inverted as that thesis does it.

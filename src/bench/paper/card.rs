@@ -13,7 +13,7 @@ use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
 use super::stripes::Job;
-use super::{Error, Outcome, Sample, Settings, dense};
+use super::{Error, Outcome, Sample, Settings, dense, portions};
 use crate::bench::team::{self, Member};
 use crate::codec::raptorq::{DecodingPlan, Plan};
 use crate::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay};
@@ -25,6 +25,7 @@ pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Re
         return dense::measure(lab, case, settings);
     }
     match case.measure.family() {
+        _ if case.measure == Measure::Portions => portions::by_gpu(lab, case, settings),
         Family::Chunks => chunks(lab, case, settings),
         Family::Symbols => symbols(lab, case, settings),
         _ => match case.measure {

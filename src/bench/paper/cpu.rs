@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
 use super::measure::Measure;
-use super::{Error, Run, Sample, fountain, stripes};
+use super::{Error, Run, Sample, fountain, portions, stripes};
 use crate::bench::oracle;
 use crate::bench::team::{self, Member};
 use crate::block::{Block, Vector};
@@ -46,6 +46,7 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
         Measure::CpuGaussJordan => fountain::gauss_jordan(case),
         Measure::CpuPrecode => fountain::precode(case),
         Measure::CpuChunks | Measure::CpuRebuild => stripes::code(case),
+        Measure::CpuPortions => portions::by_cpu(case),
         _ => unreachable!("measures of the GPU are prepared elsewhere"),
     })
 }

@@ -62,6 +62,9 @@ pub(super) enum Measure {
     ChunksThrough,
     RebuildThrough,
     ChunksThroughCopy,
+    /// Code chunks as files are coded: by all cores; by a GPU, or by it and them.
+    CpuPortions,
+    Portions,
     /// Plans of RaptorQ, replayed on a card.
     Replay,
     ReplayThrough,
@@ -166,7 +169,7 @@ impl Measure {
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole => Family::Symbols,
             Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
             Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => Family::Chunks,
-            Self::Rebuild | Self::RebuildThrough => Family::Chunks,
+            Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => Family::Chunks,
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
             Self::Product | Self::ProductThrough | Self::GaussJordan | Self::InvertWide | Self::Crossover => Family::Matrices,
             _ => Family::Generations,
@@ -223,6 +226,7 @@ impl Measure {
                 | Self::CpuPrecode
                 | Self::CpuChunks
                 | Self::CpuRebuild
+                | Self::CpuPortions
                 | Self::Stored
         )
     }
@@ -234,7 +238,10 @@ impl Measure {
 
     /// Whether a measure of the GPU uses threads of the CPU beside it.
     pub(super) const fn has_threads(self) -> bool {
-        matches!(self, Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole | Self::Crossover)
+        matches!(
+            self,
+            Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole | Self::Crossover | Self::Portions
+        )
     }
 
     /// Whether it has to do with dense systems on a GPU.
@@ -245,7 +252,7 @@ impl Measure {
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
-            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover)
+            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions)
             && !matches!(self, Self::ReplayEnergy | Self::ReplayPower)
     }
 
@@ -301,6 +308,9 @@ impl Measure {
             Self::ChunksCopy => return "copy on the GPU".to_owned(),
             Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
             Self::ChunksThroughCopy => return "copies alone".to_owned(),
+            Self::CpuPortions => return "chunks by the CPU".to_owned(),
+            Self::Portions if kernel == "hybrid" => return "chunks by CPU and GPU together".to_owned(),
+            Self::Portions => return "chunks by the GPU".to_owned(),
             Self::Replay => return "replayed, GPU".to_owned(),
             Self::ReplayThrough | Self::ReplayEnergy | Self::ReplayPower => return "replayed, through the GPU".to_owned(),
             Self::ReplayWhole => return "plans and replayed, through the GPU".to_owned(),
@@ -457,6 +467,11 @@ impl Measure {
                  or of as many as there are streams, on the streams of all GPUs in turn; memory is pinned once"
             }
             Self::ChunksThroughCopy => "copies alone: the same copies, with nothing made between",
+            Self::CpuPortions | Self::Portions => {
+                "chunks by the CPU, by the GPU, by both: as `codec encode` codes a file, the host's clock from the first stripe of 256 KiB a chunk \
+                 that is handed in until the last one has come back, all of them in memory (for a GPU, pinned); files are neither read \
+                 nor written"
+            }
             Self::Replay => {
                 "replayed, GPU: the card's time for a block, from event to event, symbols and plans in its memory. Plans are made on the CPU \
                  before"

@@ -276,11 +276,24 @@ pub(super) const ROWS: &[Row] = &[
         ],
         note: "1600 MB are four chunks of 400 MB: --full. ISA-L and Jerasure stand beside ours in `make bench-rs`",
     },
-    elsewhere(
-        "S5-17",
-        "Left for later: CPU and GPU together, a rule for the number of streams",
-        "the number of streams is measured in S5-14; CPU and GPU do not code chunks together here",
-    ),
+    Row {
+        id: "S5-17",
+        group: Group::S5,
+        title: "Left for later: CPU and GPU together, a rule for the number of streams",
+        bars: &[
+            Bar { what: "k=4, n=6", paper: "left for later", mark: None, panel: SMALL, x: None },
+            Bar { what: "k=4, n=200", paper: "left for later", mark: None, panel: "k=4, n=200", x: None },
+        ],
+        axis: Axis::Chunk,
+        base: "chunks by the CPU",
+        sweeps: &[
+            BY_CPU,
+            BY_GPU,
+            Sweep { rows: &[Amount::Count(196)], k: &[4 << 20], full_k: &[8 << 20], ..BY_CPU },
+            Sweep { rows: &[Amount::Count(196)], k: &[4 << 20], full_k: &[8 << 20], ..BY_GPU },
+        ],
+        note: "stripes go to whoever is free; the number of streams is measured in S5-14, and three are used",
+    },
 ];
 
 const fn ways(
@@ -306,10 +319,6 @@ const fn on_card(
 
 const fn at_largest(paper: &'static str) -> Bar {
     Bar { what: "k=4, n=6", paper, mark: None, panel: SMALL, x: Some(4_194_304.0) }
-}
-
-const fn elsewhere(id: &'static str, title: &'static str, note: &'static str) -> Row {
-    Row { id, group: Group::S5, title, bars: &[], axis: Axis::Chunk, base: "", sweeps: &[], note }
 }
 
 /// k = 4, n = 6, chunks of 4 MiB.
@@ -345,6 +354,16 @@ const THROUGH_ALL: Sweep = Sweep { gpus: Cards::All, ..THROUGH };
 const CARDS_BESIDE: Sweep = Sweep { gpus: Cards::All, ..CARD_BESIDE };
 const CARD_BESIDE: Sweep =
     Sweep { kernels: &["stripes"], generations: &[Amount::Count(3)], k: MEGABYTES, full_k: &[400_000_000], ..THROUGH };
+/// Stripes as files have them.
+const BY_CPU: Sweep = Sweep {
+    measure: Measure::CpuPortions,
+    kernels: &["cpu"],
+    k: &[64 << 20],
+    full_k: &[400_000_000],
+    threads: &[Crew::All],
+    ..LARGE
+};
+const BY_GPU: Sweep = Sweep { measure: Measure::Portions, kernels: &["cuda", "hybrid"], ..BY_CPU };
 const PLACES: &[&str] = &[
     "rs-mod 1x256",
     "rs-mod-serial 1x256",

@@ -9,6 +9,8 @@ use crate::device::lab::{
     Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Product,
     ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
 };
+use crate::device::portions::tests::{self as portions, Temper};
+use crate::device::portions::{Demand, Opener};
 use crate::device::{Error, Field};
 use crate::gf::dense::{Algebra, Cores};
 use crate::gf::{Kernels, matrix};
@@ -108,6 +110,10 @@ impl Lab for StandIn {
         let plans = plan.plans.iter().map(|each| (*each).clone()).collect();
         let Replay { blocks, symbol_bytes, symbols, .. } = *plan;
         Ok(Box::new(ReplayJob { plans, blocks, symbol_bytes, symbols: symbols.to_vec(), made: Vec::new() }))
+    }
+
+    fn opener(&self, _: &Demand) -> Opener {
+        portions::opener(Temper::Good)
     }
 
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {

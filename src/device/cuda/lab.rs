@@ -16,12 +16,13 @@ use super::image::Image;
 use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::nvml::Gauge;
-use super::{HOPPER, kernels};
+use super::{HOPPER, kernels, open_coder};
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
     self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork, Replay,
     ReplayWork, Systems, SystemsWork, Work,
 };
+use crate::device::portions::{self, Opener};
 use crate::device::{Error, Field, Kernel};
 use crate::gf::dense::Algebra;
 use chunk_job::ChunkJob;
@@ -118,6 +119,11 @@ impl Lab for GpuLab {
     fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error> {
         self.standard.context.bind()?;
         Ok(Box::new(ReplayJob::new(&self.standard, plan)?))
+    }
+
+    fn opener(&self, demand: &portions::Demand) -> Opener {
+        let (ordinal, demand) = (self.ordinal, *demand);
+        Box::new(move || open_coder(ordinal, &demand))
     }
 
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
