@@ -35,6 +35,7 @@ fn cases() -> Vec<(Case, usize)> {
         (chunks(4, 6, 4096), 1_000_001),
         (chunks(10, 14, 1000), 300_007),
         (chunks(4, 200, 1040), 40_000),
+        (chunks(128, 192, 1040), 400_000),
         (chunks(230, 250, 64), 150_000),
         (chunks(3, 5, 64), 100),
         // Source blocks of symbols that are no whole strips, and a segment that ends early.

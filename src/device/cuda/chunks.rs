@@ -35,11 +35,18 @@ impl Way {
         NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
     }
 
-    /// What codes files: ours, or where its tables do not fit one that any code does with.
-    pub(super) fn of_files(card: &Card, n: usize, rows: usize) -> Self {
+    /// What codes files: tables for few code chunks or few native ones, tensor cores for many of both or where there is no room for tables,
+    /// and where there is neither room nor such a card, what any code does with.
+    pub(super) fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let fits = Self::Stripes.shape(&Limits::of(card), count(n), count(rows), 16, (1, 256)).is_some();
-        if fits { Self::Stripes } else { Self::Squares("nc_rs_naive") }
+        let has = |way: Self| way.shape(card, count(n), count(rows), 16, (1, 256)).is_some();
+        let has_tensor = n <= CHUNKS_MAX && has(Self::Tensor);
+        match has(Self::Stripes) {
+            true if has_tensor && n.min(rows) >= TENSOR_MIN => Self::Tensor,
+            true => Self::Stripes,
+            false if has_tensor => Self::Tensor,
+            false => Self::Squares("nc_rs_naive"),
+        }
     }
 
     /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the memory for it, or there is no such tile.
@@ -135,6 +142,11 @@ const STRIPES: [(u32, &str); 6] = [
 ];
 /// With fewer groups native chunks are read too often.
 const GROUPS_MIN: u32 = 3;
+/// From so many native and code chunks on tensor cores are faster than tables. Of 128 and 64 they make 7.5 times as much, of 4 and 196 three fifths
+/// (row figure-chunks); in between, a look-up takes as long as the tables of so many native chunks have copies, and the tensor cores take 32 rows of 32 at a time.
+const TENSOR_MIN: usize = 32;
+/// Of a code, and what the tensor cores' kernel is made for.
+const CHUNKS_MAX: usize = 255;
 /// With more native chunks there is room for the tiles of one unit.
 const TENSOR_UNITS_N: u32 = 128;
 const TILE_THREADS: u32 = define("NC_RS_THREADS");
@@ -212,6 +224,17 @@ mod tests {
         assert_eq!(shape(129, 127, 10 << 20), (1, (33, 4, 1), 197_632));
         let older = Limits { is_hopper: false, ..CARD };
         assert_eq!(Way::Tensor.shape(&older, 4, 2, 1 << 20, (1, 256)), None);
+    }
+
+    #[test]
+    fn files_are_coded_by_what_has_room_and_is_fast() {
+        let way = |n, rows| Way::of_files(&CARD, n, rows);
+        assert_eq!([way(4, 2), way(4, 196), way(128, 4), way(31, 200)], [Way::Stripes; 4]);
+        assert_eq!([way(32, 32), way(128, 64), way(230, 20), way(255, 1)], [Way::Tensor; 4]);
+        assert_eq!(way(256, 256), Way::Squares("nc_rs_naive"));
+        let older = Limits { is_hopper: false, ..CARD };
+        assert_eq!(Way::of_files(&older, 128, 64), Way::Stripes);
+        assert_eq!(Way::of_files(&older, 230, 20), Way::Squares("nc_rs_naive"));
     }
 
     #[test]

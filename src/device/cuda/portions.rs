@@ -9,7 +9,7 @@ use cudarc::driver::result;
 
 use super::card::Card;
 use super::chunk_lane::{ChunkCode, Ends, Side, copy};
-use super::chunks::Way;
+use super::chunks::{Limits, Way};
 use super::driver::{Address, Buffer, Context, Fault, Named, Pinned, Stream};
 use super::replay_lane::{Blocks, ReplayShape, bytes_of_plan, strips_of};
 use crate::codec::raptorq::Plan;
@@ -165,7 +165,7 @@ impl Lane {
     /// A launch a portion, all with the same rows.
     fn product(&mut self, card: &Card, rows: &Arc<[u8]>, n: usize, bite: &mut [Portion]) -> Result<(), Error> {
         let count = rows.len() / n;
-        let way = Way::of_files(card, n, count);
+        let way = Way::of_files(&Limits::of(card), n, count);
         let code = ChunkCode { way, tile: (1, 256), n, rows: count };
         // Chunks begin at multiples of 16 bytes.
         let pitch_of = |portion: &Portion| match portion.work {
