@@ -386,14 +386,8 @@ impl Decoder {
     /// How the block is found, or how many symbols are missing at least.
     fn solution(&mut self) -> Result<Found, usize> {
         match self {
-            Self::RaptorQ(decoder) => decoder.solution().map_err(|error| match error {
-                raptorq::Error::Incomplete { missing } => missing,
-                error => unreachable!("{error}: symbols of this block are decoded, or too few"),
-            }),
-            Self::Raptor10(decoder) => decoder.solution().map_err(|error| match error {
-                raptor10::Error::Incomplete { missing } => missing,
-                error => unreachable!("{error}: symbols of this block are decoded, or too few"),
-            }),
+            Self::RaptorQ(decoder) => decoder.solution(),
+            Self::Raptor10(decoder) => decoder.solution(),
         }
     }
 }

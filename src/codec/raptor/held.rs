@@ -114,6 +114,12 @@ impl Held {
         block
     }
 
+    /// The block, or how many more symbols are needed at least.
+    pub(in crate::codec) fn decoded(&mut self, kernels: Kernels, system: &impl System) -> Result<Vec<u8>, usize> {
+        let (missing, plan) = self.solution(system)?;
+        Ok(plan.map_or_else(|| self.block(), |plan| self.rebuilt(kernels, &plan, &missing)))
+    }
+
     /// The source symbols that have not come, and what makes them of those that have, unless all have; or how many more symbols are
     /// needed at least.
     pub(in crate::codec) fn solution(&mut self, system: &impl System) -> Result<(Vec<u32>, Option<Plan>), usize> {

@@ -57,8 +57,7 @@ impl Decoder {
 
     /// The block, K symbols, unless more symbols are needed. Ask again when one has been kept.
     pub fn decode(&mut self) -> Result<Vec<u8>, Error> {
-        let (missing, plan) = self.solution()?;
-        Ok(plan.map_or_else(|| self.held.block(), |plan| self.held.rebuilt(self.kernels, &plan, &missing)))
+        self.held.decoded(self.kernels, &self.parameters).map_err(|missing| Error::Incomplete { missing })
     }
 
     /// The symbols that are kept, in the order of arrival, one behind the other.
@@ -66,10 +65,10 @@ impl Decoder {
         self.held.symbols()
     }
 
-    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself.
-    /// Ask again when a symbol has been kept.
-    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), Error> {
-        self.held.solution(&self.parameters).map_err(|missing| Error::Incomplete { missing })
+    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself; or how
+    /// many more symbols are needed at least. Ask again when a symbol has been kept.
+    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), usize> {
+        self.held.solution(&self.parameters)
     }
 
     /// The block, by a plan that was made for symbols of the same ids in the same order.

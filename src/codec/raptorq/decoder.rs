@@ -78,6 +78,24 @@ impl Decoder {
 
     /// The block, K symbols, unless more symbols are needed, or who multiplies has failed. Ask again when a symbol has been kept.
     pub fn decode(&mut self) -> Result<Vec<u8>, Error> {
+        match &self.method {
+            Method::Inactivation => {
+                self.held.decoded(self.kernels, &self.parameters).map_err(|missing| Error::Incomplete { missing })
+            }
+            Method::Inversion => self.decode_densely(dense::invert),
+            Method::Reduction(inverse) => {
+                let inverse = Arc::clone(inverse);
+                self.decode_densely(|parameters, received, missing, outs, kernels, algebra| {
+                    inverse.reduce(parameters, received, missing, outs, kernels, algebra)
+                })
+            }
+        }
+    }
+
+    fn decode_densely(
+        &mut self,
+        solve: impl FnOnce(&Parameters, dense::Received<'_>, &[u32], &mut [&mut [u8]], Kernels, &dyn Algebra) -> Result<(), Error>,
+    ) -> Result<Vec<u8>, Error> {
         if !self.is_ready() {
             return Err(Error::Incomplete { missing: self.held.shortage() });
         }
@@ -89,15 +107,7 @@ impl Decoder {
         let mut outs = self.held.places(&mut block, &missing);
         let (symbols, esis, symbol_bytes) = (self.held.symbols(), self.held.esis(), self.held.symbol_bytes());
         let received = dense::Received { symbols, esis, symbol_bytes };
-        let (kernels, algebra) = (self.kernels, self.algebra.as_ref());
-        let result = match &self.method {
-            Method::Inactivation => raptor::decoding_plan(&self.parameters, esis, &missing)
-                .map(|plan| plan.apply(kernels, symbols, &mut outs))
-                .map_err(|deficit| Error::Incomplete { missing: deficit.missing }),
-            Method::Inversion => dense::invert(&self.parameters, received, &missing, &mut outs, kernels, algebra),
-            Method::Reduction(inverse) => inverse.reduce(&self.parameters, received, &missing, &mut outs, kernels, algebra),
-        };
-        if let Err(error) = result {
+        if let Err(error) = solve(&self.parameters, received, &missing, &mut outs, self.kernels, self.algebra.as_ref()) {
             self.held.make_room(&self.parameters);
             return Err(error);
         }
@@ -109,10 +119,10 @@ impl Decoder {
         self.held.symbols()
     }
 
-    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself;
-    /// always by inactivation. Ask again when a symbol has been kept.
-    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), Error> {
-        self.held.solution(&self.parameters).map_err(|missing| Error::Incomplete { missing })
+    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself,
+    /// always by inactivation; or how many more symbols are needed at least. Ask again when a symbol has been kept.
+    pub(crate) fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), usize> {
+        self.held.solution(&self.parameters)
     }
 
     /// The block, by a plan that was made for symbols of the same ids in the same order.
