@@ -89,15 +89,10 @@ impl Cores {
         self.threads
     }
 
-    /// Threads for so many units of work, `each` for one at least.
-    fn crew(&self, units: usize, each: usize) -> NonZeroUsize {
-        NonZeroUsize::new(units / each).map_or(NonZeroUsize::MIN, |fit| fit.min(self.threads))
-    }
-
     /// Each thread has some of the outs, with the number of the first of them.
     fn share(&self, inner: usize, outs: &mut [&mut [u8]], work: impl Fn(usize, &mut [&mut [u8]]) + Sync) {
         let products = outs.len() * inner * outs.first().map_or(0, |out| out.len());
-        let threads = self.crew(products, PRODUCTS_A_THREAD).get().min(outs.len().max(1));
+        let threads = (products / PRODUCTS_A_THREAD).clamp(1, self.threads.get()).min(outs.len().max(1));
         let each = outs.len().div_ceil(threads).max(1);
         let mut parts = outs.chunks_mut(each).enumerate().map(|(index, part)| (index * each, part));
         let first = parts.next();
@@ -115,7 +110,7 @@ impl Algebra for Cores {
     fn solve(&self, system: &System<'_>, outs: &mut [&mut [u8]]) -> Result<bool, Failed> {
         system.check(outs);
         let order = system.order;
-        let threads = self.crew(order, ROWS_A_THREAD);
+        let threads = matrix::inverters(order, self.threads);
         let Some(inverse) = matrix::invert(self.kernels, order, system.matrix, threads) else { return Ok(false) };
         let Some(panel) = panel(system.symbols, outs) else { return Ok(true) };
         self.share(order, outs, |first, outs| {
@@ -207,9 +202,6 @@ impl Algebra for Chooser {
     }
 }
 
-/// Rows of a matrix that are worth a thread: with fewer, threads wait for each other longer than they work. Of sixteen cores four are
-/// slower than one at 128 rows and twice as fast at 256, and all of them are the fastest from 512 rows on (row S1-10 of the bench).
-const ROWS_A_THREAD: usize = 80;
 /// Products that are worth a thread: some tens of microseconds, which it takes to start one.
 const PRODUCTS_A_THREAD: usize = 1 << 20;
 
@@ -287,13 +279,6 @@ mod tests {
             }
             cores.multiply(&[], &[], &mut []).unwrap();
         }
-    }
-
-    #[test]
-    fn threads_are_started_for_work_alone() {
-        let cores = Cores::new(Kernels::detect(), NonZeroUsize::new(4).unwrap());
-        let crew = |rows| cores.crew(rows, ROWS_A_THREAD).get();
-        assert_eq!([1, 80, 159, 160, 319, 320, 5000].map(crew), [1, 1, 1, 2, 3, 4, 4]);
     }
 
     /// A card that counts what it is asked, and fails from some call on.

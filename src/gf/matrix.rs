@@ -48,6 +48,12 @@ impl Share {
     }
 }
 
+/// How many of so many threads are worth it for an n × n matrix.
+pub fn inverters(n: usize, threads: NonZeroUsize) -> NonZeroUsize {
+    let most = if n < INVERTED_BY_SEVERAL_MIN { 1 } else { n / ROWS_PER_INVERTER };
+    threads.min(NonZeroUsize::new(most).expect("one at least"))
+}
+
 /// The inverse of an n × n matrix of rows one behind the other; none if it is singular.
 ///
 /// # Panics
@@ -192,6 +198,12 @@ impl<'a> Rows<'a> {
 /// Looks at a pivot row that has not come, before the processor is offered to others.
 const SPINS: u32 = 2000;
 
+/// Matrices smaller than this are inverted by one thread: several would wait for each other's pivots longer than they work (row
+/// S1-15 of the benchmarks has one, four and sixteen threads).
+pub(super) const INVERTED_BY_SEVERAL_MIN: usize = 256;
+/// Rows of a larger matrix for each thread that inverts it, at least, for the same reason.
+const ROWS_PER_INVERTER: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +227,14 @@ mod tests {
 
     fn identity(n: usize) -> Vec<u8> {
         (0..n * n).map(|i| u8::from(i / n == i % n)).collect()
+    }
+
+    #[test]
+    fn threads_are_started_for_work_alone() {
+        let of = |threads| [1, 80, 255, 256, 319, 320, 5000].map(|n| inverters(n, NonZeroUsize::new(threads).unwrap()).get());
+        assert_eq!(of(1), [1; 7]);
+        assert_eq!(of(4), [1, 1, 1, 4, 4, 4, 4]);
+        assert_eq!(of(16), [1, 1, 1, 4, 4, 5, 16]);
     }
 
     #[test]

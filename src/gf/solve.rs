@@ -14,9 +14,7 @@ impl Kernels {
     /// Unless there are n × n coefficients, as many bytes of payloads as go out, and those a multiple of n, which is not zero.
     pub fn solve(&self, n: usize, coefficients: &[u8], payloads: &[u8], out: &mut [u8], threads: NonZeroUsize) -> bool {
         assert!(payloads.len() == out.len() && !out.is_empty() && out.len().is_multiple_of(n), "n blocks for n blocks");
-        let inverters = if n < INVERTED_BY_SEVERAL_MIN { 1 } else { threads.get().min(n / ROWS_PER_INVERTER) };
-        let inverters = NonZeroUsize::new(inverters).expect("one at least");
-        let Some(inverse) = matrix::invert(*self, n, coefficients, inverters) else { return false };
+        let Some(inverse) = matrix::invert(*self, n, coefficients, matrix::inverters(n, threads)) else { return false };
         let block_bytes = out.len() / n;
         let rows: Vec<&[u8]> = inverse.chunks_exact(n).collect();
         let multiply = |stripe: Stripe<'_>| stripe.multiply(self, &rows, payloads, block_bytes);
@@ -59,11 +57,6 @@ impl<'a> Stripe<'a> {
     }
 }
 
-/// Matrices smaller than this are inverted by one thread: several would wait for each other's pivots longer than they work (row
-/// S1-15 of the benchmarks has one, four and sixteen threads).
-const INVERTED_BY_SEVERAL_MIN: usize = 256;
-/// Rows of a larger matrix for each thread that inverts it, at least, for the same reason.
-const ROWS_PER_INVERTER: usize = 64;
 /// Products of two bytes for which another thread is started at least: tens of microseconds' worth, which starting it takes as well.
 const PRODUCTS_PER_THREAD: usize = 4 << 20;
 
@@ -92,7 +85,10 @@ mod tests {
     fn what_was_combined_is_found_by_any_number_of_threads() {
         let sizes = [(1, 16), (2, 80), (31, 96), (128, 64), (64, 1040), (60, 4112), (300, 272)];
         let [.., multiplied, inverted] = sizes;
-        assert!(multiplied.0 * multiplied.0 * multiplied.1 >= 3 * PRODUCTS_PER_THREAD && inverted.0 >= INVERTED_BY_SEVERAL_MIN);
+        assert!(
+            multiplied.0 * multiplied.0 * multiplied.1 >= 3 * PRODUCTS_PER_THREAD
+                && inverted.0 >= matrix::INVERTED_BY_SEVERAL_MIN
+        );
         for (n, k) in sizes {
             let (mut coefficients, source, payloads) = system(n, k, 5);
             for kernels in Kernels::available() {

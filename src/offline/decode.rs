@@ -411,8 +411,7 @@ impl Filled {
     fn add_vectors(&mut self, decoder: rlnc::Decoder, portion: &mut Portion, kernels: Kernels) -> Solved {
         let System { generation, coefficients, payloads, .. } = decoder.into_system().expect("no block is missing");
         let n = usize::from(generation.n);
-        let all = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let threads = if n >= ALONE_BELOW { all() } else { NonZeroUsize::MIN };
+        let threads = matrix::inverters(n, thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
         let inverse = matrix::invert(kernels, n, &coefficients, threads).expect("independent rows have an inverse");
         portion.input[..payloads.len()].copy_from_slice(&payloads);
         self.work = Work::Product { rows: inverse.into(), n, bytes: payloads.len() / n };
@@ -526,5 +525,3 @@ fn describe(set: &Set) -> String {
 
 /// A head fits in one read, with a short vector.
 const HEAD_BYTES: usize = 256;
-/// Smaller matrices are inverted sooner than threads are started for it.
-const ALONE_BELOW: usize = 256;
