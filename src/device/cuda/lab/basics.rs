@@ -1,12 +1,13 @@
 //! What all works of a lab do with a card: time, and look at what was made.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
 
 use super::super::card::Card;
 use super::super::driver::{Buffer, Context, Event, Fault, Named, Stream};
+use crate::device::Error;
 
 /// Times what is put on a stream, by the card's own events.
 pub(super) struct Clock {
@@ -35,6 +36,22 @@ impl Clock {
         stream.synchronize()?;
         self.stop.since(&self.start)
     }
+}
+
+/// The host's time for work that is put on streams, until these are done: they are waited for whatever has become of it, so that nothing
+/// uses its memory any more.
+pub(super) fn elapsed<H>(
+    host: &mut H,
+    work: impl FnOnce(&mut H) -> Result<(), Error>,
+    wait: impl FnOnce(&H) -> Result<(), Fault>,
+) -> Result<Duration, Error> {
+    let start = Instant::now();
+    let result = work(host);
+    let waited = wait(host);
+    let elapsed = start.elapsed();
+    result?;
+    waited?;
+    Ok(elapsed)
 }
 
 /// Memory of a card, whose context is current, with these bytes.

@@ -1,6 +1,6 @@
 //! Chunks on a card, coded in its memory or on their way through it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::result;
 
@@ -197,15 +197,14 @@ impl ChunkWork for ChunkJob<'_> {
         assert!(streams > 0 && piece > 0 && piece.is_multiple_of(16), "{streams} streams, pieces of {piece} bytes");
         self.card.context.bind()?;
         self.make_host(streams, piece)?;
-        let host = self.host.take().expect("made a line ago");
-        let start = Instant::now();
-        let result = self.pieces(&host, code);
-        let waited = host.lanes.iter().try_for_each(|lane| lane.stream.synchronize());
-        let elapsed = start.elapsed();
+        let mut host = self.host.take().expect("made a line ago");
+        let elapsed = basics::elapsed(
+            &mut host,
+            |host| self.pieces(host, code),
+            |host| host.lanes.iter().try_for_each(|lane| lane.stream.synchronize()),
+        );
         self.host = Some(host);
-        result?;
-        waited?;
-        Ok(elapsed)
+        elapsed
     }
 
     fn poison(&mut self) -> Result<(), Error> {

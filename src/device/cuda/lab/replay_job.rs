@@ -1,6 +1,6 @@
 //! Plans of RaptorQ on a card, replayed on symbols in its memory or on their way through it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::result;
 
@@ -160,14 +160,13 @@ impl ReplayWork for ReplayJob<'_> {
         self.card.context.bind()?;
         self.make_host()?;
         let mut host = self.host.take().expect("made a line ago");
-        let start = Instant::now();
-        let result = self.pieces(&mut host, piece, replay);
-        let waited = host.streams.iter().try_for_each(Stream::synchronize);
-        let elapsed = start.elapsed();
+        let elapsed = basics::elapsed(
+            &mut host,
+            |host| self.pieces(host, piece, replay),
+            |host| host.streams.iter().try_for_each(Stream::synchronize),
+        );
         self.host = Some(host);
-        result?;
-        waited?;
-        Ok(elapsed)
+        elapsed
     }
 
     fn poison(&mut self) -> Result<(), Error> {

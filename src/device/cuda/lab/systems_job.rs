@@ -1,6 +1,6 @@
 //! Dense systems on a card, solved side by side in its memory or on their way through it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::result;
 
@@ -195,14 +195,9 @@ impl SystemsWork for SystemsJob<'_> {
         self.card.context.bind()?;
         self.make_host()?;
         let mut host = self.host.take().expect("made a line ago");
-        let start = Instant::now();
-        let result = self.there_and_back(&mut host);
-        let waited = self.stream.synchronize();
-        let elapsed = start.elapsed();
+        let elapsed = basics::elapsed(&mut host, |host| Ok(self.there_and_back(host)?), |_| self.stream.synchronize());
         self.host = Some(host);
-        result?;
-        waited?;
-        Ok(elapsed)
+        elapsed
     }
 
     fn poison(&mut self) -> Result<(), Error> {
