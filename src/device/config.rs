@@ -56,6 +56,18 @@ pub enum BackendChoice {
     Hybrid,
 }
 
+impl BackendChoice {
+    /// As in the configuration and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Hybrid => "hybrid",
+        }
+    }
+}
+
 /// `device.gpus`: a list of numbers as the driver counts them, or `"all"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gpus {

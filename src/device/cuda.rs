@@ -65,8 +65,7 @@ impl Absence {
 
     /// Why a back end that was asked for by name cannot be had.
     pub(super) fn into_error(self, choice: BackendChoice) -> Error {
-        let name = if choice == BackendChoice::Hybrid { "hybrid" } else { "cuda" };
-        Error::Unavailable(format!("device.backend = \"{name}\": {}", self.into_reason()))
+        Error::Unavailable(format!("device.backend = \"{}\": {}", choice.name(), self.into_reason()))
     }
 
     fn into_reason(self) -> String {

@@ -4,22 +4,12 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 
 use super::Error;
+use crate::device::Choice;
 use crate::device::portions::{Crew, Demand, Portion, Work};
-use crate::device::{BackendChoice, Choice};
 
 /// Opens a crew for portions of a file.
 pub(super) fn crew_of(choice: Choice, demand: &Demand) -> Result<Crew, Error> {
-    Crew::open(choice, demand).map_err(|error| Error::Device { backend: name(choice.backend), error })
-}
-
-/// As on the command line.
-pub(super) const fn name(choice: BackendChoice) -> &'static str {
-    match choice {
-        BackendChoice::Auto => "auto",
-        BackendChoice::Cpu => "cpu",
-        BackendChoice::Cuda => "cuda",
-        BackendChoice::Hybrid => "hybrid",
-    }
+    Crew::open(choice, demand).map_err(|error| Error::Device { backend: choice.backend.name(), error })
 }
 
 /// Has `read` say what is in a portion and what is to be made of it, until there is nothing more, and hands what was made to `write`, in

@@ -161,7 +161,7 @@ fn a_gpu_that_is_not_there_is_missed() {
     let Case::Chunks(plan) = chunks(4, 6, 64) else { unreachable!() };
     for backend in [BackendChoice::Cuda, BackendChoice::Hybrid] {
         let error = encode_chunks(&plan, &home.path().join("file"), None, choice(backend)).unwrap_err();
-        assert!(error.to_string().starts_with(&format!("--backend {}: ", flow::name(backend))), "{error}");
+        assert!(error.to_string().starts_with(&format!("--backend {}: ", backend.name())), "{error}");
         assert!(!home.path().join("file.chunks").exists());
     }
     encode_chunks(&plan, &home.path().join("file"), None, choice(BackendChoice::Auto)).unwrap();
