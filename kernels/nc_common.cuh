@@ -30,6 +30,16 @@ __device__ __forceinline__ nc_u32 nc_task_of_row(const nc_task *tasks, nc_u32 co
 // Coefficients from one row to the next.
 __device__ __forceinline__ nc_u32 nc_row_pitch(nc_u32 n) { return (n + NC_ROW_ALIGN - 1) & ~(nc_u32)(NC_ROW_ALIGN - 1); }
 
+// Four words, byte i of each of which belongs together, as byte i's word.
+__device__ __forceinline__ void nc_transpose(nc_u32 (&words)[4]) {
+    const nc_u32 low01 = __byte_perm(words[0], words[1], 0x5140), high01 = __byte_perm(words[0], words[1], 0x7362);
+    const nc_u32 low23 = __byte_perm(words[2], words[3], 0x5140), high23 = __byte_perm(words[2], words[3], 0x7362);
+    words[0] = __byte_perm(low01, low23, 0x5410);
+    words[1] = __byte_perm(low01, low23, 0x7632);
+    words[2] = __byte_perm(high01, high23, 0x5410);
+    words[3] = __byte_perm(high01, high23, 0x7632);
+}
+
 // Sixteen coefficients: call `q` of Philox4x32-10 (Salmon et al., SC11), the words little-endian. The same as `gf::rows`.
 __device__ __forceinline__ uint4 nc_philox(nc_u32 q, nc_u32 seed, nc_u64 generation, nc_u64 key) {
     nc_u32 c0 = q, c1 = seed, c2 = (nc_u32)generation, c3 = (nc_u32)(generation >> 32);

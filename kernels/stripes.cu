@@ -34,16 +34,6 @@ __device__ __forceinline__ nc_u32 at(nc_u32 address) {
     return value;
 }
 
-// Four words, byte i of each of which belongs together, as byte i's word.
-__device__ __forceinline__ void transpose(nc_u32 (&words)[4]) {
-    const nc_u32 low01 = __byte_perm(words[0], words[1], 0x5140), high01 = __byte_perm(words[0], words[1], 0x7362);
-    const nc_u32 low23 = __byte_perm(words[2], words[3], 0x5140), high23 = __byte_perm(words[2], words[3], 0x7362);
-    words[0] = __byte_perm(low01, low23, 0x5410);
-    words[1] = __byte_perm(low01, low23, 0x7632);
-    words[2] = __byte_perm(high01, high23, 0x5410);
-    words[3] = __byte_perm(high01, high23, 0x7632);
-}
-
 // Adds what so many native chunks give. No branch is between loads and lookups: the compiler would move each load behind it, and each would be waited for.
 template <nc_u32 COUNT, nc_u32 SCALE>
 __device__ __forceinline__ void add(nc_u32 (&sums)[4][4], const nc_u8 *source, nc_u64 pitch, nc_u32 tables) {
@@ -101,7 +91,7 @@ __device__ __forceinline__ void stripes(const nc_chunks &chunks, const nc_tables
             }
             if (n & 1) add<1, SCALE>(sums, source + j * chunks.source_pitch, chunks.source_pitch, tables_of + j * TABLE);
 #pragma unroll
-            for (nc_u32 w = 0; w < 4; w++) transpose(sums[w]);
+            for (nc_u32 w = 0; w < 4; w++) nc_transpose(sums[w]);
 #pragma unroll
             for (nc_u32 r = 0; r < 4; r++) {
                 const nc_u32 row = 4 * (first + group) + r;

@@ -654,16 +654,6 @@ __device__ __forceinline__ void encode(const nc_launch &launch, const nc_tables 
     if constexpr (PAIR == 2) cluster_sync();
 }
 
-// Four words of four sources, as four words of four positions.
-__device__ __forceinline__ void transpose(nc_u32 (&words)[4]) {
-    const nc_u32 low01 = __byte_perm(words[0], words[1], 0x5140), high01 = __byte_perm(words[0], words[1], 0x7362);
-    const nc_u32 low23 = __byte_perm(words[2], words[3], 0x5140), high23 = __byte_perm(words[2], words[3], 0x7362);
-    words[0] = __byte_perm(low01, low23, 0x5410);
-    words[1] = __byte_perm(low01, low23, 0x7632);
-    words[2] = __byte_perm(high01, high23, 0x5410);
-    words[3] = __byte_perm(high01, high23, 0x7632);
-}
-
 // Whole chunks: native ones as they lie, turned into tiles on the way into shared memory, and as many code chunks of them as have room there.
 //
 // Two warpgroups multiply as in nc_tensor_32. The four other warps take eight native chunks at a time, a lane sixteen bytes of each: those that a thread of the
@@ -696,8 +686,8 @@ struct Turner {
                 first[i] = word == 0 ? from[i].x : word == 1 ? from[i].y : word == 2 ? from[i].z : from[i].w;
                 second[i] = word == 0 ? from[i + 4].x : word == 1 ? from[i + 4].y : word == 2 ? from[i + 4].z : from[i + 4].w;
             }
-            transpose(first);
-            transpose(second);
+            nc_transpose(first);
+            nc_transpose(second);
 #pragma unroll
             for (nc_u32 i = 0; i < 4; i++) {
                 const nc_u32 tile = word * 2 + i / 2;
