@@ -264,7 +264,7 @@ fn bind(
     let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
     let runtime = runtime().map_err(failed)?;
     let mut endpoint = EndpointConfig::default();
-    endpoint.cid_generator(|| connection_ids());
+    endpoint.cid_generator(connection_ids);
     Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
 }
 

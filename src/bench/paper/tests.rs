@@ -46,16 +46,7 @@ fn the_rows_of_all_papers_are_there() {
 /// Every bar has to find a panel and an x among the cases of its row, or the document would leave it unanswered.
 #[test]
 fn every_claim_has_a_case_that_answers_it() {
-    let scope = Scope {
-        threads: 16,
-        gpus: 1,
-        sms: 132,
-        n: Vec::new(),
-        k: Vec::new(),
-        kernels: Vec::new(),
-        is_quick: false,
-        is_full: false,
-    };
+    let scope = scope(false);
     for row in all_rows() {
         let cases = row.cases(&scope);
         for bar in row.bars {
@@ -71,16 +62,7 @@ fn every_claim_has_a_case_that_answers_it() {
 
 #[test]
 fn sweeps_spread_out_as_the_figures_have_them() {
-    let scope = Scope {
-        threads: 16,
-        gpus: 1,
-        sms: 132,
-        n: Vec::new(),
-        k: Vec::new(),
-        kernels: Vec::new(),
-        is_quick: false,
-        is_full: false,
-    };
+    let scope = scope(false);
     let row = all_rows().find(|row| row.id == "S1-6").unwrap();
     let cases = row.cases(&scope);
     assert_eq!(cases.len(), 3 * 8 * (2 * 3 + 1));
