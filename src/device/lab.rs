@@ -4,6 +4,7 @@
 //! The product's back end launches one kernel and hides the rest; the papers' tables need what it hides, and kernels that it never
 //! launches. Times are those of warm launches: an implementation allocates when a work is made, and runs it once before.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::portions::{Demand, Opener};
@@ -207,6 +208,9 @@ pub(crate) struct Replay<'a> {
     pub(crate) symbols: &'a [u8],
 }
 
+/// Who has the plans of source blocks, by their numbers.
+pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u32>> + 'a;
+
 /// Plans on the card that can be replayed again and again.
 pub(crate) trait ReplayWork {
     /// The card's time for all source blocks so many times over, in its own memory.
@@ -214,6 +218,9 @@ pub(crate) trait ReplayWork {
     /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
     /// Without `replay` the copies alone.
     fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error>;
+    /// The same by plans that come with the pieces, until outputs are in the host's memory. `plans` is asked for those of some source
+    /// blocks, as [`Plan::words`] has them, when their piece is next; what has been put on streams before goes on meanwhile.
+    fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error>;
     /// Fills outputs with a pattern.
     fn poison(&mut self) -> Result<(), Error>;
     /// All outputs of a source block, as they lie on the card or in pinned memory.

@@ -3,7 +3,10 @@
 //! A contender's name may end in a shape: `rs-zero 16x16` has tiles of 16 rows and 16 columns, `thesis 256x1` work-groups of 256
 //! columns and one row.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use std::{iter, thread};
 
 use super::blocks::{Block, Blocks};
 use super::catalogue::{Case, Kind};
@@ -14,9 +17,8 @@ use super::load::invertible;
 use super::measure::{Family, Measure};
 use super::stripes::Job;
 use super::{Error, Outcome, Sample, Settings, dense, portions};
-use crate::bench::team::{self, Member};
 use crate::codec::raptorq::{DecodingPlan, Plan};
-use crate::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay};
+use crate::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay, ReplayWork};
 use crate::gf::Kernels;
 
 /// Checks bytes and measures, or says why not.
@@ -146,25 +148,44 @@ fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
         Measure::ReplayThrough => {
             rounds_of(settings.short_pace(), |repeats| (0..repeats).map(|_| work.through(piece, true)).sum())
         }
-        _ => {
-            // Plans are made anew for each block, by all threads: no two blocks need have lost the same.
-            let plans = |repeats: u32| {
-                let work = |(): &mut (), member: &Member<'_>, _: u32| {
-                    for index in (member.index..count).step_by(member.threads) {
-                        std::hint::black_box(plan_of(&blocks.blocks[index % blocks.blocks.len()]));
-                    }
-                };
-                team::time(case.threads, repeats, |_| (), work).0
-            };
-            rounds_of(settings.short_pace(), |repeats| {
-                let of_plans = plans(repeats);
-                let replayed: Result<Duration, crate::device::Error> = (0..repeats).map(|_| work.through(piece, true)).sum();
-                Ok::<_, crate::device::Error>(of_plans + replayed?)
-            })
-        }
+        _ => rounds_of(settings.short_pace(), |repeats| {
+            let words_of = |index: usize| plan_of(&blocks.blocks[index % blocks.blocks.len()]).plan().words();
+            (0..repeats).map(|_| planned(work.as_mut(), count, piece, case.threads, &words_of)).sum()
+        }),
     };
     let times = times.into_iter().map(|time| time / case.generations).collect();
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+}
+
+/// The host's time until outputs of so many source blocks are there, with a plan made for each: no two need have lost the same.
+fn planned(
+    work: &mut dyn ReplayWork,
+    count: usize,
+    piece: usize,
+    threads: usize,
+    words_of: &(impl Fn(usize) -> Vec<u32> + Sync),
+) -> Result<Duration, crate::device::Error> {
+    let (next, (done, plans)) = (AtomicUsize::new(0), mpsc::channel());
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let (next, done) = (&next, done.clone());
+            scope.spawn(move || {
+                let taken = iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&index| index < count);
+                // Nobody receives any more when the card has failed.
+                taken.map(|index| done.send((index, words_of(index)))).take_while(Result::is_ok).for_each(drop);
+            });
+        }
+        let mut made = vec![None; count];
+        work.planned(piece, &mut |wanted| {
+            while made[wanted.clone()].iter().any(Option::is_none) {
+                let (index, words) = plans.recv().expect("threads make the plans of all source blocks");
+                made[index] = Some(words);
+            }
+            made[wanted].iter_mut().map(|words| words.take().expect("looked at a line ago")).collect()
+        })
+    })?;
+    Ok(start.elapsed())
 }
 
 fn product(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
@@ -226,7 +247,7 @@ fn faster(best: Option<Sample>, other: Sample) -> Option<Sample> {
 /// Of chunks, on the way through the card.
 const PIECE: usize = 8 << 20;
 /// Of many blocks.
-const PIECES: usize = 8;
+const PIECES: usize = 16;
 /// Bytes that are looked at in each place of a chunk.
 const CHECKED: usize = 4096;
 /// Work-groups to choose from where none is named.

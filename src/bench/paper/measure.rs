@@ -481,8 +481,8 @@ impl Measure {
                  the card before"
             }
             Self::ReplayWhole => {
-                "plans and replayed: the same, and a plan for every block made by all threads before, one after the other in time; plans' \
-                 own way to the card is not in it"
+                "plans and replayed: the same with a plan for every block, made by all threads while the card replays those that are made, and \
+                 copied to it"
             }
             Self::ReplayEnergy => {
                 "energy of the card for a block (NVML), over loops of at least 2 s that take symbols from pinned memory through the card and back; \

@@ -6,7 +6,7 @@ use super::load::key;
 use crate::bench::oracle;
 use crate::codec::raptorq::Plan;
 use crate::device::lab::{
-    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Product,
+    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Planner, Product,
     ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
 };
 use crate::device::portions::tests::{self as portions, Temper};
@@ -251,6 +251,16 @@ impl ReplayWork for ReplayJob {
 
     fn through(&mut self, _piece: usize, replay: bool) -> Result<Duration, Error> {
         Ok(if replay { self.make() } else { Duration::from_micros(1) })
+    }
+
+    fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
+        for first in (0..self.blocks).step_by(piece) {
+            let blocks = first..self.blocks.min(first + piece);
+            let expected = blocks.clone().map(|block| self.plans[block % self.plans.len()].words());
+            assert!(plans(blocks).into_iter().eq(expected), "plans of other blocks");
+        }
+        self.make();
+        Ok(())
     }
 
     fn poison(&mut self) -> Result<(), Error> {

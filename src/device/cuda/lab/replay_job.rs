@@ -1,5 +1,6 @@
 //! Plans of RaptorQ on a card, replayed on symbols in its memory or on their way through it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use cudarc::driver::result;
@@ -9,7 +10,7 @@ use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use super::super::replay_lane::{Blocks, ReplayShape, bytes_of_plan, strips_of};
 use super::basics::{self, Clock};
 use crate::device::Error;
-use crate::device::lab::{Replay, ReplayWork};
+use crate::device::lab::{Planner, Replay, ReplayWork};
 
 /// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
 pub(super) struct ReplayJob<'a> {
@@ -29,15 +30,39 @@ pub(super) struct ReplayJob<'a> {
     _plans: Vec<Buffer>,
     /// An address for each source block.
     places: Buffer,
+    /// The most bytes of a plan, and the most slots.
+    plan_bytes: usize,
+    slots: u32,
     distinct: Vec<u8>,
     host: Option<Host>,
 }
 
-/// Inputs and outputs in memory that is pinned, and streams of their own.
+/// What is on its way through the card.
 struct Host {
+    /// Inputs and outputs in memory that is pinned, and plans that are new.
     symbols: Pinned,
     made: Pinned,
-    streams: Vec<Stream>,
+    plans: Pinned,
+    /// Those plans on the card, and an address for each.
+    fresh: Buffer,
+    fresh_places: Buffer,
+    /// For so many source blocks at a time at most.
+    piece: usize,
+    shape: ReplayShape,
+    lanes: Vec<Lane>,
+}
+
+/// What one launch at a time uses.
+struct Lane {
+    stream: Stream,
+    work: Buffer,
+}
+
+/// Between the copies of a piece.
+enum Between<'a, 'b> {
+    Nothing,
+    Replay,
+    Plans(&'a mut Planner<'b>),
 }
 
 impl<'a> ReplayJob<'a> {
@@ -50,17 +75,19 @@ impl<'a> ReplayJob<'a> {
         assert!(!plan.symbols.is_empty() && plan.symbols.len().is_multiple_of(inputs), "the inputs of whole source blocks");
         let slots = plan.plans.iter().map(|each| each.slots()).max().unwrap_or_default();
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
-        let shape = ReplayShape::new(card, count(slots), count(plan.blocks * strips_of(symbol_bytes)));
+        let slots = count(slots);
+        let shape = ReplayShape::new(card, slots, count(plan.blocks * strips_of(symbol_bytes)));
         let mut plans = Vec::with_capacity(plan.plans.len());
+        let mut plan_bytes = 0;
         for each in plan.plans {
             let words = bytes_of_plan(each);
+            plan_bytes = plan_bytes.max(words.len().next_multiple_of(ALIGN));
             let buffer = Buffer::new(context, words.len())?;
             buffer.write(&words)?;
             plans.push(buffer);
         }
         let places = Buffer::new(context, plan.blocks * size_of::<Address>())?;
-        let addresses = (0..plan.blocks).flat_map(|block| plans[block % plans.len()].address().to_le_bytes());
-        places.write(&addresses.collect::<Vec<u8>>())?;
+        write_addresses(&places, (0..plan.blocks).map(|block| plans[block % plans.len()].address()))?;
         let job = Self {
             card,
             stream: Stream::new(context)?,
@@ -75,6 +102,8 @@ impl<'a> ReplayJob<'a> {
             work: Buffer::new(context, shape.work_bytes())?,
             _plans: plans,
             places,
+            plan_bytes,
+            slots,
             distinct: plan.symbols.to_vec(),
             host: None,
         };
@@ -92,56 +121,106 @@ impl<'a> ReplayJob<'a> {
         &self.distinct[block % distinct * self.inputs..][..self.inputs]
     }
 
-    /// On so many source blocks from `first` on. Launches on several streams at once must not need [`Self::work`].
-    fn replay(&self, first: usize, blocks: usize, stream: &Stream) -> Result<(), Error> {
-        let at = |buffer: &Buffer, pitch: usize| buffer.address() + (first * pitch) as u64;
+    /// On some source blocks, by plans whose addresses are in `places`.
+    fn replay(
+        &self,
+        shape: ReplayShape,
+        places: &Buffer,
+        blocks: &Range<usize>,
+        work: &Buffer,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let at = |buffer: &Buffer, pitch: usize| buffer.address() + (blocks.start * pitch) as u64;
         let blocks = Blocks {
-            plans: at(&self.places, size_of::<Address>()),
+            plans: at(places, size_of::<Address>()),
             symbols: at(&self.symbols, self.inputs),
             outputs: at(&self.made, self.outputs),
             symbols_pitch: self.inputs,
             outputs_pitch: self.outputs,
-            work: self.work.address(),
-            count: blocks,
+            work: work.address(),
+            count: blocks.len(),
             symbol_bytes: self.symbol_bytes,
         };
         // SAFETY: all of it is memory of this job, whose streams are waited for before it is dropped; plans write their words so that
         // they stay inside, and the slots are those of the largest.
-        Ok(unsafe { self.shape.replay(self.card, &blocks, stream) }?)
+        Ok(unsafe { shape.replay(self.card, &blocks, stream) }?)
     }
 
-    fn make_host(&mut self) -> Result<(), Fault> {
-        if self.host.is_none() {
-            let context = &self.card.context;
-            let mut symbols = Pinned::new(context, self.blocks * self.inputs)?;
-            for (block, place) in symbols.chunks_exact_mut(self.inputs).enumerate() {
-                place.copy_from_slice(self.inputs_of(block));
-            }
-            // Slots in device memory are those of one launch at a time.
-            let streams = if self.shape.work_bytes() > 0 { 1 } else { STREAMS };
-            let streams = (0..streams).map(|_| Stream::new(context)).collect::<Result<_, Fault>>()?;
-            self.host = Some(Host { symbols, made: Pinned::new(context, self.blocks * self.outputs)?, streams });
+    /// What pieces of so many source blocks take, made at the first of them.
+    fn host(&mut self, piece: usize) -> Result<Host, Fault> {
+        assert!(piece > 0, "pieces of no source block");
+        if let Some(host) = self.host.take().filter(|host| host.piece >= piece) {
+            return Ok(host);
         }
-        Ok(())
+        let context = &self.card.context;
+        let mut symbols = Pinned::new(context, self.blocks * self.inputs)?;
+        for (block, place) in symbols.chunks_exact_mut(self.inputs).enumerate() {
+            place.copy_from_slice(self.inputs_of(block));
+        }
+        let strips = piece * strips_of(self.symbol_bytes);
+        let shape = ReplayShape::new(self.card, self.slots, u32::try_from(strips).expect("fewer than 2^32"));
+        let lane = |_| Ok(Lane { stream: Stream::new(context)?, work: Buffer::new(context, shape.work_bytes())? });
+        let fresh = Buffer::new(context, self.blocks * self.plan_bytes)?;
+        let fresh_places = Buffer::new(context, self.blocks * size_of::<Address>())?;
+        write_addresses(&fresh_places, (0..self.blocks).map(|block| fresh.address() + (block * self.plan_bytes) as u64))?;
+        Ok(Host {
+            symbols,
+            made: Pinned::new(context, self.blocks * self.outputs)?,
+            plans: Pinned::new(context, self.blocks * self.plan_bytes)?,
+            fresh,
+            fresh_places,
+            piece,
+            shape,
+            lanes: (0..LANES.min(self.blocks.div_ceil(piece))).map(lane).collect::<Result<_, Fault>>()?,
+        })
     }
 
-    fn pieces(&self, host: &mut Host, piece: usize, replay: bool) -> Result<(), Error> {
+    fn pieces(&self, host: &mut Host, piece: usize, mut between: Between<'_, '_>) -> Result<(), Error> {
         for (index, first) in (0..self.blocks).step_by(piece).enumerate() {
-            let stream = &host.streams[index % host.streams.len()];
-            let blocks = piece.min(self.blocks - first);
-            let symbols = &host.symbols[first * self.inputs..][..blocks * self.inputs];
-            let to = self.symbols.address() + (first * self.inputs) as u64;
-            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
-            unsafe { result::memcpy_htod_async(to, symbols, stream.raw) }.named("cuMemcpyHtoDAsync")?;
-            if replay {
-                self.replay(first, blocks, stream)?;
+            let blocks = first..self.blocks.min(first + piece);
+            let bytes_of = |bytes: usize| blocks.start * bytes..blocks.end * bytes;
+            let at = |buffer: &Buffer, bytes: usize| buffer.address() + bytes_of(bytes).start as u64;
+            if let Between::Plans(plans) = &mut between {
+                let places = host.plans[bytes_of(self.plan_bytes)].chunks_exact_mut(self.plan_bytes);
+                for (words, place) in plans(blocks.clone()).iter().zip(places) {
+                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                    assert!(size_of_val(words.as_slice()) <= place.len(), "a plan of those that were there at first");
+                    place.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+                }
             }
-            let made = &mut host.made[first * self.outputs..][..blocks * self.outputs];
-            let from = self.made.address() + (first * self.outputs) as u64;
+            let Lane { stream, work } = &host.lanes[index % host.lanes.len()];
+            let symbols = &host.symbols[bytes_of(self.inputs)];
+            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
+            unsafe { result::memcpy_htod_async(at(&self.symbols, self.inputs), symbols, stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
+            match between {
+                Between::Nothing => {}
+                Between::Replay => self.replay(host.shape, &self.places, &blocks, work, stream)?,
+                Between::Plans(_) => {
+                    let plans = &host.plans[bytes_of(self.plan_bytes)];
+                    let to = at(&host.fresh, self.plan_bytes);
+                    // SAFETY: as above.
+                    unsafe { result::memcpy_htod_async(to, plans, stream.raw) }.named("cuMemcpyHtoDAsync")?;
+                    self.replay(host.shape, &host.fresh_places, &blocks, work, stream)?;
+                }
+            }
+            let made = &mut host.made[bytes_of(self.outputs)];
             // SAFETY: as above.
-            unsafe { result::memcpy_dtoh_async(made, from, stream.raw) }.named("cuMemcpyDtoHAsync")?;
+            unsafe { result::memcpy_dtoh_async(made, at(&self.made, self.outputs), stream.raw) }.named("cuMemcpyDtoHAsync")?;
         }
         Ok(())
+    }
+
+    fn run(&mut self, piece: usize, between: Between<'_, '_>) -> Result<Duration, Error> {
+        self.card.context.bind()?;
+        let mut host = self.host(piece)?;
+        let elapsed = basics::elapsed(
+            &mut host,
+            |host| self.pieces(host, piece, between),
+            |host| host.lanes.iter().try_for_each(|lane| lane.stream.synchronize()),
+        );
+        self.host = Some(host);
+        elapsed
     }
 }
 
@@ -150,23 +229,17 @@ impl ReplayWork for ReplayJob<'_> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
-            self.replay(0, self.blocks, &self.stream)?;
+            self.replay(self.shape, &self.places, &(0..self.blocks), &self.work, &self.stream)?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
 
     fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
-        assert!(piece > 0, "pieces of no source block");
-        self.card.context.bind()?;
-        self.make_host()?;
-        let mut host = self.host.take().expect("made a line ago");
-        let elapsed = basics::elapsed(
-            &mut host,
-            |host| self.pieces(host, piece, replay),
-            |host| host.streams.iter().try_for_each(Stream::synchronize),
-        );
-        self.host = Some(host);
-        elapsed
+        self.run(piece, if replay { Between::Replay } else { Between::Nothing })
+    }
+
+    fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
+        self.run(piece, Between::Plans(plans)).map(|_| ())
     }
 
     fn poison(&mut self) -> Result<(), Error> {
@@ -197,11 +270,17 @@ impl Drop for ReplayJob<'_> {
     fn drop(&mut self) {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
-        for stream in self.host.iter().flat_map(|host| &host.streams) {
-            let _ = stream.synchronize();
+        for lane in self.host.iter().flat_map(|host| &host.lanes) {
+            let _ = lane.stream.synchronize();
         }
     }
 }
 
-/// One to copy while the other is worked on, and one to copy back.
-const STREAMS: usize = 3;
+fn write_addresses(buffer: &Buffer, addresses: impl Iterator<Item = Address>) -> Result<(), Fault> {
+    buffer.write(&addresses.flat_map(Address::to_le_bytes).collect::<Vec<u8>>())
+}
+
+/// Pieces under way: a warp waits for one sum after the other, so it takes many strips at once to keep a card busy.
+const LANES: usize = 8;
+/// Where plans begin, in bytes.
+const ALIGN: usize = 16;

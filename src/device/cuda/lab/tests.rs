@@ -12,7 +12,7 @@ use super::*;
 use crate::codec::raptor10;
 use crate::codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
 use crate::device::dense::crossover;
-use crate::device::lab::Before;
+use crate::device::lab::{Before, ReplayWork};
 use crate::gf::dense::{Cores, System};
 use crate::gf::{Kernels, gf256, matrix};
 
@@ -116,14 +116,17 @@ fn check_replay(lab: &mut GpuLab, plans: &[&Plan], blocks: usize, symbol_bytes: 
     let inputs = plans[0].inputs() * symbol_bytes;
     let symbols = random(3 * inputs, 3);
     let mut work = lab.replay(&Replay { plans, blocks, symbol_bytes, symbols: &symbols }).expect(what);
-    for is_on_host in [false, true] {
+    let ways: [fn(&mut dyn ReplayWork, &[&Plan]); 4] = [
+        |work, _| _ = work.time(2).unwrap(),
+        |work, _| _ = work.through(2, true).unwrap(),
+        |work, _| _ = work.through(3, true).unwrap(),
+        |work, plans| work.planned(2, &mut |blocks| blocks.map(|block| plans[block % plans.len()].words()).collect()).unwrap(),
+    ];
+    for (way, run) in ways.into_iter().enumerate() {
+        let is_on_host = way > 0;
         work.through(2, false).unwrap();
         work.poison().unwrap();
-        if is_on_host {
-            work.through(2, true).unwrap();
-        } else {
-            work.time(2).unwrap();
-        }
+        run(work.as_mut(), plans);
         for block in 0..blocks {
             let plan = plans[block % plans.len()];
             let mut expected = vec![0; plan.outputs() * symbol_bytes];
@@ -131,7 +134,7 @@ fn check_replay(lab: &mut GpuLab, plans: &[&Plan], blocks: usize, symbol_bytes: 
             let mut places: Vec<_> = expected.chunks_exact_mut(symbol_bytes).collect();
             plan.apply(Kernels::detect(), &symbols[block % 3 * inputs..][..inputs], &mut places);
             work.read(block, is_on_host, &mut made).unwrap();
-            assert!(made == expected, "{what}, source block {block}, on the host: {is_on_host}");
+            assert!(made == expected, "{what}, source block {block}, way {way}");
         }
     }
 }
