@@ -202,8 +202,9 @@ impl Algebra for Chooser {
     }
 }
 
-/// Products that are worth a thread: some tens of microseconds, which it takes to start one.
-const PRODUCTS_A_THREAD: usize = 1 << 20;
+/// Products that are worth a thread. Starting one takes some 50 us (row S4-12 of the bench: sixteen for one block), in which a core with
+/// GFNI makes half as many.
+const PRODUCTS_A_THREAD: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -274,7 +275,9 @@ mod tests {
             for (order, length) in [(1, 1), (2, 7), (63, 64), (130, 33), (260, 100)] {
                 solve(&cores, order, length);
             }
-            for (count, inner, length) in [(1, 1, 1), (3, 70, 10), (17, 200, 700), (5, 260, 2000)] {
+            let large = (60, 260, 1700);
+            assert!(large.0 * large.1 * large.2 >= 3 * PRODUCTS_A_THREAD, "for three threads");
+            for (count, inner, length) in [(1, 1, 1), (3, 70, 10), (17, 200, 700), (5, 260, 2000), large] {
                 multiply(&cores, count, inner, length);
             }
             cores.multiply(&[], &[], &mut []).unwrap();
