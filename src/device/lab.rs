@@ -209,7 +209,7 @@ pub(crate) struct Replay<'a> {
 }
 
 /// Who has the plans of source blocks, by their numbers.
-pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u32>> + 'a;
+pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
 
 /// Plans on the card that can be replayed again and again.
 pub(crate) trait ReplayWork {
@@ -219,7 +219,7 @@ pub(crate) trait ReplayWork {
     /// Without `replay` the copies alone.
     fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error>;
     /// The same by plans that come with the pieces, until outputs are in the host's memory. `plans` is asked for those of some source
-    /// blocks, as [`Plan::words`] has them, when their piece is next; what has been put on streams before goes on meanwhile.
+    /// blocks, as [`Plan::bytes`] has them, when their piece is next; what has been put on streams before goes on meanwhile.
     fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error>;
     /// Fills outputs with a pattern.
     fn poison(&mut self) -> Result<(), Error>;

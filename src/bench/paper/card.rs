@@ -149,8 +149,8 @@ fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
             rounds_of(settings.short_pace(), |repeats| (0..repeats).map(|_| work.through(piece, true)).sum())
         }
         _ => rounds_of(settings.short_pace(), |repeats| {
-            let words_of = |index: usize| plan_of(&blocks.blocks[index % blocks.blocks.len()]).plan().words();
-            (0..repeats).map(|_| planned(work.as_mut(), count, piece, case.threads, &words_of)).sum()
+            let bytes_of = |index: usize| plan_of(&blocks.blocks[index % blocks.blocks.len()]).plan().bytes();
+            (0..repeats).map(|_| planned(work.as_mut(), count, piece, case.threads, &bytes_of)).sum()
         }),
     };
     let times = times.into_iter().map(|time| time / case.generations).collect();
@@ -163,7 +163,7 @@ fn planned(
     count: usize,
     piece: usize,
     threads: usize,
-    words_of: &(impl Fn(usize) -> Vec<u32> + Sync),
+    bytes_of: &(impl Fn(usize) -> Vec<u8> + Sync),
 ) -> Result<Duration, crate::device::Error> {
     let (next, (done, plans)) = (AtomicUsize::new(0), mpsc::channel());
     let start = Instant::now();
@@ -173,16 +173,16 @@ fn planned(
             scope.spawn(move || {
                 let taken = iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&index| index < count);
                 // Nobody receives any more when the card has failed.
-                taken.map(|index| done.send((index, words_of(index)))).take_while(Result::is_ok).for_each(drop);
+                taken.map(|index| done.send((index, bytes_of(index)))).take_while(Result::is_ok).for_each(drop);
             });
         }
         let mut made = vec![None; count];
         work.planned(piece, &mut |wanted| {
             while made[wanted.clone()].iter().any(Option::is_none) {
-                let (index, words) = plans.recv().expect("threads make the plans of all source blocks");
-                made[index] = Some(words);
+                let (index, plan) = plans.recv().expect("threads make the plans of all source blocks");
+                made[index] = Some(plan);
             }
-            made[wanted].iter_mut().map(|words| words.take().expect("looked at a line ago")).collect()
+            made[wanted].iter_mut().map(|plan| plan.take().expect("looked at a line ago")).collect()
         })
     })?;
     Ok(start.elapsed())

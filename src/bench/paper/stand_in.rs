@@ -256,7 +256,7 @@ impl ReplayWork for ReplayJob {
     fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
         for first in (0..self.blocks).step_by(piece) {
             let blocks = first..self.blocks.min(first + piece);
-            let expected = blocks.clone().map(|block| self.plans[block % self.plans.len()].words());
+            let expected = blocks.clone().map(|block| self.plans[block % self.plans.len()].bytes());
             assert!(plans(blocks).into_iter().eq(expected), "plans of other blocks");
         }
         self.make();

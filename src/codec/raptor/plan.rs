@@ -143,6 +143,14 @@ impl Plan {
         words.whole()
     }
 
+    /// [`Self::words`] as they lie in the memory of a processor that has the low byte first.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let words = self.words();
+        let mut bytes = vec![0; 4 * words.len()];
+        bytes.chunks_exact_mut(4).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
     /// Makes the outputs of `symbols`, which are the inputs one behind the other, each as long as an output; those that they are
     /// short of are zero.
     ///

@@ -11,7 +11,7 @@ use super::card::Card;
 use super::chunk_lane::{ChunkCode, Ends, Side, copy};
 use super::chunks::{Limits, Way};
 use super::driver::{Address, Buffer, Context, Fault, Named, Pinned, Stream};
-use super::replay_lane::{Blocks, ReplayShape, bytes_of_plan, strips_of};
+use super::replay_lane::{Blocks, ReplayShape, strips_of};
 use crate::codec::raptorq::Plan;
 use crate::device::Error;
 use crate::device::portions::{Coder, Demand, LANES, Memory, Pinner, Portion, Spat, Work};
@@ -213,7 +213,7 @@ impl Lane {
         reserve(&self.context, &mut self.output, count * outputs * pitch)?;
         let number = |number: usize| u32::try_from(number).map_err(|_| Error::Unavailable("too much for one launch".to_owned()));
         let slots = number(plans.iter().map(|plan| plan.slots()).max().unwrap_or_default())?;
-        let shape = ReplayShape::new(card, slots, number(count * strips_of(pitch))?);
+        let shape = ReplayShape::new(card, slots, number(count * strips_of(pitch))?, 1);
         reserve(&self.context, &mut self.work, shape.work_bytes())?;
         let (mut input, mut output) = (self.input.address(), self.output.address());
         for portion in bite.iter() {
@@ -256,7 +256,7 @@ impl Lane {
             // Most blocks have the plan of the one before.
             if held.iter().rev().all(|(other, _)| !Arc::ptr_eq(other, plan)) {
                 held.push((Arc::clone(plan), bytes.len()));
-                bytes.extend(bytes_of_plan(plan));
+                bytes.extend(plan.bytes());
                 bytes.resize(bytes.len().next_multiple_of(16), 0);
             }
         }

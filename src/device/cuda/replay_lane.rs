@@ -3,7 +3,6 @@
 use super::card::Card;
 use super::driver::{Address, Fault, Stream};
 use super::launch::{self, Grid};
-use crate::codec::raptorq::Plan;
 use crate::device::abi::{self, define};
 
 /// Where the slots are, and how it is launched at most.
@@ -17,25 +16,24 @@ pub(super) struct ReplayShape {
 }
 
 impl ReplayShape {
-    /// For plans of at most so many slots, on so many strips at once at most.
-    pub(super) fn new(card: &Card, slots: u32, strips: u32) -> Self {
-        Self::on(card.sms, card.shared_bytes, slots, strips)
+    /// For plans of at most so many slots, on so many strips a launch at most, with so many launches at once.
+    pub(super) fn new(card: &Card, slots: u32, strips: u32, launches: u32) -> Self {
+        Self::on(card.sms, card.shared_bytes, slots, strips, launches)
     }
 
-    fn on(sms: u32, shared_bytes: u32, slots: u32, strips: u32) -> Self {
+    fn on(sms: u32, shared_bytes: u32, slots: u32, strips: u32, launches: u32) -> Self {
         let a_warp = slots.saturating_mul(define("NC_REPLAY_SLOT_BYTES"));
-        match shared_bytes / a_warp.max(1) {
-            0 => {
-                // No more warps than strips, for each takes memory.
-                let blocks = (GLOBAL_BLOCKS * sms).min(strips).max(1);
-                let warps = strips.div_ceil(blocks).clamp(1, GLOBAL_WARPS);
-                Self { entry: "nc_replay_global", blocks, warps, shared_bytes: 0, slots }
-            }
-            fit => {
-                let warps = fit.min(define("NC_REPLAY_WARPS_MAX"));
-                let blocks = (fit / warps).clamp(1, BLOCKS_MAX) * sms;
-                Self { entry: "nc_replay_shared", blocks, warps, shared_bytes: warps * a_warp, slots }
-            }
+        let fit = shared_bytes / a_warp.max(1);
+        let is_shared = fit >= SHARED_WARPS_MIN || fit.saturating_mul(sms) >= strips.saturating_mul(launches);
+        // No more warps than strips: each takes memory, which another launch may have.
+        if is_shared {
+            let warps = strips.div_ceil(sms).clamp(1, fit.min(define("NC_REPLAY_WARPS_MAX")));
+            let blocks = (fit / warps).clamp(1, BLOCKS_MAX) * sms;
+            Self { entry: "nc_replay_shared", blocks, warps, shared_bytes: warps * a_warp, slots }
+        } else {
+            let blocks = (GLOBAL_BLOCKS * sms).min(strips).max(1);
+            let warps = strips.div_ceil(blocks).clamp(1, GLOBAL_WARPS);
+            Self { entry: "nc_replay_global", blocks, warps, shared_bytes: 0, slots }
         }
     }
 
@@ -97,11 +95,9 @@ pub(super) fn strips_of(symbol_bytes: usize) -> usize {
     symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize)
 }
 
-/// A plan as a card reads it.
-pub(super) fn bytes_of_plan(plan: &Plan) -> Vec<u8> {
-    plan.words().into_iter().flat_map(u32::to_le_bytes).collect()
-}
-
+/// Fewer warps of a multiprocessor have their slots in device memory, of which the caches have a part: there is room for 32, and each waits for
+/// its own sums. (Of K = 511 two fit, and many blocks took three times as long as those of K = 1,002, of which none does.)
+const SHARED_WARPS_MIN: u32 = 8;
 /// Of a multiprocessor.
 const BLOCKS_MAX: u32 = 4;
 const GLOBAL_BLOCKS: u32 = 4;
@@ -112,23 +108,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_in_shared_memory_as_long_as_they_fit() {
-        let shape = |slots, strips| ReplayShape::on(132, 232_448, slots, strips);
-        let small = shape(20, 100_000);
+    fn slots_are_in_shared_memory_where_enough_warps_have_room() {
+        let shape = |slots, strips, launches| ReplayShape::on(132, 232_448, slots, strips, launches);
+        let small = shape(20, 100_000, 1);
         assert_eq!((small.entry, small.blocks, small.warps), ("nc_replay_shared", 4 * 132, 16));
-        let large = shape(1816, 100_000);
-        assert_eq!((large.entry, large.blocks, large.warps, large.work_bytes()), ("nc_replay_shared", 132, 1, 0));
-        assert!(large.shared_bytes <= 232_448);
-        let larger = shape(1817, 100_000);
+        let medium = shape(130, 2048, 1);
+        assert_eq!((medium.entry, medium.blocks, medium.warps), ("nc_replay_shared", 132, 13));
+        let piece = shape(130, 128, 8);
+        assert_eq!((piece.blocks, piece.warps, piece.shared_bytes), (4 * 132, 1, 130 * 128));
+        for (strips, launches, entry) in
+            [(8, 1, "nc_replay_shared"), (132, 1, "nc_replay_shared"), (128, 2, "nc_replay_global"), (133, 1, "nc_replay_global")]
+        {
+            let large = shape(1816, strips, launches);
+            assert_eq!(large.entry, entry, "{launches} launches of {strips} strips");
+            assert!(large.shared_bytes <= 232_448 && (large.work_bytes() == 0) == (large.shared_bytes > 0));
+        }
+        let larger = shape(1817, 100_000, 1);
         assert_eq!((larger.entry, larger.shared_bytes), ("nc_replay_global", 0));
         assert_eq!(larger.work_bytes(), 132 * 4 * 8 * 1817 * 128);
-        assert_eq!(larger.grid(5).blocks.0, 5);
+        assert_eq!((larger.grid(5).blocks.0, shape(1817, 1, 1).entry), (5, "nc_replay_global"));
     }
 
     #[test]
     fn few_strips_take_little_memory() {
         for (strips, warps) in [(1, 1), (32, 32), (528, 528), (600, 1056), (1056, 1056), (5000, 4224)] {
-            let shape = ReplayShape::on(132, 232_448, 6000, strips);
+            let shape = ReplayShape::on(132, 232_448, 6000, strips, 1);
             assert_eq!(shape.work_bytes(), warps * 6000 * 128, "{strips}");
             assert!(shape.grid(strips).blocks.0 * shape.warps >= strips.min(4224), "{strips}");
         }

@@ -7,7 +7,7 @@ use cudarc::driver::result;
 
 use super::super::card::Card;
 use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
-use super::super::replay_lane::{Blocks, ReplayShape, bytes_of_plan, strips_of};
+use super::super::replay_lane::{Blocks, ReplayShape, strips_of};
 use super::basics::{self, Clock};
 use crate::device::Error;
 use crate::device::lab::{Planner, Replay, ReplayWork};
@@ -76,15 +76,13 @@ impl<'a> ReplayJob<'a> {
         let slots = plan.plans.iter().map(|each| each.slots()).max().unwrap_or_default();
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let slots = count(slots);
-        let shape = ReplayShape::new(card, slots, count(plan.blocks * strips_of(symbol_bytes)));
+        let shape = ReplayShape::new(card, slots, count(plan.blocks * strips_of(symbol_bytes)), 1);
         let mut plans = Vec::with_capacity(plan.plans.len());
         let mut plan_bytes = 0;
         for each in plan.plans {
-            let words = bytes_of_plan(each);
-            plan_bytes = plan_bytes.max(words.len().next_multiple_of(ALIGN));
-            let buffer = Buffer::new(context, words.len())?;
-            buffer.write(&words)?;
-            plans.push(buffer);
+            let bytes = each.bytes();
+            plan_bytes = plan_bytes.max(bytes.len().next_multiple_of(ALIGN));
+            plans.push(basics::filled(card, &bytes)?);
         }
         let places = Buffer::new(context, plan.blocks * size_of::<Address>())?;
         write_addresses(&places, (0..plan.blocks).map(|block| plans[block % plans.len()].address()))?;
@@ -157,8 +155,9 @@ impl<'a> ReplayJob<'a> {
         for (block, place) in symbols.chunks_exact_mut(self.inputs).enumerate() {
             place.copy_from_slice(self.inputs_of(block));
         }
-        let strips = piece * strips_of(self.symbol_bytes);
-        let shape = ReplayShape::new(self.card, self.slots, u32::try_from(strips).expect("fewer than 2^32"));
+        let lanes = LANES.min(self.blocks.div_ceil(piece));
+        let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
+        let shape = ReplayShape::new(self.card, self.slots, count(piece * strips_of(self.symbol_bytes)), count(lanes));
         let lane = |_| Ok(Lane { stream: Stream::new(context)?, work: Buffer::new(context, shape.work_bytes())? });
         let fresh = Buffer::new(context, self.blocks * self.plan_bytes)?;
         let fresh_places = Buffer::new(context, self.blocks * size_of::<Address>())?;
@@ -171,7 +170,7 @@ impl<'a> ReplayJob<'a> {
             fresh_places,
             piece,
             shape,
-            lanes: (0..LANES.min(self.blocks.div_ceil(piece))).map(lane).collect::<Result<_, Fault>>()?,
+            lanes: (0..lanes).map(lane).collect::<Result<_, Fault>>()?,
         })
     }
 
@@ -182,10 +181,8 @@ impl<'a> ReplayJob<'a> {
             let at = |buffer: &Buffer, bytes: usize| buffer.address() + bytes_of(bytes).start as u64;
             if let Between::Plans(plans) = &mut between {
                 let places = host.plans[bytes_of(self.plan_bytes)].chunks_exact_mut(self.plan_bytes);
-                for (words, place) in plans(blocks.clone()).iter().zip(places) {
-                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                    assert!(size_of_val(words.as_slice()) <= place.len(), "a plan of those that were there at first");
-                    place.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+                for (plan, place) in plans(blocks.clone()).iter().zip(places) {
+                    place.get_mut(..plan.len()).expect("a plan of those that were there at first").copy_from_slice(plan);
                 }
             }
             let Lane { stream, work } = &host.lanes[index % host.lanes.len()];

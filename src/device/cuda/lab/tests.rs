@@ -120,7 +120,7 @@ fn check_replay(lab: &mut GpuLab, plans: &[&Plan], blocks: usize, symbol_bytes: 
         |work, _| _ = work.time(2).unwrap(),
         |work, _| _ = work.through(2, true).unwrap(),
         |work, _| _ = work.through(3, true).unwrap(),
-        |work, plans| work.planned(2, &mut |blocks| blocks.map(|block| plans[block % plans.len()].words()).collect()).unwrap(),
+        |work, plans| work.planned(2, &mut |blocks| blocks.map(|block| plans[block % plans.len()].bytes()).collect()).unwrap(),
     ];
     for (way, run) in ways.into_iter().enumerate() {
         let is_on_host = way > 0;
