@@ -3,8 +3,7 @@
 //
 // A symbol's bytes do not meet those of another place in it, so a lane has four bytes of every slot, and no lane waits for another: a warp does a whole
 // plan on a strip of 128 bytes of a source block's symbols. Slots of the strip are in shared memory, 128 bytes a slot, which no two lanes fight over: room
-// for 1,816 slots on a card with 227 KiB, about K = 1,300. Beyond that (`global`) they are in device memory, where the second-level cache has
-// most of them.
+// for 1,816 slots on a card with 227 KiB. Where fewer than eight warps have room they are better in device memory (`global`), of which the caches hold a part.
 //
 // The plan is read by all warps in the same order, 32 terms at a time, and handed round. Lanes agree on every branch.
 //
