@@ -10,11 +10,13 @@ use crate::block::Vector;
 use crate::object::{Codec, Generation};
 
 mod elimination;
+pub mod hash;
 pub mod numbers;
 mod raptor;
 pub mod raptor10;
 pub mod raptorq;
 pub mod rlnc;
+pub mod rlnc_q;
 pub mod rs;
 
 /// The codes that this program speaks.

@@ -12,7 +12,9 @@ use std::ops::Range;
 
 pub mod dense;
 pub mod gf256;
+pub mod gfq;
 pub mod matrix;
+pub(crate) mod modp;
 pub mod panel;
 pub mod rows;
 pub mod simd;

@@ -1,0 +1,258 @@
+//! Homomorphic hashes of blocks over GF(q), by which a coded block proves itself to whoever has the hashes of its source blocks.
+//!
+//! After Krohn, Freedman and Mazières ("On-the-fly verification of rateless erasure codes", IEEE S&P 2004), as Chu, Zhao and Wang compute
+//! them (NETWORKING 2009): the hash of a block of words b_k is the product of g_k^b_k modulo p, for fixed generators g_k of the group of
+//! order q. The hash of a combination of blocks is then the product of their hashes, each to the power of its coefficient. Whoever finds
+//! another block of one hash has found a relation between generators, that is a discrete logarithm. docs/hashes.md says where p, q and the
+//! generators come from, and how anyone derives them.
+//!
+//! A check of one block takes as many products modulo p as one of hundreds, so blocks are checked in batches ([`Batch`]), after Bellare, Garay
+//! and Rabin (EUROCRYPT 1998): their sum, each with a weight that its maker cannot have known, is right if all of them are, and if one
+//! is not, is wrong but for one chance in 2^96.
+//!
+//! **Hashes prove nothing unless whoever makes the source has signed them** ([`Hashes::signed`]). It is not looked at whether one is in the
+//! group of order q: hashes outside of it, chosen by whoever also chooses blocks, may cancel.
+
+use std::sync::Arc;
+
+use rand::Rng;
+
+use super::rlnc_q::{Arithmetic, Coded, Failed, Shape};
+use crate::gf::gfq;
+use crate::gf::modp::is_below;
+use group::Parameters;
+
+mod group;
+mod powers;
+mod shake;
+#[cfg(test)]
+mod tests;
+
+/// The group that hashes are elements of: the subgroup of order q of the numbers modulo a prime p.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// p of 1024 bits, as in the paper: about 80 bits of strength, which is no longer enough for what must hold for years.
+    P1024,
+    /// p of 2048 bits: about 112 bits of strength, for hashes twice as long and four times the work.
+    P2048,
+}
+
+impl Group {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::P1024, Self::P2048];
+
+    /// Its number on the wire.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::P1024 => 1,
+            Self::P2048 => 2,
+        }
+    }
+
+    /// That with this number on the wire.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.number() == number)
+    }
+
+    /// Its name in configurations and for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::P1024 => "p1024",
+            Self::P2048 => "p2048",
+        }
+    }
+
+    /// Bytes of a hash: a number below p, big-endian.
+    pub const fn hash_bytes(self) -> usize {
+        match self {
+            Self::P1024 => 128,
+            Self::P2048 => 256,
+        }
+    }
+
+    /// p, in limbs of 64 bits, the least significant first.
+    pub fn modulus(self) -> &'static [u64] {
+        &Parameters::of(self).p
+    }
+
+    /// The first generators, at least so many, each a number below p in as many limbs. They are derived at the first call, once in a process:
+    /// a power modulo p each.
+    ///
+    /// # Panics
+    /// If there are more than [`Shape::WORDS_MAX`].
+    pub fn generators(self, count: usize) -> Arc<[Box<[u64]>]> {
+        assert!(count <= usize::from(Shape::WORDS_MAX), "a block of {count} words");
+        Parameters::of(self).generators(self, count)
+    }
+
+    /// The product of the first generators, each to the power of its exponent: big-endian, [`Self::hash_bytes`] of it.
+    pub(crate) fn power(self, exponents: &[Exponent]) -> Vec<u8> {
+        group::bytes(&Parameters::of(self).fixed(self, exponents))
+    }
+
+    /// What p is derived with.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::P1024 => "p",
+            Self::P2048 => "p2048",
+        }
+    }
+
+    /// What generators are derived with, and their numbers behind it.
+    const fn generator_label(self) -> &'static str {
+        match self {
+            Self::P1024 => "g",
+            Self::P2048 => "p2048g",
+        }
+    }
+}
+
+/// An exponent: a number of 320 bits, of which those above q's do not count.
+pub(crate) type Exponent = [u64; gfq::LIMBS];
+
+/// Bytes that are no hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Another number of bytes than n hashes have.
+    #[error("{length} bytes where hashes of {expected} belong")]
+    Length {
+        /// Bytes there were.
+        length: usize,
+        /// Bytes there have to be.
+        expected: usize,
+    },
+    /// A hash that is zero, or not below p.
+    #[error("hash {0} is no number between 0 and p")]
+    Number(usize),
+}
+
+/// The hashes of a generation's source blocks.
+#[derive(Debug, Clone)]
+pub struct Hashes {
+    group: Group,
+    shape: Shape,
+    numbers: Arc<[Box<[u64]>]>,
+}
+
+impl Hashes {
+    /// Hashes of the blocks of one generation, one behind the other. **The caller has made sure that whoever makes the source has signed
+    /// these bytes**: against any others, a check proves nothing.
+    pub fn signed(group: Group, shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
+        let expected = shape.n() * group.hash_bytes();
+        if bytes.len() != expected {
+            return Err(Error::Length { length: bytes.len(), expected });
+        }
+        let number = |(index, bytes): (usize, &[u8])| {
+            let limbs = group::limbs(bytes);
+            let is_number = limbs.iter().any(|&limb| limb != 0) && is_below(&limbs, group.modulus());
+            if is_number { Ok(limbs) } else { Err(Error::Number(index)) }
+        };
+        let numbers = bytes.chunks_exact(group.hash_bytes()).enumerate().map(number).collect::<Result<_, _>>()?;
+        Ok(Self { group, shape, numbers })
+    }
+
+    /// The group they are of.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+
+    /// The shape of the generation.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The numbers, each in as many limbs as the group's modulus, the least significant first.
+    pub fn numbers(&self) -> &[Box<[u64]>] {
+        &self.numbers
+    }
+
+    /// Bytes of memory that they take, about.
+    pub fn memory_bytes(&self) -> usize {
+        self.numbers.len() * (self.group.hash_bytes() + size_of::<Box<[u64]>>())
+    }
+}
+
+/// A weight of a block in a batch, below 2^[`WEIGHT_BITS`].
+pub type Weight = u128;
+
+/// Bits of a weight: three limbs of a card, two of AVX-512 IFMA.
+pub const WEIGHT_BITS: u32 = 96;
+
+/// Blocks of one generation, and the weights with which they are checked against its hashes.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    hashes: &'a Hashes,
+    blocks: Vec<&'a Coded>,
+    weights: Vec<Weight>,
+}
+
+impl<'a> Batch<'a> {
+    /// Blocks that are at hand, with weights from `rng`. **Nobody who has a hand in the blocks may foresee it**: a batch whose weights its
+    /// sender knows can be forged, so draw from the operating system, and only now. Tests pass a seed.
+    ///
+    /// # Panics
+    /// If a block is none of the hashes' shape.
+    pub fn new(hashes: &'a Hashes, blocks: Vec<&'a Coded>, rng: &mut impl Rng) -> Self {
+        let shape = hashes.shape();
+        blocks.iter().for_each(|block| block.check(shape));
+        let weights = blocks.iter().map(|_| weight(rng)).collect();
+        Self { hashes, blocks, weights }
+    }
+
+    /// What they are checked against.
+    pub fn hashes(&self) -> &'a Hashes {
+        self.hashes
+    }
+
+    /// The blocks.
+    pub fn blocks(&self) -> &[&'a Coded] {
+        &self.blocks
+    }
+
+    /// A weight for each block: a secret, until the batch has been checked.
+    pub fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
+
+    /// Whether the product of generators to the power of `words` is that of the hashes to the power of `coefficients`: the two weighted
+    /// sums of the batch. What is left to do once somebody has made these.
+    pub(crate) fn is_product(&self, words: &[Exponent], coefficients: &[Exponent]) -> bool {
+        let parameters = Parameters::of(self.hashes.group);
+        parameters.fixed(self.hashes.group, words) == parameters.product(&self.hashes.numbers, coefficients)
+    }
+}
+
+/// Not zero, so that each block counts.
+fn weight(rng: &mut impl Rng) -> Weight {
+    loop {
+        let weight = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())) >> (u128::BITS - WEIGHT_BITS);
+        if weight != 0 {
+            return weight;
+        }
+    }
+}
+
+/// Which of `blocks` are not what their coefficients say, in ascending order, by batches: one if all are right, and two for each halving
+/// where some are not.
+///
+/// # Panics
+/// If [`Batch::new`] does.
+pub fn bad(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[&Coded], rng: &mut impl Rng) -> Result<Vec<usize>, Failed> {
+    let mut bad = Vec::new();
+    let mut suspects = if blocks.is_empty() { Vec::new() } else { vec![0..blocks.len()] };
+    while !suspects.is_empty() {
+        let batches: Vec<_> = suspects.iter().map(|range| Batch::new(hashes, blocks[range.clone()].to_vec(), rng)).collect();
+        let holds = arithmetic.holds(&batches)?;
+        let failing = suspects.into_iter().zip(holds).filter_map(|(range, holds)| (!holds).then_some(range));
+        let mut halves = Vec::new();
+        for range in failing {
+            match range.len() {
+                1 => bad.push(range.start),
+                length => halves.extend([range.start..range.start + length / 2, range.start + length / 2..range.end]),
+            }
+        }
+        suspects = halves;
+    }
+    bad.sort_unstable();
+    Ok(bad)
+}

@@ -1,0 +1,386 @@
+//! The prime field GF(q) of 257 bits, in which blocks that homomorphic hashes check are coded (`codec::rlnc_q`).
+//!
+//! q lies between 2^256 and 2^257, so that every word of 32 bytes is an element as it is; where it comes from is in docs/hashes.md. An
+//! [`Element`] is always below q. Sums of products are made without reducing what is added: [`Sum`] takes products of elements,
+//! [`NarrowSum`] those of words with 32-bit numbers, and either is reduced once, at its end. The first does it by Montgomery's method
+//! (Math. Comp. 44, 1985), so that one side of each product is a [`Factor`], an element times 2^320, which costs the sum nothing.
+
+use std::fmt;
+
+use rand::{Rng, RngExt};
+
+pub mod matrix;
+
+/// 64-bit limbs of an element, the least significant first.
+pub const LIMBS: usize = 5;
+/// 32-bit limbs of an element, as cards take it.
+pub const LIMBS_32: usize = 9;
+/// Bits of the modulus.
+pub const BITS: usize = 257;
+/// Bytes of an element as it travels, big-endian.
+pub const BYTES: usize = 33;
+/// Bytes of a word of data, big-endian: any such word is an element.
+pub const WORD_BYTES: usize = 32;
+/// Products that a sum of either kind has room for.
+pub const TERMS_MAX: usize = 1 << 20;
+
+/// The modulus.
+pub const Q: [u64; LIMBS] = [0x43c5_f2f4_9ac0_4917, 0x7381_b606_31a3_9208, 0x53fe_53b8_f21b_9893, 0x0b91_c645_389f_aa41, 1];
+/// The modulus as it would travel.
+pub const Q_BYTES: [u8; BYTES] = Element(Q).bytes();
+/// -1 / q modulo 2^64.
+const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
+/// 2^640 modulo q.
+const R_SQUARED: [u64; LIMBS] = power_of_two(640);
+/// 2^320 / q, rounded down.
+const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
+
+/// A number below q.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Element([u64; LIMBS]);
+
+impl Element {
+    /// The neutral element of addition.
+    pub const ZERO: Self = Self([0; LIMBS]);
+    /// The neutral element of multiplication.
+    pub const ONE: Self = Self([1, 0, 0, 0, 0]);
+
+    /// These limbs, unless they are q or more.
+    pub const fn from_limbs(limbs: [u64; LIMBS]) -> Option<Self> {
+        if subtract(&limbs, &Q).1 { Some(Self(limbs)) } else { None }
+    }
+
+    /// Its limbs.
+    pub const fn limbs(&self) -> &[u64; LIMBS] {
+        &self.0
+    }
+
+    /// The number in these limbs of 32 bits, unless it is q or more.
+    pub fn from_limbs_32(limbs: &[u32; LIMBS_32]) -> Option<Self> {
+        let limb = |index: usize| limbs.get(index).map_or(0, |&limb| u64::from(limb));
+        Self::from_limbs(std::array::from_fn(|index| limb(2 * index) | limb(2 * index + 1) << 32))
+    }
+
+    /// Its limbs of 32 bits, the least significant first.
+    #[expect(clippy::cast_possible_truncation, reason = "half a limb is meant")]
+    pub fn limbs_32(&self) -> [u32; LIMBS_32] {
+        std::array::from_fn(|index| (self.0[index / 2] >> (32 * (index % 2))) as u32)
+    }
+
+    /// The number in these bytes, big-endian, unless it is q or more.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Option<Self> {
+        let (top, word) = bytes.split_first()?;
+        let mut element = Self::from_word(word.try_into().ok()?);
+        element.0[LIMBS - 1] = u64::from(*top);
+        Self::from_limbs(element.0)
+    }
+
+    /// Big-endian.
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        self.bytes()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a byte is meant")]
+    const fn bytes(self) -> [u8; BYTES] {
+        let (mut bytes, mut index) = ([0; BYTES], 0);
+        while index < BYTES {
+            bytes[BYTES - 1 - index] = (self.0[index / 8] >> (8 * (index % 8))) as u8;
+            index += 1;
+        }
+        bytes
+    }
+
+    /// A word of data, big-endian. All of them are below q.
+    pub fn from_word(word: &[u8; WORD_BYTES]) -> Self {
+        let mut limbs = [0; LIMBS];
+        for (limb, bytes) in limbs.iter_mut().zip(word.as_chunks::<8>().0.iter().rev()) {
+            *limb = u64::from_be_bytes(*bytes);
+        }
+        Self(limbs)
+    }
+
+    /// Its low 256 bits, big-endian: all of it, unless [`Self::is_wide`].
+    pub fn low_word(&self) -> [u8; WORD_BYTES] {
+        let mut word = [0; WORD_BYTES];
+        for (bytes, limb) in word.as_chunks_mut::<8>().0.iter_mut().rev().zip(&self.0) {
+            *bytes = limb.to_be_bytes();
+        }
+        word
+    }
+
+    /// The word of data with its top bit, unless the number is q or more.
+    pub fn from_word_and_bit(word: &[u8; WORD_BYTES], is_wide: bool) -> Option<Self> {
+        let mut element = Self::from_word(word);
+        element.0[LIMBS - 1] = u64::from(is_wide);
+        Self::from_limbs(element.0)
+    }
+
+    /// Whether it is 2^256 or more, so that a word of data does not hold it.
+    pub const fn is_wide(&self) -> bool {
+        self.0[LIMBS - 1] != 0
+    }
+
+    /// Any of them, each as likely.
+    pub fn random(rng: &mut impl Rng) -> Self {
+        loop {
+            // One in two is below q.
+            let [a, b, c, d, e] = rng.random::<[u64; LIMBS]>();
+            if let Some(element) = Self::from_limbs([a, b, c, d, e & 1]) {
+                return element;
+            }
+        }
+    }
+
+    /// The sum.
+    #[must_use]
+    pub fn add(&self, other: &Self) -> Self {
+        let mut limbs = [0; LIMBS];
+        let mut carry = 0;
+        for ((limb, &a), &b) in limbs.iter_mut().zip(&self.0).zip(&other.0) {
+            (*limb, carry) = split(u128::from(a) + u128::from(b) + u128::from(carry));
+        }
+        Self(reduce_once(limbs))
+    }
+
+    /// The difference.
+    #[must_use]
+    pub fn sub(&self, other: &Self) -> Self {
+        let (limbs, is_below) = subtract(&self.0, &other.0);
+        if !is_below {
+            return Self(limbs);
+        }
+        let mut sum = [0; LIMBS];
+        let mut carry = 0;
+        for ((sum, &limb), &q) in sum.iter_mut().zip(&limbs).zip(&Q) {
+            (*sum, carry) = split(u128::from(limb) + u128::from(q) + u128::from(carry));
+        }
+        Self(sum)
+    }
+
+    /// What is added to it to make zero.
+    #[must_use]
+    pub fn neg(&self) -> Self {
+        Self::ZERO.sub(self)
+    }
+
+    /// The product. Where one side stays, its [`Factor`] is half the work.
+    #[must_use]
+    pub fn mul(&self, other: &Self) -> Self {
+        self.factor().times(other)
+    }
+
+    /// It, times 2^320.
+    #[must_use]
+    pub fn factor(&self) -> Factor {
+        Factor(Factor(Self(R_SQUARED)).times(self))
+    }
+
+    /// One divided by it; nothing for zero. By Fermat's theorem: some 400 products.
+    #[must_use]
+    pub fn inverse(&self) -> Option<Self> {
+        if *self == Self::ZERO {
+            return None;
+        }
+        let (base, mut exponent) = (self.factor(), Q);
+        exponent[0] -= 2;
+        let mut power = Self::ONE;
+        for bit in (0..64 * LIMBS).rev() {
+            power = power.factor().times(&power);
+            if exponent[bit / 64] >> (bit % 64) & 1 == 1 {
+                power = base.times(&power);
+            }
+        }
+        Some(power)
+    }
+}
+
+impl From<u64> for Element {
+    fn from(number: u64) -> Self {
+        Self([number, 0, 0, 0, 0])
+    }
+}
+
+impl From<u128> for Element {
+    fn from(number: u128) -> Self {
+        let (low, high) = split(number);
+        Self([low, high, 0, 0, 0])
+    }
+}
+
+impl fmt::Debug for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0x")?;
+        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Inverts all of them by one inversion and three products each (Montgomery, Math. Comp. 48, 1987). False, with what they were, if one is
+/// zero.
+pub fn invert_all(elements: &mut [Element]) -> bool {
+    let mut product = Element::ONE;
+    let mut before = Vec::with_capacity(elements.len());
+    for element in elements.iter() {
+        before.push(product);
+        product = product.mul(element);
+    }
+    let Some(mut inverse) = product.inverse() else { return false };
+    for (element, before) in elements.iter_mut().zip(before).rev() {
+        let factor = inverse.factor();
+        inverse = factor.times(element);
+        *element = factor.times(&before);
+    }
+    true
+}
+
+/// An element times 2^320, below q: the side of a product that is used often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Factor(Element);
+
+impl Factor {
+    /// The product of what it stands for and `other`.
+    #[must_use]
+    pub fn times(&self, other: &Element) -> Element {
+        let mut sum = Sum::default();
+        sum.add(self, other);
+        sum.reduce()
+    }
+
+    /// What it stands for.
+    #[must_use]
+    pub fn element(&self) -> Element {
+        self.times(&Element::ONE)
+    }
+
+    /// The element that is 2^320 times what it stands for.
+    #[must_use]
+    pub const fn scaled(&self) -> &Element {
+        &self.0
+    }
+}
+
+/// A sum of products of elements: at most [`TERMS_MAX`] of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sum([u64; 2 * LIMBS]);
+
+impl Sum {
+    /// Adds a product.
+    #[inline]
+    pub fn add(&mut self, factor: &Factor, other: &Element) {
+        for (index, &a) in factor.0.0.iter().enumerate() {
+            let mut carry = 0;
+            for (limb, &b) in self.0[index..].iter_mut().zip(&other.0) {
+                (*limb, carry) = split(u128::from(a) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+            }
+            for limb in &mut self.0[index + LIMBS..] {
+                let (sum, overflow) = limb.overflowing_add(carry);
+                (*limb, carry) = (sum, u64::from(overflow));
+            }
+        }
+    }
+
+    /// The sum, modulo q.
+    pub fn reduce(mut self) -> Element {
+        for index in 0..LIMBS {
+            let factor = self.0[index].wrapping_mul(Q_INVERSE);
+            let mut carry = 0;
+            for (limb, &q) in self.0[index..].iter_mut().zip(&Q) {
+                (*limb, carry) = split(u128::from(factor) * u128::from(q) + u128::from(*limb) + u128::from(carry));
+            }
+            for limb in &mut self.0[index + LIMBS..] {
+                let (sum, overflow) = limb.overflowing_add(carry);
+                (*limb, carry) = (sum, u64::from(overflow));
+            }
+        }
+        let [.., a, b, c, d, e] = self.0;
+        Element(reduce_once([a, b, c, d, e]))
+    }
+}
+
+/// A sum of products of words of data with 32-bit numbers: at most [`TERMS_MAX`] of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NarrowSum([u64; LIMBS]);
+
+impl NarrowSum {
+    /// Adds a product.
+    ///
+    /// # Panics
+    /// In debug builds, if the element is none of a word of data.
+    #[inline]
+    pub fn add(&mut self, factor: u32, word: &Element) {
+        debug_assert!(!word.is_wide(), "a word of data");
+        let mut carry = 0;
+        for (limb, &b) in self.0.iter_mut().zip(&word.0) {
+            (*limb, carry) = split(u128::from(factor) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+        }
+    }
+
+    /// The sum, modulo q.
+    pub fn reduce(self) -> Element {
+        reduce_wide(self.0)
+    }
+}
+
+/// Any number of 320 bits, modulo q: Barrett's method, with the top limb for the quotient.
+fn reduce_wide(limbs: [u64; LIMBS]) -> Element {
+    // At most two too small: one for what the lower limbs, one for what the fraction of the reciprocal would have added.
+    let (_, quotient) = split(u128::from(limbs[LIMBS - 1]) * u128::from(RECIPROCAL));
+    let mut rest = [0; LIMBS];
+    let mut carry = 0;
+    for ((rest, &limb), &q) in rest.iter_mut().zip(&limbs).zip(&Q) {
+        let (low, high) = split(u128::from(quotient) * u128::from(q) + u128::from(carry));
+        let (difference, borrow) = limb.overflowing_sub(low);
+        (*rest, carry) = (difference, high + u64::from(borrow));
+    }
+    Element(reduce_once(reduce_once(rest)))
+}
+
+/// The low and the high half.
+#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
+const fn split(number: u128) -> (u64, u64) {
+    (number as u64, (number >> 64) as u64)
+}
+
+/// The difference modulo 2^320, and whether it is below zero.
+const fn subtract(a: &[u64; LIMBS], b: &[u64; LIMBS]) -> ([u64; LIMBS], bool) {
+    let (mut difference, mut borrow, mut index) = ([0; LIMBS], false, 0);
+    while index < LIMBS {
+        let (first, is_first) = a[index].overflowing_sub(b[index]);
+        let (second, is_second) = first.overflowing_sub(borrow as u64);
+        (difference[index], borrow) = (second, is_first || is_second);
+        index += 1;
+    }
+    (difference, borrow)
+}
+
+/// A number below 2q, modulo q.
+const fn reduce_once(limbs: [u64; LIMBS]) -> [u64; LIMBS] {
+    let (difference, is_below) = subtract(&limbs, &Q);
+    if is_below { limbs } else { difference }
+}
+
+/// 1 / `odd` modulo 2^64, by Newton's iteration.
+const fn inverse(odd: u64) -> u64 {
+    let (mut inverse, mut step) = (odd, 0);
+    while step < 6 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
+/// 2^`exponent` modulo q.
+const fn power_of_two(exponent: usize) -> [u64; LIMBS] {
+    let (mut power, mut step) = ([1, 0, 0, 0, 0], 0);
+    while step < exponent {
+        let (mut index, mut carry) = (0, 0);
+        while index < LIMBS {
+            let limb: u64 = power[index];
+            power[index] = limb << 1 | carry;
+            carry = limb >> 63;
+            index += 1;
+        }
+        power = reduce_once(power);
+        step += 1;
+    }
+    power
+}
