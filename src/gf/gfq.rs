@@ -9,6 +9,7 @@ use std::fmt;
 
 use rand::{Rng, RngExt};
 
+pub(crate) mod dots;
 pub mod matrix;
 
 /// 64-bit limbs of an element, the least significant first.
@@ -29,11 +30,11 @@ pub const Q: [u64; LIMBS] = [0x43c5_f2f4_9ac0_4917, 0x7381_b606_31a3_9208, 0x53f
 /// The modulus as it would travel.
 pub const Q_BYTES: [u8; BYTES] = Element(Q).bytes();
 /// -1 / q modulo 2^64.
-const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
+pub(crate) const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
 /// 2^640 modulo q.
 const R_SQUARED: [u64; LIMBS] = power_of_two(640);
 /// 2^320 / q, rounded down.
-const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
+pub(crate) const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
 
 /// A number below q.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -175,23 +176,61 @@ impl Element {
         Factor(Factor(Self(R_SQUARED)).times(self))
     }
 
-    /// One divided by it; nothing for zero. By Fermat's theorem: some 400 products.
+    /// One divided by it; nothing for zero. By the binary form of Euclid's algorithm (Knuth, TAOCP 4.5.2, algorithm B extended), whose time
+    /// depends on the number.
     #[must_use]
     pub fn inverse(&self) -> Option<Self> {
         if *self == Self::ZERO {
             return None;
         }
-        let (base, mut exponent) = (self.factor(), Q);
-        exponent[0] -= 2;
-        let mut power = Self::ONE;
-        for bit in (0..64 * LIMBS).rev() {
-            power = power.factor().times(&power);
-            if exponent[bit / 64] >> (bit % 64) & 1 == 1 {
-                power = base.times(&power);
+        // Invariants: `self` times `a_factor` is a, and times `b_factor` is b, modulo q; both are odd where the loop begins.
+        let (mut a, mut b, mut a_factor, mut b_factor) = (self.0, Q, Self::ONE, Self::ZERO);
+        halve_until_odd(&mut a, &mut a_factor);
+        while a != Self::ONE.0 {
+            let (difference, is_below) = subtract(&a, &b);
+            if is_below {
+                (b, _) = subtract(&b, &a);
+                b_factor = b_factor.sub(&a_factor);
+                halve_until_odd(&mut b, &mut b_factor);
+                (a, b, a_factor, b_factor) = (b, a, b_factor, a_factor);
+            } else {
+                a = difference;
+                a_factor = a_factor.sub(&b_factor);
+                halve_until_odd(&mut a, &mut a_factor);
             }
         }
-        Some(power)
+        Some(a_factor)
     }
+
+    /// The product of a weight and a coefficient, which together have fewer bits than q.
+    #[must_use]
+    pub(crate) fn product(weight: u128, coefficient: u32) -> Self {
+        let (low, high) = split(weight);
+        let (first, carry) = split(u128::from(low) * u128::from(coefficient));
+        let (second, third) = split(u128::from(high) * u128::from(coefficient) + u128::from(carry));
+        Self([first, second, third, 0, 0])
+    }
+}
+
+/// Halves a number that is not zero while it is even, and its factor as often, modulo q.
+fn halve_until_odd(number: &mut [u64; LIMBS], factor: &mut Element) {
+    while number[0] & 1 == 0 {
+        halve(number);
+        if factor.0[0] & 1 == 1 {
+            let mut carry = 0;
+            for (limb, &q) in factor.0.iter_mut().zip(&Q) {
+                (*limb, carry) = split(u128::from(*limb) + u128::from(q) + u128::from(carry));
+            }
+        }
+        halve(&mut factor.0);
+    }
+}
+
+fn halve(number: &mut [u64; LIMBS]) {
+    for index in 0..LIMBS - 1 {
+        number[index] = number[index] >> 1 | number[index + 1] << 63;
+    }
+    number[LIMBS - 1] >>= 1;
 }
 
 impl From<u64> for Element {

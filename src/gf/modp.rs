@@ -4,8 +4,12 @@
 //! multiplies takes as many at a time as it has lanes, each from its own place. An algorithm is so written once for one lane and for
 //! eight.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use eight::Eight;
 pub(crate) use portable::Portable;
 
+#[cfg(target_arch = "x86_64")]
+mod eight;
 mod portable;
 
 /// Who multiplies numbers modulo an odd number.
@@ -19,11 +23,14 @@ pub(crate) trait Lanes: Sync {
     /// 64-bit limbs of a number in a table.
     const STRIDE: usize;
 
-    /// The number with these 64-bit limbs, as many as the modulus has or fewer, as a table has it. It is below the modulus.
-    fn enter(&self, limbs: &[u64], place: &mut [u64]);
+    /// What a number is multiplied by to bring it into Montgomery's form: 64-bit limbs.
+    fn square(&self) -> Vec<u64>;
 
-    /// The limbs of a number in a table.
-    fn leave(&self, place: &[u64]) -> Vec<u64>;
+    /// Writes the number with these 64-bit limbs, as many as the modulus has or fewer, as it is.
+    fn write(&self, limbs: &[u64], place: &mut [u64]);
+
+    /// The limbs of the number that is there as it is, below the modulus.
+    fn read(&self, place: &[u64]) -> Vec<u64>;
 
     /// The numbers at these places of a table, one for each lane.
     fn gather(&self, table: &[u64], places: &[u32]) -> Self::Wide;

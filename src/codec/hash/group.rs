@@ -6,7 +6,11 @@ use super::powers::{Machine, Powers};
 use super::shake::shake_256;
 use super::{Exponent, Group};
 use crate::gf::gfq;
+#[cfg(target_arch = "x86_64")]
+use crate::gf::modp::Eight;
 use crate::gf::modp::{Portable, is_below, subtract};
+#[cfg(target_arch = "x86_64")]
+use crate::gf::simd::ifma::Ifma;
 
 /// A group and what is kept of it in this process.
 pub(super) struct Parameters {
@@ -28,11 +32,11 @@ impl Parameters {
     }
 
     fn new(group: Group) -> Self {
-        let (p, powers): (&[u64], Box<dyn Powers>) = match group {
-            Group::P1024 => (&P1024, Box::new(Machine::new(Portable::<16>::new(&P1024)))),
-            Group::P2048 => (&P2048, Box::new(Machine::new(Portable::<32>::new(&P2048)))),
+        let p: &'static [u64] = match group {
+            Group::P1024 => &P1024,
+            Group::P2048 => &P2048,
         };
-        Self { p: p.into(), powers, generators: RwLock::new(Arc::new([])) }
+        Self { p: p.into(), powers: machines(group, p).next().expect("one at least"), generators: RwLock::new(Arc::new([])) }
     }
 
     /// At least so many.
@@ -60,12 +64,12 @@ impl Parameters {
     }
 
     /// The product of the first generators, each to the power of its exponent.
-    pub(super) fn fixed(&self, group: Group, exponents: &[Exponent]) -> Vec<u64> {
+    pub(super) fn fixed(&self, group: Group, exponents: &[Exponent]) -> Box<[u64]> {
         self.powers.fixed(&|count| self.generators(group, count), exponents)
     }
 
     /// The product of the bases, each to the power of its exponent.
-    pub(super) fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Vec<u64> {
+    pub(super) fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
         self.powers.product(bases, exponents)
     }
 
@@ -84,6 +88,24 @@ impl Parameters {
         debug_assert!(rest.iter().all(|&limb| limb == 0), "q divides p - 1");
         quotient.into()
     }
+}
+
+/// Who multiplies modulo a group's p on this processor, the fastest first.
+pub(super) fn machines(group: Group, p: &'static [u64]) -> impl Iterator<Item = Box<dyn Powers>> {
+    #[cfg(target_arch = "x86_64")]
+    let eight = Ifma::detect().map(|ifma| -> Box<dyn Powers> {
+        match group {
+            Group::P1024 => Box::new(Machine::new(Eight::<20>::new(ifma, p))),
+            Group::P2048 => Box::new(Machine::new(Eight::<40>::new(ifma, p))),
+        }
+    });
+    #[cfg(not(target_arch = "x86_64"))]
+    let eight = None;
+    let portable: Box<dyn Powers> = match group {
+        Group::P1024 => Box::new(Machine::new(Portable::<16>::new(p))),
+        Group::P2048 => Box::new(Machine::new(Portable::<32>::new(p))),
+    };
+    eight.into_iter().chain([portable])
 }
 
 /// The number times 2^`shift`, in so many limbs.

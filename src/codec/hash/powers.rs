@@ -16,38 +16,73 @@ pub(super) trait Powers: Send + Sync {
     fn raise(&self, bases: &[Box<[u64]>], exponent: &[u64]) -> Vec<Box<[u64]>>;
 
     /// The product of the first generators, each to the power of its exponent. `generators` gives as many of them.
-    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Vec<u64>;
+    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Box<[u64]>;
 
     /// The product of the bases, each to the power of its exponent.
-    fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Vec<u64>;
+    fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]>;
 }
 
 /// Lanes, and powers of the generators in their form.
 pub(super) struct Machine<L> {
     lanes: L,
+    one: Vec<u64>,
+    /// What brings a number into Montgomery's form.
+    square: Vec<u64>,
     /// Numbers that stand for the factor one, then for each generator g the powers g^(2^(w i)).
     powers: RwLock<Arc<Vec<u64>>>,
 }
 
 impl<L: Lanes + Send> Machine<L> {
     pub(super) fn new(lanes: L) -> Self {
-        Self { lanes, powers: RwLock::default() }
+        let mut square = vec![0; L::STRIDE];
+        lanes.write(&lanes.square(), &mut square);
+        let mut machine = Self { lanes, one: vec![0; L::STRIDE], square, powers: RwLock::default() };
+        let mut one = machine.one.clone();
+        machine.enter(&[[1].into()], &mut one, &[ONE]);
+        machine.one = one;
+        machine
     }
 
-    /// A table that begins with the number one, with room for so many more.
+    /// A table with room for so many numbers behind the number one.
     fn table(&self, numbers: usize) -> Vec<u64> {
-        let mut table = vec![0; (1 + numbers) * L::STRIDE];
-        self.enter(&[1], &mut table, ONE);
+        let mut table = Vec::with_capacity((1 + numbers) * L::STRIDE);
+        table.extend(&self.one);
+        table.resize((1 + numbers) * L::STRIDE, 0);
         table
     }
 
-    fn enter(&self, limbs: &[u64], table: &mut [u64], place: u32) {
-        let place = &mut table[place as usize * L::STRIDE..][..L::STRIDE];
-        self.lanes.enter(limbs, place);
+    /// Writes numbers below the modulus, in limbs, to places of a table.
+    fn enter(&self, numbers: &[Box<[u64]>], table: &mut [u64], places: &[u32]) {
+        for (number, &place) in numbers.iter().zip(places) {
+            self.lanes.write(number, &mut table[place as usize * L::STRIDE..][..L::STRIDE]);
+        }
+        let square = self.lanes.gather(&self.square, &[0; WIDTH_MAX][..L::WIDTH]);
+        for places in places.chunks(L::WIDTH) {
+            let entered = self.lanes.mul(&self.gather(table, places.iter().copied()), &square);
+            self.lanes.scatter(&entered, table, places);
+        }
     }
 
-    fn leave(&self, table: &[u64], place: u32) -> Vec<u64> {
-        self.lanes.leave(&table[place as usize * L::STRIDE..][..L::STRIDE])
+    /// The limbs of numbers in a table.
+    fn leave(&self, table: &[u64], places: &[u32]) -> Vec<Box<[u64]>> {
+        let (mut one, mut out) = (vec![0; L::STRIDE], vec![0; L::WIDTH * L::STRIDE]);
+        self.lanes.write(&[1], &mut one);
+        let one = self.lanes.gather(&one, &[0; WIDTH_MAX][..L::WIDTH]);
+        let mut numbers = Vec::with_capacity(places.len());
+        for places in places.chunks(L::WIDTH) {
+            let left = self.lanes.mul(&self.gather(table, places.iter().copied()), &one);
+            let all: Vec<u32> = (0..number(places.len())).collect();
+            self.lanes.scatter(&left, &mut out, &all);
+            numbers.extend(out.chunks_exact(L::STRIDE).take(places.len()).map(|place| self.lanes.read(place).into()));
+        }
+        numbers
+    }
+
+    /// The limbs of the number in the first lane.
+    fn leave_one(&self, wide: &L::Wide) -> Box<[u64]> {
+        let mut table = self.table(0);
+        self.lanes.scatter(wide, &mut table, &[ONE]);
+        self.leave(&table, &[ONE]).remove(0)
     }
 
     /// The numbers at so many of these places; lanes without a place have the factor one.
@@ -67,9 +102,7 @@ impl<L: Lanes + Send> Machine<L> {
         let bases = generators(count);
         let mut table = self.table(bases.len() * FIXED_DIGITS);
         let place = |base: usize, digit: usize| number(1 + base * FIXED_DIGITS + digit);
-        for (index, base) in bases.iter().enumerate() {
-            self.enter(base, &mut table, place(index, 0));
-        }
+        self.enter(&bases, &mut table, &(0..bases.len()).map(|base| place(base, 0)).collect::<Vec<_>>());
         for first in (0..bases.len()).step_by(L::WIDTH) {
             let own = first..(first + L::WIDTH).min(bases.len());
             let mut power = self.gather(&table, own.clone().map(|base| place(base, 0)));
@@ -134,7 +167,7 @@ impl<L: Lanes + Send> Machine<L> {
     }
 
     /// The product of what is in the buckets, each to the power of its number: the buckets are behind the number one, 2^`FIXED_BITS` of them.
-    fn weigh(&self, buckets: &[u64]) -> Vec<u64> {
+    fn weigh(&self, buckets: &[u64]) -> Box<[u64]> {
         // Each lane has a part of them; its first one's number stands for all of the part.
         let part = (1 << FIXED_BITS) / L::WIDTH;
         let rows: Vec<u32> = (0..L::WIDTH).map(|lane| number(1 + lane * part)).collect();
@@ -154,18 +187,15 @@ impl<L: Lanes + Send> Machine<L> {
         for &place in &places {
             total = self.lanes.mul(&total, &self.gather(&table, [place]));
         }
-        self.lanes.scatter(&total, &mut table, &[ONE]);
-        self.leave(&table, ONE)
+        self.leave_one(&total)
     }
 }
 
 impl<L: Lanes + Send> Powers for Machine<L> {
     fn raise(&self, bases: &[Box<[u64]>], exponent: &[u64]) -> Vec<Box<[u64]>> {
         let mut table = self.table(bases.len());
-        for (base, place) in bases.iter().zip(1..) {
-            self.enter(base, &mut table, place);
-        }
         let all: Vec<u32> = (1..=number(bases.len())).collect();
+        self.enter(bases, &mut table, &all);
         for places in all.chunks(L::WIDTH) {
             let one = self.gather(&table, []);
             let mut small = vec![one, self.gather(&table, places.iter().copied())];
@@ -181,21 +211,19 @@ impl<L: Lanes + Send> Powers for Machine<L> {
             }
             self.lanes.scatter(&power, &mut table, places);
         }
-        all.iter().map(|&place| self.leave(&table, place).into()).collect()
+        self.leave(&table, &all)
     }
 
-    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Vec<u64> {
+    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Box<[u64]> {
         let table = self.powers_of(generators, exponents.len());
         let place = |digit: usize, index: usize| 1 + index * FIXED_DIGITS + digit;
         let factors = factors(exponents, FIXED_BITS, FIXED_DIGITS, place, |_, value| value);
         self.weigh(&self.fill(&table, 1 << FIXED_BITS, &factors))
     }
 
-    fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Vec<u64> {
+    fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
         let mut table = self.table(bases.len());
-        for (base, place) in bases.iter().zip(1..) {
-            self.enter(base, &mut table, place);
-        }
+        self.enter(bases, &mut table, &(1..=number(bases.len())).collect::<Vec<_>>());
         let width = exponents.iter().map(length).max().unwrap_or(0);
         let (digits, buckets) = (width.div_ceil(FREE_BITS), 1 << FREE_BITS);
         let factors = factors(exponents, FREE_BITS, digits, |_, index| 1 + index, |digit, value| digit * buckets + value);
@@ -214,8 +242,7 @@ impl<L: Lanes + Send> Powers for Machine<L> {
             }
             total = self.lanes.mul(&total, &self.gather(&weighted, [1 + digit]));
         }
-        self.lanes.scatter(&total, &mut weighted, &[ONE]);
-        self.leave(&weighted, ONE)
+        self.leave_one(&total)
     }
 }
 

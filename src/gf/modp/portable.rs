@@ -8,8 +8,6 @@ pub(crate) struct Portable<const L: usize> {
     modulus: [u64; L],
     /// -1 / modulus, modulo 2^64.
     inverse: u64,
-    /// 2^(128 L) modulo the modulus.
-    square: [u64; L],
 }
 
 impl<const L: usize> Portable<L> {
@@ -17,9 +15,7 @@ impl<const L: usize> Portable<L> {
     /// If the modulus has another number of limbs, is even, or its top bit is not set.
     pub(crate) fn new(modulus: &[u64]) -> Self {
         assert!(modulus.len() == L && modulus[0] & 1 == 1 && modulus[L - 1] >> 63 == 1, "an odd modulus of {L} limbs");
-        let square = power_of_two(128 * L, modulus);
-        let array = |limbs: &[u64]| limbs.try_into().expect("as many limbs");
-        Self { modulus: array(modulus), inverse: negative_inverse(modulus[0]), square: array(&square) }
+        Self { modulus: modulus.try_into().expect("as many limbs"), inverse: negative_inverse(modulus[0]) }
     }
 
     /// a · b / 2^(64 L): Montgomery's product, limb by limb of a (Koç, Acar and Kaliski, "Analyzing and Comparing Montgomery
@@ -55,16 +51,17 @@ impl<const L: usize> Lanes for Portable<L> {
     const WIDTH: usize = 1;
     const STRIDE: usize = L;
 
-    fn enter(&self, limbs: &[u64], place: &mut [u64]) {
-        let mut number = [0; L];
-        number[..limbs.len()].copy_from_slice(limbs);
-        place.copy_from_slice(&self.product(&self.square, &number));
+    fn square(&self) -> Vec<u64> {
+        power_of_two(128 * L, &self.modulus)
     }
 
-    fn leave(&self, place: &[u64]) -> Vec<u64> {
-        let mut one = [0; L];
-        one[0] = 1;
-        self.product(&one, place.try_into().expect("a number")).to_vec()
+    fn write(&self, limbs: &[u64], place: &mut [u64]) {
+        place.fill(0);
+        place[..limbs.len()].copy_from_slice(limbs);
+    }
+
+    fn read(&self, place: &[u64]) -> Vec<u64> {
+        place.to_vec()
     }
 
     fn gather(&self, table: &[u64], places: &[u32]) -> [u64; L] {

@@ -1,0 +1,290 @@
+//! Sums of products over whole rows of words: eight words at a time where the processor has AVX-512 IFMA, and else one by one.
+
+use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES};
+#[cfg(target_arch = "x86_64")]
+use crate::gf::simd::ifma::{self, Elements, Ifma};
+
+/// Who makes them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Dots {
+    /// Eight at a time.
+    #[cfg(target_arch = "x86_64")]
+    Eight(Ifma),
+    /// In plain Rust.
+    Plain,
+}
+
+/// Words in 32 bytes each, big-endian, and a bit for each that says whether it is 2^256 more, the first the least significant of its byte.
+/// Bytes that are missing at the end of either are zeros.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) low: &'a [u8],
+    pub(crate) bits: &'a [u8],
+}
+
+impl<'a> Row<'a> {
+    /// So many words with their bits behind them.
+    pub(crate) fn packed(bytes: &'a [u8], words: usize) -> Self {
+        let (low, bits) = bytes.split_at(words * WORD_BYTES);
+        Self { low, bits }
+    }
+
+    /// Words without bits.
+    pub(crate) fn plain(low: &'a [u8]) -> Self {
+        Self { low, bits: &[] }
+    }
+
+    fn element(&self, index: usize) -> Element {
+        let mut word = [0; WORD_BYTES];
+        copy(self.low, index * WORD_BYTES, &mut word);
+        let bits = self.bits.get(index / 8).copied().unwrap_or(0);
+        Element::from_word_and_bit(&word, bits >> (index % 8) & 1 == 1).expect("words that were checked")
+    }
+}
+
+/// A row to be written: as many words as it has, and their bits if there are to be any.
+#[derive(Debug)]
+pub(crate) struct RowMut<'a> {
+    low: &'a mut [u8],
+    bits: Option<&'a mut [u8]>,
+    /// Whether a word had a bit, and there are to be none.
+    is_wide: bool,
+}
+
+impl<'a> RowMut<'a> {
+    pub(crate) fn packed(bytes: &'a mut [u8], words: usize) -> Self {
+        let (low, bits) = bytes.split_at_mut(words * WORD_BYTES);
+        bits.fill(0);
+        Self { low, bits: Some(bits), is_wide: false }
+    }
+
+    pub(crate) fn plain(low: &'a mut [u8]) -> Self {
+        Self { low, bits: None, is_wide: false }
+    }
+
+    /// Whether a word did not fit.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.is_wide
+    }
+
+    fn words(&self) -> usize {
+        self.low.len() / WORD_BYTES
+    }
+
+    fn put(&mut self, index: usize, word: &Element) {
+        self.low[index * WORD_BYTES..][..WORD_BYTES].copy_from_slice(&word.low_word());
+        self.put_bits(index / 8, u8::from(word.is_wide()) << (index % 8));
+    }
+
+    fn put_bits(&mut self, byte: usize, bits: u8) {
+        match &mut self.bits {
+            Some(all) => all[byte] |= bits,
+            None => self.is_wide |= bits != 0,
+        }
+    }
+}
+
+/// What a row has from `start` on; zeros where it has nothing.
+fn copy(from: &[u8], start: usize, to: &mut [u8]) {
+    let there = from.get(start..).unwrap_or(&[]);
+    let length = there.len().min(to.len());
+    to[..length].copy_from_slice(&there[..length]);
+}
+
+impl Dots {
+    /// The fastest on this processor.
+    pub(crate) fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(ifma) = Ifma::detect() {
+            return Self::Eight(ifma);
+        }
+        Self::Plain
+    }
+
+    /// All that this processor can.
+    #[cfg(test)]
+    pub(crate) fn available() -> Vec<Self> {
+        let mut all = vec![Self::Plain];
+        if !matches!(Self::detect(), Self::Plain) {
+            all.push(Self::detect());
+        }
+        all
+    }
+
+    /// Each of `factors`, as many to a row as there are sources, times the sources, which are words of data.
+    pub(crate) fn encode(self, factors: &[u32], sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
+        let rows = factors.chunks_exact(sources.len());
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Eight(ifma) => {
+                let factors: Vec<Vec<[u64; ROWS]>> = factors
+                    .chunks(ROWS * sources.len())
+                    .map(|rows| {
+                        let factor = |row: usize, source: usize| rows.get(row * sources.len() + source).copied().unwrap_or(0);
+                        (0..sources.len()).map(|source| std::array::from_fn(|row| factor(row, source).into())).collect()
+                    })
+                    .collect();
+                each_octet(ifma, sources, words(outs), |octet, sources| {
+                    for (factors, outs) in factors.iter().zip(outs.chunks_mut(ROWS)) {
+                        let sums = ifma.narrow(factors, sources);
+                        outs.iter_mut().zip(sums).for_each(|(out, sum)| put(ifma, out, octet, &sum));
+                    }
+                });
+            }
+            Self::Plain => each_word(sources, words(outs), |index, sources| {
+                for (row, out) in rows.clone().zip(outs.iter_mut()) {
+                    let mut sum = NarrowSum::default();
+                    row.iter().zip(sources).for_each(|(&factor, source)| sum.add(factor, source));
+                    out.put(index, &sum.reduce());
+                }
+            }),
+        }
+    }
+
+    /// Each row of factors times the sources, which are any words.
+    pub(crate) fn combine(self, factors: &Factors, sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
+        match (self, factors) {
+            #[cfg(target_arch = "x86_64")]
+            (Self::Eight(ifma), Factors::Eight(factors)) => {
+                each_octet(ifma, sources, words(outs), |octet, sources| {
+                    for (factors, out) in factors.chunks_exact(sources.len()).zip(outs.iter_mut()) {
+                        put(ifma, out, octet, &ifma.dot(&Elements::default(), factors, sources));
+                    }
+                });
+            }
+            (_, Factors::Plain(factors)) => each_word(sources, words(outs), |index, sources| {
+                for (factors, out) in factors.chunks_exact(sources.len()).zip(outs.iter_mut()) {
+                    out.put(index, &sum(factors, sources));
+                }
+            }),
+            #[cfg(target_arch = "x86_64")]
+            (Self::Plain, Factors::Eight(_)) => unreachable!("factors that were made for others"),
+        }
+    }
+
+    /// The sources' words, each times its source's weight of at most 104 bits.
+    pub(crate) fn fold(self, weights: &[u128], sources: &[Row<'_>], words: usize) -> Vec<Element> {
+        let mut sums = Vec::with_capacity(words);
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Eight(ifma) => {
+                let weights: Vec<[u64; 2]> = weights.iter().map(|&weight| ifma::narrow_weight(weight)).collect();
+                let mut all = vec![Element::ZERO; words];
+                for (weights, sources) in weights.chunks(SOURCES_MAX).zip(sources.chunks(SOURCES_MAX)) {
+                    each_octet(ifma, sources, words, |octet, sources| {
+                        let sum = ifma.dot(&Elements::default(), weights, sources);
+                        for (lane, all) in all.iter_mut().skip(8 * octet).take(8).enumerate() {
+                            *all = all.add(&lane_of(&sum, lane));
+                        }
+                    });
+                }
+                sums.extend(all.iter().map(|sum| RADIX.times(sum)));
+            }
+            Self::Plain => {
+                let weights: Vec<Factor> = weights.iter().map(|&weight| Element::from(weight).factor()).collect();
+                each_word(sources, words, |_, sources| sums.push(sum(&weights, sources)));
+            }
+        }
+        sums
+    }
+}
+
+/// Factors in the form of whoever multiplies by them.
+#[derive(Debug)]
+pub(crate) enum Factors {
+    /// In limbs of 52 bits, times 2^260.
+    #[cfg(target_arch = "x86_64")]
+    Eight(Vec<[u64; ifma::LIMBS]>),
+    Plain(Vec<Factor>),
+}
+
+impl Factors {
+    pub(crate) fn new(dots: Dots, elements: &[Element]) -> Self {
+        match dots {
+            #[cfg(target_arch = "x86_64")]
+            Dots::Eight(_) => Self::Eight(elements.iter().map(|element| ifma::limbs(RADIX.times(element).limbs())).collect()),
+            Dots::Plain => Self::Plain(elements.iter().map(Element::factor).collect()),
+        }
+    }
+
+    /// Some of them.
+    pub(crate) fn part(&self, range: std::ops::Range<usize>) -> Self {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Eight(factors) => Self::Eight(factors[range].to_vec()),
+            Self::Plain(factors) => Self::Plain(factors[range].to_vec()),
+        }
+    }
+}
+
+fn sum(factors: &[Factor], sources: &[Element]) -> Element {
+    let mut sum = Sum::default();
+    factors.iter().zip(sources).for_each(|(factor, source)| sum.add(factor, source));
+    sum.reduce()
+}
+
+fn words(outs: &[RowMut<'_>]) -> usize {
+    outs.first().map_or(0, RowMut::words)
+}
+
+/// Does something with each word of all sources.
+fn each_word(sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Element])) {
+    let mut column = vec![Element::ZERO; sources.len()];
+    for index in 0..words {
+        column.iter_mut().zip(sources).for_each(|(word, source)| *word = source.element(index));
+        work(index, &column);
+    }
+}
+
+/// Does something with each eight words of all sources.
+#[cfg(target_arch = "x86_64")]
+fn each_octet(ifma: Ifma, sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Elements])) {
+    let mut column = vec![Elements::default(); sources.len()];
+    for octet in 0..words.div_ceil(8) {
+        for (into, source) in column.iter_mut().zip(sources) {
+            let bits = source.bits.get(octet).copied().unwrap_or(0);
+            let whole = source.low.get(octet * ifma::WORDS_BYTES..).and_then(|rest| rest.first_chunk());
+            *into = match whole {
+                Some(words) => ifma.unpack(words, bits),
+                None => {
+                    let mut words = [0; ifma::WORDS_BYTES];
+                    copy(source.low, octet * ifma::WORDS_BYTES, &mut words);
+                    ifma.unpack(&words, bits)
+                }
+            };
+        }
+        work(octet, &column);
+    }
+}
+
+/// Writes eight words, or as many as there are left of a row.
+#[cfg(target_arch = "x86_64")]
+fn put(ifma: Ifma, out: &mut RowMut<'_>, octet: usize, sums: &Elements) {
+    let rest = &mut out.low[octet * ifma::WORDS_BYTES..];
+    let bits = match rest.first_chunk_mut() {
+        Some(words) => ifma.pack(sums, words),
+        None => {
+            let mut words = [0; ifma::WORDS_BYTES];
+            let bits = ifma.pack(sums, &mut words);
+            rest.copy_from_slice(&words[..rest.len()]);
+            bits
+        }
+    };
+    out.put_bits(octet, bits);
+}
+
+/// The element in a lane.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn lane_of(elements: &Elements, lane: usize) -> Element {
+    Element(ifma::whole(&std::array::from_fn(|limb| elements[limb].0[lane])))
+}
+
+/// 2^260, which a factor of eight has for a factor, and a sum of products with numbers that are none lacks.
+#[cfg(target_arch = "x86_64")]
+pub(super) const RADIX: Factor = Factor(Element(super::power_of_two(320 + ifma::RADIX_BITS)));
+/// Sums that stay in registers at a time.
+#[cfg(target_arch = "x86_64")]
+const ROWS: usize = 4;
+/// Sources at a time.
+#[cfg(target_arch = "x86_64")]
+const SOURCES_MAX: usize = 1 << 10;
