@@ -22,6 +22,9 @@ use crate::gf::gfq;
 use crate::gf::modp::is_below;
 use group::Parameters;
 
+#[cfg(test)]
+pub(crate) use shake::derived_from;
+
 mod group;
 mod powers;
 mod shake;
@@ -88,14 +91,6 @@ impl Group {
     /// The product of the first generators, each to the power of its exponent: big-endian, [`Self::hash_bytes`] of it.
     pub(crate) fn power(self, exponents: &[Exponent]) -> Vec<u8> {
         group::bytes(&Parameters::of(self).fixed(self, exponents))
-    }
-
-    /// What p is derived with.
-    const fn label(self) -> &'static str {
-        match self {
-            Self::P1024 => "p",
-            Self::P2048 => "p2048",
-        }
     }
 
     /// What generators are derived with, and their numbers behind it.

@@ -10,7 +10,9 @@ use std::fmt;
 use rand::{Rng, RngExt};
 
 pub(crate) mod dots;
-pub mod matrix;
+pub(crate) mod matrix;
+#[cfg(test)]
+mod tests;
 
 /// 64-bit limbs of an element, the least significant first.
 pub const LIMBS: usize = 5;
@@ -288,12 +290,6 @@ impl Factor {
     #[must_use]
     pub fn element(&self) -> Element {
         self.times(&Element::ONE)
-    }
-
-    /// The element that is 2^320 times what it stands for.
-    #[must_use]
-    pub const fn scaled(&self) -> &Element {
-        &self.0
     }
 }
 

@@ -84,3 +84,75 @@ pub(crate) fn subtract(a: &mut [u64], b: &[u64]) {
         (*a, borrow) = (second, is_first || is_second);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use num_bigint::BigUint;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::gf::simd::ifma::Ifma;
+
+    fn big(limbs: &[u64]) -> BigUint {
+        BigUint::from_bytes_be(&limbs.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect::<Vec<_>>())
+    }
+
+    /// Montgomery's product with what `square` gives is a number times R, and with one a number divided by R; R is 2^`radix`.
+    fn check<L: Lanes>(lanes: &L, modulus: &[u64], radix: usize) {
+        let (mut rng, p) = (SmallRng::seed_from_u64(1), big(modulus));
+        let below = |mut limbs: Vec<u64>| {
+            while !is_below(&limbs, modulus) {
+                subtract(&mut limbs, modulus);
+            }
+            limbs
+        };
+        let mut last = modulus.to_vec();
+        last[0] -= 1;
+        let mut all = vec![vec![0; modulus.len()], last.clone(), last];
+        all[0][0] = 1;
+        all.extend((0..2 * L::WIDTH).map(|_| below(modulus.iter().map(|_| rng.next_u64()).collect())));
+        all.push(lanes.square());
+        let mut table = vec![0; all.len() * L::STRIDE];
+        all.iter().zip(table.chunks_exact_mut(L::STRIDE)).for_each(|(limbs, place)| lanes.write(limbs, place));
+        all.iter().zip(table.chunks_exact(L::STRIDE)).for_each(|(limbs, place)| assert_eq!(lanes.read(place), *limbs));
+        let radix = BigUint::from(1_u8) << radix;
+        assert_eq!(big(&lanes.square()), &radix * &radix % &p);
+        let count = u32::try_from(all.len()).unwrap();
+        for (first, second) in (0..count).flat_map(|first| (0..count).map(move |second| (first, second))) {
+            let places = |at: u32| (0..u32::try_from(L::WIDTH).unwrap()).map(|lane| (at + lane) % count).collect::<Vec<_>>();
+            let product = lanes.mul(&lanes.gather(&table, &places(first)), &lanes.gather(&table, &places(second)));
+            let mut out = vec![0; L::WIDTH * L::STRIDE];
+            lanes.scatter(&product, &mut out, &(0..u32::try_from(L::WIDTH).unwrap()).collect::<Vec<_>>());
+            for ((place, a), b) in out.chunks_exact(L::STRIDE).zip(places(first)).zip(places(second)) {
+                let expected = big(&all[a as usize]) * big(&all[b as usize]) % &p;
+                assert_eq!(big(&lanes.read(place)) * &radix % &p, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_large_numbers() {
+        let mut rng = SmallRng::seed_from_u64(2);
+        for limbs in [16, 32] {
+            let mut random: Vec<u64> = (0..limbs).map(|_| rng.next_u64()).collect();
+            (random[0], random[limbs - 1]) = (random[0] | 1, random[limbs - 1] | 1 << 63);
+            let mut least = vec![0; limbs];
+            (least[0], least[limbs - 1]) = (1, 1 << 63);
+            for modulus in [random, vec![u64::MAX; limbs], least] {
+                match limbs {
+                    16 => check(&Portable::<16>::new(&modulus), &modulus, 1024),
+                    _ => check(&Portable::<32>::new(&modulus), &modulus, 2048),
+                }
+                #[cfg(target_arch = "x86_64")]
+                if let Some(ifma) = Ifma::detect() {
+                    match limbs {
+                        16 => check(&Eight::<20>::new(ifma, &modulus), &modulus, 1040),
+                        _ => check(&Eight::<40>::new(ifma, &modulus), &modulus, 2080),
+                    }
+                }
+            }
+        }
+    }
+}

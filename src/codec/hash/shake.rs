@@ -22,6 +22,14 @@ pub(super) fn shake_256(message: &[u8], out: &mut [u8]) {
     }
 }
 
+/// So many bytes of what `message` becomes.
+#[cfg(test)]
+pub(crate) fn derived_from(message: &[u8], length: usize) -> Vec<u8> {
+    let mut out = vec![0; length];
+    shake_256(message, &mut out);
+    out
+}
+
 fn absorb(state: &mut [u64; LANES], block: &[u8]) {
     for (lane, bytes) in state.iter_mut().zip(block.as_chunks().0) {
         *lane ^= u64::from_le_bytes(*bytes);
@@ -73,5 +81,12 @@ mod tests {
         // NIST's examples of SHAKE-256 for no bytes and for 200 bytes of 0xa3, and what Python's hashlib says of lengths about the rate.
         assert_eq!(hex(b"", 32), "46b9dd2b0ba88d13233b3feb743eeb243fcd52ea62b81b82b50c27646ed5762f");
         assert_eq!(hex(&[0xa3; 200], 32), "cd8a920ed141aa0407a22d59288652e9d9f1a7ee0c1e7c1ca699424da84a904d");
+        for (length, last) in [
+            (135, "1733bb343b0c1915fdfec816ff07334b"),
+            (136, "96b2b9ca34bb956fc44c811d17cf0315"),
+            (137, "475e0a82d6c3daaa0808bc7207693b55"),
+        ] {
+            assert_eq!(&hex(&vec![0x5c; length], 300)[2 * 284..], last);
+        }
     }
 }
