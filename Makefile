@@ -3,7 +3,7 @@
 CARGO ?= cargo
 RULES := deploy/prometheus
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-rs bench-paths \
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
 	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers smoke fuzz gpu-bundle
 
 all: check test
@@ -65,6 +65,10 @@ bench-peers:
 # (libjerasure2). SHAPES="4,6 10,14" has these alone, SHAPES="4,6 400000000" chunks of so many bytes.
 bench-rs:
 	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
+
+# Coding over GF(q) and homomorphic hashes beside GMP, in turn. Needs GMP (Debian: libgmp-dev). WHAT="hash verify" has these alone.
+bench-hash:
+	$(CARGO) bench --locked --bench hash --features bench-peers -- $(WHAT)
 
 # TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
 bench-paths:

@@ -13,6 +13,7 @@
 //! **Hashes prove nothing unless whoever makes the source has signed them** ([`Hashes::signed`]). It is not looked at whether one is in the
 //! group of order q: hashes outside of it, chosen by whoever also chooses blocks, may cancel.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rand::Rng;
@@ -23,11 +24,10 @@ use crate::gf::modp::is_below;
 use group::Parameters;
 
 #[cfg(test)]
-pub(crate) use shake::derived_from;
+pub(crate) use group::shake_256;
 
 mod group;
 mod powers;
-mod shake;
 #[cfg(test)]
 mod tests;
 
@@ -234,7 +234,7 @@ fn weight(rng: &mut impl Rng) -> Weight {
 /// If [`Batch::new`] does.
 pub fn bad(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[&Coded], rng: &mut impl Rng) -> Result<Vec<usize>, Failed> {
     let mut bad = Vec::new();
-    let mut suspects = if blocks.is_empty() { Vec::new() } else { vec![0..blocks.len()] };
+    let mut suspects: Vec<Range<usize>> = Some(0..blocks.len()).filter(|all| !all.is_empty()).into_iter().collect();
     while !suspects.is_empty() {
         let batches: Vec<_> = suspects.iter().map(|range| Batch::new(hashes, blocks[range.clone()].to_vec(), rng)).collect();
         let holds = arithmetic.holds(&batches)?;

@@ -146,7 +146,7 @@ impl Vector {
     /// That of source block `index`.
     pub fn unit(shape: Shape, index: usize) -> Result<Self, Error> {
         let mut coefficients = vec![0; shape.n()];
-        *coefficients.get_mut(index).ok_or(Error::Index { index, n: shape.n() })? = 1;
+        *coefficients.get_mut(index).ok_or_else(|| Error::Index { index, n: shape.n() })? = 1;
         Ok(Self::Source(coefficients.into()))
     }
 

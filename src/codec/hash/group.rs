@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use shake::Shake256;
+use shake::digest::{ExtendableOutput, Update, XofReader};
+
 use super::powers::{Machine, Powers};
-use super::shake::shake_256;
 use super::{Exponent, Group};
 use crate::gf::gfq;
 #[cfg(target_arch = "x86_64")]
@@ -124,8 +126,15 @@ fn shifted(number: &[u64], shift: usize, limbs: usize) -> Vec<u64> {
 pub(super) fn derived(label: &str, counter: u32, length: usize) -> Vec<u8> {
     let mut message = format!("{PREFIX}|{label}|").into_bytes();
     message.extend(counter.to_be_bytes());
+    shake_256(&message, length)
+}
+
+/// The first bytes of what `message` becomes (FIPS 202).
+pub(crate) fn shake_256(message: &[u8], length: usize) -> Vec<u8> {
     let mut out = vec![0; length];
-    shake_256(&message, &mut out);
+    let mut hasher = Shake256::default();
+    hasher.update(message);
+    hasher.finalize_xof().read(&mut out);
     out
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::Exponent;
 use crate::gf::gfq;
 use crate::gf::modp::Lanes;
+use crate::gf::simd::cache::prefetch;
 
 /// What a group asks of who multiplies in it.
 pub(super) trait Powers: Send + Sync {
@@ -92,6 +93,10 @@ impl<L: Lanes + Send> Machine<L> {
         self.lanes.gather(table, &all[..L::WIDTH])
     }
 
+    fn prefetch(&self, table: &[u64], places: impl IntoIterator<Item = u32>) {
+        places.into_iter().for_each(|place| prefetch(&table[place as usize * L::STRIDE..][..L::STRIDE]));
+    }
+
     /// The table of powers of the generators, of at least so many.
     fn powers_of(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, count: usize) -> Arc<Vec<u64>> {
         let is_enough = |table: &Arc<Vec<u64>>| table.len() >= (1 + count * FIXED_DIGITS) * L::STRIDE;
@@ -142,12 +147,22 @@ impl<L: Lanes + Send> Machine<L> {
         let mut order: Vec<u32> = (0..number(buckets)).collect();
         order.sort_by_key(|&bucket| std::cmp::Reverse(of(bucket).len()));
         let mut products = self.table(buckets);
-        for group in order.chunks(L::WIDTH) {
+        let groups: Vec<&[u32]> = order.chunks(L::WIDTH).collect();
+        for (index, group) in groups.iter().enumerate() {
             let most = of(group[0]).len();
             let at = |step: usize| group.iter().map(move |&bucket| of(bucket).get(step).copied().unwrap_or(ONE));
             let mut product = self.gather(table, at(0));
-            for step in 1..most {
-                product = self.lanes.mul(&product, &self.gather(table, at(step)));
+            for step in 1..=most {
+                // What comes next is anywhere in the table.
+                match groups.get(index + 1) {
+                    Some(next) if step + 1 >= most => {
+                        self.prefetch(table, next.iter().filter_map(|&bucket| of(bucket).get(step + 1 - most).copied()));
+                    }
+                    _ => self.prefetch(table, at(step + 1)),
+                }
+                if step < most {
+                    product = self.lanes.mul(&product, &self.gather(table, at(step)));
+                }
             }
             let into: Vec<u32> = group.iter().map(|bucket| bucket + 1).collect();
             self.lanes.scatter(&product, &mut products, &into);

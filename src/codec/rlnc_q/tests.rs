@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::codec::hash::{Hashes, WEIGHT_BITS, bad, derived_from};
+use crate::codec::hash::{Hashes, WEIGHT_BITS, bad, shake_256};
 
 fn shape(n: u16, words: u16) -> Shape {
     Shape::new(n, words).expect("a shape")
@@ -134,14 +134,10 @@ fn a_block_that_others_explain_is_redundant() {
 #[test]
 fn coded_words_of_more_than_256_bits_are_kept_whole() {
     let (shape, mut rng) = (shape(8, 512), SmallRng::seed_from_u64(4));
-    let block = |index: u32| derived_from(&[b"ncserverd HHF test data|", &index.to_be_bytes()[..]].concat(), 16_384);
+    let block = |index: u32| shake_256(&[b"ncserverd HHF test data|", &index.to_be_bytes()[..]].concat(), 16_384);
     let source: Vec<u8> = (0..8).flat_map(block).collect();
-    let rows: Vec<u32> = derived_from(b"ncserverd HHF test coefficients", 32)
-        .as_chunks()
-        .0
-        .iter()
-        .map(|bytes| u32::from_be_bytes(*bytes))
-        .collect();
+    let rows: Vec<u32> =
+        shake_256(b"ncserverd HHF test coefficients", 32).as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
     let mut out = vec![0; shape.payload_bytes()];
     for cores in Cores::available() {
         cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut out }]).expect("done");

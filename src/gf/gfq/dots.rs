@@ -164,28 +164,30 @@ impl Dots {
 
     /// The sources' words, each times its source's weight of at most 104 bits.
     pub(crate) fn fold(self, weights: &[u128], sources: &[Row<'_>], words: usize) -> Vec<Element> {
-        let mut sums = Vec::with_capacity(words);
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Eight(ifma) => {
-                let weights: Vec<[u64; 2]> = weights.iter().map(|&weight| ifma::narrow_weight(weight)).collect();
                 let mut all = vec![Element::ZERO; words];
                 for (weights, sources) in weights.chunks(SOURCES_MAX).zip(sources.chunks(SOURCES_MAX)) {
-                    each_octet(ifma, sources, words, |octet, sources| {
-                        let sum = ifma.dot(&Elements::default(), weights, sources);
-                        for (lane, all) in all.iter_mut().skip(8 * octet).take(8).enumerate() {
-                            *all = all.add(&lane_of(&sum, lane));
-                        }
-                    });
+                    // Row after row, as they lie in memory.
+                    let mut sums = vec![ifma::Weighed::default(); words.div_ceil(8)];
+                    for (&weight, source) in weights.iter().zip(sources) {
+                        add_weighed(ifma, weight, source, words, &mut sums);
+                    }
+                    for (all, sum) in all.chunks_mut(8).zip(&sums) {
+                        let sum = ifma.settle(sum);
+                        all.iter_mut().enumerate().for_each(|(lane, all)| *all = all.add(&lane_of(&sum, lane)));
+                    }
                 }
-                sums.extend(all.iter().map(|sum| RADIX.times(sum)));
+                all.iter().map(|sum| RADIX.times(sum)).collect()
             }
             Self::Plain => {
                 let weights: Vec<Factor> = weights.iter().map(|&weight| Element::from(weight).factor()).collect();
+                let mut sums = Vec::with_capacity(words);
                 each_word(sources, words, |_, sources| sums.push(sum(&weights, sources)));
+                sums
             }
         }
-        sums
     }
 }
 
@@ -254,6 +256,22 @@ fn each_octet(ifma: Ifma, sources: &[Row<'_>], words: usize, mut work: impl FnMu
             };
         }
         work(octet, &column);
+    }
+}
+
+/// Adds a row's words, times its weight, to sums of eight each.
+#[cfg(target_arch = "x86_64")]
+fn add_weighed(ifma: Ifma, weight: u128, source: &Row<'_>, words: usize, sums: &mut [ifma::Weighed]) {
+    let weight = ifma::narrow_weight(weight);
+    let (whole, _) = source.low.as_chunks::<{ ifma::WORDS_BYTES }>();
+    let whole = &whole[..(words / 8).min(whole.len()).min(source.bits.len())];
+    let (sums, rest) = sums.split_at_mut(whole.len());
+    ifma.weigh(weight, whole, &source.bits[..whole.len()], sums);
+    for (octet, sum) in (whole.len()..).zip(rest) {
+        let mut words = [0; ifma::WORDS_BYTES];
+        copy(source.low, octet * ifma::WORDS_BYTES, &mut words);
+        let bits = source.bits.get(octet).copied().unwrap_or(0);
+        ifma.weigh(weight, &[words], &[bits], std::slice::from_mut(sum));
     }
 }
 

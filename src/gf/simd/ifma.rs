@@ -168,6 +168,9 @@ fn store(octet: &mut Octet, vector: __m512i) {
 /// Elements of GF(q) in limbs of 52 bits, one in each lane.
 pub(crate) type Elements = [Octet; LIMBS];
 
+/// Sums of such elements, each times a weight of two limbs.
+pub(crate) type Weighed = [Octet; LIMBS + 3];
+
 /// Limbs of an element of GF(q).
 pub(crate) const LIMBS: usize = 5;
 /// Bits by which Montgomery's products of such elements are divided.
@@ -226,12 +229,27 @@ impl Ifma {
         unsafe { narrow(factors, sources) }
     }
 
-    /// `base`, and the sum of sources times factors of `F` limbs divided by 2^[`RADIX_BITS`], modulo q.
+    /// Adds eight words after eight words, times a weight of two limbs, to sums that begin with zeros and get 2^10 rows at most.
+    ///
+    /// # Panics
+    /// If there are not as many bytes of top bits and sums as eights of words.
+    pub(crate) fn weigh(self, weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut [Weighed]) {
+        assert!(words.len() == bits.len() && words.len() == sums.len(), "sums of {} times eight words", words.len());
+        // SAFETY: `self` is the proof that the processor has the features.
+        unsafe { weigh(weight, words, bits, sums) }
+    }
+
+    /// Such a sum divided by 2^[`RADIX_BITS`], modulo q.
+    pub(crate) fn settle(self, sum: &Weighed) -> Elements {
+        // SAFETY: `self` is the proof that the processor has the features.
+        unsafe { settle(sum) }
+    }
+
+    /// `base`, and the sum of sources times factors divided by 2^[`RADIX_BITS`], modulo q.
     ///
     /// # Panics
     /// If there are not as many factors, or more than 2^10.
-    pub(crate) fn dot<const F: usize>(self, base: &Elements, factors: &[[u64; F]], sources: &[Elements]) -> Elements {
-        const { assert!(F <= LIMBS, "factors below q") };
+    pub(crate) fn dot(self, base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Elements {
         assert!(factors.len() == sources.len() && sources.len() <= 1 << 10, "factors of {} sources", sources.len());
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { dot(base, factors, sources) }
@@ -240,6 +258,29 @@ impl Ifma {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
 fn unpack(words: &[u8; WORDS_BYTES], bits: u8) -> Elements {
+    stored(unpacked(words, bits))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
+fn weigh(weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut [Weighed]) {
+    for ((words, &bits), sums) in words.iter().zip(bits).zip(sums) {
+        let source = unpacked(words, bits);
+        let mut sum = array::from_fn(|limb| load(&sums[limb]));
+        add_product(&mut sum, &weight, source);
+        *sums = stored(sum);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
+fn settle(sum: &Weighed) -> Elements {
+    let sum = array::from_fn(|limb| sum.get(limb).map_or(_mm512_setzero_si512(), |sum| load(sum)));
+    let [.., a, b, c, d, e] = montgomery_reduced(carried(sum));
+    barrett([a, b, c, d, e, _mm512_setzero_si512()])
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
+fn unpacked(words: &[u8; WORDS_BYTES], bits: u8) -> [__m512i; LIMBS] {
     // Two words in each vector, the most significant limb first; bytes are turned about within limbs.
     let turn = _mm512_set4_epi32(0x0809_0a0b, 0x0c0d_0e0f, 0x0001_0203, 0x0405_0607);
     let [a, b, c, d]: [__m512i; 4] = array::from_fn(|index| {
@@ -257,14 +298,13 @@ fn unpack(words: &[u8; WORDS_BYTES], bits: u8) -> Elements {
     let low = |vector| _mm512_and_si512(vector, limb);
     let or = |a, b| _mm512_or_si512(a, b);
     let top = _mm512_maskz_set1_epi64(bits, 1 << 48);
-    let vectors = [
+    [
         low(x0),
         low(or(_mm512_srli_epi64::<52>(x0), _mm512_slli_epi64::<12>(x1))),
         low(or(_mm512_srli_epi64::<40>(x1), _mm512_slli_epi64::<24>(x2))),
         low(or(_mm512_srli_epi64::<28>(x2), _mm512_slli_epi64::<36>(x3))),
         or(_mm512_srli_epi64::<16>(x3), top),
-    ];
-    stored(vectors)
+    ]
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
@@ -351,11 +391,11 @@ fn reduce_once(number: [__m512i; LIMBS]) -> [__m512i; LIMBS] {
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn dot<const F: usize>(base: &Elements, factors: &[[u64; F]], sources: &[Elements]) -> Elements {
+fn dot(base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Elements {
     let mut sum = [_mm512_setzero_si512(); 2 * LIMBS];
     for (factors, sources) in factors.chunks(CARRY_AFTER).zip(sources.chunks(CARRY_AFTER)) {
         for (factor, source) in factors.iter().zip(sources) {
-            add_product(&mut sum, factor, source);
+            add_product(&mut sum, factor, array::from_fn(|limb| load(&source[limb])));
         }
         sum = carried(sum);
     }
@@ -368,8 +408,7 @@ fn dot<const F: usize>(base: &Elements, factors: &[[u64; F]], sources: &[Element
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn add_product<const F: usize>(sum: &mut [__m512i; 2 * LIMBS], factor: &[u64; F], source: &Elements) {
-    let source: [__m512i; LIMBS] = array::from_fn(|limb| load(&source[limb]));
+fn add_product<const F: usize, const S: usize>(sum: &mut [__m512i; S], factor: &[u64; F], source: [__m512i; LIMBS]) {
     for (place, &factor) in factor.iter().enumerate() {
         let factor = broadcast(factor);
         for limb in 0..LIMBS {

@@ -1,0 +1,407 @@
+//! Coding over GF(q) and homomorphic hashes by this crate and by GMP, in turn, in one process, on one thread.
+//!
+//!     cargo bench --bench hash --features bench-peers                       everything
+//!     cargo bench --bench hash --features bench-peers -- hash verify        what is named: encode, inverse, decode, hash, verify
+//!
+//! GMP is linked (Debian: libgmp-dev). It does what one would write with it: `mpz_addmul` for sums of products and one `mpz_mod` for each, `mpz_powm`
+//! for powers as they are in a definition, and for products of powers the same algorithm as ours, with the same tables and buckets, on
+//! Montgomery products of `mpn_mul_n` and `mpn_addmul_1`. Its numbers are integers before a timer starts, where ours are bytes of blocks.
+//! Tables of generators are made before in both.
+//!
+//! A generation has n = 128 blocks of m = 512 words, 2 MiB; the group is that of 1024 bits. Times are of the thread's processor time, medians of
+//! rounds in which each had its turn. Every result is compared with GMP's before it is timed.
+#![allow(unsafe_code)]
+
+#[path = "support/cpu_time.rs"]
+mod cpu_time;
+#[path = "support/gmp.rs"]
+mod gmp;
+#[path = "support/turns.rs"]
+mod turns;
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use gmp::{Integer, Limb, Montgomery};
+use ncserverd::codec::hash::{Batch, Group, Hashes};
+use ncserverd::codec::rlnc_q::{
+    Arithmetic, Coded, Cores, Decode, Encode, Payload, Recode, Shape, Vector, draw_factors, draw_rows,
+};
+use ncserverd::gf::gfq::{Element, LIMBS, Q};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use turns::{ROUNDS, calls, median, time};
+
+const GROUP: Group = Group::P1024;
+/// Limbs of a number of the group.
+const L: usize = 16;
+type Number = [Limb; L];
+
+/// What is coded and hashed.
+struct Scene {
+    shape: Shape,
+    source: Vec<u8>,
+    /// Rows of the source, and their payloads.
+    rows: Vec<u32>,
+    payloads: Vec<u8>,
+    recoded: Vec<Coded>,
+    hashes: Hashes,
+}
+
+impl Scene {
+    fn new(cores: &Cores) -> Self {
+        let (shape, mut rng) = (Shape::new(128, 512).expect("a shape"), SmallRng::seed_from_u64(1));
+        let mut source = vec![0; shape.source_bytes()];
+        rng.fill_bytes(&mut source);
+        let rows = draw_rows(shape, 128, &mut rng);
+        let mut payloads = vec![0; 128 * shape.payload_bytes()];
+        cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).expect("cores do not fail");
+        let coded: Vec<Coded> = rows
+            .chunks_exact(shape.n())
+            .zip(payloads.chunks_exact(shape.payload_bytes()))
+            .map(|(row, bytes)| Coded { vector: Vector::Source(row.into()), payload: payload(shape, bytes) })
+            .collect();
+        let factors = draw_factors(128, 256, &mut rng);
+        let (mut vectors, mut bytes) = (vec![0; 256 * shape.recoded_vector_bytes()], vec![0; 256 * shape.payload_bytes()]);
+        let held: Vec<&Coded> = coded.iter().collect();
+        let task = Recode { held: &held, rows: &factors, vectors: &mut vectors, payloads: &mut bytes };
+        cores.recode(shape, &mut [task]).expect("cores do not fail");
+        let recoded = vectors.chunks_exact(shape.recoded_vector_bytes()).zip(bytes.chunks_exact(shape.payload_bytes()));
+        let recoded = recoded.map(|(vector, bytes)| Coded {
+            vector: Vector::parse_recoded(shape, vector).expect("a vector"),
+            payload: payload(shape, bytes),
+        });
+        let recoded = recoded.collect();
+        let blocks: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
+        let hashes = cores.hash(GROUP, shape.words(), &blocks).expect("cores do not fail");
+        let hashes = Hashes::signed(GROUP, shape, &hashes).expect("hashes");
+        Self { shape, source, rows, payloads, recoded, hashes }
+    }
+}
+
+fn payload(shape: Shape, bytes: &[u8]) -> Payload {
+    Payload::parse(shape, bytes.to_vec().into()).expect("a payload")
+}
+
+fn integer(element: &Element) -> Integer {
+    Integer::new(element.limbs())
+}
+
+/// The rest modulo q of a sum, as an element.
+fn rest(sum: &Integer, q: &Integer) -> Element {
+    let mut rest = Integer::new(&[]);
+    rest.set_rest(sum, q);
+    Element::from_limbs(rest.limbs(LIMBS).try_into().expect("five limbs")).expect("below q")
+}
+
+/// Products of powers by GMP: the algorithm of `codec::hash`, one product at a time.
+struct Powers {
+    montgomery: Montgomery<L>,
+    one: Number,
+    square: Number,
+    /// For each generator its powers to 2^(10 i).
+    fixed: Vec<Number>,
+}
+
+impl Powers {
+    const FIXED: usize = 10;
+    const FIXED_DIGITS: usize = 26;
+    const FREE: usize = 5;
+    const FREE_DIGITS: usize = 52;
+
+    fn new(words: usize) -> Self {
+        let modulus: Number = GROUP.modulus().try_into().expect("sixteen limbs");
+        let p = Integer::new(&modulus);
+        let power_of_two = |bits: usize| -> Number {
+            let mut limbs = vec![0; bits / 64 + 1];
+            limbs[bits / 64] = 1;
+            let mut rest = Integer::new(&[]);
+            rest.set_rest(&Integer::new(&limbs), &p);
+            rest.limbs(L).try_into().expect("sixteen limbs")
+        };
+        let mut powers = Self {
+            montgomery: Montgomery::new(modulus),
+            one: power_of_two(64 * L),
+            square: power_of_two(128 * L),
+            fixed: Vec::new(),
+        };
+        for generator in GROUP.generators(words).iter().take(words) {
+            let mut power = powers.enter(generator);
+            for _ in 0..Self::FIXED_DIGITS {
+                powers.fixed.push(power);
+                power = (0..Self::FIXED).fold(power, |power, _| powers.montgomery.product(&power, &power));
+            }
+        }
+        powers
+    }
+
+    fn enter(&self, limbs: &[Limb]) -> Number {
+        self.montgomery.product(&self.square, limbs.try_into().expect("sixteen limbs"))
+    }
+
+    /// The product of buckets, each to the power of its number.
+    fn weigh(&self, buckets: &[Option<Number>]) -> Number {
+        let (mut all, mut weighted) = (self.one, self.one);
+        for bucket in buckets[1..].iter().rev() {
+            if let Some(bucket) = bucket {
+                all = self.montgomery.product(&all, bucket);
+            }
+            weighted = self.montgomery.product(&weighted, &all);
+        }
+        weighted
+    }
+
+    fn put(&self, bucket: &mut Option<Number>, factor: &Number) {
+        *bucket = Some(bucket.map_or(*factor, |bucket| self.montgomery.product(&bucket, factor)));
+    }
+
+    fn of_generators(&self, exponents: &[Element]) -> Number {
+        let mut buckets = vec![None; 1 << Self::FIXED];
+        for (exponent, powers) in exponents.iter().zip(self.fixed.chunks_exact(Self::FIXED_DIGITS)) {
+            for (digit, power) in powers.iter().enumerate() {
+                self.put(&mut buckets[bits(exponent, digit * Self::FIXED, Self::FIXED)], power);
+            }
+        }
+        self.weigh(&buckets)
+    }
+
+    fn of_hashes(&self, hashes: &[Box<[Limb]>], exponents: &[Element]) -> Number {
+        let hashes: Vec<Number> = hashes.iter().map(|hash| self.enter(hash)).collect();
+        (0..Self::FREE_DIGITS).rev().fold(self.one, |total, digit| {
+            let mut buckets = vec![None; 1 << Self::FREE];
+            for (hash, exponent) in hashes.iter().zip(exponents) {
+                self.put(&mut buckets[bits(exponent, digit * Self::FREE, Self::FREE)], hash);
+            }
+            let total = (0..Self::FREE).fold(total, |total, _| self.montgomery.product(&total, &total));
+            self.montgomery.product(&total, &self.weigh(&buckets))
+        })
+    }
+
+    /// Big-endian, out of Montgomery's form.
+    fn bytes(&self, number: &Number) -> Vec<u8> {
+        let mut one = [0; L];
+        one[0] = 1;
+        self.montgomery.product(number, &one).iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()
+    }
+}
+
+fn bits(exponent: &Element, start: usize, count: usize) -> usize {
+    let limb = |index: usize| exponent.limbs().get(index).copied().unwrap_or(0);
+    let (index, shift) = (start / 64, start % 64);
+    let high = if shift == 0 { 0 } else { limb(index + 1) << (64 - shift) };
+    usize::try_from((limb(index) >> shift | high) & ((1 << count) - 1)).expect("few bits")
+}
+
+/// Sums of columns of integers, each times its row's factor, modulo q.
+fn dots<'a>(factors: &[Integer], rows: impl Fn(usize) -> &'a [Integer], words: usize, q: &Integer) -> Vec<Element> {
+    let mut sum = Integer::new(&[]);
+    (0..words)
+        .map(|word| {
+            sum.set_zero();
+            factors.iter().enumerate().for_each(|(row, factor)| sum.add_product(factor, &rows(row)[word]));
+            rest(&sum, q)
+        })
+        .collect()
+}
+
+/// The inverse by Gauss and Jordan's method, with one reduction a product.
+fn inverse(matrix: &[Vec<Element>], q: &Integer) -> Vec<Vec<Element>> {
+    let order = matrix.len();
+    let unit = |row: usize| (0..order).map(move |column| Element::from(u64::from(row == column)));
+    let mut rows: Vec<Vec<Integer>> = matrix
+        .iter()
+        .enumerate()
+        .map(|(index, row)| row.iter().copied().chain(unit(index)).map(|element| integer(&element)).collect())
+        .collect();
+    let (mut product, mut factor) = (Integer::new(&[]), Integer::new(&[]));
+    for column in 0..order {
+        let pivot = (column..order).find(|&row| rows[row][column].limbs(LIMBS) != [0; LIMBS]).expect("a regular matrix");
+        rows.swap(column, pivot);
+        factor.set_inverse(&rows[column][column], q);
+        let used = column..order + column + 1;
+        for element in &mut rows[column][used.clone()] {
+            product.set_product(element, &factor);
+            element.set_rest(&product, q);
+        }
+        let own: Vec<Integer> = rows[column][used.clone()].iter().map(|element| Integer::new(&element.limbs(LIMBS))).collect();
+        for (_, row) in rows.iter_mut().enumerate().filter(|&(row, _)| row != column) {
+            let less = Element::from_limbs(row[column].limbs(LIMBS).try_into().expect("five limbs")).expect("below q").neg();
+            let less = integer(&less);
+            for (element, own) in row[used.clone()].iter_mut().zip(&own) {
+                element.add_product(&less, own);
+                product.set_rest(element, q);
+                std::mem::swap(element, &mut product);
+            }
+        }
+    }
+    rows.iter().map(|row| row[order..].iter().map(|element| rest(element, q)).collect()).collect()
+}
+
+/// Times both in turn, and says what of `bytes` each does a second.
+fn compare(name: &str, bytes: usize, theirs: &dyn Fn(), ours: &dyn Fn()) {
+    let contenders = [theirs, ours];
+    let calls = contenders.map(|run| calls(time(|| (), |()| run(), 1)));
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..ROUNDS {
+        for turn in 0..2 {
+            let index = (round + turn) % 2;
+            times[index].push(time(|| (), |()| contenders[index](), calls[index]));
+        }
+    }
+    let ratio =
+        times[0].iter().zip(&times[1]).map(|(theirs, ours)| theirs.as_secs_f64() / ours.as_secs_f64()).collect::<Vec<_>>();
+    let ratio = ratio.iter().copied().fold((f64::MAX, 0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+    let [theirs, ours] = times.map(median);
+    let rate = |time: Duration| bytes as f64 * 8.0 / 1e6 / time.as_secs_f64();
+    println!(
+        "{name:<44} GMP {:>10.3} ms {:>9.2} Mbit/s   ours {:>9.3} ms {:>9.2} Mbit/s   {:.2}x ({:.2} to {:.2} in a round)",
+        theirs.as_secs_f64() * 1e3,
+        rate(theirs),
+        ours.as_secs_f64() * 1e3,
+        rate(ours),
+        theirs.as_secs_f64() / ours.as_secs_f64(),
+        ratio.0,
+        ratio.1
+    );
+}
+
+fn encode(scene: &Scene, cores: &Cores, q: &Integer) {
+    let (shape, count) = (scene.shape, 32);
+    let blocks: Vec<Vec<Integer>> = scene
+        .source
+        .chunks_exact(shape.block_bytes())
+        .map(|block| block.as_chunks().0.iter().map(|word| integer(&Element::from_word(word))).collect())
+        .collect();
+    let theirs = || -> Vec<Vec<Element>> {
+        let mut sum = Integer::new(&[]);
+        let row = |row: &[u32]| {
+            let word = |word: usize| {
+                sum.set_zero();
+                row.iter().zip(&blocks).for_each(|(&factor, block)| sum.add_small_product(&block[word], factor.into()));
+                rest(&sum, q)
+            };
+            (0..shape.words()).map(word).collect()
+        };
+        scene.rows.chunks_exact(shape.n()).take(count).map(row).collect()
+    };
+    for (words, bytes) in theirs().iter().zip(scene.payloads.chunks_exact(shape.payload_bytes())) {
+        assert!(payload(shape, bytes).elements().eq(words.iter().copied()), "encode is wrong");
+    }
+    compare("encode 32 blocks, n = 128, m = 512", count * shape.block_bytes(), &|| drop(std::hint::black_box(theirs())), &|| {
+        let mut out = vec![0; count * shape.payload_bytes()];
+        let task = Encode { source: &scene.source, rows: &scene.rows[..count * shape.n()], out: &mut out };
+        cores.encode(shape, &mut [task]).expect("cores do not fail");
+    });
+}
+
+/// `words` of each block, so that with one it is the inversion.
+fn decode(name: &str, scene: &Scene, cores: &Cores, q: &Integer, words: u16) {
+    let shape = Shape::new(128, words).expect("a shape");
+    let cut = |block: &Coded| {
+        let low = &block.payload.as_bytes()[..shape.block_bytes()];
+        let bits = block.payload.elements().take(shape.words()).enumerate();
+        let mut bytes = [low, &vec![0; shape.words().div_ceil(8)]].concat();
+        bits.for_each(|(index, word)| bytes[shape.block_bytes() + index / 8] |= u8::from(word.is_wide()) << (index % 8));
+        Coded { vector: block.vector.clone(), payload: payload(shape, &bytes) }
+    };
+    let blocks: Vec<Coded> = scene.recoded[..shape.n()].iter().map(cut).collect();
+    let blocks: Vec<&Coded> = blocks.iter().collect();
+    let matrix: Vec<Vec<Element>> = blocks.iter().map(|block| block.vector.elements().collect()).collect();
+    let payloads: Vec<Vec<Integer>> =
+        blocks.iter().map(|block| block.payload.elements().map(|word| integer(&word)).collect()).collect();
+    let theirs = || -> Vec<Vec<Element>> {
+        let row =
+            |row: Vec<Element>| dots(&row.iter().map(integer).collect::<Vec<_>>(), |index| &payloads[index], shape.words(), q);
+        inverse(&matrix, q).into_iter().map(row).collect()
+    };
+    let ours = || {
+        let mut out = vec![0; shape.source_bytes()];
+        cores.decode(shape, &mut [Decode { blocks: &blocks, out: &mut out }]).expect("cores do not fail");
+        out
+    };
+    let expected: Vec<u8> = theirs().iter().flatten().flat_map(Element::low_word).collect();
+    assert!(ours() == expected, "{name} is wrong");
+    compare(name, shape.source_bytes(), &|| drop(std::hint::black_box(theirs())), &|| drop(std::hint::black_box(ours())));
+}
+
+fn hash(scene: &Scene, cores: &Cores, powers: &Powers) {
+    let block = &scene.source[..scene.shape.block_bytes()];
+    let exponents: Vec<Element> = block.as_chunks().0.iter().map(Element::from_word).collect();
+    let p = Integer::new(GROUP.modulus());
+    let bases: Vec<Integer> = GROUP.generators(exponents.len()).iter().map(|generator| Integer::new(generator)).collect();
+    let integers: Vec<Integer> = exponents.iter().map(integer).collect();
+    let plain = || {
+        let (mut hash, mut power, mut product) = (Integer::new(&[1]), Integer::new(&[]), Integer::new(&[]));
+        for (base, exponent) in bases.iter().zip(&integers) {
+            power.set_power(base, exponent, &p);
+            product.set_product(&hash, &power);
+            hash.set_rest(&product, &p);
+        }
+        hash.limbs(L).iter().rev().flat_map(|limb| limb.to_be_bytes()).collect::<Vec<u8>>()
+    };
+    let buckets = || powers.bytes(&powers.of_generators(&exponents));
+    let ours = || cores.hash(GROUP, exponents.len(), &[block]).expect("cores do not fail");
+    assert!(ours() == plain() && ours() == buckets(), "hash is wrong");
+    let ours = || drop(std::hint::black_box(ours()));
+    compare("hash of a block, GMP by powm", block.len(), &|| drop(std::hint::black_box(plain())), &ours);
+    compare("hash of a block, GMP by buckets", block.len(), &|| drop(std::hint::black_box(buckets())), &ours);
+}
+
+fn verify(scene: &Scene, cores: &Cores, powers: &Powers, q: &Integer) {
+    for count in [1, 32, 256] {
+        let shape = scene.shape;
+        let blocks: Vec<&Coded> = scene.recoded[..count].iter().collect();
+        let ours = |seed| {
+            let batch = Batch::new(&scene.hashes, blocks.clone(), &mut SmallRng::seed_from_u64(seed));
+            cores.holds(&[batch]).expect("cores do not fail")[0]
+        };
+        let words: Vec<Vec<Integer>> =
+            blocks.iter().map(|block| block.payload.elements().map(|word| integer(&word)).collect()).collect();
+        let vectors: Vec<Vec<Integer>> =
+            blocks.iter().map(|block| block.vector.elements().map(|coefficient| integer(&coefficient)).collect()).collect();
+        let theirs = |vectors: &[Vec<Integer>]| {
+            let mut rng = SmallRng::seed_from_u64(1);
+            let weights: Vec<Integer> = blocks.iter().map(|_| Integer::new(&[rng.next_u64(), rng.next_u64() >> 32])).collect();
+            let exponents = dots(&weights, |row| &words[row], shape.words(), q);
+            let coefficients = dots(&weights, |row| &vectors[row], shape.n(), q);
+            powers.of_generators(&exponents) == powers.of_hashes(scene.hashes.numbers(), &coefficients)
+        };
+        assert!(ours(1) && theirs(&vectors), "right blocks are refused");
+        let mut wrong: Vec<Vec<Integer>> = vectors;
+        let first = std::mem::replace(&mut wrong[0][0], Integer::new(&[1]));
+        assert!(!theirs(&wrong), "a wrong block is accepted");
+        wrong[0][0] = first;
+        compare(
+            &format!("verify {count} recoded, n = 128, m = 512"),
+            count * shape.block_bytes(),
+            &|| assert!(theirs(&wrong)),
+            &|| assert!(ours(2)),
+        );
+    }
+}
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let cores = Cores::new(NonZeroUsize::MIN);
+    let (scene, q) = (Scene::new(&cores), Integer::new(&Q));
+    println!("one thread, {} at a time; {ROUNDS} rounds", if cores.is_wide() { "eight numbers" } else { "one number" });
+    if is_wanted("encode") {
+        encode(&scene, &cores, &q);
+    }
+    if is_wanted("inverse") {
+        decode("inverse, n = 128 (decode of m = 1)", &scene, &cores, &q, 1);
+    }
+    if is_wanted("decode") {
+        decode("decode, n = 128, m = 512", &scene, &cores, &q, 512);
+    }
+    if is_wanted("hash") || is_wanted("verify") {
+        let powers = Powers::new(scene.shape.words());
+        if is_wanted("hash") {
+            hash(&scene, &cores, &powers);
+        }
+        if is_wanted("verify") {
+            verify(&scene, &cores, &powers, &q);
+        }
+    }
+}
