@@ -273,7 +273,7 @@ fn weigh(weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut 
 
 #[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
 fn settle(sum: &Weighed) -> Elements {
-    let sum = array::from_fn(|limb| sum.get(limb).map_or(_mm512_setzero_si512(), |sum| load(sum)));
+    let sum = array::from_fn(|limb| load(sum.get(limb).unwrap_or(&Octet([0; WIDTH]))));
     let [.., a, b, c, d, e] = montgomery_reduced(carried(sum));
     barrett([a, b, c, d, e, _mm512_setzero_si512()])
 }
