@@ -1,6 +1,8 @@
 //! The groups: their parameters, where these come from, and the generators.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::thread;
 
 use shake::Shake256;
 use shake::digest::{ExtendableOutput, Update, XofReader};
@@ -47,22 +49,32 @@ impl Parameters {
         if held.len() >= count {
             return held;
         }
-        let new = (held.len()..count).map(|index| base(group, index, 0, &self.p)).collect::<Vec<_>>();
-        let mut new = self.powers.raise(&new, &self.cofactor());
-        for (generator, index) in new.iter_mut().zip(held.len()..) {
+        // Whoever wants some meanwhile waits for these.
+        let mut held = self.generators.write().unwrap_or_else(PoisonError::into_inner);
+        let first = held.len();
+        let mut new = self.raise(&(first..count).map(|index| base(group, index, 0, &self.p)).collect::<Vec<_>>());
+        for (generator, index) in new.iter_mut().zip(first..) {
             // A base whose power is one is passed over: one in 2^257, so that no counter but 0 is expected to be seen.
             let mut counter = 0;
             while generator[0] <= 1 && generator[1..].iter().all(|&limb| limb == 0) {
                 counter += 1;
-                *generator = self.powers.raise(&[base(group, index, counter, &self.p)], &self.cofactor()).remove(0);
+                *generator = self.raise(&[base(group, index, counter, &self.p)]).remove(0);
             }
         }
-        let all: Arc<[_]> = held.iter().cloned().chain(new).collect();
-        let mut held = self.generators.write().unwrap_or_else(PoisonError::into_inner);
-        if held.len() < all.len() {
-            *held = Arc::clone(&all);
-        }
-        all
+        *held = held.iter().cloned().chain(new).collect();
+        Arc::clone(&held)
+    }
+
+    /// Bases to the power of (p - 1) / q, on all processors: it is done once in a process, and somebody waits.
+    fn raise(&self, bases: &[Box<[u64]>]) -> Vec<Box<[u64]>> {
+        let cofactor = self.cofactor();
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let each = bases.len().div_ceil(threads).next_multiple_of(8).max(8);
+        thread::scope(|scope| {
+            let raise = |part| self.powers.raise(part, &cofactor);
+            let parts: Vec<_> = bases.chunks(each).map(|part| scope.spawn(move || raise(part))).collect();
+            parts.into_iter().flat_map(|part| part.join().expect("powers of numbers below p")).collect()
+        })
     }
 
     /// The product of the first generators, each to the power of its exponent.

@@ -104,6 +104,11 @@ impl<L: Lanes + Send> Machine<L> {
         if is_enough(&held) {
             return held;
         }
+        // Whoever wants it meanwhile waits.
+        let mut held = self.powers.write().unwrap_or_else(PoisonError::into_inner);
+        if is_enough(&held) {
+            return Arc::clone(&held);
+        }
         let bases = generators(count);
         let mut table = self.table(bases.len() * FIXED_DIGITS);
         let place = |base: usize, digit: usize| number(1 + base * FIXED_DIGITS + digit);
@@ -119,12 +124,8 @@ impl<L: Lanes + Send> Machine<L> {
                 self.lanes.scatter(&power, &mut table, &places);
             }
         }
-        let table = Arc::new(table);
-        let mut held = self.powers.write().unwrap_or_else(PoisonError::into_inner);
-        if !is_enough(&held) {
-            *held = Arc::clone(&table);
-        }
-        table
+        *held = Arc::new(table);
+        Arc::clone(&held)
     }
 
     /// Products of the factors in each of so many buckets, behind the number one. A factor is its bucket and its place in the table.
