@@ -30,10 +30,8 @@ unsafe extern "C" {
     fn __gmpz_mul(product: *mut Raw, a: *const Raw, b: *const Raw);
     fn __gmpz_mod(rest: *mut Raw, number: *const Raw, modulus: *const Raw);
     fn __gmpz_addmul(sum: *mut Raw, a: *const Raw, b: *const Raw);
-    fn __gmpz_addmul_ui(sum: *mut Raw, a: *const Raw, b: u64);
     fn __gmpz_powm(power: *mut Raw, base: *const Raw, exponent: *const Raw, modulus: *const Raw);
     fn __gmpz_invert(inverse: *mut Raw, number: *const Raw, modulus: *const Raw) -> c_int;
-    fn __gmpz_set_si(number: *mut Raw, value: c_long);
     fn __gmpn_mul_n(product: *mut Limb, a: *const Limb, b: *const Limb, count: c_long);
     fn __gmpn_sqr(square: *mut Limb, a: *const Limb, count: c_long);
     fn __gmpn_addmul_1(sum: *mut Limb, a: *const Limb, count: c_long, factor: Limb) -> Limb;
@@ -66,11 +64,6 @@ impl Integer {
         limbs
     }
 
-    pub(crate) fn set_zero(&mut self) {
-        // SAFETY: the number is initialised.
-        unsafe { __gmpz_set_si(&raw mut self.0, 0) }
-    }
-
     /// Becomes a · b.
     pub(crate) fn set_product(&mut self, a: &Self, b: &Self) {
         // SAFETY: all numbers are initialised; the library allows the same number in several places, which references rule out.
@@ -87,12 +80,6 @@ impl Integer {
     pub(crate) fn add_product(&mut self, a: &Self, b: &Self) {
         // SAFETY: as above.
         unsafe { __gmpz_addmul(&raw mut self.0, &raw const a.0, &raw const b.0) }
-    }
-
-    /// Adds a · b.
-    pub(crate) fn add_small_product(&mut self, a: &Self, b: u64) {
-        // SAFETY: as above.
-        unsafe { __gmpz_addmul_ui(&raw mut self.0, &raw const a.0, b) }
     }
 
     /// Becomes base^exponent.
@@ -116,6 +103,27 @@ impl Drop for Integer {
     }
 }
 
+/// Adds a · b to a sum that has room for it.
+pub(crate) fn add_product(sum: &mut [Limb], a: &[Limb], b: &[Limb]) {
+    assert!(sum.len() >= a.len() + b.len(), "room for a product");
+    for (start, &factor) in b.iter().enumerate() {
+        let (place, above) = sum[start..].split_at_mut(a.len());
+        // SAFETY: both have as many limbs, one at least.
+        let mut carry = unsafe { __gmpn_addmul_1(place.as_mut_ptr(), a.as_ptr(), count(a.len()), factor) };
+        for limb in above {
+            let (next, is_over) = limb.overflowing_add(carry);
+            (*limb, carry) = (next, u64::from(is_over));
+            if carry == 0 {
+                break;
+            }
+        }
+    }
+}
+
+fn count(limbs: usize) -> c_long {
+    c_long::try_from(limbs).expect("few limbs")
+}
+
 /// Montgomery's product of the functions that the library documents: one for the product, then one for each limb that becomes zero. Its own
 /// reduction is not public.
 pub(crate) struct Montgomery<const L: usize> {
@@ -132,7 +140,7 @@ impl<const L: usize> Montgomery<L> {
 
     pub(crate) fn product(&self, a: &[Limb; L], b: &[Limb; L]) -> [Limb; L] {
         let mut wide = [[0; L]; 2];
-        let (limbs, count) = (wide.as_mut_ptr().cast::<Limb>(), c_long::try_from(L).expect("few limbs"));
+        let (limbs, count) = (wide.as_mut_ptr().cast::<Limb>(), count(L));
         let mut out = [0; L];
         // SAFETY: the product has room for twice as many limbs as its factors, and from each of the first `L` of them on there are `L`.
         unsafe {
