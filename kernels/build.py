@@ -35,7 +35,7 @@ HOPPER = ["-gencode", "arch=compute_90a,code=sm_90a"]
 PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
 # What needs instructions that only Hopper has. Everything else brings PTX for every card from sm_80 on beside Hopper's own code.
 HOPPER_ONLY = {"tensor"}
-HEADERS = ["nc_abi.h", "nc_common.cuh", "nc_bits.cuh"]
+HEADERS = ["nc_abi.h", "nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"]
 SOURCES_FILE = BIN / "SOURCES"
 # A line of nvcc's plan that sets a variable.
 SETTING = re.compile(r"(\w+)=(.*)")
@@ -95,7 +95,7 @@ def head():
     """The comment in SOURCES. It changes with how files are compiled, and then all are compiled anew."""
     recipe = hashlib.sha256(repr([PACKAGES, FLAGS, HOPPER, PORTABLE, sorted(HOPPER_ONLY), "without folder"]).encode())
     return [
-        "# SHA-256 of nc_abi.h, nc_common.cuh, nc_bits.cuh and the source, in this order, from which the file of the same name was compiled.",
+        f"# SHA-256 of {', '.join(HEADERS)} and the source, in this order, from which the file of the same name was compiled.",
         f"# How they were compiled, in short: {recipe.hexdigest()[:16]}",
     ]
 

@@ -304,6 +304,138 @@ typedef struct nc_wide_sums {
     nc_u32 pitch;        // of both, a multiple of 16
 } nc_wide_sums;
 
+// Elements of the field of 257 bits (gfq.cu, hash.cu). A row of words: 32 bytes each, big-endian, which are the lower 256 bits; behind all of them their
+// highest bits, where words are elements and not source: that of word k is bit k % 8, from the least significant, of byte k / 8. Rows start at multiples
+// of 16 bytes. Limbs are words of 32 bits, the least significant first.
+#define NC_GFQ_LIMBS 9
+typedef struct nc_gfq_field {
+    nc_u32 q[9];
+    nc_u32 negated;      // -q^-1 mod 2^32
+    nc_u32 one[9];       // R mod q, R = 2^288
+    nc_u32 square[9];    // R^2 mod q
+    nc_u32 ratio_low;    // floor(2^320 / q)
+    nc_u32 ratio_high;
+} nc_gfq_field;
+
+// Rows of words that are combined, `generations` of one shape.
+typedef struct nc_gfq_product {
+    nc_u64 source;       // n rows
+    nc_u64 coefficients; // of encoding: n u32 a row; of combining: a row of n elements each; of folding: three limbs a source, 16 bytes apart
+    nc_u64 out;          // rows of elements
+    nc_u64 source_step;  // from one generation to the next
+    nc_u64 coefficients_step;
+    nc_u64 out_step;
+    nc_u32 source_pitch; // from one row to the next
+    nc_u32 coefficients_pitch; // of encoding: a multiple of 4
+    nc_u32 out_pitch;
+    nc_u32 n;            // 1 to NC_GFQ_N_MAX; of folding any number below 2^31
+    nc_u32 rows;         // to be made of each generation
+    nc_u32 words;        // of a row of source
+    nc_u32 tops;         // 1 if the source's words are elements
+    nc_u32 reserved;
+    nc_gfq_field field;
+} nc_gfq_product;
+#define NC_GFQ_N_MAX 4096
+//     kernel                 threads                  grid: x, all rounded up          y              z
+//     nc_gfq_encode_paper    up to 512                words / threads                  rows           generations
+//     nc_gfq_encode_R        NC_GFQ_ENCODE_THREADS    words / NC_GFQ_ENCODE_THREADS    rows / R       generations
+//     nc_gfq_combine_paper   256                      words / 16                       rows / 16      generations
+//     nc_gfq_combine         NC_GFQ_COMBINE_THREADS   words / 32                       rows / 4       generations
+//     nc_gfq_fold            NC_GFQ_FOLD_THREADS      words / 32                       1              generations
+// For R there are 1, 2, 4 and 8. nc_gfq_fold makes one row, with coefficients below 2^96.
+#define NC_GFQ_ENCODE_THREADS 128
+#define NC_GFQ_COMBINE_THREADS 128
+#define NC_GFQ_COMBINE_ROWS 4
+#define NC_GFQ_FOLD_THREADS 256
+
+// Matrices over that field, one a thread block.
+typedef struct nc_gfq_inversion {
+    nc_u64 matrices;     // n rows of n elements each
+    nc_u64 inverses;     // the same; may be the matrices
+    nc_u64 work;         // NC_GFQ_INVERT_WORK(n) bytes a matrix
+    nc_u64 status;       // a u32 a matrix: 1 if it was invertible, otherwise 0, and its inverse is undefined
+    nc_u64 matrices_step;
+    nc_u64 inverses_step;
+    nc_u32 matrices_pitch;
+    nc_u32 inverses_pitch;
+    nc_u32 n;            // 1 to NC_GFQ_INVERT_MAX
+    nc_u32 reserved;
+    nc_gfq_field field;
+} nc_gfq_inversion;
+//     nc_gfq_invert: NC_GFQ_INVERT_THREADS threads; x: matrices; dynamic shared memory NC_GFQ_INVERT_SHARED_EACH * n + NC_GFQ_INVERT_SHARED_FIXED
+#define NC_GFQ_INVERT_THREADS 512
+#define NC_GFQ_INVERT_MAX 1024
+#define NC_GFQ_INVERT_WORK(n) ((n) * (((n) + 31) / 32 * 32) * 36)
+#define NC_GFQ_INVERT_SHARED_EACH 80
+#define NC_GFQ_INVERT_SHARED_FIXED 64
+
+// A step of Gauss-Jordan elimination whose inverses of elements the host finds: of a matrix with the identity beside it, n rows of nine times 2 n words, all
+// lowest limbs of a row first.
+typedef struct nc_gfq_step {
+    nc_u64 extended;
+    nc_u64 column;       // nine limbs a row
+    nc_u32 n;
+    nc_u32 row;
+    nc_u32 other;        // a row, of nc_gfq_step_swap
+    nc_u32 lead;         // a column, of nc_gfq_step_column
+    nc_u32 factor[9];    // of nc_gfq_step_scale: times R
+    nc_u32 reserved;
+    nc_gfq_field field;
+} nc_gfq_step;
+//     nc_gfq_step_column 256 threads, x: n / 256; _swap, _scale: x: 2 n / 256; _subtract: the same, y: n. All rounded up
+#define NC_GFQ_STEP_THREADS 256
+
+// A prime for homomorphic hashes, 1024 or 2048 bits (hash.cu). Limbs are words of 32 bits, the least significant first; where there are 32 of them the rest
+// is zero. R = 2^1024 or 2^2048; what is said to be in Montgomery form is times R.
+typedef struct nc_group {
+    nc_u32 p[64];
+    nc_u32 one[64];      // R mod p
+    nc_u32 square[64];   // R^2 mod p
+    nc_u32 negated;      // -p^-1 mod 2^32
+    nc_u32 reserved;
+} nc_group;
+
+// Products of powers: row r of `exponents`, whose words are exponents, makes the product over k of base k to word k.
+typedef struct nc_hash {
+    nc_u64 bases;        // `words` numbers, not in Montgomery form
+    nc_u64 table;        // powers of the bases: number (k * windows + j) * 2^window + d is base k to d * 2^(window * j), in Montgomery form
+    nc_u64 exponents;    // rows of words, as of gfq.cu
+    nc_u64 parts;        // numbers, `count` a row
+    nc_u64 out;          // a number a row, big-endian
+    nc_u64 bases_step;   // from the bases of one row to those of the next; 0 if all rows have the same
+    nc_u64 table_step;   // likewise, a multiple of 16
+    nc_u32 exponents_pitch;
+    nc_u32 rows;
+    nc_u32 words;
+    nc_u32 tops;         // 1 if exponents have 257 bits
+    nc_u32 window;       // 1, 2, 4 or 8 bits
+    nc_u32 windows;      // 256 / window, and one more for the highest bit if exponents have 257 bits
+    nc_u32 share;        // windows of a word that a thread takes; divides 256 / window, and the last one has that of the highest bit, too
+    nc_u32 items;        // such shares that a thread takes, NC_HASH_THREADS apart
+    nc_u32 count;        // parts of a row
+    nc_u32 enters;       // of nc_hash_join: 1 if parts are not in Montgomery form
+    nc_group group;
+} nc_hash;
+//     kernel, _1024 or _2048  threads           grid: x, rounded up                                            y
+//     nc_hash_power_paper     up to 512, 128    any: a thread goes from one power to the next                  1
+//     nc_hash_ladder          32                words / 32                                                     rows with bases of their own
+//     nc_hash_lanes           32                words                                                          the same
+//     nc_hash_table           128               words * windows / 128                                          the same
+//     nc_hash_fixed           NC_HASH_THREADS   count = words * (256 / window / share) / (threads * items)     rows
+//     nc_hash_join            NC_HASH_THREADS   rows                                                           1
+#define NC_HASH_THREADS 128
+
+// Each of the operations of nc_mp.cuh on `count` pairs of numbers (mp.cu), for tests.
+typedef struct nc_mp_operations {
+    nc_u64 a;            // numbers
+    nc_u64 b;
+    nc_u64 out;          // 2 * limbs + 1 words each
+    nc_u32 count;
+    nc_u32 operation;    // 0 compare, 1 subtract, 2 modular add, 3 modular subtract, 4 multiply, 5 divide, 6 inverse, 7 Montgomery reduce, 8 Montgomery multiply
+    nc_group group;
+} nc_mp_operations;
+#define NC_MP_THREADS 64
+
 // Decoding block by block (decode.cu), one generation a launch. Each thread block of the grid keeps a copy of the coefficients and has
 // `slice` bytes of every payload, so that nothing in a launch waits for another thread block.
 typedef struct nc_progress {

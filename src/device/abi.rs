@@ -187,6 +187,119 @@ pub(super) struct WideSums {
     pub(super) pitch: u32,
 }
 
+/// The field of 257 bits: `nc_gfq_field`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct GfqField {
+    pub(super) q: [u32; 9],
+    pub(super) negated: u32,
+    pub(super) one: [u32; 9],
+    pub(super) square: [u32; 9],
+    pub(super) ratio_low: u32,
+    pub(super) ratio_high: u32,
+}
+
+/// Rows of words that are combined: `nc_gfq_product`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct GfqProduct {
+    pub(super) source: u64,
+    pub(super) coefficients: u64,
+    pub(super) out: u64,
+    pub(super) source_step: u64,
+    pub(super) coefficients_step: u64,
+    pub(super) out_step: u64,
+    pub(super) source_pitch: u32,
+    pub(super) coefficients_pitch: u32,
+    pub(super) out_pitch: u32,
+    pub(super) n: u32,
+    pub(super) rows: u32,
+    pub(super) words: u32,
+    pub(super) tops: u32,
+    pub(super) reserved: u32,
+    pub(super) field: GfqField,
+}
+
+/// Matrices over that field that are inverted: `nc_gfq_inversion`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct GfqInversion {
+    pub(super) matrices: u64,
+    pub(super) inverses: u64,
+    pub(super) work: u64,
+    pub(super) status: u64,
+    pub(super) matrices_step: u64,
+    pub(super) inverses_step: u64,
+    pub(super) matrices_pitch: u32,
+    pub(super) inverses_pitch: u32,
+    pub(super) n: u32,
+    pub(super) reserved: u32,
+    pub(super) field: GfqField,
+}
+
+/// A step of an elimination over that field: `nc_gfq_step`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct GfqStep {
+    pub(super) extended: u64,
+    pub(super) column: u64,
+    pub(super) n: u32,
+    pub(super) row: u32,
+    pub(super) other: u32,
+    pub(super) lead: u32,
+    pub(super) factor: [u32; 9],
+    pub(super) reserved: u32,
+    pub(super) field: GfqField,
+}
+
+/// A prime for hashes: `nc_group`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Group {
+    pub(super) p: [u32; 64],
+    pub(super) one: [u32; 64],
+    pub(super) square: [u32; 64],
+    pub(super) negated: u32,
+    pub(super) reserved: u32,
+}
+
+/// Products of powers: `nc_hash`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Hash {
+    pub(super) bases: u64,
+    pub(super) table: u64,
+    pub(super) exponents: u64,
+    pub(super) parts: u64,
+    pub(super) out: u64,
+    pub(super) bases_step: u64,
+    pub(super) table_step: u64,
+    pub(super) exponents_pitch: u32,
+    pub(super) rows: u32,
+    pub(super) words: u32,
+    pub(super) tops: u32,
+    pub(super) window: u32,
+    pub(super) windows: u32,
+    pub(super) share: u32,
+    pub(super) items: u32,
+    pub(super) count: u32,
+    pub(super) enters: u32,
+    pub(super) group: Group,
+}
+
+/// Operations on pairs of long numbers: `nc_mp_operations`.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct MpOperations {
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) out: u64,
+    pub(super) count: u32,
+    pub(super) operation: u32,
+    pub(super) group: Group,
+}
+
 /// A generation that is decoded block by block: `nc_progress`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -260,6 +373,12 @@ impl Plain for InvertTask {}
 impl Plain for Wide {}
 impl Plain for WideProduct {}
 impl Plain for WideSums {}
+impl Plain for GfqProduct {}
+impl Plain for GfqInversion {}
+impl Plain for GfqStep {}
+impl Plain for Hash {}
+#[cfg(test)]
+impl Plain for MpOperations {}
 impl Plain for Progress {}
 impl Plain for Chunks {}
 impl Plain for Replay {}
@@ -371,6 +490,8 @@ mod tests {
                 "nc_u32" => (4, 4),
                 "nc_u64" => (8, 8),
                 "nc_task" => (size_of::<Task>(), 8),
+                "nc_gfq_field" => (size_of::<GfqField>(), 4),
+                "nc_group" => (size_of::<Group>(), 4),
                 other => panic!("{other} is unknown"),
             };
             let (field, count) = match field.split_once('[') {
@@ -459,6 +580,69 @@ mod tests {
             }
         );
         same_layout!("nc_wide_sums", WideSums { from, out, terms, ends, from_step, out_step, rows, pitch });
+        same_layout!("nc_gfq_field", GfqField { q, negated, one, square, ratio_low, ratio_high });
+        same_layout!(
+            "nc_gfq_product",
+            GfqProduct {
+                source,
+                coefficients,
+                out,
+                source_step,
+                coefficients_step,
+                out_step,
+                source_pitch,
+                coefficients_pitch,
+                out_pitch,
+                n,
+                rows,
+                words,
+                tops,
+                reserved,
+                field
+            }
+        );
+        same_layout!(
+            "nc_gfq_inversion",
+            GfqInversion {
+                matrices,
+                inverses,
+                work,
+                status,
+                matrices_step,
+                inverses_step,
+                matrices_pitch,
+                inverses_pitch,
+                n,
+                reserved,
+                field
+            }
+        );
+        same_layout!("nc_gfq_step", GfqStep { extended, column, n, row, other, lead, factor, reserved, field });
+        same_layout!("nc_group", Group { p, one, square, negated, reserved });
+        same_layout!(
+            "nc_hash",
+            Hash {
+                bases,
+                table,
+                exponents,
+                parts,
+                out,
+                bases_step,
+                table_step,
+                exponents_pitch,
+                rows,
+                words,
+                tops,
+                window,
+                windows,
+                share,
+                items,
+                count,
+                enters,
+                group
+            }
+        );
+        same_layout!("nc_mp_operations", MpOperations { a, b, out, count, operation, group });
         same_layout!(
             "nc_progress",
             Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }

@@ -5,20 +5,20 @@
 struct Aligned<T: ?Sized>(T);
 
 macro_rules! images {
-    ($($variant:ident = $file:literal,)*) => {
+    ($($(#[$attribute:meta])* $variant:ident = $file:literal,)*) => {
         /// A compiled file.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(super) enum Image {
-            $($variant,)*
+            $($(#[$attribute])* $variant,)*
         }
 
         impl Image {
             #[cfg(test)]
-            pub(super) const ALL: &[Self] = &[$(Self::$variant),*];
+            pub(super) const ALL: &[Self] = &[$($(#[$attribute])* Self::$variant),*];
 
             pub(super) fn bytes(self) -> &'static [u8] {
                 match self {
-                    $(Self::$variant => {
+                    $($(#[$attribute])* Self::$variant => {
                         static BYTES: &Aligned<[u8]> =
                             &Aligned(*include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/bin/", $file, ".fatbin")));
                         &BYTES.0
@@ -29,7 +29,7 @@ macro_rules! images {
             #[cfg(test)]
             const fn source(self) -> (&'static str, &'static str) {
                 match self {
-                    $(Self::$variant => (
+                    $($(#[$attribute])* Self::$variant => (
                         concat!($file, ".cu"),
                         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $file, ".cu")),
                     ),)*
@@ -58,6 +58,10 @@ images! {
     Stripes = "stripes",
     ReedSolomon = "rs",
     Thesis = "thesis",
+    Gfq = "gfq",
+    Hash = "hash",
+    #[cfg(test)]
+    Mp = "mp",
 }
 
 #[cfg(test)]
@@ -75,7 +79,14 @@ mod tests {
     fn images_were_compiled_from_these_sources() {
         for image in Image::ALL {
             let (name, source) = image.source();
-            let text = [kernels!("nc_abi.h"), kernels!("nc_common.cuh"), kernels!("nc_bits.cuh"), source].concat();
+            let headers = [
+                kernels!("nc_abi.h"),
+                kernels!("nc_common.cuh"),
+                kernels!("nc_bits.cuh"),
+                kernels!("nc_carry.cuh"),
+                kernels!("nc_mp.cuh"),
+            ];
+            let text = headers.concat() + source;
             let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
             let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
             let line = kernels!("bin/SOURCES").lines().find(|line| line.ends_with(&format!(" {name}")));
