@@ -37,6 +37,7 @@ mod cpu;
 mod cuda;
 mod decode;
 pub mod dense;
+pub mod gfq;
 mod kernel;
 pub(crate) mod lab;
 mod members;

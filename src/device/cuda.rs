@@ -11,6 +11,7 @@ use super::metrics::Families;
 use super::portions::{Coder, Demand};
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Workload, abi};
+use crate::codec::rlnc_q::Arithmetic;
 use crate::gf::dense::Algebra;
 
 mod card;
@@ -20,6 +21,7 @@ mod chunks;
 mod dense;
 mod driver;
 mod engine;
+mod gfq;
 mod host;
 mod image;
 mod inversion;
@@ -141,6 +143,12 @@ pub(super) fn open_lab(ordinal: u16) -> Result<Box<dyn super::lab::Lab>, Error> 
 pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
     look_for(ordinal)?;
     Ok(Box::new(dense::Calculator::open(ordinal)?))
+}
+
+/// Opens a GPU for coding over GF(q) and for hashes.
+pub(super) fn open_arithmetic(ordinal: u16) -> Result<Box<dyn Arithmetic>, Error> {
+    look_for(ordinal)?;
+    Ok(Box::new(gfq::Calculator::open(ordinal)?))
 }
 
 /// Whether there is a GPU of this number.

@@ -457,7 +457,7 @@ pub(super) unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
 
 /// # Safety
 /// So many bytes are there, and whoever writes them has been waited for.
-unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
+pub(super) unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     unsafe { result::memcpy_dtoh_sync(bytes, from) }.named("cuMemcpyDtoH")
 }

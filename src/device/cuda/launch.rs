@@ -207,6 +207,22 @@ pub(super) unsafe fn wide<T: abi::Plain>(
     unsafe { start(function, grid, &mut [argument(task), argument(&tables)], stream) }
 }
 
+/// A kernel over words of 257 bits, or over numbers that hashes are.
+///
+/// # Safety
+/// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
+pub(super) unsafe fn words<T: abi::Plain>(
+    card: &Card,
+    (image, entry): (Image, &'static str),
+    grid: Grid,
+    task: &T,
+    stream: &Stream,
+) -> Result<(), Fault> {
+    let function = card.function(image, entry, grid.shared_bytes)?;
+    // SAFETY: the caller's promise.
+    unsafe { start(function, grid, &mut [argument(task)], stream) }
+}
+
 /// A kernel of the thesis, which has these arguments.
 ///
 /// # Safety
