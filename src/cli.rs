@@ -198,6 +198,7 @@ pub(crate) struct Paper {
 enum PaperName {
     S1,
     S2,
+    S3,
     S4,
     S5,
     Claim,
@@ -224,6 +225,7 @@ impl Paper {
                 PaperName::All => true,
                 PaperName::S1 => *group == bench::Group::S1,
                 PaperName::S2 => *group == bench::Group::S2,
+                PaperName::S3 => *group == bench::Group::S3,
                 PaperName::S4 => *group == bench::Group::S4,
                 PaperName::S5 => *group == bench::Group::S5,
                 PaperName::Claim => *group == bench::Group::Claim,

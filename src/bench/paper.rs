@@ -33,6 +33,7 @@ mod portions;
 mod record;
 mod s1;
 mod s2;
+mod s3;
 mod s4;
 mod s5;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod stand_in;
 mod stripes;
 mod talk;
 mod thesis;
+mod words;
 
 pub use catalogue::Group;
 
@@ -350,7 +352,7 @@ const fn field_name(field: Field) -> &'static str {
 }
 
 fn all_rows() -> impl Iterator<Item = &'static Row> {
-    [s1::ROWS, s2::ROWS, s4::ROWS, s5::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
+    [s1::ROWS, s2::ROWS, s3::ROWS, s4::ROWS, s5::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
 }
 
 /// Generations over which extra blocks are counted: twenty of them are beyond the 99.9th percentile.

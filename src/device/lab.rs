@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use super::portions::{Demand, Opener};
 use super::{Error, Field};
+use crate::codec::hash::Group as HashGroup;
 use crate::codec::raptorq::Plan;
+use crate::codec::rlnc_q::{Arithmetic, Shape};
 use crate::gf::dense::{Algebra, System};
+use crate::gf::gfq::Element;
 
 /// One GPU under measurement.
 pub(crate) trait Lab: Send {
@@ -34,6 +37,12 @@ pub(crate) trait Lab: Send {
     fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error>;
     /// Brings dense systems onto the card, to be solved.
     fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error>;
+    /// Brings blocks over GF(q), or what is to be hashed, onto the card.
+    fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<Box<dyn WordsWork + 'a>, Error>;
+    /// Takes a matrix over GF(q), row by row, that is to be inverted as the paper does it: steps on the card, inverses of elements on the CPU.
+    fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<Box<dyn WordElimination + 'a>, Error>;
+    /// The card as coders over GF(q) have it.
+    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error>;
     /// The card as decoders with dense matrices have it.
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error>;
     /// What counts its energy, or why nothing here does.
@@ -307,6 +316,87 @@ pub(crate) trait SystemsWork {
     fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error>;
     /// All wanted symbols of a system, as they lie on the card or in pinned memory.
     fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error>;
+}
+
+/// What is done with words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). Generations, matrices and batches are alike, and each has memory of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Words<'a> {
+    /// Coded blocks of source blocks.
+    Encode {
+        shape: Shape,
+        generations: u32,
+        /// `paper-64`, as the paper does it in thread blocks of so many; `ours-8`, as we do, a thread so many rows; `ours`, as fits.
+        kernel: &'a str,
+        /// A generation, with all padding.
+        source: &'a [u8],
+        /// n coefficients for each block.
+        rows: &'a [u32],
+    },
+    /// Combinations with any elements.
+    Combine {
+        shape: Shape,
+        generations: u32,
+        is_paper: bool,
+        /// n payloads, one behind the other.
+        payloads: &'a [u8],
+        /// n coefficients for each block.
+        rows: &'a [Element],
+    },
+    /// Inverses of so many matrices.
+    Invert {
+        n: usize,
+        count: u32,
+        /// n rows, one behind the other.
+        matrix: &'a [Element],
+    },
+    /// Generations from as many coded blocks as they have.
+    Decode {
+        shape: Shape,
+        generations: u32,
+        /// The blocks' vectors, one behind the other.
+        matrix: &'a [Element],
+        /// Their payloads.
+        payloads: &'a [u8],
+    },
+    /// Hashes of plain blocks as the paper makes them: a thread a power, in so many thread blocks of so many threads.
+    Powers { group: HashGroup, words: usize, data: &'a [u8], threads: u32, blocks: u32 },
+    /// Hashes of plain blocks by tables of the generators' powers.
+    Hashes { group: HashGroup, words: usize, data: &'a [u8], window: u32 },
+    /// The first entries of tables: each generator to the power of 2^window, squared again and again, for so many sets of them; a warp a generator, or a
+    /// thread.
+    Ladder { group: HashGroup, words: usize, sets: u32, window: u32, is_by_lanes: bool },
+    /// Checks of batches of coded blocks.
+    Check {
+        group: HashGroup,
+        shape: Shape,
+        batches: u32,
+        /// Of the blocks of a batch, one behind the other.
+        payloads: &'a [u8],
+        vectors: &'a [Element],
+        /// Below 2^96, one a block.
+        weights: &'a [u128],
+        /// Of the source blocks: limbs of 64 bits, the least significant first.
+        hashes: &'a [Box<[u64]>],
+    },
+}
+
+/// Such work on the card that can be done again and again.
+pub(crate) trait WordsWork {
+    /// The card's time for all of it so many times over, in its own memory.
+    fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
+    /// Fills what is made with a pattern.
+    fn poison(&mut self) -> Result<(), Error>;
+    /// What was made of a generation, matrix or batch: payloads one behind the other, rows of a matrix in the form of payloads, all hashes, the first
+    /// entries of tables in the form that kernels have them, or the two numbers of a batch that are the same if it holds.
+    fn read(&mut self, index: usize) -> Result<Vec<u8>, Error>;
+}
+
+/// An inversion over GF(q) that can be made again and again.
+pub(crate) trait WordElimination {
+    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    fn run(&mut self) -> Result<Duration, Error>;
+    /// What the last run came to: nothing if the matrix has no inverse.
+    fn inverse(&self) -> Option<&[Element]>;
 }
 
 /// Opens a GPU by its number.

@@ -16,7 +16,7 @@ use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
 use super::stripes::Job;
-use super::{Error, Outcome, Sample, Settings, dense, portions};
+use super::{Error, Outcome, Sample, Settings, dense, portions, words};
 use crate::codec::raptorq::{DecodingPlan, Plan};
 use crate::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay, ReplayWork};
 use crate::gf::Kernels;
@@ -29,6 +29,7 @@ pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Re
     match case.measure.family() {
         _ if case.measure == Measure::Portions => portions::by_gpu(lab, case, settings),
         Family::Chunks => chunks(lab, case, settings),
+        Family::Words => words::measure(lab, case, settings),
         Family::Symbols => symbols(lab, case, settings),
         _ => match case.measure {
             Measure::Product | Measure::ProductThrough => product(lab, case, settings),

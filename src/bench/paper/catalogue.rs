@@ -6,6 +6,7 @@
 use super::fountain;
 use super::measure::{Family, Measure};
 use crate::codec::raptorq::{DENSE_K_MAX, Parameters};
+use crate::codec::rlnc_q::Shape;
 
 /// Where rows belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +15,8 @@ pub enum Group {
     S1,
     /// Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (2009).
     S2,
+    /// Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009).
+    S3,
     /// Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform" (2015).
     S4,
     /// The talk on Reed-Solomon codes on GPUs.
@@ -26,7 +29,7 @@ pub enum Group {
 
 impl Group {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::S1, Self::S2, Self::S4, Self::S5, Self::Claim, Self::Figures];
+    pub const ALL: [Self; 7] = [Self::S1, Self::S2, Self::S3, Self::S4, Self::S5, Self::Claim, Self::Figures];
 }
 
 /// A claim and how it is answered.
@@ -73,6 +76,8 @@ pub(super) enum Axis {
     Chunk,
     /// All chunks of a Reed-Solomon code: n and rows.
     Chunks,
+    /// Thread blocks of a launch, or sets of hashes: generations.
+    Grid,
 }
 
 impl Axis {
@@ -87,13 +92,14 @@ impl Axis {
             Self::Order => "N, rows of a matrix",
             Self::Chunk => "bytes of a chunk",
             Self::Chunks => "n, chunks in all",
+            Self::Grid => "NB, thread blocks, or sets of hashes",
         }
     }
 
     /// What a case's n is called in the name of a panel, and its k.
     const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::N | Self::K | Self::Rows | Self::Generations | Self::Weight => ("n", "k"),
+            Self::N | Self::K | Self::Rows | Self::Generations | Self::Weight | Self::Grid => ("n", "k"),
             Self::Symbols => ("K", "T"),
             Self::Order => ("N", "k"),
             Self::Chunk | Self::Chunks => ("k", "chunk"),
@@ -303,7 +309,7 @@ impl Sweep {
             Axis::N | Axis::Symbols | Axis::Order => f64::from(n),
             Axis::K | Axis::Chunk => f64::from(k),
             Axis::Rows => f64::from(rows),
-            Axis::Generations => f64::from(generations),
+            Axis::Generations | Axis::Grid => f64::from(generations),
             Axis::Chunks => f64::from(u32::from(n) + rows),
             Axis::Weight => f64::from(if self.coefficients == Kind::Sparse { weight } else { n }),
         };
@@ -355,7 +361,7 @@ impl Sweep {
         let generations = case.generations;
         if case.measure.has_streams() {
             name += &format!(", {generations} stream{}", if generations == 1 { "" } else { "s" });
-        } else if self.generations.len() > 1 && axis != Axis::Generations {
+        } else if self.generations.len() > 1 && axis != Axis::Generations && axis != Axis::Grid {
             name += &format!(", {generations} generations");
         }
         if let Some(sms) = case.sms {
@@ -410,7 +416,8 @@ impl Case {
         if self.measure.is_of_source() {
             return u64::from(self.k) * u64::from(self.n);
         }
-        u64::from(self.k) * u64::from(self.rows) * u64::from(self.generations)
+        let generations = if self.measure.has_grids() { 1 } else { self.generations };
+        u64::from(self.k) * u64::from(self.rows) * u64::from(generations)
     }
 
     /// Why there can be no such case, or none without being asked for all sizes.
@@ -428,6 +435,12 @@ impl Case {
             }
             Family::Symbols if fountain::is_dense(self.kernel) && is_too_many(DENSE_K_MAX, self.n.into()) => {
                 Some(format!("dense matrices serve {DENSE_K_MAX} source symbols at most"))
+            }
+            Family::Words if is_too_many(Shape::N_MAX.into(), self.n.into()) => {
+                Some(format!("generations have {} blocks at most", Shape::N_MAX))
+            }
+            Family::Words if !self.k.is_multiple_of(WORD) || is_too_many(u32::from(Shape::WORDS_MAX) * WORD, self.k) => {
+                Some(format!("blocks have 1 to {} words of {WORD} bytes", Shape::WORDS_MAX))
             }
             Family::Chunks if u32::from(self.n) + self.rows > CHUNKS_MAX => {
                 Some(format!("codes have {CHUNKS_MAX} chunks at most"))
@@ -454,6 +467,8 @@ const QUICK_K: u32 = 256;
 const QUICK_ROWS: u32 = 20;
 const GENERATION_MAX: u32 = 1024;
 const CHUNKS_MAX: u32 = 256;
+/// Bytes of a word over GF(q).
+const WORD: u32 = 32;
 /// Of a host.
 const CARDS_MAX: usize = 16;
 /// Products of the thesis' own code in a case that is measured without being asked for: about a second.

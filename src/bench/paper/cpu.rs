@@ -15,8 +15,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
-use super::measure::Measure;
-use super::{Error, Run, Sample, fountain, portions, stripes};
+use super::measure::{Family, Measure};
+use super::{Error, Run, Sample, fountain, portions, stripes, words};
 use crate::bench::oracle;
 use crate::bench::team::{self, Member};
 use crate::block::{Block, Vector};
@@ -47,6 +47,7 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
         Measure::CpuPrecode => fountain::precode(case),
         Measure::CpuChunks | Measure::CpuRebuild => stripes::code(case),
         Measure::CpuPortions => portions::by_cpu(case),
+        measure if measure.family() == Family::Words => words::prepare(case),
         _ => unreachable!("measures of the GPU are prepared elsewhere"),
     })
 }

@@ -91,9 +91,10 @@ fn pick<'a>(bar: &Bar, points: impl Iterator<Item = &'a Point>) -> Option<&'a Po
 
 const BEGIN: &str = "<!-- rows: written by `ncserverd bench --from` -->";
 const END: &str = "<!-- end of rows -->";
-const TITLES: [(Group, &str); 6] = [
+const TITLES: [(Group, &str); 7] = [
     (Group::S1, "S1: Chu, Zhao and Wang 2009"),
     (Group::S2, "S2: Shojania and Li 2009"),
+    (Group::S3, "S3: Chu, Zhao and Wang 2009, GF(q) and homomorphic hashes"),
     (Group::S4, "S4: Vicente 2015, RaptorQ"),
     (Group::S5, "S5: the talk on Reed-Solomon"),
     (Group::Claim, "The papers' claim: GPU beside all cores of its host"),

@@ -84,6 +84,29 @@ pub(super) enum Measure {
     InvertWide,
     /// From which order on a card solves dense systems sooner.
     Crossover,
+    /// Blocks over GF(q) and their hashes.
+    CpuWordsEncode,
+    CpuWordsCombine,
+    CpuWordsInvert,
+    CpuWordsDecode,
+    CpuWordsHash,
+    CpuWordsCheck,
+    WordsEncode,
+    WordsCombine,
+    WordsInvert,
+    /// As the paper does it.
+    WordsSteps,
+    WordsDecode,
+    /// Likewise, in as many thread blocks as the case has generations.
+    WordsPowers,
+    WordsHash,
+    WordsCheck,
+    WordsLadder,
+    /// From the host's memory through the card and back.
+    WordsEncodeThrough,
+    WordsDecodeThrough,
+    WordsHashThrough,
+    WordsCheckThrough,
 }
 
 /// What a measure's n, k, rows and generations are.
@@ -97,6 +120,8 @@ pub(super) enum Family {
     Chunks,
     /// Square matrices of n rows.
     Matrices,
+    /// Generations of n blocks of k bytes over GF(q), and `rows` coded blocks, blocks to hash or blocks to check.
+    Words,
 }
 
 /// What a value is told in.
@@ -153,6 +178,7 @@ impl Measure {
             Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Unit::Microseconds,
             Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => Unit::Microseconds,
+            Self::CpuWordsInvert | Self::WordsInvert | Self::WordsSteps | Self::WordsLadder => Unit::Microseconds,
             Self::Crossover => Unit::Rows,
             Self::CpuEnergy | Self::ReplayEnergy => Unit::Millijoules,
             Self::CpuPower | Self::ReplayPower => Unit::Watts,
@@ -172,6 +198,11 @@ impl Measure {
             Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => Family::Chunks,
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
             Self::Product | Self::ProductThrough | Self::GaussJordan | Self::InvertWide | Self::Crossover => Family::Matrices,
+            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsInvert | Self::CpuWordsDecode => Family::Words,
+            Self::CpuWordsHash | Self::CpuWordsCheck | Self::WordsEncode | Self::WordsCombine => Family::Words,
+            Self::WordsInvert | Self::WordsSteps | Self::WordsDecode | Self::WordsPowers => Family::Words,
+            Self::WordsHash | Self::WordsCheck | Self::WordsLadder => Family::Words,
+            measure if measure.is_words_through() => Family::Words,
             _ => Family::Generations,
         }
     }
@@ -181,7 +212,17 @@ impl Measure {
         matches!(self, Self::CpuSymbols) || matches!(self.family(), Family::Chunks)
     }
 
-    /// Whether it is one of a GPU for the rows of S4 and S5.
+    /// Whether words go through a card.
+    pub(super) const fn is_words_through(self) -> bool {
+        matches!(self, Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough)
+    }
+
+    /// Whether a case's generations are thread blocks.
+    pub(super) const fn has_grids(self) -> bool {
+        matches!(self, Self::WordsPowers)
+    }
+
+    /// Whether it is one of a GPU for the rows of S3, S4 and S5.
     pub(super) const fn is_of_codes(self) -> bool {
         !self.is_cpu() && !matches!(self.family(), Family::Generations)
     }
@@ -228,6 +269,12 @@ impl Measure {
                 | Self::CpuRebuild
                 | Self::CpuPortions
                 | Self::Stored
+                | Self::CpuWordsEncode
+                | Self::CpuWordsCombine
+                | Self::CpuWordsInvert
+                | Self::CpuWordsDecode
+                | Self::CpuWordsHash
+                | Self::CpuWordsCheck
         )
     }
 
@@ -253,7 +300,7 @@ impl Measure {
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
             && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions)
-            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower)
+            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower | Self::WordsLadder)
     }
 
     /// The series that it makes with this kernel.
@@ -318,6 +365,16 @@ impl Measure {
             Self::SystemsWhole => "by the decoder with the GPU",
             Self::InvertWide => return "for dense systems, GPU".to_owned(),
             Self::Crossover => return "crossover".to_owned(),
+            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsInvert | Self::CpuWordsDecode => {
+                return "CPU".to_owned();
+            }
+            Self::CpuWordsHash | Self::CpuWordsCheck => return format!("CPU {kernel}"),
+            Self::WordsInvert | Self::WordsDecode => return "ours, GPU".to_owned(),
+            Self::WordsEncode | Self::WordsCombine | Self::WordsSteps | Self::WordsPowers => return format!("{kernel}, GPU"),
+            Self::WordsHash | Self::WordsCheck | Self::WordsLadder => return format!("{kernel}, GPU"),
+            Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
+                "through the GPU"
+            }
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -520,6 +577,48 @@ impl Measure {
             Self::Crossover => {
                 "crossover: no time, but the order from which on the card solves a dense system sooner than so many threads, copies included: of 32, \
                  64 and so on to 1,024; one more than these if it does not"
+            }
+            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsDecode => {
+                "CPU over GF(q): the host's clock from blocks in memory to blocks in memory, threads started inside; of combining payloads alone, \
+                 factors in their form before"
+            }
+            Self::CpuWordsInvert => "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory",
+            Self::CpuWordsHash => {
+                "hashing on the CPU: the host's clock for all blocks; what is kept of the generators is there. Bytes of blocks count"
+            }
+            Self::CpuWordsCheck => {
+                "checking on the CPU: the host's clock for a batch, weights drawn inside. Bytes of blocks' source count"
+            }
+            Self::WordsEncode | Self::WordsCombine => {
+                "over GF(q) on the GPU: from event to event around one launch, blocks in and out in device memory. Bytes of source blocks count, \
+                 without top bits"
+            }
+            Self::WordsInvert => "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory",
+            Self::WordsSteps => {
+                "the paper's inversion: the host's clock from matrix to inverse in its memory; a column is read back and an element inverted by the \
+                 CPU at every step"
+            }
+            Self::WordsDecode => {
+                "decoding over GF(q) on the GPU: from event to event around inversion and multiplication, all in device memory"
+            }
+            Self::WordsPowers => {
+                "hashing as in the paper: from event to event around a kernel that raises each generator, a thread each at a time, and one that \
+                 multiplies; blocks and hashes in device memory"
+            }
+            Self::WordsHash => {
+                "hashing by tables: from event to event around a multiplication for each digit and the product of all; tables, blocks and hashes in \
+                 device memory"
+            }
+            Self::WordsCheck => {
+                "checking on the GPU: from event to event around all: weighted sums of payloads and vectors, tables of the hashes' powers, both \
+                 products; generators' tables, blocks, vectors and hashes in device memory. Bytes of blocks' source count"
+            }
+            Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
+                "through the GPU: the host's clock for one call as coders make it, from blocks in memory that is not pinned until what is made of \
+                 them is there; tables of generators are on the card before, of checks those of hashes are not"
+            }
+            Self::WordsLadder => {
+                "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash or by a thread a hash; what begins its table of powers"
             }
             Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",
         }

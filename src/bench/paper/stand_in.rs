@@ -5,14 +5,18 @@ use std::time::{Duration, Instant};
 use super::load::key;
 use crate::bench::oracle;
 use crate::codec::raptorq::Plan;
+use crate::codec::rlnc_q::{
+    Arithmetic, Coded, Cores as WordCores, Decode as Rebuild, Encode as Code, Payload, Recode, Shape, Vector,
+};
 use crate::device::lab::{
     Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Planner, Product,
-    ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, Work,
+    ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
 use crate::device::portions::tests::{self as portions, Temper};
 use crate::device::portions::{Demand, Opener};
 use crate::device::{Error, Field};
 use crate::gf::dense::{Algebra, Cores};
+use crate::gf::gfq::Element;
 use crate::gf::{Kernels, matrix};
 
 /// Knows a few kernels by name; `wrong` makes a mistake in its last byte.
@@ -142,6 +146,18 @@ impl Lab for StandIn {
         };
         let systems = (0..plan.count).map(one).collect();
         Ok(Box::new(SystemsJob { systems, bytes: plan.symbol_bytes, made: Vec::new() }))
+    }
+
+    fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<Box<dyn WordsWork + 'a>, Error> {
+        Ok(Box::new(WordsJob { result: words_of(plan), is_made: false }))
+    }
+
+    fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<Box<dyn WordElimination + 'a>, Error> {
+        Ok(Box::new(WordInversion { n, matrix: matrix.to_vec(), inverse: None }))
+    }
+
+    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error> {
+        Ok(Box::new(WordCores::all()))
     }
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
@@ -322,6 +338,123 @@ impl EliminationWork for EliminationJob {
     }
 
     fn inverse(&self) -> Option<&[u8]> {
+        self.inverse.as_deref()
+    }
+}
+
+/// What a work over GF(q) comes to, of every generation the same.
+struct WordsJob {
+    result: Vec<u8>,
+    is_made: bool,
+}
+
+impl WordsWork for WordsJob {
+    fn time(&mut self, _repeats: u32) -> Result<Duration, Error> {
+        self.is_made = true;
+        Ok(Duration::from_micros(1))
+    }
+
+    fn poison(&mut self) -> Result<(), Error> {
+        self.is_made = false;
+        Ok(())
+    }
+
+    fn read(&mut self, _index: usize) -> Result<Vec<u8>, Error> {
+        Ok(if self.is_made { self.result.clone() } else { vec![0xA5; self.result.len()] })
+    }
+}
+
+fn words_of(plan: &Words<'_>) -> Vec<u8> {
+    let cores = WordCores::all();
+    match *plan {
+        Words::Encode { shape, source, rows, .. } => {
+            let mut out = vec![0; rows.len() / shape.n() * shape.payload_bytes()];
+            cores.encode(shape, &mut [Code { source, rows, out: &mut out }]).unwrap();
+            out
+        }
+        Words::Combine { shape, payloads, rows, .. } => {
+            let unit = |index| Vector::unit(shape, index).unwrap();
+            let blocks = blocks_of(shape, payloads, unit);
+            let (mut vectors, mut out) = (
+                vec![0; rows.len() / shape.n() * shape.recoded_vector_bytes()],
+                vec![0; rows.len() / shape.n() * shape.payload_bytes()],
+            );
+            let held: Vec<&Coded> = blocks.iter().collect();
+            cores.recode(shape, &mut [Recode { held: &held, rows, vectors: &mut vectors, payloads: &mut out }]).unwrap();
+            out
+        }
+        Words::Invert { n, matrix, .. } => {
+            let inverse = inverse_of(n, matrix).unwrap();
+            inverse.chunks_exact(n).flat_map(packed).collect()
+        }
+        Words::Decode { shape, matrix, payloads, .. } => {
+            let row = |index: usize| Vector::Recoded(matrix[index * shape.n()..][..shape.n()].into());
+            let blocks = blocks_of(shape, payloads, row);
+            let mut source = vec![0; shape.source_bytes()];
+            let blocks: Vec<&Coded> = blocks.iter().collect();
+            cores.decode(shape, &mut [Rebuild { blocks: &blocks, out: &mut source }]).unwrap();
+            let source = source.chunks_exact(shape.block_bytes());
+            source.flat_map(|block| Payload::of_source(shape, block).unwrap().as_bytes().to_vec()).collect()
+        }
+        Words::Powers { group, words, data, .. } | Words::Hashes { group, words, data, .. } => {
+            cores.hash(group, words, &data.chunks_exact(32 * words).collect::<Vec<_>>()).unwrap()
+        }
+        // Neither is looked at but for being the same twice.
+        Words::Ladder { .. } | Words::Check { .. } => vec![7; 2],
+    }
+}
+
+fn blocks_of(shape: Shape, payloads: &[u8], vector: impl Fn(usize) -> Vector) -> Vec<Coded> {
+    let block = |(index, payload): (usize, &[u8])| {
+        let payload = Payload::parse(shape, payload.to_vec().into()).unwrap();
+        Coded { vector: vector(index), payload }
+    };
+    payloads.chunks_exact(shape.payload_bytes()).enumerate().map(block).collect()
+}
+
+/// A row in the form of a payload.
+fn packed(row: &[Element]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = row.iter().flat_map(Element::low_word).collect();
+    let bits =
+        row.chunks(8).map(|eight| (0..).zip(eight).fold(0, |bits, (bit, element)| bits | u8::from(element.is_wide()) << bit));
+    bytes.extend(bits.collect::<Vec<u8>>());
+    bytes
+}
+
+/// Gauss-Jordan beside the identity.
+fn inverse_of(n: usize, matrix: &[Element]) -> Option<Vec<Element>> {
+    let unit = |row: usize| (0..n).map(move |column| Element::from(u64::from(row == column)));
+    let mut rows: Vec<Vec<Element>> =
+        matrix.chunks_exact(n).enumerate().map(|(index, row)| row.iter().copied().chain(unit(index)).collect()).collect();
+    for lead in 0..n {
+        let pivot = (lead..n).find(|&row| rows[row][lead] != Element::ZERO)?;
+        rows.swap(lead, pivot);
+        let inverse = rows[lead][lead].inverse()?;
+        let pivot: Vec<Element> = rows[lead].iter().map(|element| element.mul(&inverse)).collect();
+        for row in rows.iter_mut() {
+            let factor = row[lead];
+            row.iter_mut().zip(&pivot).for_each(|(element, pivot)| *element = element.sub(&factor.mul(pivot)));
+        }
+        rows[lead] = pivot;
+    }
+    Some(rows.iter().flat_map(|row| row[n..].to_vec()).collect())
+}
+
+/// The same, again and again.
+struct WordInversion {
+    n: usize,
+    matrix: Vec<Element>,
+    inverse: Option<Vec<Element>>,
+}
+
+impl WordElimination for WordInversion {
+    fn run(&mut self) -> Result<Duration, Error> {
+        let start = Instant::now();
+        self.inverse = inverse_of(self.n, &self.matrix);
+        Ok(start.elapsed())
+    }
+
+    fn inverse(&self) -> Option<&[Element]> {
         self.inverse.as_deref()
     }
 }

@@ -32,13 +32,13 @@ fn text(options: &Options, papers: &Papers) -> String {
 #[test]
 fn the_rows_of_all_papers_are_there() {
     let ids: Vec<&str> = all_rows().map(|row| row.id).collect();
-    let papers = [("S1", 15), ("S2", 25), ("S4", 16), ("S5", 17)];
+    let papers = [("S1", 15), ("S2", 25), ("S3", 11), ("S4", 16), ("S5", 17)];
     let expected = papers.into_iter().flat_map(|(paper, rows)| (1..=rows).map(move |row| format!("{paper}-{row}")));
-    assert_eq!(ids[..73], expected.collect::<Vec<_>>());
+    assert_eq!(ids[..84], expected.collect::<Vec<_>>());
     let unique: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(unique.len(), ids.len());
     let elsewhere: Vec<&str> = all_rows().filter(|row| row.sweeps.is_empty()).map(|row| row.id).collect();
-    let expected = "S2-5 S2-24 S4-1 S4-2 S4-16";
+    let expected = "S2-5 S2-24 S3-1 S3-8 S4-1 S4-2 S4-16";
     assert_eq!(elsewhere.join(" "), expected);
     assert!(all_rows().all(|row| row.sweeps.is_empty() || !row.bars.is_empty()));
 }
@@ -209,6 +209,16 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S2-25", "tensor recode"),
         ("figure-gpus", "tensor to the host, 2 GPUs"),
         ("figure-chunks", "tensor, GPU"),
+        ("S3-3", "paper-64, GPU"),
+        ("S3-4", "ours, GPU, 3 generations"),
+        ("S3-4", "paper, GPU"),
+        ("S3-5", "ours, GPU, 3 generations"),
+        ("S3-6", "ours, GPU, 1 generations"),
+        ("S3-7", "window-8, GPU"),
+        ("S3-9", "TB=128, GPU"),
+        ("S3-9", "lanes, GPU"),
+        ("S3-10", "p2048, GPU, 1 generations"),
+        ("S3-10", "CPU p1024, 2 threads"),
         ("S4-6", "thesis through the GPU"),
         ("S4-7", "thesis 16x16, GPU"),
         ("S4-11", "replayed, GPU"),
@@ -268,7 +278,7 @@ fn wrong_bytes_end_the_run() {
 
 #[test]
 fn unknown_rows_are_refused_and_cuda_needs_a_gpu() {
-    let papers = Papers { rows: vec!["S3-1".into()], ..Papers::default() };
-    assert!(matches!(papers.wanted(), Err(Error::Row(row)) if row == "S3-1"));
+    let papers = Papers { rows: vec!["S6-1".into()], ..Papers::default() };
+    assert!(matches!(papers.wanted(), Err(Error::Row(row)) if row == "S6-1"));
     assert_eq!(Papers { rows: vec!["s1-6".into()], ..Papers::default() }.wanted().unwrap()[0].id, "S1-6");
 }

@@ -16,19 +16,22 @@ use super::image::Image;
 use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::nvml::Gauge;
-use super::{HOPPER, kernels, open_coder};
+use super::{HOPPER, gfq, kernels, open_coder};
+use crate::codec::rlnc_q::Arithmetic;
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
     self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork, Replay,
-    ReplayWork, Systems, SystemsWork, Work,
+    ReplayWork, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
 use crate::device::portions::{self, Opener};
 use crate::device::{Error, Field, Kernel};
 use crate::gf::dense::Algebra;
+use crate::gf::gfq::Element;
 use chunk_job::ChunkJob;
 use job::Job;
 use replay_job::ReplayJob;
 use systems_job::SystemsJob;
+use words_job::WordsJob;
 
 mod basics;
 mod chunk_job;
@@ -39,6 +42,8 @@ mod systems_job;
 #[cfg(test)]
 mod tests;
 mod thesis;
+mod word_steps;
+mod words_job;
 
 /// A card with the tables of both fields.
 pub(super) struct GpuLab {
@@ -139,6 +144,20 @@ impl Lab for GpuLab {
     fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error> {
         self.standard.context.bind()?;
         Ok(Box::new(SystemsJob::new(&self.standard, plan)?))
+    }
+
+    fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<Box<dyn WordsWork + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(WordsJob::new(&self.standard, plan)?))
+    }
+
+    fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<Box<dyn WordElimination + 'a>, Error> {
+        self.standard.context.bind()?;
+        Ok(Box::new(word_steps::Job::new(&self.standard, n, matrix)?))
+    }
+
+    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error> {
+        Ok(Box::new(gfq::Calculator::open(self.ordinal)?))
     }
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {

@@ -314,7 +314,7 @@ fn check_recoding(card: &dyn Arithmetic) {
 fn check_decoding(card: &dyn Arithmetic) {
     for (n, words) in SHAPES {
         let case = Case::new(n, words, n.into(), 4);
-        let mut blocks = vec![case.held(), case.held(), case.held()];
+        let mut blocks = [case.held(), case.held(), case.held()];
         // Twice the same, and one whose words are not those of its coefficients.
         let last = blocks[1].len() - 1;
         blocks[1][last] = blocks[1][0];

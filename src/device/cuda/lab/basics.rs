@@ -63,8 +63,15 @@ pub(super) fn filled(card: &Card, bytes: &[u8]) -> Result<Buffer, Fault> {
 
 /// Fills all of a buffer, which nothing uses that is under way, with a pattern that no work makes.
 pub(super) fn poison(buffer: &Buffer, stream: &Stream) -> Result<(), Fault> {
-    // SAFETY: all of the buffer.
-    unsafe { result::memset_d8_async(buffer.address(), POISON, buffer.len(), stream.raw) }.named("cuMemsetD8Async")
+    poison_from(buffer, 0, stream)
+}
+
+/// The same from `at` on.
+pub(super) fn poison_from(buffer: &Buffer, at: usize, stream: &Stream) -> Result<(), Fault> {
+    assert!(at <= buffer.len(), "from {at} on of {}", buffer.len());
+    // SAFETY: inside of the buffer, as has been asserted.
+    unsafe { result::memset_d8_async(buffer.address() + at as u64, POISON, buffer.len() - at, stream.raw) }
+        .named("cuMemsetD8Async")
 }
 
 /// Reads bytes of a buffer from `at` on; whoever writes it has been waited for.

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use super::super::chunks::NAMES;
 use super::super::dense::Inversion;
 use super::*;
+use crate::codec::hash::{Group as HashGroup, Hashes};
 use crate::codec::raptor10;
 use crate::codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
+use crate::codec::rlnc_q::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
 use crate::device::dense::crossover;
 use crate::device::lab::{Before, ReplayWork};
 use crate::gf::dense::{Cores, System};
@@ -371,4 +373,188 @@ fn a_card_knows_a_matrix_without_inverse_and_has_a_crossover() {
     }
     algebra.multiply(&[], &[], &mut []).unwrap();
     assert!((32..=1025).contains(&crossover(&Cores::new(Kernels::detect(), threads()), algebra.as_ref())));
+}
+
+/// Elements, and rows of 32-bit coefficients.
+fn elements(count: usize, seed: u64) -> Vec<Element> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    (0..count).map(|_| Element::random(&mut rng)).collect()
+}
+
+/// So many payloads of elements, one behind the other.
+fn payloads(shape: Shape, count: usize, seed: u64) -> Vec<u8> {
+    let rows = gfq::rows_of(&elements(count * shape.words(), seed), shape.words());
+    rows.chunks_exact(gfq::row_pitch(shape.words())).flat_map(|row| row[..shape.payload_bytes()].to_vec()).collect()
+}
+
+fn coded(shape: Shape, matrix: &[Element], payloads: &[u8]) -> Vec<Coded> {
+    let payloads = payloads.chunks_exact(shape.payload_bytes());
+    let blocks = matrix.chunks_exact(shape.n()).zip(payloads).map(|(row, payload)| Coded {
+        vector: Vector::Recoded(row.into()),
+        payload: Payload::parse(shape, payload.to_vec().into()).unwrap(),
+    });
+    blocks.collect()
+}
+
+/// Everything that a work makes, of each of so many generations.
+fn check_words(lab: &mut GpuLab, plan: &Words<'_>, generations: usize, expected: &[u8]) {
+    let mut work = lab.words(plan).unwrap();
+    work.poison().unwrap();
+    work.time(2).unwrap();
+    for index in 0..generations {
+        assert!(work.read(index).unwrap() == expected, "generation {index} of {plan:?}");
+    }
+}
+
+#[test]
+fn words_are_combined_as_on_the_cpu() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (n, words, count) in [(1, 1, 1), (5, 35, 9), (33, 130, 40), (128, 512, 32)] {
+        let shape = Shape::new(n, words).unwrap();
+        let source = random(shape.source_bytes(), 1);
+        let rows = draw_rows(shape, count, &mut SmallRng::seed_from_u64(2));
+        let mut expected = vec![0; count * shape.payload_bytes()];
+        AllCores::all().encode(shape, &mut [CodeTask { source: &source, rows: &rows, out: &mut expected }]).unwrap();
+        for kernel in ["ours", "ours-1", "ours-2", "ours-4", "ours-8", "paper-32", "paper-256", "paper-512"] {
+            let plan = Words::Encode { shape, generations: 3, kernel, source: &source, rows: &rows };
+            check_words(&mut lab, &plan, 3, &expected);
+        }
+
+        let (matrix, held) = (elements(count * shape.n(), 3), payloads(shape, shape.n(), 4));
+        let unit: Vec<Element> = elements(shape.n() * shape.n(), 5);
+        let held_blocks = coded(shape, &unit, &held);
+        let (mut vectors, mut expected) = (vec![0; count * shape.recoded_vector_bytes()], expected);
+        let recode = Recode {
+            held: &held_blocks.iter().collect::<Vec<_>>(),
+            rows: &matrix,
+            vectors: &mut vectors,
+            payloads: &mut expected,
+        };
+        AllCores::all().recode(shape, &mut [recode]).unwrap();
+        for is_paper in [false, true] {
+            let plan = Words::Combine { shape, generations: 2, is_paper, payloads: &held, rows: &matrix };
+            check_words(&mut lab, &plan, 2, &expected);
+        }
+    }
+}
+
+/// A matrix times a vector.
+fn times(matrix: &[Element], vector: &[Element]) -> Vec<Element> {
+    let factors: Vec<_> = vector.iter().map(Element::factor).collect();
+    let dot =
+        |row: &[Element]| row.iter().zip(&factors).fold(Element::ZERO, |sum, (element, factor)| sum.add(&factor.times(element)));
+    matrix.chunks_exact(vector.len()).map(dot).collect()
+}
+
+/// Rows of n elements as a work gives them.
+fn words_of(matrix: &[Element], n: usize) -> Vec<u8> {
+    let rows = gfq::rows_of(matrix, n);
+    rows.chunks_exact(gfq::row_pitch(n)).flat_map(|row| row[..n * 32 + n.div_ceil(8)].to_vec()).collect()
+}
+
+#[test]
+fn matrices_of_elements_are_inverted_in_both_ways() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for n in [1, 2, 31, 33, 128, 256] {
+        let mut matrix = elements(n * n, n as u64);
+        if n > 2 {
+            // Pivots are not where one begins to look.
+            matrix[0] = Element::ZERO;
+            matrix[n + 1] = Element::ZERO;
+        }
+        let mut elimination = lab.word_elimination(n, &matrix).unwrap();
+        elimination.run().unwrap();
+        let inverse = elimination.inverse().expect("a regular matrix").to_vec();
+        let vector = elements(n, 7);
+        assert!(times(&matrix, &times(&inverse, &vector)) == vector, "n={n}");
+        drop(elimination);
+        if n > 1 {
+            let bytes = words_of(&inverse, n);
+            check_words(&mut lab, &Words::Invert { n, count: 3, matrix: &matrix }, 3, &bytes);
+            let (first, rest) = matrix.split_at_mut(n);
+            rest[(n - 2) * n..].copy_from_slice(first);
+            let mut elimination = lab.word_elimination(n, &matrix).unwrap();
+            elimination.run().unwrap();
+            assert!(elimination.inverse().is_none(), "n={n}, singular");
+        }
+    }
+}
+
+#[test]
+fn generations_of_words_are_rebuilt() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (n, words) in [(1, 1), (33, 40), (128, 512)] {
+        let shape = Shape::new(n, words).unwrap();
+        let (matrix, source) = (elements(shape.n() * shape.n(), 1), payloads(shape, shape.n(), 2));
+        let unit: Vec<Element> = (0..shape.n() * shape.n()).map(|index| u64::from(index % (shape.n() + 1) == 0).into()).collect();
+        let blocks = coded(shape, &unit, &source);
+        let (mut vectors, mut coded) = (vec![0; shape.n() * shape.recoded_vector_bytes()], vec![0; source.len()]);
+        let recode =
+            Recode { held: &blocks.iter().collect::<Vec<_>>(), rows: &matrix, vectors: &mut vectors, payloads: &mut coded };
+        AllCores::all().recode(shape, &mut [recode]).unwrap();
+        check_words(&mut lab, &Words::Decode { shape, generations: 3, matrix: &matrix, payloads: &coded }, 3, &source);
+    }
+}
+
+#[test]
+fn blocks_are_hashed_in_every_way() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (group, words, count) in [(HashGroup::P1024, 35, 3), (HashGroup::P1024, 512, 2), (HashGroup::P2048, 9, 2)] {
+        let data = random(words * 32 * count, 1);
+        let plain: Vec<&[u8]> = data.chunks(words * 32).collect();
+        let expected = AllCores::all().hash(group, words, &plain).unwrap();
+        for (threads, blocks) in [(32, 1), (64, 7), (128, 300)] {
+            check_words(&mut lab, &Words::Powers { group, words, data: &data, threads, blocks }, 1, &expected);
+        }
+        for window in [1, 2, 4, 8] {
+            check_words(&mut lab, &Words::Hashes { group, words, data: &data, window }, 1, &expected);
+        }
+        let mut ladders = [true, false].map(|is_by_lanes| {
+            let plan = Words::Ladder { group, words, sets: 2, window: 4, is_by_lanes };
+            let mut work = lab.words(&plan).unwrap();
+            work.poison().unwrap();
+            work.time(1).unwrap();
+            [0, 1].map(|index| work.read(index).unwrap())
+        });
+        let [by_lanes, by_threads] = &mut ladders;
+        assert!(by_lanes == by_threads, "{group:?}, {words} words");
+    }
+}
+
+#[test]
+fn batches_are_checked_in_the_cards_memory() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for (group, n, words, count) in [(HashGroup::P1024, 5, 35, 9), (HashGroup::P1024, 128, 64, 256), (HashGroup::P2048, 3, 9, 4)]
+    {
+        let shape = Shape::new(n, words).unwrap();
+        let source = random(shape.source_bytes(), 1);
+        let rows = draw_rows(shape, count, &mut SmallRng::seed_from_u64(2));
+        let mut made = vec![0; count * shape.payload_bytes()];
+        AllCores::all().encode(shape, &mut [CodeTask { source: &source, rows: &rows, out: &mut made }]).unwrap();
+        let plain: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
+        let hashes = AllCores::all().hash(group, shape.words(), &plain).unwrap();
+        let hashes = Hashes::signed(group, shape, &hashes).unwrap();
+        let vectors: Vec<Element> = rows.iter().map(|&coefficient| u64::from(coefficient).into()).collect();
+        let weights: Vec<u128> = (1..=count as u128).map(|index| (index * 0x1_0000_0001_0000_0001_0000_0001) >> 1).collect();
+        for is_right in [true, false] {
+            made[40] ^= u8::from(!is_right);
+            let plan = Words::Check {
+                group,
+                shape,
+                batches: 3,
+                payloads: &made,
+                vectors: &vectors,
+                weights: &weights,
+                hashes: hashes.numbers(),
+            };
+            let mut work = lab.words(&plan).unwrap();
+            work.poison().unwrap();
+            work.time(2).unwrap();
+            for index in 0..3 {
+                let numbers = work.read(index).unwrap();
+                let (left, right) = numbers.split_at(group.hash_bytes());
+                assert_eq!(left == right, is_right, "{group:?}, n={n}, m={words}, batch {index}");
+            }
+        }
+    }
 }
