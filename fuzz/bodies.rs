@@ -5,7 +5,7 @@ use ncserverd::block::{Block, Vector};
 use ncserverd::codec::Outcome;
 use ncserverd::codec::rlnc::{Decoder, row_key};
 use ncserverd::gf::Kernels;
-use ncserverd::object::{Codec, Generation, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::{BODY_MAX, Reader};
 
@@ -109,6 +109,7 @@ fn generation(data: &[u8]) -> Option<(Generation, &[u8])> {
     let codec = match step >> 5 {
         5 => Codec::ReedSolomon { parity: u16::from(high) + 1 },
         6 => Codec::RaptorQ,
+        7 => Codec::RlncQ { group: HashGroup::P1024 },
         _ => Codec::Rlnc,
     };
     Some((shape.coded_with(codec).ok()?.generation(0)?, rest))

@@ -17,6 +17,10 @@ pub enum Vector {
     Shard(u16),
     /// The repair symbol of RaptorQ with this encoding symbol id: n is the first.
     Symbol(u32),
+    /// n coefficients over the prime field that have 32 bits each, big-endian: what is made of the source itself.
+    Narrow(Bytes),
+    /// n coefficients over the prime field, [`ELEMENT_BYTES`] each, big-endian: what was recoded.
+    Wide(Bytes),
 }
 
 impl Vector {
@@ -31,6 +35,36 @@ impl Vector {
     }
 }
 
+/// The order q of the prime field, big-endian: the first prime of 257 bits that `docs/protocol.md`, section 5, derives.
+pub const Q: [u8; ELEMENT_BYTES] = [
+    0x01, 0x0b, 0x91, 0xc6, 0x45, 0x38, 0x9f, 0xaa, 0x41, 0x53, 0xfe, 0x53, 0xb8, 0xf2, 0x1b, 0x98, 0x93, 0x73, 0x81, 0xb6, 0x06,
+    0x31, 0xa3, 0x92, 0x08, 0x43, 0xc5, 0xf2, 0xf4, 0x9a, 0xc0, 0x49, 0x17,
+];
+/// Bytes of an element of the prime field.
+pub const ELEMENT_BYTES: usize = 33;
+
+/// Whether these bytes are elements of the prime field, each below q: no element is written in two ways.
+pub fn are_elements(bytes: &[u8]) -> bool {
+    let (elements, rest) = bytes.as_chunks::<ELEMENT_BYTES>();
+    rest.is_empty() && elements.iter().all(|element| *element < Q)
+}
+
+/// Whether a coded payload is one of words below q: 32 bytes each, big-endian, and behind them one bit for each, its 257th, the first in the
+/// lowest bit of the first byte. Bits that belong to no word are 0.
+pub fn are_coded_words(payload: &[u8]) -> bool {
+    // m words take 32 m bytes, and their bits as many bytes as make 8 of them each.
+    let words = payload.len() * 8 / 257;
+    let Some((low, top)) = payload.split_at_checked(words * 32) else { return false };
+    if top.len() != words.div_ceil(8) {
+        return false;
+    }
+    let is_set = |index: usize| top[index / 8] >> (index % 8) & 1 == 1;
+    // A word without its 257th bit is below q, as q has it.
+    let (low, _) = low.as_chunks::<32>();
+    low.iter().enumerate().all(|(index, word)| !is_set(index) || word[..] < Q[1..])
+        && (words..top.len() * 8).all(|bit| !is_set(bit))
+}
+
 /// Encoding symbol ids of RaptorQ are below this: they travel in 24 bits (RFC 6330, section 3.2).
 pub const ESI_END: u32 = 1 << 24;
 
@@ -41,4 +75,58 @@ pub struct Block {
     pub vector: Vector,
     /// `block_bytes` bytes; for [`Vector::Source`] the last block of a generation comes without padding.
     pub payload: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(words: &[(bool, [u8; 32])]) -> Vec<u8> {
+        let mut out: Vec<u8> = words.iter().flat_map(|(_, low)| *low).collect();
+        let mut top = vec![0; words.len().div_ceil(8)];
+        words.iter().enumerate().for_each(|(index, (bit, _))| top[index / 8] |= u8::from(*bit) << (index % 8));
+        out.extend(top);
+        out
+    }
+
+    /// q - 1 + `more`, without its 257th bit.
+    fn below_q(more: u8) -> [u8; 32] {
+        let mut low: [u8; 32] = Q[1..].try_into().unwrap();
+        low[31] = low[31] - 1 + more;
+        low
+    }
+
+    #[test]
+    fn elements_are_below_q() {
+        let mut element = Q;
+        assert!(!are_elements(&element) && !are_elements(&[0xff; 33]));
+        element[32] -= 1;
+        assert!(are_elements(&element) && are_elements(&[0; 66]) && are_elements(&[]));
+        assert!(!are_elements(&element[1..]) && !are_elements(&[&element[..], &Q].concat()));
+    }
+
+    #[test]
+    fn words_of_a_payload_are_below_q_and_have_no_bits_to_spare() {
+        let zero = (false, [0; 32]);
+        for words in 1..=33 {
+            let mut many = vec![zero; words];
+            assert!(are_coded_words(&payload(&many)), "{words}");
+            // The largest without the bit is below q, and so is q - 1.
+            many[words - 1] = (false, [0xff; 32]);
+            assert!(are_coded_words(&payload(&many)), "{words}");
+            many[words - 1] = (true, below_q(0));
+            assert!(are_coded_words(&payload(&many)), "{words}");
+            many[words - 1] = (true, below_q(1));
+            assert!(!are_coded_words(&payload(&many)), "{words}: q itself");
+            for unused in words % 8..8 {
+                let mut bytes = payload(&vec![zero; words]);
+                if words % 8 > 0 {
+                    *bytes.last_mut().unwrap() |= 1 << unused;
+                    assert!(!are_coded_words(&bytes), "{words}: bit {unused}");
+                }
+            }
+            let bytes = payload(&vec![zero; words]);
+            assert!(!are_coded_words(&bytes[1..]) && !are_coded_words(&[&bytes[..], &[0]].concat()), "{words}");
+        }
+    }
 }

@@ -114,13 +114,14 @@ pub enum Error {
 /// Writes the coefficients of a checked vector over zeros, where a number stands for them.
 ///
 /// # Panics
-/// If it is one of random linear coding, or the number is not one of a generation of as many blocks as `row` is long.
+/// If it is one of random linear coding, of either field, or the number is not one of a generation of as many blocks as `row` is long.
 pub fn write_number(vector: &Vector, row: &mut [u8]) {
     match vector {
         Vector::Source(index) => row[usize::from(*index)] = 1,
         Vector::Shard(number) => rs::cauchy_row(usize::from(*number), row),
         Vector::Symbol(esi) => raptorq::Generator::of(row.len()).row(*esi, row),
         Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => panic!("a row of random linear coding"),
+        Vector::Narrow(_) | Vector::Wide(_) => panic!("a row over another field"),
     }
 }
 
@@ -148,12 +149,15 @@ fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error
         Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) | Vector::Shard(_) | Vector::Symbol(_) => {
             Ok(block_bytes(generation))
         }
+        Vector::Narrow(_) | Vector::Wide(_) => Err(Error::Foreign { codec: generation.codec, n }),
     }
 }
 
 /// Whether the code of a generation makes blocks of this kind, and one with this number. Source blocks are everyone's.
 fn is_made_by(generation: &Generation, vector: &Vector) -> bool {
     match (vector, generation.codec) {
+        // Of none that these decoders solve.
+        (Vector::Narrow(_) | Vector::Wide(_), _) | (_, Codec::RlncQ { .. }) => false,
         (Vector::Source(_), _) => true,
         (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), codec) => codec == Codec::Rlnc,
         (Vector::Shard(number), Codec::ReedSolomon { .. }) => (generation.n..generation.numbered()).contains(number),

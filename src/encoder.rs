@@ -218,8 +218,8 @@ impl Encoder {
             }
         };
         // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
-        let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.n_max());
-        let mut slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
+        let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
+        let mut slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
             self.metrics.ring_full.inc();

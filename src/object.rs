@@ -94,15 +94,82 @@ pub enum Codec {
     },
     /// RaptorQ (RFC 6330): repair symbols behind the source blocks, as many as anybody wants.
     RaptorQ,
+    /// Random linear combinations over a prime field of 257 bits, without end. Whoever has the homomorphic hashes of the source blocks can
+    /// tell a right block from a wrong one, and so who has some blocks makes others of those alone that are right.
+    RlncQ {
+        /// Where the hashes are.
+        group: HashGroup,
+    },
+}
+
+/// The group that homomorphic hashes of blocks are elements of: a subgroup of prime order q of the integers modulo a prime p, where q is the
+/// order of the field that blocks are coded in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HashGroup {
+    /// p has 1024 bits, as in Chu, Zhao and Wang's paper of 2009. Discrete logarithms in it cost about 2^80 steps: a legacy strength.
+    P1024,
+    /// p has 2048 bits, about 2^112 steps. Four times the work or more.
+    P2048,
+}
+
+impl HashGroup {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::P1024, Self::P2048];
+
+    /// Its number in META and in the configuration.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::P1024 => 1,
+            Self::P2048 => 2,
+        }
+    }
+
+    /// The group with this number.
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| u64::from(group.number()) == number)
+    }
+
+    /// Bits of p.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::P1024 => 1024,
+            Self::P2048 => 2048,
+        }
+    }
+
+    /// Bytes of a hash.
+    pub const fn hash_bytes(self) -> usize {
+        self.bits() as usize / 8
+    }
 }
 
 impl Codec {
     /// Most blocks of a generation with Reed-Solomon, parity blocks included: a field of 256 elements has no more.
     pub const SHARDS_MAX: u16 = 256;
+    /// Most blocks of a generation over the prime field: coefficients of recoded blocks have 33 bytes each, and travel with them.
+    pub const WIDE_N_MAX: u16 = 256;
+    /// Blocks over the prime field are whole multiples of a word of so many bytes.
+    pub const WORD_BYTES: u32 = 32;
+    /// Most bytes of the homomorphic hashes of a segment.
+    pub const HASHES_MAX: u64 = 16 << 20;
 
     /// Whether combinations of its blocks are blocks as well, for those who have not decoded.
     pub const fn is_recodable(self) -> bool {
-        matches!(self, Self::Rlnc)
+        matches!(self, Self::Rlnc | Self::RlncQ { .. })
+    }
+
+    /// Whether its blocks are tested by homomorphic hashes, each of them, before anything is made of it.
+    pub const fn is_proving(self) -> bool {
+        matches!(self, Self::RlncQ { .. })
+    }
+
+    /// Bytes of the payload of a coded block where source blocks have `block_bytes`. Over the prime field a coded word may be one bit longer
+    /// than a source word; the bits follow the words.
+    pub const fn coded_bytes(self, block_bytes: u32) -> u32 {
+        match self {
+            Self::RlncQ { .. } => block_bytes + (block_bytes / Self::WORD_BYTES).div_ceil(8),
+            Self::Rlnc | Self::ReedSolomon { .. } | Self::RaptorQ => block_bytes,
+        }
     }
 
     /// Whether there is always another block; else every block has its number ([`Generation::numbered`]).
@@ -116,6 +183,7 @@ impl Codec {
             Self::Rlnc => "a random linear code",
             Self::ReedSolomon { .. } => "Reed-Solomon",
             Self::RaptorQ => "RaptorQ",
+            Self::RlncQ { .. } => "a random linear code over a prime field",
         }
     }
 }
@@ -175,6 +243,18 @@ impl Shape {
         {
             return Err(ShapeError::Parity { parity, n_max: self.n_max });
         }
+        if let Codec::RlncQ { group } = codec {
+            if !self.block_bytes.is_multiple_of(Codec::WORD_BYTES) {
+                return Err(ShapeError::Words(self.block_bytes));
+            }
+            if self.n_max > Codec::WIDE_N_MAX {
+                return Err(ShapeError::WideNMax(self.n_max));
+            }
+            let bytes = self.blocks() * group.hash_bytes() as u64;
+            if bytes > Codec::HASHES_MAX {
+                return Err(ShapeError::Hashes { bytes, blocks: self.blocks() });
+            }
+        }
         Ok(Self { codec, ..self })
     }
 
@@ -186,6 +266,11 @@ impl Shape {
     /// Bytes of a block (the papers' k).
     pub const fn block_bytes(&self) -> u32 {
         self.block_bytes
+    }
+
+    /// Bytes of the payload of a coded block.
+    pub const fn coded_bytes(&self) -> u32 {
+        self.codec.coded_bytes(self.block_bytes)
     }
 
     /// The most blocks that a generation of this segment may have.
@@ -263,6 +348,20 @@ pub enum ShapeError {
         /// Blocks of a generation.
         n_max: u16,
     },
+    /// Blocks that are no whole number of words of the prime field.
+    #[error("blocks of {0} bytes: over the prime field they are whole multiples of 32 bytes")]
+    Words(u32),
+    /// So many blocks of a generation that their coefficients would outweigh a block.
+    #[error("{0} blocks a generation: over the prime field 1 to {max} are possible", max = Codec::WIDE_N_MAX)]
+    WideNMax(u16),
+    /// More homomorphic hashes than anybody takes.
+    #[error("{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} are possible, so take larger blocks", max = Codec::HASHES_MAX)]
+    Hashes {
+        /// Bytes of all of them.
+        bytes: u64,
+        /// Blocks of the segment.
+        blocks: u64,
+    },
 }
 
 /// One generation of a segment: `n` blocks that are coded together.
@@ -287,8 +386,13 @@ impl Generation {
     pub fn numbered(&self) -> u16 {
         match self.codec {
             Codec::ReedSolomon { parity } => self.n + parity,
-            Codec::Rlnc | Codec::RaptorQ => self.n,
+            Codec::Rlnc | Codec::RaptorQ | Codec::RlncQ { .. } => self.n,
         }
+    }
+
+    /// Bytes of the payload of a coded block.
+    pub const fn coded_bytes(&self) -> u32 {
+        self.codec.coded_bytes(self.block_bytes)
     }
 
     /// Bytes with the last block padded: n × block_bytes.
@@ -567,6 +671,23 @@ mod tests {
         assert_eq!((generation.n, generation.numbered()), (10, 66));
         let widest = Shape::new(1, 64, 256).unwrap();
         assert!(widest.coded_with(Codec::ReedSolomon { parity: 1 }).is_err() && widest.coded_with(Codec::RaptorQ).is_ok());
+    }
+
+    #[test]
+    fn blocks_over_the_prime_field_are_words_and_few() {
+        let with = |length, k, n_max, group| Shape::new(length, k, n_max).unwrap().coded_with(Codec::RlncQ { group });
+        let (small, large) = (HashGroup::P1024, HashGroup::P2048);
+        assert_eq!(with(1 << 20, 4112, 128, small), Err(ShapeError::Words(4112)));
+        assert_eq!(with(1 << 20, 4096, 257, small), Err(ShapeError::WideNMax(257)));
+        // 2^17 blocks, each with a hash of 128 or 256 bytes.
+        assert!(with(8 << 20, 64, 128, small).is_ok());
+        assert_eq!(with(8 << 20, 64, 128, large), Err(ShapeError::Hashes { bytes: 32 << 20, blocks: 1 << 17 }));
+        let shape = with(64 << 20, 16_384, 128, large).unwrap();
+        // 512 words, and one bit of each.
+        assert_eq!((shape.coded_bytes(), shape.generation(0).unwrap().coded_bytes()), (16_448, 16_448));
+        assert_eq!(with(96, 96, 1, small).unwrap().coded_bytes(), 97);
+        assert_eq!(Shape::new(96, 96, 1).unwrap().coded_bytes(), 96);
+        assert_eq!([0, 1, 2, 3].map(HashGroup::from_number), [None, Some(small), Some(large), None]);
     }
 
     #[test]

@@ -183,7 +183,8 @@ pub async fn run(
             let mut greeting = Vec::new();
             let most = Hello::defaults();
             let hello = Hello {
-                codecs: Codecs::ALL,
+                // Its viewers keep no payloads, so they cannot test them.
+                codecs: Codecs { rlnc_q: false, ..Codecs::ALL },
                 n_max: Shape::N_LIMIT,
                 block_bytes_max: Shape::BLOCK_BYTES_MAX,
                 segment_bytes_max: Shape::LENGTH_MAX,

@@ -12,7 +12,7 @@ use ncserverd::codec::{Error, Outcome, Scheme};
 use ncserverd::gf::rows::philox4x32_10;
 use ncserverd::gf::rows::sparse::weight_min;
 use ncserverd::gf::{Isa, Kernels, RowKey};
-use ncserverd::object::{Codec, Generation, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -254,7 +254,7 @@ fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) 
     let mut padded = source.to_vec();
     padded.resize(usize::from(n) * k, 0);
     match generation.codec {
-        Codec::Rlnc => Vec::new(),
+        Codec::Rlnc | Codec::RlncQ { .. } => Vec::new(),
         Codec::ReedSolomon { parity } => {
             let code = Code::new(Matrix::Cauchy, n.into(), (n + parity).into()).unwrap();
             let mut chunks = vec![vec![0; k]; parity.into()];
@@ -336,10 +336,16 @@ fn blocks_of_another_code_are_refused() {
         Vector::Symbol(5),
         Vector::Symbol((1 << 24) - 1),
         Vector::Symbol(1 << 24),
+        Vector::Narrow(vec![1; 20].into()),
+        Vector::Wide(vec![0; 165].into()),
     ];
-    for (codec, fit) in
-        [(Codec::Rlnc, &[0, 1, 2][..]), (Codec::ReedSolomon { parity: 3 }, &[4, 5][..]), (Codec::RaptorQ, &[9, 10][..])]
-    {
+    for (codec, fit) in [
+        (Codec::Rlnc, &[0, 1, 2][..]),
+        (Codec::ReedSolomon { parity: 3 }, &[4, 5][..]),
+        (Codec::RaptorQ, &[9, 10][..]),
+        // It has a decoder of its own.
+        (Codec::RlncQ { group: HashGroup::P1024 }, &[][..]),
+    ] {
         let generation = shape.coded_with(codec).unwrap().generation(0).unwrap();
         for (at, vector) in vectors.iter().enumerate() {
             let key = RowKey { key: 1, generation: 0 };

@@ -1,14 +1,14 @@
 //! `docs/protocol.md` is the authority on the wire: its examples and known answers are what the crate reads and writes.
 
 use bytes::Bytes;
-use ncserverd::block::{Block, Vector};
+use ncserverd::block::{Block, Q, Vector};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Codec, Generation, SegmentId, Shape};
-use ncserverd::wire::block::{self, StreamHead};
+use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
+use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
     Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Message, Meta,
@@ -122,6 +122,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
     let speaks_all = Hello { codecs: Codecs::ALL, ..hello.clone() };
     let coded_with = |codec| Meta { delivery: Delivery::Coded(shape().coded_with(codec).unwrap()), ..meta.clone() };
+    let prime = coded_with(Codec::RlncQ { group: HashGroup::P1024 });
     let (rs, raptorq) = (coded_with(Codec::ReedSolomon { parity: 2 }), coded_with(Codec::RaptorQ));
     let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
     let request = Request { alias: 7, segment: id, generation: 0, deadline_ms: 10_000, credit: 3, accept, ranges: Vec::new() };
@@ -148,6 +149,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("META coded", Message::Meta(meta)),
         ("META Reed-Solomon", Message::Meta(rs)),
         ("META RaptorQ", Message::Meta(raptorq)),
+        ("META prime field", Message::Meta(prime)),
         ("META inline", Message::Meta(inline)),
         ("META stream", Message::Meta(stream)),
         ("ERROR", Message::Error(error)),
@@ -280,6 +282,88 @@ fn blocks_with_numbers_are_written_and_read_as_documented() {
     }
 }
 
+/// The sum of two elements of the prime field, big-endian, written from section 5 of the document alone.
+fn sum(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
+    let mut wide = [0u16; 33];
+    for place in (0..33).rev() {
+        let carry = if place < 32 { wide[place + 1] >> 8 } else { 0 };
+        wide[place] = u16::from(a[place]) + u16::from(b[place]) + carry;
+    }
+    let sum = wide.map(|digit| u8::try_from(digit & 0xff).unwrap());
+    if sum < Q {
+        return sum;
+    }
+    let mut borrow = false;
+    let mut out = [0; 33];
+    for place in (0..33).rev() {
+        let (low, first) = sum[place].overflowing_sub(Q[place]);
+        let (low, second) = low.overflowing_sub(u8::from(borrow));
+        (out[place], borrow) = (low, first || second);
+    }
+    out
+}
+
+/// The product, by doubling.
+fn product_in_prime_field(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
+    let bits = b.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1));
+    bits.fold([0; 33], |so_far, bit| {
+        let doubled = sum(so_far, so_far);
+        if bit { sum(doubled, a) } else { doubled }
+    })
+}
+
+/// The payload of the combination of the object's padded blocks over the prime field.
+fn combined_in_prime_field(row: &[[u8; 33]]) -> Vec<u8> {
+    let mut padded = object();
+    padded.resize(3 * 64, 0);
+    let word =
+        |block: &[u8], word: usize| -> [u8; 33] { [&[0], &block[word * 32..][..32]].concat().try_into().expect("33 bytes") };
+    let words = (0..2).map(|index| {
+        let products = row.iter().zip(padded.chunks(64)).map(|(c, block)| product_in_prime_field(*c, word(block, index)));
+        products.fold([0; 33], sum)
+    });
+    let words: Vec<_> = words.collect();
+    let mut payload: Vec<u8> = words.iter().flat_map(|word| word[1..].to_vec()).collect();
+    payload.push(words[0][0] | words[1][0] << 1);
+    payload
+}
+
+#[test]
+fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
+    let [(_, field)] = &fenced("field")[..] else { panic!("one field") };
+    assert_eq!(bytes_of(field[0].strip_prefix("q ").unwrap()), Q);
+    let codec = Codec::RlncQ { group: HashGroup::P1024 };
+    let generation = shape().coded_with(codec).unwrap().generation(0).unwrap();
+    let small = |value: u32| -> [u8; 33] { [&[0; 29][..], &value.to_be_bytes()].concat().try_into().unwrap() };
+    let mut largest = Q;
+    largest[32] -= 1;
+    let narrow = [1u32, 0x612e_7696, u32::MAX];
+    // - B_0 + 2^255 B_1 + 14 B_2, the first of them mod q.
+    let mut high = [0; 33];
+    high[1] = 0x80;
+    let wide = [largest, high, small(14)];
+    let mut stream = Vec::new();
+    StreamHead::Blocks { alias: 10 }.encode(&mut stream);
+    let head = stream.len();
+    let mut expected = Vec::new();
+    for (vector, row) in [
+        (Vector::Narrow(narrow.iter().flat_map(|c| c.to_be_bytes()).collect()), narrow.map(small)),
+        (Vector::Wide(wide.concat().into()), wide),
+    ] {
+        let payload = combined_in_prime_field(&row);
+        let mut header = vec![0; block::record_header_len(&vector)];
+        block::write_record_header(&mut header, &vector);
+        stream.extend(header);
+        stream.extend(&payload);
+        expected.push(Block { vector, payload: payload.into() });
+    }
+    assert_example("stream of blocks over the prime field", &stream);
+    let mut records = Records::new(generation);
+    records.push(&stream[head..]);
+    let read: Vec<_> = std::iter::from_fn(|| records.next().unwrap()).collect();
+    assert_eq!(read, expected);
+}
+
 /// Coefficients of numbers in the document: those of parity blocks from its words alone.
 #[test]
 fn rows_of_numbers_are_those_of_the_document() {
@@ -354,7 +438,10 @@ fn no_example_is_left_unchecked() {
     let mut names: Vec<_> = messages().iter().map(|(name, _)| (*name).to_string()).collect();
     let kinds = ["systematic", "systematic last", "seeded", "explicit", "unverified", "shard", "symbol"];
     names.extend(kinds.map(|name| format!("datagram {name}")));
-    names.extend(["stream of blocks", "stream of an object", "stream of hashes"].map(str::to_string));
+    names.extend(
+        ["stream of blocks", "stream of an object", "stream of hashes", "stream of blocks over the prime field"]
+            .map(str::to_string),
+    );
     for (name, _) in fenced("example ") {
         assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");
     }

@@ -528,7 +528,9 @@ pub(crate) fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     match vector {
         Vector::Seed(seed) => key.fill(*seed, row),
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => row.copy_from_slice(coefficients),
-        Vector::Source(_) | Vector::Shard(_) | Vector::Symbol(_) => write_number(vector, row),
+        Vector::Source(_) | Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_) => {
+            write_number(vector, row)
+        }
     }
 }
 

@@ -228,7 +228,8 @@ fn lane(stream: &stream::Config) -> Lane {
 }
 
 fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
-    let slot = u64::from(stream.block_bytes) + lane(stream).headroom(stream.n_max) as u64;
+    let codec = stream.codec().unwrap_or_default();
+    let slot = u64::from(codec.coded_bytes(stream.block_bytes)) + lane(stream).headroom(codec, stream.n_max) as u64;
     let slots = config.ring.bytes.as_u64() / slot;
     let batch = u64::from(config.encoder.batch_blocks_max);
     if slots < batch {

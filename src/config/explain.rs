@@ -75,6 +75,7 @@ fn shape(stream: &stream::Config) -> String {
     let codec = match stream.codec() {
         Ok(Codec::ReedSolomon { parity }) => format!(", Reed-Solomon with {parity} parity blocks"),
         Ok(Codec::RaptorQ) => ", RaptorQ".to_owned(),
+        Ok(Codec::RlncQ { group }) => format!(", over a prime field with homomorphic hashes of {} bits", group.bits()),
         Ok(Codec::Rlnc) | Err(_) => String::new(),
     };
     format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}{codec}", (n * k).div_ceil(1024))

@@ -22,6 +22,8 @@ pub struct Metrics {
     pub parity_blocks: IntCounter,
     /// Repair symbols of RaptorQ made.
     pub repair_blocks: IntCounter,
+    /// Coded blocks over the prime field made.
+    pub prime_blocks: IntCounter,
     /// Blocks of a batch.
     pub batch_blocks: Histogram,
     /// From the launch of a batch to its blocks in the ring.
@@ -45,6 +47,7 @@ impl Metrics {
             Some(Vector::Explicit(_) | Vector::Unverified(_)) => &self.sparse_blocks,
             Some(Vector::Shard(_)) => &self.parity_blocks,
             Some(Vector::Symbol(_)) => &self.repair_blocks,
+            Some(Vector::Narrow(_) | Vector::Wide(_)) => &self.prime_blocks,
             Some(Vector::Source(_)) | None => return,
         };
         counter.inc_by((vectors.len() - sources) as u64);
@@ -70,6 +73,7 @@ impl Metrics {
             source_blocks: blocks.with_label_values(&["source"]),
             parity_blocks: blocks.with_label_values(&["parity"]),
             repair_blocks: blocks.with_label_values(&["repair"]),
+            prime_blocks: blocks.with_label_values(&["prime"]),
             batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,
             batch_seconds: register::histogram(
                 registry,

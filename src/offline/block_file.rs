@@ -137,7 +137,9 @@ impl Head {
             Label::Vector(Vector::Source(index)) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
             Label::Vector(Vector::Seed(seed)) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
             Label::Vector(Vector::Explicit(coefficients) | Vector::Unverified(coefficients)) => (EXPLICIT, coefficients.clone()),
-            Label::Vector(Vector::Shard(_) | Vector::Symbol(_)) => unreachable!("these vectors are of random linear codes"),
+            Label::Vector(Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_)) => {
+                unreachable!("these vectors are of random linear codes over bytes")
+            }
             Label::Symbol(fountain, esi) => (SYMBOL, Bytes::copy_from_slice(&fountain.payload_id(&self.generation, *esi))),
         };
         out.extend(MAGIC);

@@ -58,6 +58,7 @@ pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<Stri
 fn code(shape: &Shape) -> String {
     let parity = match shape.codec() {
         Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks"),
+        Codec::RlncQ { group } => format!(" with homomorphic hashes of {} bits", group.bits()),
         Codec::Rlnc | Codec::RaptorQ => String::new(),
     };
     let (name, n_max, k) = (shape.codec().name(), shape.n_max(), shape.block_bytes());
@@ -118,6 +119,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::HashGroup;
 
     #[test]
     fn the_code_is_told_with_its_parity() {
@@ -125,6 +127,9 @@ mod tests {
         assert_eq!(code(&shape(Codec::Rlnc)), "a random linear code, generations of up to 128 blocks of 4096 bytes");
         let rs = code(&shape(Codec::ReedSolomon { parity: 16 }));
         assert_eq!(rs, "Reed-Solomon with 16 parity blocks, generations of up to 128 blocks of 4096 bytes");
+        let prime = code(&shape(Codec::RlncQ { group: HashGroup::P2048 }));
+        let expected = "a random linear code over a prime field with homomorphic hashes of 2048 bits, generations of up to 128 blocks of 4096 bytes";
+        assert_eq!(prime, expected);
         assert_eq!(code(&shape(Codec::RaptorQ)), "RaptorQ, generations of up to 128 blocks of 4096 bytes");
     }
 

@@ -139,7 +139,8 @@ fn useless(codec: Codec) -> f64 {
     match codec {
         // Rows are random.
         Codec::Rlnc => 0.004,
-        Codec::ReedSolomon { .. } => 0.0,
+        // Over the prime field a random row brings nothing once in 2^32.
+        Codec::ReedSolomon { .. } | Codec::RlncQ { .. } => 0.0,
         // One generation of a hundred takes one more: RFC 6330, section 5.8.
         Codec::RaptorQ => 0.01,
     }

@@ -62,12 +62,14 @@ impl Layout {
         let vector = match codec {
             Codec::ReedSolomon { .. } => Vector::Shard(0),
             Codec::RaptorQ => Vector::Symbol(0),
+            Codec::RlncQ { .. } => Vector::Narrow(vec![0; 4 * usize::from(n_max)].into()),
             Codec::Rlnc if lane.is_explicit() => Vector::Explicit(vec![0; n_max.into()].into()),
             Codec::Rlnc => Vector::Seed(0),
         };
         let in_datagram = datagram_header_len(&vector);
         let fits = in_datagram as u64 + u64::from(block_bytes) <= DATAGRAM_AFTER_DISCOVERY;
-        let (way, header) = match fits && config.session.datagrams {
+        let in_datagrams = fits && config.session.datagrams && !codec.is_proving();
+        let (way, header) = match in_datagrams {
             true => (Way::Datagrams, in_datagram),
             false => (Way::Streams, record_header_len(&vector)),
         };
@@ -85,7 +87,7 @@ impl Layout {
 
     /// Memory of a block in the ring.
     pub(super) fn slot_bytes(&self) -> u64 {
-        u64::from(self.block_bytes()) + self.lane.headroom(self.shape.n_max()) as u64
+        u64::from(self.codec.coded_bytes(self.block_bytes())) + self.lane.headroom(self.codec, self.shape.n_max()) as u64
     }
 }
 

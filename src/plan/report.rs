@@ -106,7 +106,7 @@ impl Plan {
         let Layout { codec, is_source_first, .. } = self.layout;
         let parity = match codec {
             Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks a generation"),
-            Codec::Rlnc | Codec::RaptorQ => String::new(),
+            Codec::Rlnc | Codec::RaptorQ | Codec::RlncQ { .. } => String::new(),
         };
         let first =
             if is_source_first { "source blocks first, coded ones for what is lost" } else { "coded blocks from the start" };
@@ -193,6 +193,7 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
     let code = match layout.codec {
         Codec::ReedSolomon { parity } => format!("codec = \"rs\"\nparity = {parity}\n"),
         Codec::RaptorQ => "codec = \"raptorq\"\n".to_owned(),
+        Codec::RlncQ { group } => format!("codec = \"rlnc-q\"\nhash_bits = {}\n", group.bits()),
         Codec::Rlnc if layout.is_source_first => "first_pass = \"systematic\"\n".to_owned(),
         Codec::Rlnc => String::new(),
     };

@@ -186,8 +186,8 @@ impl Recoder {
             }
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
-        let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.n_max());
-        let slots = self.ring.reserve(headroom, shape.block_bytes(), order.blocks.count(), waker);
+        let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
+        let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         let mut source = source;
         if let Some(rest) = rest {

@@ -19,7 +19,8 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::slots::{HEADROOM, headroom};
-use crate::object::{GenerationKey, SegmentKey};
+use crate::block::ELEMENT_BYTES;
+use crate::object::{Codec, GenerationKey, SegmentKey};
 
 /// A session in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,9 +55,16 @@ impl Lane {
         row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
     }
 
-    /// Room that slots of a segment need in front of the payload if its coded blocks of `n` and fewer lie here.
-    pub fn headroom(self, n: u16) -> usize {
-        if self.is_explicit() { headroom(n) } else { HEADROOM }
+    /// Room that slots of a segment with this code need in front of the payload if its coded blocks of `n` and fewer lie here.
+    pub fn headroom(self, codec: Codec, n: u16) -> usize {
+        let n = usize::from(n);
+        match (codec, self) {
+            // All of them travel with their coefficients.
+            (Codec::RlncQ { .. }, Self::Recoded(_)) => headroom(ELEMENT_BYTES * n),
+            (Codec::RlncQ { .. }, _) => headroom(4 * n),
+            _ if self.is_explicit() => headroom(n),
+            _ => HEADROOM,
+        }
     }
 
     /// Whether its blocks travel with their coefficients.

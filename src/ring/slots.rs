@@ -27,9 +27,9 @@ use super::sync::{Arc, AtomicUsize, Mutex, Ordering, SHELVES};
 /// alignment.
 pub const HEADROOM: usize = 64;
 
-/// The same where the header ends with this many coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
-pub const fn headroom(coefficients: u16) -> usize {
-    (HEAD_MAX + coefficients as usize).next_multiple_of(HEADROOM)
+/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
+pub const fn headroom(coefficients: usize) -> usize {
+    (HEAD_MAX + coefficients).next_multiple_of(HEADROOM)
 }
 
 /// Bytes of a header in front of its coefficients: 6 at most.

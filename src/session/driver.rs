@@ -580,7 +580,7 @@ impl Session {
 
     /// How many blocks of a request these bytes are, and one if they are fewer.
     fn affordable(&self, alias: u16, bytes: u64) -> u32 {
-        let block = self.proto.held(alias).map_or(1, |held| u64::from(held.lease.shape.block_bytes()));
+        let block = self.proto.held(alias).map_or(1, |held| u64::from(held.lease.shape.coded_bytes()));
         u32::try_from(bytes / block).unwrap_or(u32::MAX).max(1)
     }
 

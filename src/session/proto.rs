@@ -731,7 +731,12 @@ impl Proto {
         let payload = block::payload_len(vector, &open.generation)?;
         match vector {
             Vector::Source(_) | Vector::Shard(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
-            Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) | Vector::Symbol(_) => {
+            Vector::Seed(_)
+            | Vector::Explicit(_)
+            | Vector::Unverified(_)
+            | Vector::Symbol(_)
+            | Vector::Narrow(_)
+            | Vector::Wide(_) => {
                 open.coded_wanted = open.coded_wanted.saturating_sub(1);
             }
         }
@@ -1119,6 +1124,7 @@ impl Open {
             Codec::Rlnc => block::Kind::Seeded,
             Codec::ReedSolomon { .. } => block::Kind::Shard,
             Codec::RaptorQ => block::Kind::Symbol,
+            Codec::RlncQ { .. } => return Route::Stream,
         };
         let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {

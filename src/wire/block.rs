@@ -7,7 +7,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{Violation, varint};
-use crate::block::{Block, ESI_END, Vector};
+use crate::block::{Block, ELEMENT_BYTES, ESI_END, Vector, are_coded_words, are_elements};
 use crate::object::{Codec, Generation};
 
 /// Bytes of a datagram before the vector: kind, flags, alias, sequence number.
@@ -23,6 +23,12 @@ const EXPLICIT: u8 = 0x42;
 const UNVERIFIED: u8 = 0x43;
 const SHARD: u8 = 0x44;
 const SYMBOL: u8 = 0x45;
+/// Over the prime field; a byte of flags follows. Not in datagrams.
+const PRIME: u8 = 0x46;
+
+/// Flags behind [`PRIME`]: coefficients of 33 bytes, or of four.
+const PRIME_WIDE: u8 = 0;
+const PRIME_NARROW: u8 = 1;
 
 /// First byte of a unidirectional stream of blocks.
 const STREAM_BLOCKS: u8 = 0x50;
@@ -46,9 +52,24 @@ pub enum Kind {
     Shard,
     /// A repair symbol of RaptorQ, by its encoding symbol id.
     Symbol,
+    /// All n coefficients over the prime field, of 32 bits.
+    Narrow,
+    /// The same, of 257 bits.
+    Wide,
 }
 
 impl Kind {
+    /// That of a record which begins with `input`, once there is enough of it.
+    fn of_record(input: &[u8]) -> Result<Option<Self>, Violation> {
+        match input {
+            [] | [PRIME] => Ok(None),
+            [PRIME, PRIME_WIDE, ..] => Ok(Some(Self::Wide)),
+            [PRIME, PRIME_NARROW, ..] => Ok(Some(Self::Narrow)),
+            [first, ..] => Self::from_byte(*first).map(Some).ok_or(MALFORMED),
+        }
+    }
+
+    /// That of a datagram.
     const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             SYSTEMATIC => Some(Self::Systematic),
@@ -67,6 +88,8 @@ impl Kind {
             Self::Systematic | Self::Shard => 2,
             Self::Seeded | Self::Symbol => 4,
             Self::Explicit | Self::Unverified => n as usize,
+            Self::Narrow => 1 + 4 * n as usize,
+            Self::Wide => 1 + ELEMENT_BYTES * n as usize,
         }
     }
 
@@ -102,9 +125,10 @@ pub fn record_header_len(vector: &Vector) -> usize {
 /// Fills `out` with the header of a datagram.
 ///
 /// # Panics
-/// If `out` is not [`datagram_header_len`] long.
+/// If `out` is not [`datagram_header_len`] long, or the vector is over the prime field: those travel in records alone.
 pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u16, last: bool) {
     assert_eq!(out.len(), datagram_header_len(vector), "room for the header of a datagram");
+    assert!(!is_over_prime_field(vector), "blocks over the prime field do not travel in datagrams");
     out[0] = kind_byte(vector);
     out[1] = if last { FLAG_LAST } else { 0 };
     out[2..4].copy_from_slice(&alias.to_be_bytes());
@@ -153,6 +177,7 @@ pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
             block_bytes.filter(|_| (generation.n..generation.numbered()).contains(number))
         }
         (Vector::Symbol(esi), Codec::RaptorQ) => block_bytes.filter(|_| (u32::from(generation.n)..ESI_END).contains(esi)),
+        (Vector::Narrow(_) | Vector::Wide(_), Codec::RlncQ { .. }) => usize::try_from(generation.coded_bytes()).ok(),
         _ => None,
     }
 }
@@ -240,9 +265,7 @@ impl Records {
     /// The next block, or `None` until more is pushed.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
     pub fn next(&mut self) -> Result<Option<Block>, Violation> {
-        const MALFORMED: Violation = Violation::Malformed("block record");
-        let Some(first) = self.buffer.first() else { return Ok(None) };
-        let kind = Kind::from_byte(*first).ok_or(MALFORMED)?;
+        let Some(kind) = Kind::of_record(&self.buffer)? else { return Ok(None) };
         let head = RECORD_HEAD + kind.vector_len(self.generation.n);
         if self.buffer.len() < head {
             return Ok(None);
@@ -253,6 +276,9 @@ impl Records {
         if self.buffer.len() < head + payload {
             self.buffer.reserve(head + payload - self.buffer.len());
             return Ok(None);
+        }
+        if is_over_prime_field(&vector) && !are_coded_words(&self.buffer[head..head + payload]) {
+            return Err(MALFORMED);
         }
         self.buffer.advance(head);
         Ok(Some(Block { vector, payload: self.buffer.split_to(payload).freeze() }))
@@ -293,12 +319,16 @@ impl Vectors {
     /// The vector of the next block that has come in full, or `None` until more is pushed.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
     pub fn next(&mut self) -> Result<Option<Vector>, Violation> {
-        const MALFORMED: Violation = Violation::Malformed("block record");
         let (vector, rest) = match self.passing.take() {
             Some(passing) => passing,
             None => {
-                let Some(first) = self.head.first().or_else(|| self.input.first()) else { return Ok(None) };
-                let kind = Kind::from_byte(*first).ok_or(MALFORMED)?;
+                // A byte of the head may have come before the others.
+                let begin: Vec<u8> = self.head.iter().chain(&self.input).take(2).copied().collect();
+                let Some(kind) = Kind::of_record(&begin)? else {
+                    let all = std::mem::take(&mut self.input);
+                    self.head.extend_from_slice(&all);
+                    return Ok(None);
+                };
                 let length = RECORD_HEAD + kind.vector_len(self.generation.n);
                 let taken = self.input.split_to(self.input.len().min(length - self.head.len()));
                 self.head.extend_from_slice(&taken);
@@ -322,11 +352,18 @@ impl Vectors {
     }
 }
 
+const MALFORMED: Violation = Violation::Malformed("block record");
+
+fn is_over_prime_field(vector: &Vector) -> bool {
+    matches!(vector, Vector::Narrow(_) | Vector::Wide(_))
+}
+
 fn vector_len(vector: &Vector) -> usize {
     match vector {
         Vector::Source(_) | Vector::Shard(_) => 2,
         Vector::Seed(_) | Vector::Symbol(_) => 4,
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => coefficients.len(),
+        Vector::Narrow(coefficients) | Vector::Wide(coefficients) => 1 + coefficients.len(),
     }
 }
 
@@ -338,6 +375,7 @@ const fn kind_byte(vector: &Vector) -> u8 {
         Vector::Unverified(_) => UNVERIFIED,
         Vector::Shard(_) => SHARD,
         Vector::Symbol(_) => SYMBOL,
+        Vector::Narrow(_) | Vector::Wide(_) => PRIME,
     }
 }
 
@@ -346,6 +384,10 @@ fn write_vector(out: &mut [u8], vector: &Vector) {
         Vector::Source(index) | Vector::Shard(index) => out.copy_from_slice(&index.to_be_bytes()),
         Vector::Seed(seed) | Vector::Symbol(seed) => out.copy_from_slice(&seed.to_be_bytes()),
         Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => out.copy_from_slice(coefficients),
+        Vector::Narrow(coefficients) | Vector::Wide(coefficients) => {
+            out[0] = if matches!(vector, Vector::Narrow(_)) { PRIME_NARROW } else { PRIME_WIDE };
+            out[1..].copy_from_slice(coefficients);
+        }
     }
 }
 
@@ -362,6 +404,9 @@ fn read_vector(kind: Kind, generation: &Generation, input: &mut Bytes) -> Option
         Kind::Unverified => Some(Vector::Unverified(bytes)),
         Kind::Shard => Some(Vector::Shard(u16::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Symbol => Some(Vector::Symbol(u32::from_be_bytes(*bytes.first_chunk()?))),
+        // The flags are what made it of this kind.
+        Kind::Narrow => Some(Vector::Narrow(bytes.slice(1..))),
+        Kind::Wide => Some(Vector::Wide(bytes.slice(1..))).filter(|_| are_elements(&bytes[1..])),
     }
 }
 
@@ -370,7 +415,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::object::Shape;
+    use crate::block::Q;
+    use crate::object::{HashGroup, Shape};
+
+    const RLNC_Q: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 
     fn generation(length: u64, block_bytes: u32, n_max: u16) -> Generation {
         Shape::new(length, block_bytes, n_max).unwrap().generation(0).unwrap()
@@ -396,13 +444,33 @@ mod tests {
     }
 
     fn any_generation() -> impl Strategy<Value = Generation> {
-        let codec =
-            prop_oneof![Just(Codec::Rlnc), (1u16..=192).prop_map(|parity| Codec::ReedSolomon { parity }), Just(Codec::RaptorQ)];
+        let codec = prop_oneof![
+            Just(Codec::Rlnc),
+            (1u16..=192).prop_map(|parity| Codec::ReedSolomon { parity }),
+            Just(Codec::RaptorQ),
+            Just(RLNC_Q)
+        ];
         let shape = (1u64..20_000, (4u32..70).prop_map(|step| step * 16), 1u16..=64, codec);
         shape.prop_map(|(length, block_bytes, n_max, codec)| {
+            let block_bytes = if codec == RLNC_Q { block_bytes.next_multiple_of(32) } else { block_bytes };
             let shape = Shape::new(length, block_bytes, n_max).unwrap().coded_with(codec).unwrap();
             shape.generation(0).unwrap()
         })
+    }
+
+    /// Coefficients of either length, each below q: those that begin with 1 are of its own bytes or zeros from there on.
+    fn over_prime_field(n: u16) -> impl Strategy<Value = Vector> {
+        let narrow = prop::collection::vec(any::<[u8; 4]>(), usize::from(n));
+        let wide = prop::collection::vec((any::<[u8; 32]>(), 0u8..3), usize::from(n));
+        let element = |(low, kind): ([u8; 32], u8)| match kind {
+            0 => [&[0][..], &low].concat(),
+            1 => [&[1][..], &[0; 32]].concat(),
+            _ => [&Q[..32], &[Q[32] - 1]].concat(),
+        };
+        prop_oneof![
+            narrow.prop_map(|row| Vector::Narrow(row.concat().into())),
+            wide.prop_map(move |row| Vector::Wide(row.into_iter().flat_map(element).collect())),
+        ]
     }
 
     fn any_case() -> impl Strategy<Value = (Generation, Vector)> {
@@ -419,6 +487,7 @@ mod tests {
                 .boxed(),
                 Codec::ReedSolomon { .. } => prop_oneof![source, (n..generation.numbered()).prop_map(Vector::Shard)].boxed(),
                 Codec::RaptorQ => prop_oneof![source, (u32::from(n)..ESI_END).prop_map(Vector::Symbol)].boxed(),
+                Codec::RlncQ { .. } => prop_oneof![source, over_prime_field(n)].boxed(),
             };
             (Just(generation), vector)
         })
@@ -429,6 +498,7 @@ mod tests {
         fn datagrams_round_trip_and_no_cut_one_is_taken(
             (generation, vector) in any_case(), alias: u16, seq: u16, last: bool, fill: u8,
         ) {
+            prop_assume!(!is_over_prime_field(&vector));
             let payload = vec![fill; payload_len(&vector, &generation).unwrap()];
             let bytes = datagram(&vector, &payload, alias, seq, last);
             let (head, block) = parse(bytes.clone(), &generation).unwrap();
@@ -443,7 +513,11 @@ mod tests {
 
         #[test]
         fn records_round_trip_however_they_are_cut((generation, vector) in any_case(), step in 1usize..40) {
-            let payload = vec![7; payload_len(&vector, &generation).unwrap()];
+            let payload = match is_over_prime_field(&vector) {
+                // Its last byte has bits that belong to no word.
+                true => vec![0; payload_len(&vector, &generation).unwrap()],
+                false => vec![7; payload_len(&vector, &generation).unwrap()],
+            };
             let bytes = [record(&vector, &payload), record(&vector, &payload)].concat();
             let mut records = Records::new(generation);
             let mut blocks = Vec::new();
@@ -528,6 +602,60 @@ mod tests {
                 assert_eq!(parse(datagram(&vector, &[0; 63], 1, 1, false), &generation), None);
             }
         }
+    }
+
+    #[test]
+    fn over_the_prime_field_every_block_is_written_in_one_way() {
+        let shape = Shape::new(160, 96, 4).unwrap().coded_with(RLNC_Q).unwrap();
+        let generation = shape.generation(0).unwrap();
+        let next = |bytes: &[u8]| {
+            let mut records = Records::new(generation);
+            records.push(bytes);
+            records.next()
+        };
+        // Two coefficients; three words and their bits.
+        let narrow = record(&Vector::Narrow(vec![0xff; 8].into()), &[0; 97]);
+        let largest = [&Q[..32], &[Q[32] - 1]].concat();
+        let wide = record(&Vector::Wide([&largest[..], &largest].concat().into()), &[0; 97]);
+        assert_eq!([&narrow, &wide].map(|record| record[..2].to_vec()), [[0x46, 1], [0x46, 0]]);
+        for right in [&narrow, &wide] {
+            assert!(next(right).unwrap().is_some());
+        }
+        // Flags that there are not; a coefficient that is q; a word that is; a bit of a fourth word.
+        let (mut flags, mut coefficient) = (narrow.clone(), wide.clone());
+        flags[1] = 2;
+        assert_eq!(next(&flags), Err(MALFORMED));
+        for coefficients in [2, 35] {
+            coefficient[coefficients + 32] += 1;
+            assert_eq!(next(&coefficient), Err(MALFORMED));
+            coefficient[coefficients + 32] -= 1;
+        }
+        for mut record in [narrow, wide] {
+            let payload = record.len() - 97;
+            record[payload + 32..payload + 64].copy_from_slice(&Q[1..]);
+            assert!(next(&record).unwrap().is_some(), "below 2^256 it is no q");
+            record[payload + 96] = 0b010;
+            assert_eq!(next(&record), Err(MALFORMED));
+            record[payload + 63] -= 1;
+            assert!(next(&record).unwrap().is_some());
+            for bit in 3..8 {
+                record[payload + 96] = 1 << bit;
+                assert_eq!(next(&record), Err(MALFORMED), "bit {bit}");
+            }
+        }
+        // Of other coefficients than its own there are none.
+        let mut zeros = vec![0x46, 0];
+        zeros.resize(2 + 66 + 97, 0);
+        assert!(next(&zeros).unwrap().is_some());
+        let explicit = Vector::Explicit(vec![1; 2].into());
+        assert_eq!(next(&record(&explicit, &[0; 96])), Err(MALFORMED));
+        assert_eq!(next(&record(&Vector::Seed(1), &[0; 96])), Err(MALFORMED));
+    }
+
+    #[test]
+    fn blocks_over_the_prime_field_are_in_no_datagram() {
+        let datagram = [PRIME, 0, 0, 1, 0, 1];
+        assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[&datagram[..], &[0; 200]].concat())), None);
     }
 
     #[test]

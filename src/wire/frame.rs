@@ -12,7 +12,7 @@ use super::message::{
     TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
 };
 use super::{Violation, varint};
-use crate::object::{Codec, SegmentId, Shape};
+use crate::object::{Codec, HashGroup, SegmentId, Shape};
 
 /// Most bytes of a frame's body.
 pub const BODY_MAX: usize = 65_535;
@@ -95,6 +95,7 @@ mod codec {
     pub(super) const RLNC: u64 = 1;
     pub(super) const RAPTORQ: u64 = 2;
     pub(super) const REED_SOLOMON: u64 = 3;
+    pub(super) const RLNC_Q: u64 = 4;
 }
 /// GF(2^8) with polynomial 0x11D and generator 2.
 const FIELD_11D: u64 = 0x1d;
@@ -316,6 +317,7 @@ fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
     let mut codecs = vec![codec::RLNC];
     codecs.extend(hello.codecs.raptorq.then_some(codec::RAPTORQ));
     codecs.extend(hello.codecs.reed_solomon.then_some(codec::REED_SOLOMON));
+    codecs.extend(hello.codecs.rlnc_q.then_some(codec::RLNC_Q));
     let numbers: [(u64, &[u64]); 9] = [
         (parameter::MINOR, &[hello.minor.0, hello.minor.1]),
         (parameter::CODECS, &codecs),
@@ -362,6 +364,7 @@ fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
                 value.list_with(codec::RLNC, "codec", |listed| match listed {
                     codec::RAPTORQ => hello.codecs.raptorq = true,
                     codec::REED_SOLOMON => hello.codecs.reed_solomon = true,
+                    codec::RLNC_Q => hello.codecs.rlnc_q = true,
                     _ => {}
                 })?;
             }
@@ -480,6 +483,10 @@ fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
                     varint::write(codec::REED_SOLOMON, out);
                     varint::write(u64::from(parity), out);
                 }
+                Codec::RlncQ { group } => {
+                    varint::write(codec::RLNC_Q, out);
+                    varint::write(u64::from(group.number()), out);
+                }
             }
         }
         Delivery::Stream => out.push(delivery::STREAM),
@@ -577,6 +584,7 @@ fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
             let codec = match body.varint()? {
                 codec::RAPTORQ => Codec::RaptorQ,
                 codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
+                codec::RLNC_Q => Codec::RlncQ { group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)? },
                 _ => return Err(Fault::Malformed),
             };
             Delivery::Coded(shape.coded_with(codec).map_err(|_| Fault::Malformed)?)

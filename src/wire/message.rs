@@ -336,11 +336,13 @@ pub struct Codecs {
     pub reed_solomon: bool,
     /// RaptorQ.
     pub raptorq: bool,
+    /// Random linear codes over a prime field, with homomorphic hashes.
+    pub rlnc_q: bool,
 }
 
 impl Codecs {
     /// All that there are.
-    pub const ALL: Self = Self { reed_solomon: true, raptorq: true };
+    pub const ALL: Self = Self { reed_solomon: true, raptorq: true, rlnc_q: true };
 
     /// Whether a code is among them.
     pub const fn have(self, codec: Codec) -> bool {
@@ -348,6 +350,7 @@ impl Codecs {
             Codec::Rlnc => true,
             Codec::ReedSolomon { .. } => self.reed_solomon,
             Codec::RaptorQ => self.raptorq,
+            Codec::RlncQ { .. } => self.rlnc_q,
         }
     }
 }

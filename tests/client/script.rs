@@ -446,7 +446,7 @@ async fn send_blocks(
             (Some(vector), _) => vector,
             (None, Codec::Rlnc) => Vector::Seed(open.seed),
             (None, Codec::RaptorQ) => Vector::repair(open.seed, generation.n),
-            (None, Codec::ReedSolomon { .. }) => break,
+            (None, Codec::ReedSolomon { .. } | Codec::RlncQ { .. }) => break,
         };
         let mut record = vec![0; block::record_header_len(&vector)];
         block::write_record_header(&mut record, &vector);

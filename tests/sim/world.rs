@@ -644,7 +644,7 @@ impl World {
                 encoder.block(*seed, &mut out);
                 out
             }
-            Vector::Shard(_) | Vector::Symbol(_) => {
+            Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_) => {
                 let mut row = vec![0; generation.n.into()];
                 write_number(vector, &mut row);
                 self.payload(key, generation, &Vector::Explicit(row.into()))

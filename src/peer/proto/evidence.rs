@@ -652,7 +652,7 @@ impl Row {
     /// Bytes of memory that it keeps from being used otherwise, about.
     fn bytes(&self) -> u64 {
         let vector = match &self.block.vector {
-            Vector::Explicit(vector) | Vector::Unverified(vector) => vector.len(),
+            Vector::Explicit(vector) | Vector::Unverified(vector) | Vector::Narrow(vector) | Vector::Wide(vector) => vector.len(),
             _ => 0,
         };
         (self.block.payload.len() + vector + size_of::<Self>()) as u64

@@ -223,7 +223,7 @@ fn the_header_of_a_sparse_block_has_all_coefficients() {
         assert_eq!((stamp.header()[0], &stamp.header()[head..], stamp.payload), (0x42, &row[..], 1088));
     }
     let longest = block::Kind::Explicit.datagram_header_len(Shape::N_LIMIT);
-    assert!(longest <= crate::ring::headroom(Shape::N_LIMIT), "slots have room for it");
+    assert!(longest <= crate::ring::headroom(Shape::N_LIMIT.into()), "slots have room for it");
 }
 
 /// A segment of ten blocks with a code that nobody recodes.

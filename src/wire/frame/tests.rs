@@ -14,19 +14,23 @@ fn any_varint() -> impl Strategy<Value = u64> {
 
 fn hello() -> impl Strategy<Value = Message> {
     let limits = (any::<u16>(), any::<u32>(), any_varint(), any::<u16>(), any::<u32>());
-    (0u64..9, 0u64..9, any::<[bool; 2]>(), limits, "[ -~]{0,64}").prop_map(
-        |(low, more, [reed_solomon, raptorq], limits, agent)| {
+    (0u64..9, 0u64..9, any::<[bool; 3]>(), limits, "[ -~]{0,64}").prop_map(
+        |(low, more, [reed_solomon, raptorq, rlnc_q], limits, agent)| {
             let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
             let minor = (low, low + more);
-            let codecs = Codecs { reed_solomon, raptorq };
+            let codecs = Codecs { reed_solomon, raptorq, rlnc_q };
             Message::Hello(Hello { minor, codecs, n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max, agent })
         },
     )
 }
 
 fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
-    let codec =
-        prop_oneof![Just(Codec::Rlnc), (1u16..=256).prop_map(|parity| Codec::ReedSolomon { parity }), Just(Codec::RaptorQ)];
+    let codec = prop_oneof![
+        Just(Codec::Rlnc),
+        (1u16..=256).prop_map(|parity| Codec::ReedSolomon { parity }),
+        Just(Codec::RaptorQ),
+        prop::sample::select(&HashGroup::ALL[..]).prop_map(|group| Codec::RlncQ { group }),
+    ];
     let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024, codec).prop_map(|(length, step, n_max, codec)| {
         let shape = Shape::new(length, step * 16, n_max).unwrap();
         (length, Delivery::Coded(shape.coded_with(codec).unwrap_or(shape)))
