@@ -27,6 +27,7 @@ use bytes::{Bytes, BytesMut};
 use prometheus::Registry;
 use tokio::sync::watch;
 
+use crate::codec::rlnc_q::Arithmetic;
 use crate::gf::{Isa, Rows};
 use crate::object::Shape;
 
@@ -43,6 +44,7 @@ pub(crate) mod lab;
 mod members;
 mod metrics;
 pub(crate) mod portions;
+mod prime;
 mod worker;
 
 pub use abi::Field;
@@ -53,12 +55,14 @@ pub use kernel::{Kernel, KernelChoice, UnknownKernel};
 pub use portions::{Choice, Makers};
 
 use members::Members;
+use prime::Prime;
 use worker::Part;
 
 /// A handle on a device. Clones are cheap; when the last one is dropped, its threads end.
 #[derive(Debug, Clone)]
 pub struct Device {
     members: Arc<Members>,
+    prime: Arc<Prime>,
 }
 
 impl Device {
@@ -72,7 +76,8 @@ impl Device {
     /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
     pub fn open_for(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Thread), Error> {
         let (members, owners) = Members::open(config, workload, registry)?;
-        Ok((Self { members: Arc::new(members) }, Thread { _owners: owners }))
+        let prime = Arc::new(Prime::new(config));
+        Ok((Self { members: Arc::new(members), prime }, Thread { _owners: owners }))
     }
 
     /// `cpu`, `cuda` or `hybrid`: as it was opened.
@@ -109,6 +114,12 @@ impl Device {
     /// Dropping the future drops them once they are done.
     pub async fn decode(&self, jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
         self.members.decode(jobs).await
+    }
+
+    /// Who does arithmetic over the prime field, found at the first call: it may take as long as opening a GPU. Its calls do not wait for those
+    /// of this handle.
+    pub fn prime(&self) -> Arc<dyn Arithmetic> {
+        self.prime.get()
     }
 
     /// Whether it is as it was opened.

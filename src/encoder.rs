@@ -9,10 +9,12 @@
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
 //! each other, do not send the same blocks; encoding symbol ids of RaptorQ do the same. Where a stream has sparse rows they are drawn here,
 //! from the same seeds, and travel with their blocks. Reed-Solomon's and RaptorQ's blocks are rows, too, which numbers stand for
-//! ([`codec`]): the device combines them like any others.
+//! ([`codec`]): the device combines them like any others. Blocks over the prime field are made of a segment's bytes beside the device's queue
+//! ([`plain`]), of rows that are drawn anew for each and travel with it.
 
 mod metrics;
 mod pace;
+mod plain;
 pub mod planner;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -31,6 +33,7 @@ use tokio::sync::{broadcast, watch};
 
 pub use metrics::Metrics;
 pub use pace::Pace;
+pub(crate) use plain::Wanted;
 
 use crate::block::Vector;
 use crate::codec;
@@ -38,7 +41,7 @@ use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, Codec, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
-use crate::store::{OnDevice, Residency, Store};
+use crate::store::{OnDevice, Plain, Residency, Store};
 use planner::{Planner, Step};
 
 /// How batches are made.
@@ -90,6 +93,8 @@ struct Part {
 enum Prepared {
     /// As much of it as there were slots for.
     Ready(Task, Part),
+    /// The same of a segment whose blocks are made of its bytes.
+    Plain(plain::Job),
     /// There are no slots, and one that comes home wakes the task.
     NoSlots,
     /// Its segment is not on the device: it is parked, or there is nobody to make it for.
@@ -172,9 +177,10 @@ impl Encoder {
         let orders = self.ring.take_orders(blocks);
         let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
         let mut parts = Vec::with_capacity(orders.len());
-        let mut is_full = false;
+        let (mut plain, mut is_full) = (Vec::new(), false);
         for order in orders {
             match self.prepare(order, waker) {
+                Prepared::Plain(job) => plain.push(job),
                 Prepared::Ready(task, part) => {
                     batch.tasks.push(task);
                     parts.push(part);
@@ -183,8 +189,15 @@ impl Encoder {
                 Prepared::Passed => {}
             }
         }
-        if parts.is_empty() {
+        if parts.is_empty() && plain.is_empty() {
             return !is_full;
+        }
+        if !plain.is_empty() {
+            self.planner.launched();
+            running.push(Box::pin(plain::run(plain, self.device.clone())));
+        }
+        if parts.is_empty() {
+            return true;
         }
         self.planner.launched();
         let device = self.device.clone();
@@ -207,6 +220,7 @@ impl Encoder {
         let key = order.line.generation;
         let OnDevice { resident, shape, id, row_weight } = match self.store.resident(key.segment) {
             Residency::Ready(found) => found,
+            Residency::Plain(found) => return self.prepare_plain(order, found, waker),
             Residency::Loading => {
                 self.metrics.parked.inc();
                 self.ring.park(&order);
@@ -234,6 +248,28 @@ impl Encoder {
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
         let task = Task { resident, generation: key.index, rows, out, out_offset: headroom };
         Prepared::Ready(task, Part { order, slots, vectors })
+    }
+
+    /// The same for an order of a segment whose blocks are made of its bytes.
+    fn prepare_plain(&mut self, order: Order, found: Plain, waker: &Waker) -> Prepared {
+        let Plain { bytes, shape } = found;
+        let headroom = order.line.lane.headroom(shape.codec(), shape.n_max());
+        let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
+        let (order, rest) = order.split(slots.len());
+        if let Some(rest) = rest {
+            self.metrics.ring_full.inc();
+            self.ring.give_up(&rest);
+        }
+        let Some(order) = order else { return Prepared::NoSlots };
+        let segment = order.line.generation.segment;
+        match plain::Job::new(order, slots, &bytes, shape, &mut self.random) {
+            Some(job) => Prepared::Plain(job),
+            None => {
+                // Sessions ask for what the segment has.
+                self.ring.forget(segment);
+                Prepared::Passed
+            }
+        }
     }
 
     /// What the blocks of an order are combined with, and what is said of them. `None` for a generation that there is not.

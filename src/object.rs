@@ -268,6 +268,11 @@ impl Shape {
         self.block_bytes
     }
 
+    /// Words of a block over the prime field.
+    pub const fn words(&self) -> usize {
+        (self.block_bytes / Codec::WORD_BYTES) as usize
+    }
+
     /// Bytes of the payload of a coded block.
     pub const fn coded_bytes(&self) -> u32 {
         self.codec.coded_bytes(self.block_bytes)

@@ -42,6 +42,7 @@ pub use token::TokenSource;
 use crate::block::Block;
 use crate::device::Device;
 use crate::endpoint::Congestion;
+use crate::integrity::hashes::BlockHashes;
 use crate::object::{Refusal, SegmentId};
 use crate::tls::{ClientPair, Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
@@ -165,6 +166,9 @@ pub trait Listener: fmt::Debug + Send + Sync {
     /// All blocks of a generation that had come have been tested, and `rows` are those that are right. It must not wait.
     fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>);
 
+    /// The hashes of a segment's blocks have come, by which blocks over the prime field are tested. It must not wait.
+    fn hashed(&self, _segment: &SegmentId, _hashes: BlockHashes) {}
+
     /// A segment is going to be fetched.
     fn begun(&self, _meta: &Arc<message::Meta>) {}
 
@@ -247,6 +251,10 @@ pub struct Stats {
     pub segments_corrupt: u64,
     /// Segments with a wrong one that were mended: the wrong blocks were found, dropped and made up for.
     pub segments_mended: u64,
+    /// Blocks over the prime field that were tested by homomorphic hashes.
+    pub blocks_tested: u64,
+    /// Batches in which they were.
+    pub tests: u64,
     /// Blocks that were proved wrong, and dropped.
     pub blocks_wrong: u64,
     /// Servers that sent such as their own, or forged answers, and are not used any more.

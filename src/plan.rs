@@ -96,6 +96,9 @@ pub enum Error {
     /// Segments cannot be cut like that.
     #[error("{0}")]
     Shape(#[from] ShapeError),
+    /// The code's arithmetic is another one than what is measured here.
+    #[error("no plan for codec = \"rlnc-q\": arithmetic over the prime field is not measured here; `ncserverd bench` does that")]
+    Prime,
     /// Encoding could not be measured.
     #[error("measuring the encoding: {0}")]
     Encode(#[from] bench::Error),

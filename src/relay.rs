@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 use crate::admission::{self, Admission, Tickets};
 use crate::directory::{self, Directory};
 use crate::endpoint;
-use crate::object::{Body, Refusal, RefusalCode, Resolved};
+use crate::object::{Body, Refusal, RefusalCode, Resolved, SegmentKey};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
 use crate::server::{Aside, Front, Parts};
@@ -55,6 +55,8 @@ pub use rows::{Heap, News, Plan, Rows, plan};
 const NEWS_KEPT: usize = 64;
 /// How often servers are told what is held.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
+/// When to ask again for hashes that are on their way.
+const HASHES_AFTER: Duration = Duration::from_millis(150);
 /// When to ask again for what could not be had now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -248,9 +250,7 @@ impl Answerer {
                     }
                     drop(reply.send(found));
                 }
-                Ask::Hashes { held, reply } => {
-                    drop(reply.send(self.holdings.hashes(held.lease.key).ok_or_else(|| unknown("no hashes of this segment"))));
-                }
+                Ask::Hashes { held, reply } => drop(reply.send(self.hashes(held.lease.key))),
                 // What it knows to check its own rows by is secret to it.
                 Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("a relay gives no checksums")))),
                 Ask::Blame(blame) => tracing::debug!("{blame}"),
@@ -259,6 +259,21 @@ impl Answerer {
                     let _ = reply.send(news);
                 }
             }
+        }
+    }
+
+    /// The hashes of a segment's blocks. Those that blocks are tested by come with the segment.
+    fn hashes(&self, segment: SegmentKey) -> Result<bytes::Bytes, Refusal> {
+        if let Some(hashes) = self.holdings.hashes(segment) {
+            return Ok(hashes);
+        }
+        match &self.fetcher {
+            Some(fetcher) if self.holdings.awaits_hashes(segment) => {
+                fetcher.start(segment);
+                let reason = "the hashes of this segment have not come yet".to_owned();
+                Err(Refusal { code: RefusalCode::Overload, retry_after: Some(HASHES_AFTER), reason })
+            }
+            _ => Err(unknown("no hashes of this segment")),
         }
     }
 

@@ -10,6 +10,9 @@
 //! upload. A device that works in this process's memory has its form of each segment, and nothing else is held. What goes to make
 //! room is [`index`]'s decision, how much there may be [`budget`]'s; neither does I/O.
 //!
+//! Segments that are coded over the prime field have no form on any device: their bytes are held, beside the homomorphic hashes of their blocks, which
+//! are made when they are taken in, one segment after the other, and count as part of them.
+//!
 //! A copy on its way to the device has a task (`loading`); everything else is done in the task of the caller. A lock is held for
 //! moments only and never across an `await`. Bytes that are on their way count against their budget from before they are sent.
 
@@ -27,7 +30,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::device::{self, Batch, Device, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Birth, Codec, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
 
 pub mod budget;
 pub mod index;
@@ -112,6 +115,8 @@ pub enum Error {
 pub enum Residency {
     /// It is there.
     Ready(OnDevice),
+    /// Its blocks are made of its bytes as they are: they are no combinations of bytes.
+    Plain(Plain),
     /// It is on its way; [`Store::loads`] tells when to ask again.
     Loading,
     /// The segment is not held any more.
@@ -131,6 +136,15 @@ pub struct OnDevice {
     pub row_weight: Option<NonZeroU16>,
 }
 
+/// A held segment whose blocks are made of its bytes, without a copy on the device.
+#[derive(Debug, Clone)]
+pub struct Plain {
+    /// All of them.
+    pub bytes: Bytes,
+    /// How the segment is cut.
+    pub shape: Shape,
+}
+
 struct Shared {
     config: Config,
     device: Device,
@@ -143,6 +157,8 @@ struct Shared {
     loads: Semaphore,
     /// The turn to wait for room on the device.
     room: tokio::sync::Mutex<()>,
+    /// The turn to make homomorphic hashes.
+    hashing: tokio::sync::Mutex<()>,
     /// Rung when copies may be in use no longer.
     unused: Notify,
     is_failing: AtomicBool,
@@ -178,6 +194,7 @@ impl Store {
                 state: Mutex::new(state),
                 loads: Semaphore::new(loading::LOADS_AT_ONCE),
                 room: tokio::sync::Mutex::default(),
+                hashing: tokio::sync::Mutex::default(),
                 unused: Notify::new(),
                 is_failing: AtomicBool::new(false),
             }),
@@ -192,11 +209,11 @@ impl Store {
         }
         let id = identify(&bytes).await;
         if let Some(held) = self.shared.hold_again(&id, &placement) {
-            return Ok(if placement.hashed { self.with_hashes(held, &bytes).await } else { held });
+            return if placement.hashed { self.with_hashes(held, &bytes).await } else { Ok(held) };
         }
-        let hashes = if placement.hashed { Some(hash(&bytes, shape).await) } else { None };
+        let hashes = if placement.hashed { Some(self.hash(&bytes, shape).await?) } else { None };
         let hashes_cost = hashes.as_ref().map_or(0, Hashes::bytes);
-        let (form, cost, reservation) = if self.shared.has_two_tiers() {
+        let (form, cost, reservation) = if self.shared.has_two_tiers() || shape.codec().is_proving() {
             let reservation = self.shared.reserve(shape.length() + hashes_cost)?;
             (Form::Bytes { bytes, copy: None, load: None }, shape.length(), reservation)
         } else {
@@ -209,19 +226,37 @@ impl Store {
     }
 
     /// The same segment with its hashes, which were not asked for when it was taken in.
-    async fn with_hashes(&self, held: Held, bytes: &Bytes) -> Held {
+    async fn with_hashes(&self, held: Held, bytes: &Bytes) -> Result<Held, Error> {
         if held.blocks_digest.is_some() {
-            return held;
+            return Ok(held);
         }
         let key = held.lease.key;
-        let hashes = hash(bytes, held.lease.shape).await;
+        let hashes = self.hash(bytes, held.lease.shape).await?;
         let mut gone = Vec::new();
         let mut state = self.shared.state();
         state.keep_hashes(key, hashes);
         state.shrink(Instant::now(), &mut gone);
         let with_hashes = state.held(key);
         self.shared.publish(state, gone);
-        with_hashes.unwrap_or(held)
+        Ok(with_hashes.unwrap_or(held))
+    }
+
+    /// Hashes the blocks of a segment, of a long one where that holds nobody up. Homomorphic hashes take far longer than any others: such segments wait
+    /// for their turn, so that all that there is to hash with is on one of them, and the first that came is the first that is there.
+    async fn hash(&self, bytes: &Bytes, shape: Shape) -> Result<Hashes, Error> {
+        let Codec::RlncQ { group } = shape.codec() else { return Ok(hash(bytes, shape).await) };
+        let turn = self.shared.hashing.lock().await;
+        let (device, copy, begun) = (self.shared.device.clone(), bytes.clone(), Instant::now());
+        let made = tokio::task::spawn_blocking(move || {
+            let blocks: Vec<&[u8]> = copy.chunks(shape.block_bytes() as usize).collect();
+            device.prime().hash(group.into(), shape.words(), &blocks)
+        });
+        let made =
+            made.await.map_err(|_| device::Error::Closed)?.map_err(|failed| device::Error::Unavailable(failed.to_string()))?;
+        drop(turn);
+        self.shared.metrics.homomorphic_hashes.inc_by(shape.blocks());
+        self.shared.metrics.homomorphic_seconds.observe(begun.elapsed().as_secs_f64());
+        Ok(Hashes::made(made, &shape))
     }
 
     /// The hashes of a held segment's blocks, if they are kept.
@@ -276,6 +311,7 @@ impl Store {
         }
         match found {
             Found::Ready(found) => Residency::Ready(found),
+            Found::Plain(found) => Residency::Plain(found),
             Found::Loading | Found::Missing => Residency::Loading,
             Found::Gone => Residency::Gone,
         }

@@ -5,7 +5,7 @@ mod script;
 
 use std::time::Duration;
 
-use ncserverd::object::{Codec, RefusalCode};
+use ncserverd::object::{Codec, HashGroup, RefusalCode};
 use ncserverd::peer::fetch::{self, Target};
 use ncserverd::peer::proto::Keys;
 use ncserverd::peer::{Client, Config, Error};
@@ -465,6 +465,97 @@ async fn where_nobody_gives_checksums_the_first_server_sends_all_of_it() {
     let stats = client.stats().borrow().clone();
     assert!(stats.segments_corrupt > 0 && stats.polluters == 0, "{stats:?}");
     assert!(servers[0].seen().checks > 0);
+}
+
+/// Over a prime field.
+const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
+
+/// Servers of a segment over the prime field, whose METAs are signed.
+async fn prime_servers(path: &str, all: &[u8]) -> [Script; 3] {
+    let (servers, key) = (three().await, Script::key());
+    for server in &servers {
+        server.code_with(PRIME);
+        server.sign(&key, 1000);
+        server.publish(path, all, all.len());
+    }
+    servers
+}
+
+/// Coded and source blocks, of a segment whose last block is short, from one server and from three.
+#[tokio::test]
+async fn blocks_over_the_prime_field_are_tested_and_make_the_segment() {
+    let all = bytes(1, 50_001);
+    let servers = prime_servers("/a/b", &all).await;
+    for some in [&[&servers[0]][..], &servers.each_ref()] {
+        let client = connect_to(some).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        let stats = client.stats().borrow().clone();
+        assert_eq!((stats.blocks_wrong, stats.polluters, stats.blocks_useless), (0, 0, 0), "{stats:?}");
+        assert!(stats.sources.iter().all(|source| source.counts.blocks > 0), "{stats:?}");
+        assert_eq!(stats.rows_bytes, 0, "nothing is kept for later tests");
+    }
+    servers[0].send_sources();
+    let client = connect_to(&[&servers[0]]).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let stats = client.stats().borrow().clone();
+    assert_eq!((stats.blocks_systematic, stats.blocks_wrong), (49, 0), "{stats:?}");
+    // The hashes were asked for once of somebody each time, and no checksums.
+    assert_eq!(servers.iter().map(|server| (server.seen().hashes, server.seen().checks)).fold((0, 0), add), (3, 0));
+}
+
+fn add(one: (usize, usize), other: (usize, usize)) -> (usize, usize) {
+    (one.0 + other.0, one.1 + other.1)
+}
+
+/// Whoever sends a wrong block is found by that block, and no segment is decoded of it: the first server as any other.
+#[tokio::test]
+async fn a_polluter_over_the_prime_field_is_known_by_its_blocks() {
+    for liar in 0..3 {
+        let all = bytes(1, 100_000);
+        let servers = prime_servers("/a/b", &all).await;
+        if liar == 1 {
+            // Wrong source blocks are known as well.
+            servers[1].send_sources();
+        }
+        servers[liar].spoil(Fault::Corrupt, u32::MAX);
+        let client = connect_to(&servers.each_ref()).await;
+        assert!(read(&client, "/a/b").await.unwrap() == all);
+        saw(&servers[liar], |seen| seen.closed == POLLUTION).await;
+        let stats = client.stats().borrow().clone();
+        assert!(stats.blocks_wrong > 0 && stats.polluters == 1 && stats.sources[liar].counts.is_polluter, "{liar}: {stats:?}");
+        // It was not decoded before it was right.
+        assert_eq!((stats.segments_corrupt, stats.segments_mended), (0, 0), "{liar}: {stats:?}");
+        if liar > 0 {
+            saw(&servers[0], |seen| seen.blamed == Some(servers[liar].identity())).await;
+        }
+        for honest in (0..3).filter(|honest| *honest != liar) {
+            assert_eq!(servers[honest].seen().closed, None);
+        }
+    }
+}
+
+/// One wrong block among many is found, and nothing else is dropped.
+#[tokio::test]
+async fn one_wrong_block_over_the_prime_field_is_the_only_one_dropped() {
+    let all = bytes(1, 100_000);
+    let servers = prime_servers("/a/b", &all).await;
+    servers[1].spoil(Fault::Corrupt, 1);
+    let client = connect_to(&[&servers[0], &servers[1]]).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    saw(&servers[1], |seen| seen.closed == POLLUTION).await;
+    assert_eq!(client.stats().borrow().blocks_wrong, 1);
+}
+
+/// Without a signature nobody knows whose hashes they are.
+#[tokio::test]
+async fn a_segment_over_the_prime_field_that_is_not_signed_is_not_taken() {
+    let server = Script::start("127.0.0.1:0").await;
+    server.code_with(PRIME);
+    server.publish("/a/b", &bytes(1, 20_000), 20_000);
+    let client = connect(&server).await;
+    let Err(Error::Refused(refusal)) = read(&client, "/a/b").await else { panic!("it was taken") };
+    assert!(refusal.reason.contains("not signed"), "{refusal:?}");
+    assert_eq!(server.seen().requests, 0);
 }
 
 /// Codes whose blocks are not recoded.

@@ -7,6 +7,7 @@ mod swarm;
 
 use std::time::Duration;
 
+use ncserverd::object::{Codec, HashGroup};
 use swarm::{Role, Swarm};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -135,4 +136,30 @@ fn checksums_of_others_count_where_the_key_vouches_for_them() {
         found += swarm.polluters(3).len();
     }
     assert!(found > 0);
+}
+
+const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
+
+/// Every block over the prime field is tested where it comes first. The liar feeds relays, one of them as its first source; they find it by
+/// its first wrong block, pass on nothing of it, and nobody behind them has anything to drop, where no server gives checksums.
+#[test]
+fn over_the_prime_field_nothing_wrong_passes_the_first_honest_hop() {
+    for seed in runs().take(40) {
+        // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 relay of 2, 5 viewer.
+        let relay = |sources: &[usize]| Role::Relay { sources: sources.to_vec() };
+        let roles = vec![PEER, liar(seed), relay(&[0, 1]), relay(&[1, 0]), relay(&[2]), Role::Viewer { sources: vec![3, 4] }];
+        let mut swarm = Swarm::coded_with(PRIME, seed, roles, 2, true, 0.0);
+        swarm.watch(5, LIMIT);
+        check_blame(&swarm, &[2, 3, 4, 5], 1, seed);
+        for hop in [2, 3] {
+            let (found, counts) = (swarm.polluters(hop), swarm.counts(hop));
+            let has_sent = swarm.blocks_from(hop, 1) > 0;
+            assert_eq!((found.len(), counts.wrong > 0), (usize::from(has_sent), has_sent), "seed {seed}: {counts:?}");
+            assert!(found.iter().all(|(_, segment)| *segment == 0), "seed {seed}: by the first segment: {found:?}");
+        }
+        for behind in [4, 5] {
+            let counts = swarm.counts(behind);
+            assert_eq!((counts.wrong, counts.mended, counts.kept_bytes), (0, 0, 0), "seed {seed}: {counts:?}");
+        }
+    }
 }

@@ -8,8 +8,10 @@ use rand::SeedableRng;
 use super::*;
 use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, row_key};
+use crate::codec::rlnc_q;
 use crate::device;
 use crate::gf::Kernels;
+use crate::object::HashGroup;
 use crate::ring::tests::soon;
 use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;
@@ -257,4 +259,41 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("{} of {expected} blocks are ready", rig.value("ncserverd_ring_ready_blocks"));
+}
+
+/// Blocks over the prime field are made of a segment's bytes, with a row each, ready ahead of demand, and for orders of several generations at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
+    let rig = Rig::start(1 << 30);
+    let (session, bytes) = (SessionId(1), content(1));
+    let codec = Codec::RlncQ { group: HashGroup::P1024 };
+    let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap().coded_with(codec).unwrap();
+    let segment = rig.store.insert(bytes.clone(), shape, Placement::default()).await.unwrap().lease.key;
+    rig.arrivals.send(Arrival { stream: "live".into(), segment, shape, row_weight: None }).unwrap();
+    for generation in shape.iter() {
+        let own = &bytes[generation.offset as usize..(generation.offset + generation.length) as usize];
+        let key = GenerationKey { segment, index: generation.index };
+        let source = LineKey { generation: key, lane: Lane::Source(session) };
+        rig.ring.want_source(session, key, 3..generation.n, soon());
+        for claimed in rig.claim(session, source, usize::from(generation.n - 3)).await {
+            let Vector::Source(index) = claimed.vector else { panic!("{:?}", claimed.vector) };
+            let block = &own[usize::from(index) * BLOCK_BYTES as usize..][..generation.block_length(index)];
+            assert_eq!(&claimed.payload()[..block.len()], block);
+        }
+        let line = LineKey { generation: key, lane: Lane::Coded };
+        rig.ring.want_coded(session, line, generation.n.into(), soon());
+        let size = rlnc_q::Shape::new(generation.n, 2).unwrap();
+        let mut decoder = rlnc_q::Decoder::new(size);
+        for claimed in rig.claim(session, line, generation.n.into()).await {
+            let Vector::Narrow(row) = &claimed.vector else { panic!("{:?}", claimed.vector) };
+            let vector = rlnc_q::Vector::parse_source(size, row).unwrap();
+            let payload = rlnc_q::Payload::parse(size, Bytes::copy_from_slice(claimed.payload())).unwrap();
+            assert_ne!(decoder.absorb(rlnc_q::Coded { vector, payload }).unwrap(), codec::Outcome::Redundant);
+        }
+        let made = decoder.into_bytes(&rlnc_q::Cores::all()).unwrap();
+        assert!(made[..own.len()] == *own && made[own.len()..].iter().all(|byte| *byte == 0));
+    }
+    // Headers and coefficients lie in front of the payload.
+    let slots = rig.ring.reserve(Lane::Coded.headroom(codec, N), shape.coded_bytes(), 1, Waker::noop());
+    assert!(slots[0].headroom() >= 2 + 4 * usize::from(N));
 }

@@ -2,20 +2,32 @@
 
 use bytes::Bytes;
 
-use crate::object::Shape;
+use crate::object::{Codec, Generation, Shape};
 use crate::wire::message::BLOCK_HASH_LEN;
 
-/// The hashes of all source blocks of a segment, in byte order: BLAKE3 of each block, padded, cut to [`BLOCK_HASH_LEN`] bytes.
+/// The hashes of all source blocks of a segment, in byte order: BLAKE3 of each block, padded, cut to [`BLOCK_HASH_LEN`] bytes; homomorphic ones of segments
+/// that are coded over the prime field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockHashes(Bytes);
 
 impl BlockHashes {
-    /// Those of the segment with these bytes; `bytes` has the shape's length.
+    /// Those of the segment with these bytes; `bytes` has the shape's length. Not the homomorphic ones, which are [made](Self::made) where there is
+    /// much to do it with.
     pub fn of(bytes: &[u8], shape: &Shape) -> Self {
+        debug_assert!(!shape.codec().is_proving(), "homomorphic hashes are made elsewhere");
         debug_assert_eq!(bytes.len() as u64, shape.length(), "the bytes of another segment");
         let block_bytes = shape.block_bytes() as usize;
         let hashes = bytes.chunks(block_bytes).flat_map(|block| hash(block, block_bytes)).collect::<Vec<_>>();
         Self(hashes.into())
+    }
+
+    /// Homomorphic hashes, one behind the other.
+    ///
+    /// # Panics
+    /// If they are not as long as the shape's are.
+    pub fn made(hashes: Bytes, shape: &Shape) -> Self {
+        assert_eq!(hashes.len() as u64, Self::bytes(shape), "a hash for each block");
+        Self(hashes)
     }
 
     /// Those that another side has sent for a segment of `shape`, if they are the ones that `digest` stands for.
@@ -26,7 +38,24 @@ impl BlockHashes {
 
     /// How many bytes the hashes of a segment of `shape` have.
     pub const fn bytes(shape: &Shape) -> u64 {
-        shape.length().div_ceil(shape.block_bytes() as u64) * BLOCK_HASH_LEN as u64
+        shape.blocks() * Self::each(shape.codec()) as u64
+    }
+
+    /// Bytes of one hash.
+    const fn each(codec: Codec) -> usize {
+        match codec {
+            Codec::RlncQ { group } => group.hash_bytes(),
+            Codec::Rlnc | Codec::ReedSolomon { .. } | Codec::RaptorQ => BLOCK_HASH_LEN,
+        }
+    }
+
+    /// Those of a generation's blocks, one behind the other. Empty for a generation of another segment.
+    pub fn of_generation(&self, generation: &Generation) -> Bytes {
+        let each = Self::each(generation.codec);
+        let first =
+            usize::try_from(generation.offset / u64::from(generation.block_bytes)).unwrap_or(usize::MAX).saturating_mul(each);
+        let end = first.saturating_add(usize::from(generation.n) * each);
+        if end > self.0.len() { Bytes::new() } else { self.0.slice(first..end) }
     }
 
     /// BLAKE3 of them all: what a stream's key signs.

@@ -19,10 +19,12 @@ use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
 use super::neighbours::{Advice, Neighbours};
-use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd};
+use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use crate::codec::rlnc::System;
+use crate::codec::rlnc_q::{Arithmetic, Cores};
+use crate::device::Device;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls::{self, Fingerprint};
@@ -104,6 +106,8 @@ struct Driver {
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
     jobs: Jobs,
     bulk: Bulk,
+    /// Who does arithmetic over the prime field.
+    prime: Arc<dyn Arithmetic>,
     listener: Option<Arc<dyn Listener>>,
     ready: Option<Waiting>,
     publish: watch::Sender<Stats>,
@@ -132,6 +136,7 @@ struct Rebuild {
 enum Done {
     Gathered { fetch: FetchId, index: usize, system: Option<System> },
     Multiplied { fetch: FetchId, index: usize, bytes: Option<Vec<u8>> },
+    Tested(Tested),
     Verified { fetch: FetchId, bytes: Option<Bytes> },
 }
 
@@ -176,6 +181,7 @@ impl Driver {
             subscriptions: HashMap::new(),
             jobs: Jobs::new(),
             bulk: Bulk::new(config.device.clone()),
+            prime: config.device.as_ref().map_or_else(|| Arc::new(Cores::all()) as _, Device::prime),
             listener: config.listener.clone(),
             ready: None,
             publish,
@@ -436,8 +442,20 @@ impl Driver {
                         listener.checked(&segment, generation, rows);
                     }
                 }
+                Event::Hashed { segment, hashes } => {
+                    if let Some(listener) = &self.listener {
+                        listener.hashed(&segment, hashes);
+                    }
+                }
+                Event::Test(trial) => {
+                    let prime = Arc::clone(&self.prime);
+                    self.jobs.add(move || Done::Tested(trial.run(&*prime, &mut rand::rng())));
+                }
                 Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
-                Event::Decoded { fetch, decoder } => self.jobs.add(move || multiply(fetch, *decoder)),
+                Event::Decoded { fetch, decoder } => {
+                    let prime = Arc::clone(&self.prime);
+                    self.jobs.add(move || multiply(fetch, *decoder, &*prime));
+                }
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
                         let _ = rebuild.reply.send(Err(failure.into()));
@@ -536,6 +554,7 @@ impl Driver {
                 }
             }
             Done::Multiplied { fetch, index, bytes } => self.multiplied(fetch, index, bytes),
+            Done::Tested(tested) => self.proto.tested(Instant::now(), tested),
             Done::Verified { fetch, bytes } => {
                 self.verified(fetch, bytes);
             }
@@ -688,6 +707,8 @@ impl Driver {
             blocks_ahead: counts.ahead,
             blocks_ahead_used: counts.ahead_used,
             generations_spared: counts.generations_spared,
+            blocks_tested: counts.tested,
+            tests: counts.tests,
             blocks_wrong: counts.wrong,
             polluters: counts.polluters,
             segments_mended: counts.mended,
@@ -750,9 +771,9 @@ impl Jobs {
     }
 }
 
-fn multiply(fetch: FetchId, decoder: Rebuilder) -> Done {
+fn multiply(fetch: FetchId, decoder: Rebuilder, prime: &dyn Arithmetic) -> Done {
     let index = decoder.generation().index as usize;
-    Done::Multiplied { fetch, index, bytes: decoder.into_bytes().ok() }
+    Done::Multiplied { fetch, index, bytes: decoder.into_bytes(prime).ok() }
 }
 
 fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {

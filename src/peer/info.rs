@@ -88,6 +88,9 @@ fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
         &format_args!("{} datagrams lost, {} made up for by other blocks", stats.datagrams_lost, stats.blocks_repaired),
     );
     text.line("repair", &fetch::repair(stats).unwrap_or_else(|| "no block was asked for ahead of need".to_owned()));
+    if stats.tests > 0 {
+        text.line("tested", &format_args!("{} blocks by homomorphic hashes, in {} batches", stats.blocks_tested, stats.tests));
+    }
     if let Some(pollution) = fetch::pollution(stats) {
         text.line("pollution", &pollution);
     }

@@ -32,7 +32,7 @@ impl Metrics {
             (bytes.with_label_values(&["server"]), |stats| stats.payload_bytes.saturating_sub(stats.neighbour_bytes)),
             (bytes.with_label_values(&["peer"]), |stats| stats.neighbour_bytes),
         ];
-        let plain: [(&str, &str, Source); 9] = [
+        let plain: [(&str, &str, Source); 11] = [
             ("lost_datagrams", "Datagrams with blocks that never came.", |stats| stats.datagrams_lost),
             ("repaired_datagrams", "Those of them that other blocks made up for.", |stats| stats.blocks_repaired),
             ("ahead_blocks", "Blocks asked for ahead of need, near a deadline.", |stats| stats.blocks_ahead),
@@ -44,6 +44,8 @@ impl Metrics {
             ),
             ("generations", "Generations that came in full.", |stats| stats.generations),
             ("segments_verified", "Segments and whole objects that came and were right.", |stats| stats.segments_verified),
+            ("tested_blocks", "Blocks over the prime field that were tested by homomorphic hashes.", |stats| stats.blocks_tested),
+            ("tests", "Batches of such blocks that were tested.", |stats| stats.tests),
             ("wrong_blocks", "Blocks that were proved wrong.", |stats| stats.blocks_wrong),
             (
                 "polluters",

@@ -14,7 +14,8 @@
 //! keep what they hold, for a segment is the same segment everywhere.
 //!
 //! The first source is trusted, the others are believed what proves itself (`keyring`, `evidence`): one that sends wrong blocks or forged answers
-//! is done with for good ([`Event::Polluter`]).
+//! is done with for good ([`Event::Polluter`]). Blocks over the prime field prove themselves, all of them (`words`), and nobody who sends wrong ones is
+//! trusted.
 
 mod evidence;
 mod fetches;
@@ -25,6 +26,7 @@ mod pace;
 mod path;
 mod rebuilder;
 mod shares;
+mod words;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -34,6 +36,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::block::Block;
 use crate::gf::Kernels;
+use crate::integrity::hashes::BlockHashes;
 use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{self, Records, StreamHead};
@@ -47,6 +50,8 @@ use gets::Gets;
 use keyring::{FIRST, Keyring, Verdict};
 pub use keyring::{Keys, Proof};
 pub use rebuilder::Rebuilder;
+pub(crate) use words::parsed;
+pub use words::{Tested, Trial, Words};
 
 /// Certificates of sources that are remembered.
 const IDENTITIES_MAX: usize = 1024;
@@ -178,6 +183,15 @@ pub enum Event {
         /// Those that are right.
         rows: Vec<Block>,
     },
+    /// The hashes of a segment's blocks have come, which the stream's key has signed: those that its blocks over the prime field are tested by.
+    Hashed {
+        /// The segment.
+        segment: SegmentId,
+        /// The hashes.
+        hashes: BlockHashes,
+    },
+    /// Blocks over the prime field are to be tested; that is the driver's work, and [`Proto::tested`] takes what comes of it.
+    Test(Box<Trial>),
     /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
     /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. When all generations of a fetch have come, their hash is to be compared, and
     /// [`Proto::confirm`] to be told.
@@ -280,6 +294,10 @@ pub struct Counts {
     pub credits: u64,
     /// Blocks asked of another source because the one that had them to send was silent, or far slower than it had been.
     pub reassigned: u64,
+    /// Blocks over the prime field that were tested, and in how many batches.
+    pub tested: u64,
+    /// See [`Counts::tested`].
+    pub tests: u64,
     /// Blocks that were proved wrong, and dropped.
     pub wrong: u64,
     /// Sources that sent such, or forged answers, and are not asked any more.
@@ -444,6 +462,11 @@ impl Proto {
     /// generations will come again.
     pub fn confirm(&mut self, now: Instant, fetch: FetchId, is_right: bool) -> bool {
         self.fetches.confirm(now, fetch, is_right)
+    }
+
+    /// Blocks that [`Event::Test`] gave away are tested.
+    pub fn tested(&mut self, now: Instant, tested: Tested) {
+        self.fetches.tested(now, tested, &mut self.outbox, &mut self.events);
     }
 
     /// Somebody waits for this one after all.
@@ -844,6 +867,7 @@ impl Proto {
     /// A source has been proved to lie.
     fn condemn(&mut self, now: Instant, source: SourceId, lie: Option<Lie>) {
         if let Some(Lie { segment, generation, blocks, .. }) = lie
+            && source != FIRST
             && let Some(identity) = self.identities.get(&source).copied()
         {
             self.outbox.push(FIRST, Message::Blame { segment, generation, blocks, identity });

@@ -54,6 +54,9 @@ impl Layout {
         // What a code cannot be was refused when the configuration was loaded.
         let stream = config.stream.values().next();
         let codec = stream.and_then(|stream| stream.codec().ok()).unwrap_or_default();
+        if codec.is_proving() {
+            return Err(Error::Prime);
+        }
         let is_source_first = !codec.is_recodable() || stream.is_some_and(|stream| stream.first_pass == FirstPass::Systematic);
         let object = object_bytes(options);
         let part = object.min(config.ingest.segment_max_bytes.as_u64());
@@ -68,8 +71,7 @@ impl Layout {
         };
         let in_datagram = datagram_header_len(&vector);
         let fits = in_datagram as u64 + u64::from(block_bytes) <= DATAGRAM_AFTER_DISCOVERY;
-        let in_datagrams = fits && config.session.datagrams && !codec.is_proving();
-        let (way, header) = match in_datagrams {
+        let (way, header) = match fits && config.session.datagrams {
             true => (Way::Datagrams, in_datagram),
             false => (Way::Streams, record_header_len(&vector)),
         };

@@ -66,7 +66,16 @@ struct Segment {
 enum Body {
     Named,
     Coming { parts: Vec<Part>, fetch: Fetch },
-    Whole(Vec<Arc<Encoder>>),
+    Whole(Vec<Whole>),
+}
+
+/// All of a generation.
+#[derive(Debug, Clone)]
+pub(super) enum Whole {
+    /// What combines its bytes.
+    Encoder(Arc<Encoder>),
+    /// Its bytes, without padding: words of the prime field.
+    Words(Bytes),
 }
 
 /// Whether somebody fetches.
@@ -100,7 +109,7 @@ pub(super) enum Supply {
     /// Rows: so many of each heap, among them those that are still to be absorbed.
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, held: BTreeMap<Heap, u32>, is_tainted: bool },
     /// All of it.
-    Whole(Arc<Encoder>),
+    Whole(Whole),
     /// Nothing yet.
     None,
     /// The segment is not held any more.
@@ -182,7 +191,8 @@ impl Holdings {
             given: BTreeMap::new(),
             ranks: BTreeMap::new(),
             n: generation.n.into(),
-            is_checked: false,
+            // What proves itself is tested before it comes here.
+            is_checked: shape.codec().is_proving(),
             is_tainted: false,
         };
         state.clock += 1;
@@ -199,7 +209,8 @@ impl Holdings {
     pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
         let known = self.state().segments.get(&key).map(|segment| (segment.lease.shape, segment.signed_blocks()));
         let Some((shape, signed)) = known else { return };
-        if let Some(signed) = signed {
+        // Homomorphic ones have come before the first block could be tested.
+        if let Some(signed) = signed.filter(|_| !shape.codec().is_proving()) {
             let hashes = BlockHashes::of(bytes, &shape);
             if hashes.digest() == signed {
                 self.keep_hashes(key, hashes);
@@ -208,8 +219,13 @@ impl Holdings {
         let id = SegmentId::of(bytes);
         let encoder = |generation: Generation| {
             let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-            let own = bytes.get(place(generation.offset)..place(generation.offset + generation.length))?;
-            Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).ok().map(Arc::new)
+            let range = place(generation.offset)..place(generation.offset + generation.length);
+            let own = bytes.get(range.clone())?;
+            if shape.codec().is_proving() {
+                return Some(Whole::Words(bytes.slice(range)));
+            }
+            let encoder = Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).ok()?;
+            Some(Whole::Encoder(Arc::new(encoder)))
         };
         let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else { return };
         let mut state = self.state();
@@ -241,6 +257,13 @@ impl Holdings {
         self.state().segments.get(&key)?.hashes.as_ref().map(|hashes| hashes.as_bytes().clone())
     }
 
+    /// Whether blocks of a segment are tested by hashes that are not there yet, but may come.
+    pub(super) fn awaits_hashes(&self, key: SegmentKey) -> bool {
+        let state = self.state();
+        let segment = state.segments.get(&key).filter(|segment| segment.hashes.is_none());
+        segment.is_some_and(|segment| segment.lease.shape.codec().is_proving() && !matches!(segment.body, Body::Whole(_)))
+    }
+
     /// It cannot be had now. What has come of it stays of use.
     pub(super) fn fail(&self, key: SegmentKey, now: Instant) {
         self.metrics.failed.inc();
@@ -259,7 +282,7 @@ impl Holdings {
         let index = key.index as usize;
         match &mut segment.body {
             Body::Named => Supply::None,
-            Body::Whole(encoders) => encoders.get(index).map_or(Supply::Gone, |encoder| Supply::Whole(Arc::clone(encoder))),
+            Body::Whole(encoders) => encoders.get(index).map_or(Supply::Gone, |whole| Supply::Whole(whole.clone())),
             Body::Coming { parts, .. } => match parts.get_mut(index) {
                 None => Supply::Gone,
                 Some(part) => {
@@ -368,6 +391,13 @@ impl Listener for Keeper {
             part.pending.retain(|news| news.count(Heap::Checked) > 0);
             part.pending.push(News::Checked(rows));
         });
+    }
+
+    fn hashed(&self, segment: &SegmentId, hashes: BlockHashes) {
+        let key = self.holdings.state().keys.get(segment).copied();
+        if let Some(key) = key {
+            self.holdings.keep_hashes(key, hashes);
+        }
     }
 
     fn begun(&self, meta: &Arc<Meta>) {

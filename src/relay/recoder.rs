@@ -18,12 +18,13 @@ use tokio::task::JoinHandle;
 
 use super::Metrics;
 use super::fetcher::Fetcher;
-use super::holdings::{Holdings, Supply, counts};
+use super::holdings::{Holdings, Supply, Whole, counts};
 use super::rows::{Heap, News, Plan, Rows, plan};
 use crate::block::Vector;
 use crate::codec::rlnc::Encoder;
-use crate::encoder::planned;
+use crate::codec::rlnc_q::Cores;
 use crate::encoder::planner::{Planner, Step};
+use crate::encoder::{Wanted, planned};
 use crate::object::{Codec, Generation, GenerationKey, SegmentKey};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 
@@ -60,6 +61,7 @@ enum Source {
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
     Seeds(Arc<Encoder>, u32),
     Numbers(Arc<Encoder>, Vec<Vector>),
+    Words(Wanted),
 }
 
 type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
@@ -180,9 +182,15 @@ impl Recoder {
                     }
                 }
             }
-            Supply::Whole(encoder) => {
+            Supply::Whole(Whole::Encoder(encoder)) => {
                 let Some(generation) = generation else { return Prepared::Passed };
                 (self.whole(encoder, &order, &generation), order)
+            }
+            Supply::Whole(Whole::Words(bytes)) => {
+                let wanted = generation.and_then(|generation| Wanted::new(&order.blocks, generation, bytes, &mut self.random));
+                let Some(wanted) = wanted else { return Prepared::Passed };
+                self.made.remove(&order.line);
+                (Source::Words(wanted), order)
             }
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
@@ -207,6 +215,10 @@ impl Recoder {
             Source::Numbers(encoder, mut vectors) => {
                 vectors.truncate(slots.len());
                 Source::Numbers(encoder, vectors)
+            }
+            Source::Words(mut wanted) => {
+                wanted.truncate(slots.len());
+                Source::Words(wanted)
             }
             source => source,
         };
@@ -279,9 +291,11 @@ impl Recoder {
                 self.holdings.absorbed(line.generation, &counts, &ranks);
             }
             let count = |is: fn(&Vector) -> bool| blocks.iter().filter(|(vector, _)| is(vector)).count() as u64;
-            self.metrics.recoded_blocks.inc_by(count(|vector| matches!(vector, Vector::Explicit(_) | Vector::Unverified(_))));
+            let is_recoded = |vector: &Vector| matches!(vector, Vector::Explicit(_) | Vector::Unverified(_) | Vector::Wide(_));
+            self.metrics.recoded_blocks.inc_by(count(is_recoded));
             self.metrics.unverified_blocks.inc_by(count(|vector| matches!(vector, Vector::Unverified(_))));
-            let is_coded = |vector: &Vector| matches!(vector, Vector::Seed(_) | Vector::Shard(_) | Vector::Symbol(_));
+            let is_coded =
+                |vector: &Vector| matches!(vector, Vector::Seed(_) | Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_));
             self.metrics.coded_blocks.inc_by(count(is_coded));
             self.metrics.source_blocks.inc_by(count(|vector| matches!(vector, Vector::Source(_))));
             if !blocks.is_empty() {
@@ -309,6 +323,10 @@ impl Part {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
+            Source::Words(wanted) => {
+                wanted.make(&mut self.slots, &Cores::all()).expect("the CPU does not fail");
+                wanted.vectors
+            }
             Source::Numbers(encoder, vectors) => {
                 let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
                 encoder.numbered(&vectors, &mut outs);

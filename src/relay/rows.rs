@@ -2,6 +2,8 @@
 //!
 //! Rows that were tested are one heap, mixed freely. Until they are, the rows of each source are a heap of their own, and what is made of one is
 //! marked as unverified: a wrong row spoils nothing but what comes from whoever sent it, and nobody blames this relay for it.
+//!
+//! Rows over the prime field prove themselves: none comes here that was not tested, and all are one heap.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +12,10 @@ use rand::Rng;
 
 use crate::block::{Block, Vector};
 use crate::codec::rlnc::Decoder;
+use crate::codec::rlnc_q::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
 use crate::gf::{Kernels, RowKey};
-use crate::object::Generation;
-use crate::peer::proto::SourceId;
+use crate::object::{Codec, Generation};
+use crate::peer::proto::{SourceId, parsed};
 
 /// What may be mixed with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +51,15 @@ pub struct Rows {
     generation: Generation,
     key: RowKey,
     heaps: BTreeMap<Heap, Decoder>,
+    /// Over the prime field.
+    proven: Option<Proven>,
+}
+
+/// Rows over the prime field: all of them were tested before they came here, and are independent.
+#[derive(Debug)]
+struct Proven {
+    shape: rlnc_q::Shape,
+    held: Vec<Coded>,
 }
 
 impl News {
@@ -70,11 +82,17 @@ impl News {
 impl Rows {
     /// None yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
-        Self { generation, key, heaps: BTreeMap::new() }
+        let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap_or(u16::MAX);
+        let shape = rlnc_q::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
+        let proven = shape.map(|shape| Proven { shape, held: Vec::new() });
+        Self { generation, key, heaps: BTreeMap::new(), proven }
     }
 
     /// Takes what has come. Rows that were not tested are of no use beside those that were.
     pub fn take(&mut self, news: News) {
+        if let Some(proven) = &mut self.proven {
+            return proven.take(news);
+        }
         match news {
             News::Row { source, block, is_checked } => {
                 let heap = if is_checked { Heap::Checked } else { Heap::Of(source) };
@@ -92,12 +110,18 @@ impl Rows {
 
     /// Independent rows of each heap.
     pub fn ranks(&self) -> BTreeMap<Heap, u32> {
+        if let Some(proven) = &self.proven {
+            return BTreeMap::from([(Heap::Checked, u32::try_from(proven.held.len()).unwrap_or(u32::MAX))]);
+        }
         self.heaps.iter().map(|(heap, decoder)| (*heap, decoder.rank().into())).collect()
     }
 
     /// Fills `payloads` with combinations of the rows of a heap, or of the tested ones if it has become part of them. None where there are no
     /// rows.
     pub fn recode(&self, heap: Heap, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+        if let Some(proven) = &self.proven {
+            return proven.recode(random, payloads);
+        }
         let heap = if self.is_checked() { Heap::Checked } else { heap };
         let Some(decoder) = self.heaps.get(&heap).filter(|decoder| decoder.rank() > 0 && !payloads.is_empty()) else {
             return Vec::new();
@@ -126,6 +150,38 @@ impl Rows {
     fn put(&mut self, heap: Heap, block: &Block) {
         // What the peer took fits; what came again after a new beginning brings nothing.
         let _ = self.heap(heap).absorb(&block.vector, &block.payload);
+    }
+}
+
+impl Proven {
+    fn take(&mut self, news: News) {
+        let blocks = match news {
+            News::Row { block, .. } => vec![block],
+            News::Checked(blocks) => blocks,
+        };
+        // What comes again after a new beginning is of no use beside what is there.
+        let room = self.shape.n() - self.held.len();
+        let coded = blocks.iter().filter_map(|block| parsed(self.shape, &block.vector, &block.payload));
+        self.held.extend(coded.take(room));
+    }
+
+    fn recode(&self, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+        if self.held.is_empty() || payloads.is_empty() {
+            return Vec::new();
+        }
+        let (held, count): (Vec<&Coded>, usize) = (self.held.iter().collect(), payloads.len());
+        let rows = draw_factors(held.len(), count, random);
+        let mut vectors = BytesMut::zeroed(count * self.shape.recoded_vector_bytes());
+        let mut made = vec![0; count * self.shape.payload_bytes()];
+        let mut task = [Recode { held: &held, rows: &rows, vectors: &mut vectors, payloads: &mut made }];
+        Cores::all().recode(self.shape, &mut task).expect("the CPU does not fail");
+        payloads
+            .iter_mut()
+            .zip(made.chunks_exact(self.shape.payload_bytes()))
+            .for_each(|(out, payload)| out.copy_from_slice(payload));
+        let vectors = vectors.freeze();
+        let each = self.shape.recoded_vector_bytes();
+        (0..count).map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each))).collect()
     }
 }
 

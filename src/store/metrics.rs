@@ -1,6 +1,6 @@
 //! What the store counts.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::index::{Cause, Tier};
 use crate::telemetry::register;
@@ -20,6 +20,10 @@ pub struct Metrics {
     pub load_failures: IntCounter,
     /// Copies under way to the device, or waiting for their turn or for room.
     pub loads_pending: IntGauge,
+    /// Homomorphic hashes of blocks made.
+    pub homomorphic_hashes: IntCounter,
+    /// The time that those of one segment took.
+    pub homomorphic_seconds: Histogram,
     evictions: IntCounterVec,
 }
 
@@ -71,6 +75,16 @@ impl Metrics {
                 registry,
                 "ncserverd_store_loads_pending",
                 "Copies under way to the device, or waiting for their turn or for room.",
+            )?,
+            homomorphic_hashes: counter(
+                "ncserverd_store_homomorphic_hashes_total",
+                "Homomorphic hashes of blocks made, of segments that are coded over the prime field.",
+            )?,
+            homomorphic_seconds: register::histogram(
+                registry,
+                "ncserverd_store_homomorphic_seconds",
+                "Time that the homomorphic hashes of a segment took.",
+                &prometheus::exponential_buckets(1e-3, 2.0, 16)?,
             )?,
             evictions: register::counters(
                 registry,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::budget::Budget;
 use super::index::{Cause, Index, Tier};
-use super::{OnDevice, Placement};
+use super::{OnDevice, Placement, Plain};
 use crate::device::Resident;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
@@ -59,6 +59,12 @@ impl Hashes {
         Self { digest: blocks.digest(), blocks }
     }
 
+    /// Those that were made of a segment of this shape elsewhere, one behind the other.
+    pub(super) fn made(hashes: Vec<u8>, shape: &Shape) -> Self {
+        let blocks = BlockHashes::made(hashes.into(), shape);
+        Self { digest: blocks.digest(), blocks }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.blocks.as_bytes().len() as u64
     }
@@ -71,7 +77,8 @@ struct Guard;
 pub(super) enum Form {
     /// On one tier: the device's form of it.
     Resident(Arc<Resident>),
-    /// On two tiers: its bytes, the device's copy if there is one, and the load that is to make one.
+    /// On two tiers, and where blocks are made of the bytes themselves: its bytes, the device's copy if there is one, and the load that is to
+    /// make one.
     Bytes { bytes: Bytes, copy: Option<Copy>, load: Option<Load> },
 }
 
@@ -104,6 +111,7 @@ enum Remains {
 /// What the encoder asks for.
 pub(super) enum Found {
     Ready(OnDevice),
+    Plain(Plain),
     /// A load is under way.
     Loading,
     /// A load is to be begun.
@@ -239,6 +247,9 @@ impl State {
         }
         let Some(slot) = self.slots.get_mut(&key) else { return Found::Gone };
         let Slot { id, shape, row_weight, .. } = *slot;
+        if let Some(bytes) = slot.plain() {
+            return Found::Plain(Plain { bytes: bytes.clone(), shape });
+        }
         let ready = |resident: &Arc<Resident>| {
             let resident = Arc::clone(resident);
             Found::Ready(OnDevice { resident, shape, id, row_weight })
@@ -260,7 +271,8 @@ impl State {
 
     /// Notes that a load is under way. False if one is already, if there is a copy that stays, or if the segment has gone.
     pub(super) fn begin_load(&mut self, key: SegmentKey, is_wanted: bool) -> bool {
-        match self.slots.get_mut(&key).map(|slot| &mut slot.form) {
+        let slot = self.slots.get_mut(&key).filter(|slot| slot.plain().is_none());
+        match slot.map(|slot| &mut slot.form) {
             Some(Form::Bytes { copy, load: load @ None, .. }) if copy.is_none() || self.retiring.contains(&key) => {
                 *load = Some(Load { is_wanted });
                 true
@@ -384,6 +396,14 @@ impl Evicted {
 }
 
 impl Slot {
+    /// Its bytes, if its blocks are made of them and of no other form.
+    fn plain(&self) -> Option<&Bytes> {
+        match &self.form {
+            Form::Bytes { bytes, .. } if self.shape.codec().is_proving() => Some(bytes),
+            _ => None,
+        }
+    }
+
     fn resident(&self) -> Option<&Arc<Resident>> {
         match &self.form {
             Form::Resident(resident) => Some(resident),

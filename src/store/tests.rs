@@ -7,6 +7,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::index::Cause;
 use super::*;
+use crate::codec::rlnc_q::{Arithmetic as _, Cores};
+use crate::object::HashGroup;
 
 const K: u32 = 64;
 
@@ -525,5 +527,33 @@ async fn a_generation_is_given_in_bytes_whatever_form_it_is_held_in() {
         let lease = held.lease.clone();
         let gone = Lease::new(SegmentKey(lease.key.0 + 1), lease.id, shape, Arc::new(()));
         assert_eq!(store.generation(&gone, &shape.generation(0).unwrap()).await, Ok(None));
+    }
+}
+
+/// Segments over the prime field have no form on any device: their bytes are held with their hashes, which count, and nothing is copied.
+#[tokio::test]
+async fn over_the_prime_field_bytes_are_held_and_hashed() {
+    for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
+        let (bytes, shape) = segment(1);
+        let group = HashGroup::P1024;
+        let shape = shape.coded_with(Codec::RlncQ { group }).unwrap();
+        let placement = Placement { eager: true, ..hashed() };
+        let held = store.insert(bytes.clone(), shape, placement).await.unwrap();
+        let hashes = store.hashes(held.lease.key).unwrap();
+        assert_eq!((hashes.as_bytes().len(), held.blocks_digest), (16 * 128, Some(hashes.digest())));
+        // Blocks that are the same have the same hash, which is that of the arithmetic itself.
+        let one = Cores::all().hash(group.into(), 2, &[&bytes[..64]]).unwrap();
+        assert!(hashes.as_bytes().chunks(128).all(|hash| hash == one));
+        assert_eq!(hashes.of_generation(&shape.generation(1).unwrap()).len(), 8 * 128);
+        assert_eq!(store.usage(Tier::Host).0, 1024 + 16 * 128);
+        assert!(
+            matches!(store.resident(held.lease.key), Residency::Plain(found) if found.bytes == bytes && found.shape == shape)
+        );
+        assert_eq!((store.shared.metrics.loads.get(), store.usage(Tier::Device)), (0, (0, 0)));
+        assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
+        drop(held);
+        store.expire(&id(1), Instant::now());
+        store.sweep(Instant::now());
+        assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};
 use ncserverd::integrity::hashes::BlockHashes;
@@ -94,12 +95,63 @@ struct Object {
 }
 
 struct Open {
-    encoder: Encoder,
+    encoder: Maker,
     generation: Generation,
     /// Blocks with numbers that are still to come, the last first.
     numbered: Vec<Vector>,
     seed: u32,
     stream: SendStream,
+}
+
+/// What makes blocks of a generation.
+enum Maker {
+    Bytes(Encoder),
+    /// Over the prime field.
+    Words {
+        shape: rlnc_q::Shape,
+        source: Vec<u8>,
+    },
+}
+
+impl Maker {
+    fn new(id: &SegmentId, generation: &Generation, bytes: &[u8]) -> Self {
+        if let Codec::RlncQ { .. } = generation.codec {
+            let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap();
+            return Self::Words { shape: rlnc_q::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
+        }
+        Self::Bytes(Encoder::new(generation, bytes, row_key(id, generation), Kernels::detect()).unwrap())
+    }
+
+    /// A block over the prime field: right, but of a recoder or of a server as it likes.
+    fn draw(&self) -> Option<Vector> {
+        let Self::Words { shape, .. } = self else { return None };
+        let row = rlnc_q::draw_rows(*shape, 1, &mut rand::rng());
+        Some(Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect()))
+    }
+
+    /// Writes the payload; of a block of another code nothing.
+    fn make(&self, vector: &Vector, out: &mut [u8]) {
+        match (self, vector) {
+            (Self::Bytes(encoder), Vector::Seed(seed)) => encoder.block(*seed, out),
+            (Self::Bytes(encoder), vector) => encoder.numbered(std::slice::from_ref(vector), &mut [out]),
+            (Self::Words { shape, source }, Vector::Narrow(row)) => {
+                let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
+                Cores::all().encode(*shape, &mut [rlnc_q::Encode { source, rows: &rows, out }]).unwrap();
+            }
+            (Self::Words { shape, source }, Vector::Source(index)) => {
+                let block = source.chunks(shape.block_bytes()).nth(usize::from(*index)).unwrap();
+                out[..block.len()].copy_from_slice(block);
+            }
+            (Self::Words { .. }, _) => {}
+        }
+    }
+}
+
+/// The hashes of a segment's blocks, of the kind that its code has.
+fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
+    let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
+    let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
+    BlockHashes::made(Cores::all().hash(group.into(), shape.words(), &blocks).unwrap().into(), shape)
 }
 
 /// Bytes that differ with the seed.
@@ -253,7 +305,7 @@ impl State {
         };
         let described = bytes.slice(start.clone());
         let digest = match &delivery {
-            Delivery::Coded(shape) => Some(BlockHashes::of(&described, shape).digest()),
+            Delivery::Coded(shape) => Some(hashes_of(&described, shape).digest()),
             _ => None,
         };
         let mut meta = Meta {
@@ -364,7 +416,7 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     let mut out = Vec::new();
                     StreamHead::Hashes { request }.encode(&mut out);
                     let shape = state.lock().unwrap().cut(segment.len());
-                    out.extend_from_slice(BlockHashes::of(&segment, &shape).as_bytes());
+                    out.extend_from_slice(hashes_of(&segment, &shape).as_bytes());
                     let mut stream = connection.open_uni().await?;
                     stream.write_all(&out).await?;
                     stream.finish()?;
@@ -407,14 +459,13 @@ async fn begin(
     let generation = shape.generation(request.generation).unwrap();
     let start = usize::try_from(generation.offset).unwrap();
     let bytes = &segment[start..start + usize::try_from(generation.length).unwrap()];
-    let key = row_key(&request.segment, &generation);
-    let encoder = Encoder::new(&generation, bytes, key, Kernels::detect()).unwrap();
+    let encoder = Maker::new(&request.segment, &generation, bytes);
     let mut stream = connection.open_uni().await?;
     let mut head = Vec::new();
     StreamHead::Blocks { alias: request.alias }.encode(&mut head);
     stream.write_all(&head).await?;
     let seed = rand::random();
-    let is_systematic = (state.lock().unwrap().is_systematic || generation.codec != Codec::Rlnc) && request.accept.systematic;
+    let is_systematic = (state.lock().unwrap().is_systematic || !generation.codec.is_recodable()) && request.accept.systematic;
     let ranges = if request.ranges.is_empty() { vec![(0, generation.numbered())] } else { request.ranges.clone() };
     let numbers = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
     let mut numbered: Vec<_> = numbers.map(|number| Vector::numbered(number, generation.n)).collect();
@@ -446,21 +497,21 @@ async fn send_blocks(
             (Some(vector), _) => vector,
             (None, Codec::Rlnc) => Vector::Seed(open.seed),
             (None, Codec::RaptorQ) => Vector::repair(open.seed, generation.n),
-            (None, Codec::ReedSolomon { .. } | Codec::RlncQ { .. }) => break,
+            (None, Codec::ReedSolomon { .. }) => break,
+            (None, Codec::RlncQ { .. }) => open.encoder.draw().unwrap(),
         };
         let mut record = vec![0; block::record_header_len(&vector)];
         block::write_record_header(&mut record, &vector);
         let header = record.len();
-        record.resize(header + open.encoder.block_bytes(), 0);
-        match &vector {
-            Vector::Seed(seed) => open.encoder.block(*seed, &mut record[header..]),
-            Vector::Shard(_) if beyond => {}
-            vector => open.encoder.numbered(std::slice::from_ref(vector), &mut [&mut record[header..]]),
+        record.resize(header + generation.coded_bytes() as usize, 0);
+        if !beyond {
+            open.encoder.make(&vector, &mut record[header..]);
         }
         if let Vector::Source(index) = vector {
             record.truncate(header + generation.block_length(index));
         }
-        record[header] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
+        // The lowest bit of a word over the prime field, too: what comes of it is no malformed block.
+        record[header + 31] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
         // The client may have refused the stream: it has enough.
         if open.stream.write_all(&record).await.is_err() {
             break;

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
 use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Generation, RefusalCode, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape};
 use ncserverd::peer::proto::{Config, Counts, Event, FetchId, Keys, Order, Place, Proof, Proto, SourceId, StreamEnd, Urgency};
 use ncserverd::relay::{Heap, News, Rows, plan};
 use ncserverd::wire::block::{self, StreamHead};
-use ncserverd::wire::message::{Checks, Delivery, GetChecks, Hello, Message, Meta, Request, RequestError};
+use ncserverd::wire::message::{Checks, Codecs, Delivery, GetChecks, Hello, Message, Meta, Request, RequestError};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -48,6 +49,7 @@ pub(crate) struct Swarm {
     loss: f64,
     is_signed: bool,
     segments: Vec<Segment>,
+    next_stream: u64,
     pub(crate) nodes: Vec<Node>,
     queue: BinaryHeap<Reverse<(Instant, u64)>>,
     parcels: HashMap<u64, Parcel>,
@@ -97,6 +99,8 @@ struct Sending {
     generation: Generation,
     credit: u32,
     seq: u16,
+    /// Where blocks go that do not travel in datagrams.
+    stream: Option<u64>,
     seed: u32,
     sources: Vec<u16>,
     made: BTreeMap<Heap, u32>,
@@ -124,14 +128,21 @@ enum Down {
     Datagram(Bytes),
     /// A whole stream.
     Stream(u64, Bytes),
+    /// A part of one.
+    Piece(u64, Bytes),
 }
 
 impl Swarm {
     /// A swarm with these nodes, and so many segments, signed or not.
     pub(crate) fn new(seed: u64, roles: Vec<Role>, segments: usize, is_signed: bool, loss: f64) -> Self {
+        Self::coded_with(Codec::Rlnc, seed, roles, segments, is_signed, loss)
+    }
+
+    /// The same with this code; blocks over the prime field are on streams, which lose nothing.
+    pub(crate) fn coded_with(codec: Codec, seed: u64, roles: Vec<Role>, segments: usize, is_signed: bool, loss: f64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let now = Instant::now();
-        let segments = (0..segments).map(|index| Segment::new(index, is_signed, &mut rng)).collect();
+        let segments = (0..segments).map(|index| Segment::new(index, is_signed, codec, &mut rng)).collect();
         let nodes = roles.into_iter().map(|role| Node::new(role, now)).collect();
         let mut swarm = Self {
             now,
@@ -139,6 +150,8 @@ impl Swarm {
             loss,
             is_signed,
             segments,
+            // Those of hashes have the numbers of their questions.
+            next_stream: (1 << 40) + 3,
             nodes,
             queue: BinaryHeap::new(),
             parcels: HashMap::new(),
@@ -268,7 +281,7 @@ impl Swarm {
             Event::Decoded { fetch, decoder } => {
                 let coming = consumer.fetches.get_mut(&fetch).unwrap();
                 let Segment { shape, id, .. } = &self.segments[coming.segment];
-                coming.generations.insert(decoder.generation().index, decoder.into_bytes().unwrap());
+                coming.generations.insert(decoder.generation().index, decoder.into_bytes(&Cores::all()).unwrap());
                 if coming.generations.len() < shape.generations() as usize {
                     return;
                 }
@@ -290,6 +303,11 @@ impl Swarm {
                 let index = self.index(segment);
                 consumer.rows_of(&self.segments[index], index, generation).take(News::Checked(rows));
             }
+            Event::Test(trial) => {
+                let tested = trial.run(&Cores::all(), &mut self.rng);
+                consumer.proto.tested(now, tested);
+            }
+            Event::Hashed { .. } => {}
             Event::Polluter(source) => {
                 let segment = consumer.wanted.len() - 1;
                 consumer.polluters.push((source, segment));
@@ -314,6 +332,7 @@ impl Swarm {
         match what {
             Down::Message(message) => consumer.proto.handle_message(now, source, *message).unwrap(),
             Down::Datagram(bytes) => consumer.proto.handle_datagram(now, source, bytes).unwrap(),
+            Down::Piece(stream, bytes) => consumer.proto.handle_stream(now, source, stream, &bytes).unwrap(),
             Down::Stream(stream, bytes) => {
                 consumer.proto.handle_stream(now, source, stream, &bytes).unwrap();
                 consumer.proto.handle_stream_end(source, stream, StreamEnd::Finished).unwrap();
@@ -335,7 +354,7 @@ impl Swarm {
                 let Segment { bytes, shape, .. } = &self.segments[self.index(segment)];
                 let mut out = Vec::new();
                 StreamHead::Hashes { request }.encode(&mut out);
-                out.extend_from_slice(BlockHashes::of(bytes, shape).as_bytes());
+                out.extend_from_slice(hashes_of(bytes, shape).as_bytes());
                 let what = Down::Stream(request * 4 + 3, out.into());
                 self.post(self.now + DELAY, Parcel::Down { to: from, source, what });
             }
@@ -394,7 +413,8 @@ impl Swarm {
         let mut sources: Vec<u16> = sources.filter(|_| request.accept.systematic).collect();
         sources.reverse();
         let seed = self.rng.next_u32();
-        Sending { source, segment, generation, credit: request.credit, seq: 0, seed, sources, made: BTreeMap::new(), sent: 0 }
+        let (credit, made) = (request.credit, BTreeMap::new());
+        Sending { source, segment, generation, credit, seq: 0, stream: None, seed, sources, made, sent: 0 }
     }
 
     /// A node spends what credit it can.
@@ -408,6 +428,22 @@ impl Swarm {
             }
             for Block { vector, payload } in blocks {
                 sending.credit -= 1;
+                if sending.generation.codec.is_proving() {
+                    let mut out = Vec::new();
+                    let stream = *sending.stream.get_or_insert_with(|| {
+                        StreamHead::Blocks { alias: key.1 }.encode(&mut out);
+                        self.next_stream += 4;
+                        self.next_stream
+                    });
+                    let head = out.len();
+                    out.resize(head + block::record_header_len(&vector), 0);
+                    block::write_record_header(&mut out[head..], &vector);
+                    out.extend_from_slice(&payload);
+                    sending.sent += 1;
+                    at += GAP;
+                    self.post(at, Parcel::Down { to: key.0, source: sending.source, what: Down::Piece(stream, out.into()) });
+                    continue;
+                }
                 let length = block::datagram_header_len(&vector);
                 let mut out = vec![0; length];
                 block::write_datagram_header(&mut out, &vector, key.1, sending.seq, sending.credit == 0);
@@ -434,7 +470,7 @@ impl Swarm {
         {
             let Some(rows) = consumer.rows.get(&(sending.segment, generation.index)) else { return Vec::new() };
             let Some((heap, _)) = plan(1, &rows.ranks(), &mut sending.made, true).pop() else { return Vec::new() };
-            let mut payload = vec![0; BLOCK_BYTES as usize];
+            let mut payload = vec![0; generation.coded_bytes() as usize];
             let vectors = rows.recode(heap, rng, &mut [&mut payload]);
             return vectors.into_iter().map(|vector| Block { vector, payload: payload.clone().into() }).collect();
         }
@@ -444,6 +480,14 @@ impl Swarm {
                 let start = usize::from(index) * BLOCK_BYTES as usize;
                 let payload = own.slice(start..start + generation.block_length(index));
                 Block { vector: Vector::Source(index), payload }
+            }
+            None if generation.codec.is_proving() => {
+                let shape = rlnc_q::Shape::new(generation.n, u16::try_from(BLOCK_BYTES / Codec::WORD_BYTES).unwrap()).unwrap();
+                let (rows, mut payload) = (rlnc_q::draw_rows(shape, 1, rng), vec![0; shape.payload_bytes()]);
+                let task = rlnc_q::Encode { source: &own, rows: &rows, out: &mut payload };
+                Cores::all().encode(shape, &mut [task]).unwrap();
+                let row = rows.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
+                Block { vector: Vector::Narrow(row), payload: payload.into() }
             }
             None => {
                 let encoder = node
@@ -460,9 +504,15 @@ impl Swarm {
             && (sending.sent == 0 || rng.random_bool(share))
         {
             let mut wrong = next.payload.to_vec();
-            let at = rng.random_range(0..wrong.len());
+            // Of a word over the prime field the lowest bits: what it makes is a word, too.
+            let is_proving = generation.codec.is_proving();
+            let at = if is_proving { 31 + 32 * rng.random_range(0..2) } else { rng.random_range(0..wrong.len()) };
+            let at = at.min(wrong.len() - 1);
             wrong[at] ^= rng.random_range(1..=255u8);
             next.payload = wrong.into();
+            if is_proving {
+                return vec![next];
+            }
             // Now and then it makes its coefficients up, too.
             if rng.random_bool(0.3) && !matches!(next.vector, Vector::Source(_)) {
                 next.vector = Vector::Explicit((0..generation.n).map(|_| rng.random()).collect::<Vec<u8>>().into());
@@ -479,12 +529,12 @@ impl Swarm {
 }
 
 impl Segment {
-    fn new(index: usize, is_signed: bool, rng: &mut StdRng) -> Self {
+    fn new(index: usize, is_signed: bool, codec: Codec, rng: &mut StdRng) -> Self {
         // Two generations, the last block not full.
         let mut bytes = vec![0; 20 * BLOCK_BYTES as usize - 13];
         rng.fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
-        let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N_MAX).unwrap();
+        let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N_MAX).unwrap().coded_with(codec).unwrap();
         let (path, id) = (format!("/live/{index}.m4s"), SegmentId::of(&bytes));
         let mut meta = Meta {
             request: 0,
@@ -500,7 +550,7 @@ impl Segment {
             signature: None,
         };
         if is_signed {
-            KEY.sign_meta(&mut meta, 1000, Some(BlockHashes::of(&bytes, &shape).digest()));
+            KEY.sign_meta(&mut meta, 1000, Some(hashes_of(&bytes, &shape).digest()));
         }
         Self { path, id, bytes, shape, meta }
     }
@@ -520,7 +570,7 @@ impl Node {
 impl Consumer {
     fn new(sources: Vec<usize>, tells: bool, now: Instant) -> Self {
         let mut proto = Proto::new(Config {
-            hello: Hello::defaults(),
+            hello: Hello { codecs: Codecs::ALL, ..Hello::defaults() },
             datagrams: true,
             requests_max: 16,
             window_min: 1 << 20,
@@ -555,6 +605,13 @@ impl Consumer {
         let key = row_key(&segment.id, &generation);
         self.rows.entry((index, generation.index)).or_insert_with(|| Rows::new(generation, key))
     }
+}
+
+/// The hashes of a segment's blocks, of the kind that its code has.
+fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
+    let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
+    let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
+    BlockHashes::made(Cores::all().hash(group.into(), shape.words(), &blocks).unwrap().into(), shape)
 }
 
 fn id(index: usize) -> SourceId {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc_q::Cores;
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{
@@ -91,6 +92,8 @@ pub(crate) struct World {
     /// Blocks with numbers that were sent before, by anybody.
     pub(crate) doubled_sources: u64,
     sent_sources: HashSet<(GenerationKey, u16)>,
+    /// Draws what nobody may foresee.
+    random: StdRng,
     /// Called for each block about to be sent; true drops it on the way.
     pub(crate) doom: Doom,
 }
@@ -193,6 +196,7 @@ impl World {
             sent: Sent::default(),
             doubled_sources: 0,
             sent_sources: HashSet::new(),
+            random: StdRng::seed_from_u64(setup.seed),
             doom: Box::new(|_, _| false),
         };
         for (index, &(down, up)) in paths.iter().enumerate() {
@@ -435,11 +439,16 @@ impl World {
                 Event::Decoded { fetch, decoder } => {
                     let offset = decoder.generation().offset;
                     self.left_to_others += u64::from(decoder.is_to_be_solved());
-                    self.generations.entry(fetch).or_default().push((offset, decoder.into_bytes().unwrap()));
+                    self.generations.entry(fetch).or_default().push((offset, decoder.into_bytes(&Cores::all()).unwrap()));
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
+                Event::Test(trial) => {
+                    let tested = trial.run(&Cores::all(), &mut self.random);
+                    self.peer.tested(self.now, tested);
+                }
                 Event::Ready(_)
+                | Event::Hashed { .. }
                 | Event::Brought { .. }
                 | Event::Peers { .. }
                 | Event::Checked { .. }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::admission::Now;
+use ncserverd::codec::rlnc_q::Cores;
 use ncserverd::directory::Asker;
 use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::peer::neighbours::Advice;
@@ -274,12 +275,15 @@ impl World {
             News::Checked { segment, generation, rows } => {
                 self.keep(node, segment, |segment, holding| holding.checked(segment, generation, rows))
             }
+            // Nothing here is coded over the prime field.
+            News::Hashed { .. } | News::Test(_) => false,
             News::Decoded { fetch, decoder } => {
                 let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
                 consumer.weigh_neighbours(now);
                 let Some(coming) = consumer.fetches.get_mut(&fetch) else { return false };
                 let (segment, generation) = (coming.segment, *decoder.generation());
-                coming.is_right &= decoder.into_bytes().is_ok_and(|bytes| self.stream[segment].is(&generation, &bytes));
+                coming.is_right &=
+                    decoder.into_bytes(&Cores::all()).is_ok_and(|bytes| self.stream[segment].is(&generation, &bytes));
                 coming.left -= 1;
                 if coming.left > 0 {
                     return false;

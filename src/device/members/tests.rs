@@ -106,7 +106,7 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
         opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
     }
     let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), policy, opened);
-    (Device { members: Arc::new(members) }, Thread { _owners: owners }, registry)
+    (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners }, registry)
 }
 
 fn segment() -> (Bytes, Shape) {
@@ -186,7 +186,7 @@ pub(in crate::device) async fn lose_one(
     let families = Families::new(&registry).unwrap();
     let member = Member::start("0", config.queue_batches, &families, open).unwrap();
     let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
-    let (device, _thread) = (Device { members: Arc::new(members) }, Thread { _owners: owners });
+    let (device, _thread) = (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners });
     lose(&device, &registry, check_reason).await;
 }
 

@@ -17,7 +17,7 @@ use crate::codec::rlnc::row_key;
 use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::Generation;
+use crate::object::{Generation, SegmentId};
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Message};
 
@@ -41,6 +41,8 @@ pub(super) struct Evidence {
     cases: BTreeMap<FetchId, Case>,
     wants: Vec<Want>,
     questions: BTreeMap<u64, Question>,
+    /// Segments over the prime field whose hashes have come, and nobody was told.
+    learnt: Vec<FetchId>,
     /// Whether anything wrong has ever come: from then on rows are tested as they come.
     is_alarmed: bool,
 }
@@ -159,7 +161,7 @@ pub(super) enum Look {
 impl Evidence {
     pub(super) fn new(kernels: Kernels, bytes_max: u64) -> Self {
         let (cases, wants, questions) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { kernels, bytes_max, bytes: 0, cases, wants, questions, is_alarmed: false }
+        Self { kernels, bytes_max, bytes: 0, cases, wants, questions, learnt: Vec::new(), is_alarmed: false }
     }
 
     /// A segment is to be fetched.
@@ -253,6 +255,27 @@ impl Evidence {
         }
         self.bytes += bytes;
         case.parts.entry(generation).or_default().rows.push(row);
+    }
+
+    /// The hashes of a segment's blocks, if they are there.
+    pub(super) fn hashes(&self, id: FetchId) -> Option<&BlockHashes> {
+        self.cases.get(&id)?.hashes.as_ref()
+    }
+
+    /// Whether hashes of a segment's blocks can be checked.
+    pub(super) fn is_signed(&self, id: FetchId) -> bool {
+        self.cases.get(&id).is_some_and(|case| case.proof.is_some())
+    }
+
+    /// The next segment over the prime field whose hashes have come.
+    pub(super) fn next_learnt(&mut self) -> Option<(SegmentId, BlockHashes)> {
+        let case = self.cases.get(&self.learnt.pop()?)?;
+        Some((case.order.segment, case.hashes.clone()?))
+    }
+
+    /// Something wrong has come.
+    pub(super) fn alarm(&mut self) {
+        self.is_alarmed = true;
     }
 
     /// Wants the hashes of a segment's blocks, if they can be checked.
@@ -470,6 +493,9 @@ impl Evidence {
             case.refused.insert((source, Topic::Hashes));
             self.wants.push(want);
             return Ok(Vec::new());
+        }
+        if shape.codec().is_proving() {
+            self.learnt.push(want.fetch);
         }
         let mut all = Vec::new();
         for index in case.parts.keys().copied().collect::<Vec<_>>() {

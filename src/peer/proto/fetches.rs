@@ -26,6 +26,7 @@ use super::pace::{self, Pace};
 use super::path::{Load, Path, Trust, together};
 use super::rebuilder::Rebuilder;
 use super::shares::{Candidate, split};
+use super::words::Words;
 use super::work::{Asked, Work};
 use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, SourceCounts, SourceId, Urgency};
 use crate::block::{Block, Vector};
@@ -90,6 +91,8 @@ pub(super) struct Fetches {
     progress_at: Option<Instant>,
     stirred: bool,
     evidence: Evidence,
+    /// Names trials of blocks over the prime field.
+    next_trial: u64,
     /// Who has been proved to send wrong blocks, and is not dealt with yet.
     liars: VecDeque<Lie>,
     /// Who has broken the rules by what was tested later than it came.
@@ -148,6 +151,7 @@ impl Fetches {
             counts: Counts::default(),
             progress_at: None,
             stirred: false,
+            next_trial: 0,
             liars: VecDeque::new(),
             broken: VecDeque::new(),
         }
@@ -165,6 +169,9 @@ impl Fetches {
         let patience = self.patience_with_neighbours(now, place.as_ref());
         let (patient_until, expect_until) = (now + patience, now + patience / 2);
         self.evidence.open(id, order, place.clone(), proof);
+        if order.shape.codec().is_proving() {
+            self.evidence.want_hashes(id);
+        }
         self.fetches.insert(id, Fetch { strangers, patient_until, expect_until, ..Fetch::new(now, order, place) });
         self.stirred = true;
         id
@@ -568,6 +575,11 @@ impl Fetches {
             at(fetch.order.deadline);
             at(fetch.patience_ends());
             for work in fetch.works.values() {
+                if let Rebuilder::Words(words) = &*work.decoder
+                    && self.evidence.hashes(id).is_some()
+                {
+                    at(words.due());
+                }
                 at(work.paused.values().copied().min());
                 let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.rtt()));
                 at(fetch.order.deadline.filter(|_| work.near.is_none()).and_then(near_at));
@@ -608,6 +620,11 @@ impl Fetches {
         let fetch = self.fetches.get(&id)?;
         if fetch.order.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(Failure::Deadline);
+        }
+        if fetch.order.shape.codec().is_proving() && !self.evidence.is_signed(id) {
+            // Its blocks cannot be told right from wrong.
+            let reason = "the hashes of its blocks are not signed by the stream's key".to_owned();
+            return Some(Failure::Refused(Refusal { code: RefusalCode::Origin, retry_after: None, reason }));
         }
         (self.stalls_at(fetch) <= now).then_some(Failure::Stalled)
     }
@@ -716,6 +733,9 @@ impl Fetches {
     }
 
     fn decoder(&self, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Rebuilder> {
+        if let Some(words) = Words::new(generation) {
+            return Box::new(Rebuilder::Words(Box::new(words)));
+        }
         let (key, kernels) = (row_key(segment, &generation), self.config.kernels);
         Box::new(match (self.config.gathers, is_pressed) {
             (true, _) => Rebuilder::Blocked(Decoder::gathering(generation, key, kernels)),
@@ -1054,12 +1074,37 @@ impl Fetches {
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) -> Result<(), Violation> {
+        let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
+        let Some(work) = find(&mut self.fetches, id, index).filter(|work| work.asked.contains_key(&source)) else {
+            return Ok(());
+        };
+        let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
+        path.pace.arrived(now, block.payload.len());
+        self.brought(now, source, id, index, block, outcome, is_checked, outbox, events)
+    }
+
+    /// A block has been absorbed; what it was asked for by may be over.
+    #[expect(clippy::too_many_arguments, reason = "what came, of whom, for what, and what it brought")]
+    fn brought(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        id: FetchId,
+        index: u32,
+        block: Block,
+        outcome: Outcome,
+        is_checked: bool,
+        outbox: &mut Outbox,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some(Fetch { order: Order { segment, .. }, works, touched, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
+        let Some(Fetch { order: Order { segment, shape, .. }, works, touched, .. }) = self.fetches.get_mut(&id) else {
+            return Ok(());
+        };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
-        let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
-        let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
+        // What proves itself is not kept for later tests.
+        let keeps = keeps && !shape.codec().is_proving();
         work.silences.remove(&source);
         Numbers::number(&block.vector).map(|number| work.held.insert(number));
         let useless = u64::from(outcome == Outcome::Redundant);
@@ -1068,13 +1113,16 @@ impl Fetches {
         path.counts.useless += useless;
         path.counts.systematic += u64::from(matches!(block.vector, Vector::Source(_)));
         path.counts.payload_bytes += block.payload.len() as u64;
-        path.pace.arrived(now, block.payload.len());
         path.trust = Trust::Proven;
-        asked.unreported += 1;
+        if let Some(asked) = work.asked.get_mut(&source) {
+            asked.unreported += 1;
+        }
         match outcome {
             Outcome::Redundant => {
+                let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
                 asked.useless += 1;
-                asked.useless_seeded += u32::from(matches!(block.vector, Vector::Seed(_) | Vector::Symbol(_)));
+                let has_all = matches!(block.vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));
+                asked.useless_seeded += u32::from(has_all);
                 if asked.useless_seeded > USELESS_MAX && work.decoder.missing() > 2 {
                     return Err(Violation::Flood("useless blocks"));
                 }
@@ -1094,7 +1142,10 @@ impl Fetches {
         if outcome == Outcome::Complete {
             self.evidence.finished(id, index);
             self.finish(id, index, outbox, events);
-        } else if asked.unreported >= RANK_BLOCKS && asked.reported_at + path.pace.rtt() / 2 <= now {
+        } else if let Some(asked) = work.asked.get_mut(&source)
+            && asked.unreported >= RANK_BLOCKS
+            && asked.reported_at + path.pace.rtt() / 2 <= now
+        {
             outbox.push(source, asked.rank(work.decoder.rank()));
             asked.unreported = 0;
             asked.reported_at = now;

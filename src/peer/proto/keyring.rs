@@ -75,6 +75,9 @@ impl Keyring {
     pub(super) fn judge(&mut self, source: SourceId, path: Option<&str>, meta: &Meta) -> Verdict {
         let pinned = self.key(path.unwrap_or(&meta.path));
         let Some(signature) = &meta.signature else {
+            if matches!(&meta.delivery, Delivery::Coded(shape) if shape.codec().is_proving()) {
+                return Verdict::Refused("the hashes of its blocks are not signed");
+            }
             return if pinned.is_none() { Verdict::Taken } else { Verdict::Refused("the answer is not signed") };
         };
         let named = StreamKey::from_bytes(signature.key);
@@ -108,6 +111,7 @@ impl Keyring {
 mod tests {
     use super::*;
     use crate::integrity::signing::SigningKey;
+    use crate::object::{Codec, HashGroup, Shape};
 
     const OTHER: SourceId = SourceId(1);
 
@@ -177,6 +181,19 @@ mod tests {
         assert!(is_refused(ring.judge(FIRST, Some("/a/b"), &signed(&wrong, "/a/b", b"x", 1))));
         assert_eq!(ring.judge(OTHER, Some("/a/b"), &signed(&right, "/a/b", b"x", 1)), Verdict::Taken);
         assert_eq!(ring.judge(OTHER, Some("/c"), &signed(&wrong, "/c", b"x", 1)), Verdict::Taken);
+    }
+
+    #[test]
+    fn blocks_over_the_prime_field_need_a_signature() {
+        let (key, codec) = (key(), Codec::RlncQ { group: HashGroup::P1024 });
+        let shape = Shape::new(1, 64, 1).unwrap().coded_with(codec).unwrap();
+        let unsigned = Meta { delivery: Delivery::Coded(shape), ..meta("/a/b", b"x") };
+        let mut signed = unsigned.clone();
+        key.sign_meta(&mut signed, 1, Some([1; 32]));
+        for source in [FIRST, OTHER] {
+            assert!(is_refused(Keyring::new(Keys::default()).judge(source, Some("/a/b"), &unsigned)));
+            assert_eq!(Keyring::new(Keys::default()).judge(source, Some("/a/b"), &signed), Verdict::Taken);
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Which decoder a generation gets, and both behind one face.
+//! Which decoder a generation gets, and all behind one face.
 
+use super::words::Words;
 use crate::block::Vector;
 use crate::codec::rlnc::{Decoder, Progressive, System};
+use crate::codec::rlnc_q::Arithmetic;
 use crate::codec::{Error, Outcome};
 use crate::object::Generation;
 
@@ -12,14 +14,17 @@ pub enum Rebuilder {
     Blocked(Decoder),
     /// Payloads are worked on as they come: the most work, and the least after the last block.
     Progressive(Progressive),
+    /// Over the prime field: blocks are tested before they count.
+    Words(Box<Words>),
 }
 
 impl Rebuilder {
-    /// Takes a block that arrived.
+    /// Takes a block that arrived. None over the prime field: those are tested first.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         match self {
             Self::Blocked(decoder) => decoder.absorb(vector, payload),
             Self::Progressive(decoder) => decoder.absorb(vector, payload),
+            Self::Words(words) => Err(Error::Foreign { codec: words.generation().codec, n: words.generation().n }),
         }
     }
 
@@ -28,6 +33,7 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.generation(),
             Self::Progressive(decoder) => decoder.generation(),
+            Self::Words(words) => words.generation(),
         }
     }
 
@@ -41,12 +47,16 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.rank(),
             Self::Progressive(decoder) => decoder.rank(),
+            Self::Words(words) => words.rank(),
         }
     }
 
-    /// Independent blocks still needed.
+    /// Independent blocks still needed, if those that are not tested yet are right.
     pub fn missing(&self) -> u16 {
-        self.n() - self.rank()
+        match self {
+            Self::Words(words) => words.missing(),
+            Self::Blocked(_) | Self::Progressive(_) => self.n() - self.rank(),
+        }
     }
 
     /// Whether payloads are worked on as they come.
@@ -59,11 +69,12 @@ impl Rebuilder {
         matches!(self, Self::Blocked(decoder) if decoder.is_to_be_solved())
     }
 
-    /// The source.
-    pub fn into_bytes(self) -> Result<Vec<u8>, Error> {
+    /// The source; `arithmetic` is for the prime field.
+    pub fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
         match self {
             Self::Blocked(decoder) => decoder.into_bytes(),
             Self::Progressive(decoder) => decoder.into_bytes(),
+            Self::Words(words) => words.into_bytes(arithmetic),
         }
     }
 
@@ -71,7 +82,7 @@ impl Rebuilder {
     pub fn into_system(self) -> Option<System> {
         match self {
             Self::Blocked(decoder) => decoder.into_system().ok(),
-            Self::Progressive(_) => None,
+            Self::Progressive(_) | Self::Words(_) => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::block::Vector;
 use crate::codec::rlnc::{Encoder, row_key};
+use crate::codec::rlnc_q::Cores;
 use crate::object::{Codec, Generation};
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};
 
@@ -111,7 +112,7 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
         let (alias, reason) = (request.alias, StopReason::Complete);
         assert_eq!(said.last(), Some(&Message::Stop { alias, reason }), "{said:?}");
         let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!() };
-        decoded.extend(decoder.into_bytes().unwrap());
+        decoded.extend(decoder.into_bytes(&Cores::all()).unwrap());
     }
     assert_eq!(decoded, source());
     assert!(proto.is_idle());
@@ -147,7 +148,7 @@ fn a_near_deadline_is_decoded_block_by_block() {
             }
             let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!() };
             let is_progressive = decoder.is_progressive();
-            decoded.push((is_progressive, decoder.into_bytes().unwrap()));
+            decoded.push((is_progressive, decoder.into_bytes(&Cores::all()).unwrap()));
         }
         assert_eq!(decoded.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>(), source());
         (decoded.iter().all(|(is_progressive, _)| *is_progressive), proto.counts().generations_progressive)
@@ -348,7 +349,7 @@ fn when_parity_blocks_are_spent_the_missing_blocks_are_named() {
         proto.handle_datagram(end, HERE, numbered(&again, RS, seq, &Vector::numbered(number, 8), false)).unwrap();
     }
     let Some(Event::Decoded { decoder, .. }) = proto.poll_event() else { panic!("eight of eleven are there") };
-    assert_eq!(decoder.into_bytes().unwrap(), source()[..512]);
+    assert_eq!(decoder.into_bytes(&Cores::all()).unwrap(), source()[..512]);
 }
 
 #[test]

@@ -14,10 +14,11 @@ use crate::object::{Generation, SegmentId};
 use crate::peer::proto::evidence::{Findings, Look, Row};
 use crate::peer::proto::keyring::FIRST;
 use crate::peer::proto::rebuilder::Rebuilder;
+use crate::peer::proto::words::Tested;
 use crate::peer::proto::work::Work;
 use crate::peer::proto::{Event, Failure, FetchId, Outbox, SourceId};
 use crate::wire::Violation;
-use crate::wire::message::{Checks, Message};
+use crate::wire::message::{Checks, Message, StopReason};
 
 /// A source has sent blocks that were proved wrong.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,10 @@ impl Fetches {
         let asked = find(&mut self.fetches, id, index).and_then(|work| work.asked.get_mut(&source));
         if !asked.is_none_or(|asked| asked.expects(&block.vector)) {
             return self.stray(source);
+        }
+        if generation.codec.is_proving() {
+            self.gather(now, source, id, index, block);
+            return Ok(());
         }
         if source != FIRST && matches!(block.vector, Vector::Source(_)) {
             self.evidence.want_hashes(id);
@@ -76,8 +81,81 @@ impl Fetches {
         false
     }
 
+    /// Keeps a block over the prime field until it is tested.
+    fn gather(&mut self, now: Instant, source: SourceId, id: FetchId, index: u32, block: Block) {
+        // They may have been refused by all before.
+        self.evidence.want_hashes(id);
+        if let Some(path) = self.paths.get_mut(&source) {
+            path.pace.arrived(now, block.payload.len());
+        }
+        let Some(work) = find(&mut self.fetches, id, index) else { return };
+        work.silences.remove(&source);
+        if let Rebuilder::Words(words) = &mut *work.decoder {
+            words.gather(now, source, block);
+        }
+    }
+
+    /// Gives away what has gathered, to be tested.
+    fn begin_tests(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+        for (id, fetch) in &mut self.fetches {
+            let Some(hashes) = self.evidence.hashes(*id) else { continue };
+            for work in fetch.works.values_mut() {
+                let Rebuilder::Words(words) = &mut *work.decoder else { continue };
+                let own = hashes.of_generation(words.generation());
+                if let Some(trial) = words.begin_trial(now, *id, self.next_trial, own) {
+                    self.next_trial += 1;
+                    events.push_back(Event::Test(Box::new(trial)));
+                }
+            }
+        }
+    }
+
+    /// What was given away is tested: right blocks are absorbed, and wrong ones nobody's any more.
+    pub(in crate::peer::proto) fn tested(
+        &mut self,
+        now: Instant,
+        tested: Tested,
+        outbox: &mut Outbox,
+        events: &mut VecDeque<Event>,
+    ) {
+        let (id, index, is_hopeless) = (tested.fetch, tested.index, tested.is_hopeless);
+        // It may be over, or begun anew.
+        let Some(work) = find(&mut self.fetches, id, index) else { return };
+        let Rebuilder::Words(words) = &mut *work.decoder else { return };
+        let Some(rows) = words.end_trial(tested) else { return };
+        self.stirred = true;
+        self.counts.tested += rows.len() as u64;
+        self.counts.tests += 1;
+        if is_hopeless {
+            self.evidence.close(id);
+            self.remove(id, StopReason::Cancelled, outbox);
+            return events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
+        }
+        let mut wrong = Vec::new();
+        for (row, outcome) in rows {
+            let Some(outcome) = outcome else {
+                wrong.push(row);
+                continue;
+            };
+            let Row { source, block, .. } = row;
+            if let Err(violation) = self.brought(now, source, id, index, block, outcome, true, outbox, events) {
+                self.broken.push_back((now, source, violation));
+            }
+        }
+        if !wrong.is_empty() {
+            self.evidence.alarm();
+            for row in &wrong {
+                let Some(path) = self.paths.get_mut(&row.source) else { continue };
+                path.counts.blocks += 1;
+                path.counts.payload_bytes += row.block.payload.len() as u64;
+            }
+            self.blame(id, index, &wrong);
+        }
+    }
+
     /// Tests what has come, and ends trials.
     pub(super) fn try_rows(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+        self.begin_tests(now, events);
         for (id, index, rows) in self.evidence.test_waiting() {
             let (right, wrong): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.is_right);
             self.turn_away(now, id, index, wrong);
@@ -153,6 +231,11 @@ impl Fetches {
         for findings in self.evidence.hashes_finished(request, source)? {
             self.judge(findings, events);
         }
+        while let Some((segment, hashes)) = self.evidence.next_learnt() {
+            if self.config.tells {
+                events.push_back(Event::Hashed { segment, hashes });
+            }
+        }
         self.stirred = true;
         Ok(())
     }
@@ -223,7 +306,7 @@ impl Fetches {
     }
 
     /// Lays wrong rows at their senders' door. Whoever marks a row as unverified may have got it so, and the trusted source is believed by whoever named
-    /// it: of these it is counted and no more.
+    /// it: of these it is counted and no more. But for blocks that prove themselves: whoever passes on wrong ones has not looked at them.
     fn blame(&mut self, id: FetchId, index: u32, wrong: &[Row]) {
         let Some((order, _)) = self.evidence.order(id) else { return };
         let mut lies: BTreeMap<SourceId, u32> = BTreeMap::new();
@@ -231,7 +314,8 @@ impl Fetches {
             if let Some(path) = self.paths.get_mut(source) {
                 path.counts.wrong += 1;
             }
-            if *source != FIRST && !matches!(block.vector, Vector::Unverified(_)) {
+            let is_believed = *source == FIRST && !order.shape.codec().is_proving();
+            if !is_believed && !matches!(block.vector, Vector::Unverified(_)) {
                 *lies.entry(*source).or_default() += 1;
             }
         }

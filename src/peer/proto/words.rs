@@ -1,0 +1,325 @@
+//! Generations over the prime field: each block is tested by the homomorphic hashes of the source blocks before anything is made of it.
+//!
+//! A test takes milliseconds, and one of many blocks hardly longer than one of a few. So blocks gather ([`Words`]) until they are enough, or the
+//! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be tested and absorbed where that holds nobody
+//! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rand::Rng;
+
+use super::evidence::Row;
+use super::{FetchId, SourceId};
+use crate::block::Vector;
+use crate::codec::hash::{self, Group, Hashes};
+use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
+use crate::codec::{Error, Outcome};
+use crate::object::{Codec, Generation, HashGroup};
+
+/// How long the first block waits for others to be tested with.
+const GATHER_FOR: Duration = Duration::from_millis(20);
+/// So many are worth a test at once.
+const GATHER_MAX: usize = 64;
+
+/// A generation under way.
+#[derive(Debug)]
+pub struct Words {
+    generation: Generation,
+    group: Group,
+    shape: rlnc_q::Shape,
+    /// Away while some of its blocks are tested.
+    decoder: Option<Decoder>,
+    rank: u16,
+    gathered: Vec<Row>,
+    /// When the first of them came.
+    since: Option<Instant>,
+    /// The trial under way, and its blocks.
+    trial: Option<(u64, usize)>,
+}
+
+/// Blocks of a generation to be tested, and what absorbs those that are right.
+#[derive(Debug)]
+pub struct Trial {
+    fetch: FetchId,
+    index: u32,
+    number: u64,
+    group: Group,
+    shape: rlnc_q::Shape,
+    hashes: Bytes,
+    decoder: Decoder,
+    rows: Vec<Row>,
+}
+
+/// What a trial has brought.
+#[derive(Debug)]
+pub struct Tested {
+    pub(super) fetch: FetchId,
+    pub(super) index: u32,
+    number: u64,
+    decoder: Decoder,
+    /// The blocks in the order in which they came, each with what it brought; nothing of wrong ones.
+    pub(super) rows: Vec<(Row, Option<Outcome>)>,
+    /// Whether the hashes are none that a block can have: whoever signed them made them so.
+    pub(super) is_hopeless: bool,
+}
+
+impl Words {
+    /// A generation with a code over the prime field, of which nothing is there. `None` for one with another code.
+    pub(super) fn new(generation: Generation) -> Option<Self> {
+        let Codec::RlncQ { group } = generation.codec else { return None };
+        let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
+        let shape = rlnc_q::Shape::new(generation.n, words)?;
+        let decoder = Some(Decoder::new(shape));
+        Some(Self { generation, group: group.into(), shape, decoder, rank: 0, gathered: Vec::new(), since: None, trial: None })
+    }
+
+    pub(super) fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Independent blocks that were found to be right.
+    pub(super) fn rank(&self) -> u16 {
+        self.rank
+    }
+
+    /// Blocks that are still needed if all that are not tested yet are right.
+    pub(super) fn missing(&self) -> u16 {
+        let untested = self.gathered.len() + self.trial.map_or(0, |(_, blocks)| blocks);
+        (self.generation.n - self.rank).saturating_sub(u16::try_from(untested).unwrap_or(u16::MAX))
+    }
+
+    /// Keeps a block until it is tested.
+    pub(super) fn gather(&mut self, now: Instant, source: SourceId, block: crate::block::Block) {
+        self.since.get_or_insert(now);
+        self.gathered.push(Row { source, block, is_right: false });
+    }
+
+    /// When what has gathered is to be tested, if that is not under way.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let since = self.since.filter(|_| self.decoder.is_some())?;
+        let is_enough = self.missing() == 0 || self.gathered.len() >= GATHER_MAX;
+        Some(if is_enough { since } else { since + GATHER_FOR })
+    }
+
+    /// What is to be tested now; `hashes` are those of the generation, as they travel.
+    pub(super) fn begin_trial(&mut self, now: Instant, fetch: FetchId, number: u64, hashes: Bytes) -> Option<Trial> {
+        self.due().filter(|due| *due <= now)?;
+        let decoder = self.decoder.take()?;
+        let rows = std::mem::take(&mut self.gathered);
+        self.since = None;
+        self.trial = Some((number, rows.len()));
+        let Self { group, shape, generation: Generation { index, .. }, .. } = *self;
+        Some(Trial { fetch, index, number, group, shape, hashes, decoder, rows })
+    }
+
+    /// Takes back what was given away, with what has come of it; `None` if it is of another trial than the one under way.
+    pub(super) fn end_trial(&mut self, tested: Tested) -> Option<Vec<(Row, Option<Outcome>)>> {
+        self.trial.take_if(|(number, _)| *number == tested.number)?;
+        self.rank = u16::try_from(tested.decoder.rank()).unwrap_or(u16::MAX);
+        self.decoder = Some(tested.decoder);
+        Some(tested.rows)
+    }
+
+    /// The source.
+    pub(super) fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
+        let n = self.generation.n;
+        let decoder = self.decoder.filter(|_| self.rank == n).ok_or(Error::Incomplete { missing: n - self.rank })?;
+        // Blocks that are right and make no source are of hashes that belong to none.
+        let bytes = decoder.into_bytes(arithmetic);
+        let mut bytes = bytes.map_err(|_| Error::Foreign { codec: self.generation.codec, n })?;
+        bytes.truncate(usize::try_from(self.generation.length).unwrap_or(usize::MAX));
+        Ok(bytes)
+    }
+}
+
+impl Trial {
+    /// Tests the blocks, all at once where all are right, and absorbs those that are. Takes milliseconds, and seconds where there are many: not for a
+    /// task that others wait for.
+    /// `random` draws the weights of the test: nobody who sends blocks may foresee it.
+    pub fn run(self, arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Tested {
+        let Self { fetch, index, number, group, shape, hashes, mut decoder, rows } = self;
+        let Ok(hashes) = Hashes::signed(group, shape, &hashes) else {
+            return Tested { fetch, index, number, decoder, rows: Vec::new(), is_hopeless: true };
+        };
+        // The wire takes no others; whatever is none is wrong.
+        let coded: Vec<Option<Coded>> = rows.iter().map(|row| parsed(shape, &row.block.vector, &row.block.payload)).collect();
+        let known: Vec<&Coded> = coded.iter().flatten().collect();
+        let bad = hash::bad(arithmetic, &hashes, &known, random);
+        let bad = bad.or_else(|_| hash::bad(&Cores::all(), &hashes, &known, random)).expect("the CPU does not fail");
+        let mut wrong = bad.into_iter().peekable();
+        let mut known = 0;
+        let mut outcome = |coded: Option<Coded>| {
+            let coded = coded?;
+            let place = known;
+            known += 1;
+            match wrong.next_if_eq(&place) {
+                Some(_) => None,
+                None => decoder.absorb(coded).ok(),
+            }
+        };
+        let outcomes: Vec<Option<Outcome>> = coded.into_iter().map(&mut outcome).collect();
+        let rows = rows.into_iter().map(|row| Row { is_right: true, ..row }).zip(outcomes).collect();
+        Tested { fetch, index, number, decoder, rows, is_hopeless: false }
+    }
+}
+
+/// A block as the arithmetic has it; `None` for what the wire does not take.
+pub(crate) fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
+    let vector = match vector {
+        Vector::Source(index) => return Coded::source(shape, usize::from(*index), payload).ok(),
+        Vector::Narrow(bytes) => rlnc_q::Vector::parse_source(shape, bytes),
+        Vector::Wide(bytes) => rlnc_q::Vector::parse_recoded(shape, bytes),
+        _ => return None,
+    };
+    Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.clone()).ok()? })
+}
+
+impl From<HashGroup> for Group {
+    fn from(group: HashGroup) -> Self {
+        match group {
+            HashGroup::P1024 => Self::P1024,
+            HashGroup::P2048 => Self::P2048,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+    use crate::block::{Block, Q};
+    use crate::codec::rlnc_q::{Encode, draw_rows};
+    use crate::object::Shape;
+
+    const FETCH: FetchId = FetchId(1);
+
+    /// A generation of five blocks of two words, its bytes and hashes.
+    fn generation() -> (Generation, Vec<u8>, Bytes) {
+        let source: Vec<u8> = (0..300_u16).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+        let group = HashGroup::P1024;
+        let shape = Shape::new(300, 64, 5).unwrap().coded_with(Codec::RlncQ { group }).unwrap();
+        let blocks: Vec<&[u8]> = source.chunks(64).collect();
+        let hashes = Cores::all().hash(group.into(), 2, &blocks).unwrap().into();
+        (shape.generation(0).unwrap(), source, hashes)
+    }
+
+    fn blocks(count: usize, random: &mut StdRng) -> Vec<Block> {
+        let (_, source, _) = generation();
+        let shape = rlnc_q::Shape::new(5, 2).unwrap();
+        let rows = draw_rows(shape, count, random);
+        let mut out = vec![0; count * 65];
+        Cores::all().encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut out }]).unwrap();
+        let row = |row: &[u32]| row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
+        let made = rows.chunks(5).zip(out.chunks(65));
+        made.map(|(coefficients, payload)| Block {
+            vector: Vector::Narrow(row(coefficients)),
+            payload: Bytes::copy_from_slice(payload),
+        })
+        .collect()
+    }
+
+    /// What a trial of these brings, one behind the other.
+    fn try_out(words: &mut Words, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Option<Outcome>> {
+        blocks.into_iter().enumerate().for_each(|(index, block)| {
+            words.gather(now, SourceId(u32::try_from(index).unwrap()), block);
+        });
+        let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, generation().2).unwrap();
+        let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
+        words.end_trial(tested).unwrap().into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    #[test]
+    fn wrong_blocks_are_found_among_right_ones_and_the_rest_makes_the_source() {
+        let (generation, source, _) = generation();
+        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        let mut some = blocks(6, &mut StdRng::seed_from_u64(1));
+        let last = Block { vector: Vector::Source(4), payload: Bytes::copy_from_slice(&source[256..]) };
+        // A bit of a word, a top bit, a coefficient, and a source block that is another one.
+        let change = |block: &Block, byte: usize, bit: u8| {
+            let mut payload = block.payload.to_vec();
+            payload[byte] ^= bit;
+            Block { payload: payload.into(), ..block.clone() }
+        };
+        let mut row = some[2].clone();
+        let Vector::Narrow(coefficients) = &row.vector else { unreachable!() };
+        let mut coefficients = coefficients.to_vec();
+        coefficients[7] ^= 1;
+        row.vector = Vector::Narrow(coefficients.into());
+        let wrong = [change(&some[0], 31, 1), change(&some[1], 0, 0x80), row, change(&last, 3, 4)];
+        let mut all: Vec<Block> = some.drain(..3).collect();
+        all.splice(1..1, wrong);
+        all.push(last);
+        assert_eq!(words.missing(), 5);
+        let outcomes = try_out(&mut words, all, now, 1);
+        let right = Some(Outcome::Innovative);
+        assert_eq!(outcomes, [right, None, None, None, None, right, right, right]);
+        assert_eq!((words.rank(), words.missing()), (4, 1));
+        let twice = vec![some[0].clone(), some[0].clone()];
+        assert_eq!(try_out(&mut words, twice, now, 2), [Some(Outcome::Complete), Some(Outcome::Redundant)]);
+        assert_eq!(words.into_bytes(&Cores::all()).unwrap(), source);
+    }
+
+    #[test]
+    fn what_has_gathered_counts_until_it_is_known_to_be_wrong() {
+        let (generation, _, hashes) = generation();
+        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        assert_eq!(words.due(), None);
+        let mut some = blocks(9, &mut StdRng::seed_from_u64(2));
+        words.gather(now, SourceId(1), some.remove(0));
+        assert_eq!((words.missing(), words.due()), (4, Some(now + GATHER_FOR)));
+        assert!(words.begin_trial(now, FETCH, 1, hashes.clone()).is_none(), "there is time");
+        for block in some.drain(..4) {
+            words.gather(now + GATHER_FOR / 2, SourceId(1), block);
+        }
+        // They would be enough: nothing more is waited for.
+        assert_eq!((words.missing(), words.due()), (0, Some(now)));
+        let trial = words.begin_trial(now, FETCH, 7, hashes.clone()).unwrap();
+        assert_eq!((words.missing(), words.due()), (0, None));
+        words.gather(now, SourceId(1), some.remove(0));
+        assert_eq!(words.due(), None, "a trial is under way");
+        let bytes = Words::new(generation).unwrap();
+        assert!(matches!(bytes.into_bytes(&Cores::all()), Err(Error::Incomplete { missing: 5 })));
+        // What another trial has brought is not this one's.
+        let mut other = Words::new(generation).unwrap();
+        other.gather(now, SourceId(1), some.remove(0));
+        let foreign = other.begin_trial(now + GATHER_FOR, FETCH, 8, hashes).unwrap();
+        assert!(words.end_trial(foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
+        let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(4));
+        assert_eq!(words.end_trial(tested).unwrap().len(), 5);
+        assert_eq!((words.rank(), words.missing()), (5, 0));
+    }
+
+    #[test]
+    fn hashes_that_no_block_has_and_blocks_that_are_none_are_no_panic() {
+        let (generation, _, hashes) = generation();
+        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        for hashes in [Bytes::new(), vec![0; 640].into(), vec![0xff; 640].into(), hashes.slice(1..)] {
+            words.gather(now, SourceId(1), blocks(1, &mut StdRng::seed_from_u64(5)).remove(0));
+            let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes).unwrap();
+            let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(6));
+            assert!(tested.is_hopeless && words.end_trial(tested).unwrap().is_empty());
+        }
+        let payload = |length| Bytes::from(vec![0; length]);
+        let row = Bytes::from(vec![0; 20]);
+        for (vector, payload) in [
+            (Vector::Seed(1), payload(64)),
+            (Vector::Source(5), payload(64)),
+            (Vector::Source(0), payload(65)),
+            (Vector::Narrow(row.slice(1..)), payload(65)),
+            (Vector::Narrow(row.clone()), payload(64)),
+            (Vector::Wide(row), payload(65)),
+            (Vector::Wide(Q.repeat(5).into()), payload(65)),
+        ] {
+            assert_eq!(try_out(&mut words, vec![Block { vector, payload }], now, 2), [None]);
+        }
+        assert_eq!(words.missing(), 5);
+    }
+
+    #[test]
+    fn the_field_is_the_one_of_the_wire() {
+        assert_eq!(Q, crate::gf::gfq::Q_BYTES);
+    }
+}
