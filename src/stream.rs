@@ -35,7 +35,7 @@ use crate::ingest::http::{Http, Origin};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
-use crate::object::{Arrival, Codec, FirstPass, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::object::{Arrival, Codec, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
 use crate::store::Store;
 use crate::wire::message::{Checks, GetChecks};
 
@@ -69,6 +69,8 @@ pub struct Config {
     pub codec: CodecName,
     /// Parity blocks of a generation, with Reed-Solomon.
     pub parity: Option<u16>,
+    /// Bits of the prime that homomorphic hashes are counted by, with a code over a prime field: 1024 or 2048.
+    pub hash_bits: Option<u16>,
     /// What is sent first where a request leaves the choice; with the other codes that is always source blocks.
     pub first_pass: FirstPass,
     /// Coefficients other than zero in a row of its coded blocks, which then carry all of them; `None` for dense rows.
@@ -124,6 +126,7 @@ impl Default for Config {
             block_bytes: 4096,
             codec: CodecName::default(),
             parity: None,
+            hash_bits: None,
             first_pass: FirstPass::default(),
             row_weight: None,
             row_weight_force: false,
@@ -154,17 +157,29 @@ impl Config {
 
     /// The code of its blocks, with what belongs to it.
     pub fn codec(&self) -> Result<Codec, CodecError> {
+        if self.hash_bits.is_some() && self.codec != CodecName::RlncQ {
+            return Err(CodecError::HashBits);
+        }
         let codec = match (self.codec, self.parity) {
             (CodecName::Rs, Some(parity)) => Codec::ReedSolomon { parity },
             (CodecName::Rs, None) => return Err(CodecError::NoParity),
             (_, Some(_)) => return Err(CodecError::Parity),
             (CodecName::Rlnc, None) => Codec::Rlnc,
             (CodecName::RaptorQ, None) => Codec::RaptorQ,
+            (CodecName::RlncQ, None) => Codec::RlncQ { group: self.group()? },
         };
+        if codec.is_proving() && self.signing_key.is_none() {
+            return Err(CodecError::NoKey);
+        }
         if self.row_weight.is_some() && codec != Codec::Rlnc {
             return Err(CodecError::RowWeight);
         }
         Ok(codec)
+    }
+
+    fn group(&self) -> Result<HashGroup, CodecError> {
+        let bits = self.hash_bits.unwrap_or(1024);
+        HashGroup::ALL.into_iter().find(|group| group.bits() == u32::from(bits)).ok_or(CodecError::NoGroup(bits))
     }
 
     /// How its segments are cut and coded, by the example of one of so many bytes.
@@ -195,6 +210,9 @@ pub enum CodecName {
     Rs,
     /// RaptorQ.
     RaptorQ,
+    /// Random linear combinations over a prime field, with homomorphic hashes of blocks.
+    #[serde(rename = "rlnc-q")]
+    RlncQ,
 }
 
 /// Every stream by its name: 1 to 64 letters, digits, `-` and `_`.
@@ -257,6 +275,15 @@ pub enum CodecError {
     /// Sparse rows of another code.
     #[error("`row_weight` goes with codec = \"rlnc\": the rows of the others are not free to choose")]
     RowWeight,
+    /// Hashes of another code.
+    #[error("`hash_bits` goes with codec = \"rlnc-q\": the blocks of the others have no homomorphic hashes")]
+    HashBits,
+    /// Another size of the prime than there are.
+    #[error("homomorphic hashes have 1024 bits (a legacy strength) or 2048, not {0}")]
+    NoGroup(u16),
+    /// Hashes that nobody signs.
+    #[error("with \"rlnc-q\" blocks are tested by hashes that the stream's key signs: set `signing_key`, too")]
+    NoKey,
 }
 
 /// A number of coefficients that a row should not have.
@@ -375,6 +402,9 @@ impl Library {
     pub async fn checks(&self, held: &Held, asked: &GetChecks) -> Result<Checks, Refusal> {
         let shared = &self.inner.shared;
         let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
+        if generation.codec.is_proving() {
+            return Err(unknown("blocks of this stream are tested by their hashes, which are no secret"));
+        }
         let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many questions for checksums are waiting"))?;
         let _turn = shared.checks_at_once.acquire().await.map_err(|_| point::internal("the server is stopping"))?;
         let bytes = match shared.store.generation(&held.lease, &generation).await {

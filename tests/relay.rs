@@ -5,6 +5,7 @@
 mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use ncserverd::config;
 use ncserverd::endpoint;
 use ncserverd::lab::lossy::{self, Direction, Link};
 use ncserverd::lab::origin::Origin;
-use ncserverd::object::RefusalCode;
+use ncserverd::object::{Codec, HashGroup, RefusalCode};
 use ncserverd::peer::{self, Client, Error};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;
@@ -289,6 +290,66 @@ async fn what_a_relay_could_not_test_it_says_so() {
         let [more, unverified_now] = counts();
         assert!(more >= recoded + 10.0, "{more} after {recoded}");
         assert_eq!(unverified_now - unverified, if gives_checks { 0.0 } else { more - recoded });
+    }
+}
+
+/// A stream over the prime field, signed by a key in this folder.
+fn over_prime_field(folder: &Path) -> stream::Config {
+    let signing_key = Some(folder.join("key.pem"));
+    stream::Config { codec: CodecName::RlncQ, signing_key, n_max: 16, block_bytes: 1024, ..stream::Config::default() }
+}
+
+/// Blocks over the prime field cross relays, recoded before they have all of it, and source blocks come from one that has.
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_recode_over_the_prime_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let (origin, running, at) = publish_with(over_prime_field(folder.path())).await;
+    let all = bytes(1, 200_001);
+    origin.put("/vod/a.ts", Bytes::from(all.clone()));
+    let first = Station::start(peer::Config::new(at.clone(), Trust::System)).await;
+    let second = Station::start(first.config()).await;
+    let viewer = client(second.config()).await;
+    assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
+    let stats = viewer.stats().borrow().clone();
+    assert_eq!((stats.blocks_wrong, stats.polluters, stats.segments_corrupt), (0, 0, 0), "{stats:?}");
+    // Nothing is mixed that was not tested, so nothing is marked.
+    for station in [&first, &second] {
+        assert_eq!(station.read("ncserverd_relay_unverified_blocks_total"), 0.0);
+    }
+    tokio::time::timeout(PATIENCE, async {
+        while first.read("ncserverd_relay_segments_completed_total") < 1.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let later = client(first.config()).await;
+    assert!(read(&later, "/live/a.ts").await.unwrap() == all);
+    let stats = later.stats().borrow().clone();
+    assert!(stats.blocks_systematic > stats.blocks_received / 2, "{stats:?}");
+    running.drain(Duration::from_secs(1)).await;
+}
+
+/// One server that sends each connection ten blocks of sixteen: two relays have enough together, in combinations that each of them has made.
+#[tokio::test(flavor = "multi_thread")]
+async fn recoded_blocks_over_the_prime_field_prove_themselves() {
+    let (script, key) = (Script::start("127.0.0.1:0").await, Script::key());
+    script.code_with(Codec::RlncQ { group: HashGroup::P1024 });
+    script.sign(&key, 1000);
+    let all = bytes(1, 16 * 1024);
+    script.publish("/a/b", &all, all.len());
+    script.ration(10);
+    let (one, other) = (Station::start(script.config()).await, Station::start(script.config()).await);
+    let both = peer::Config { servers: vec![one.server.clone(), other.server.clone()], ..one.config() };
+    let viewer = client(both).await;
+    assert!(read(&viewer, "/a/b").await.unwrap() == all);
+    let stats = viewer.stats().borrow().clone();
+    assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{stats:?}");
+    assert_eq!((stats.blocks_wrong, stats.blocks_useless, stats.polluters), (0, 0, 0), "{stats:?}");
+    for station in [&one, &other] {
+        assert!(station.read("ncserverd_relay_recoded_blocks_total") > 0.0);
+        assert_eq!(station.read("ncserverd_relay_unverified_blocks_total"), 0.0);
+        assert_eq!(station.read("ncserverd_relay_segments_completed_total"), 0.0);
     }
 }
 

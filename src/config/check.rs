@@ -8,9 +8,10 @@ use bytesize::ByteSize;
 
 use super::{Config, Error};
 use crate::admission::KeysComplaint;
+use crate::block::ELEMENT_BYTES;
 use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
-use crate::object::Shape;
+use crate::object::{Codec, HashGroup, Shape, ShapeError};
 use crate::ring::Lane;
 use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
@@ -181,10 +182,23 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
-    match stream.shape(1) {
-        Err(stream::Fault::Shape(error)) => return report.fault(key("parity"), error.to_string()),
+    // That it is not empty is found elsewhere.
+    match stream.shape(config.ingest.segment_max_bytes.as_u64().clamp(1, Shape::LENGTH_MAX)) {
+        Err(stream::Fault::Shape(error)) => {
+            let part = match error {
+                ShapeError::Words(_) | ShapeError::Hashes { .. } => "block_bytes",
+                ShapeError::WideNMax(_) => "n_max",
+                _ => "parity",
+            };
+            return report.fault(key(part), error.to_string());
+        }
         Err(stream::Fault::Codec(error)) => {
-            let part = if error == CodecError::Parity { "parity" } else { "codec" };
+            let part = match error {
+                CodecError::Parity => "parity",
+                CodecError::HashBits | CodecError::NoGroup(_) => "hash_bits",
+                CodecError::NoKey => "signing_key",
+                CodecError::NoParity | CodecError::RowWeight => "codec",
+            };
             return report.fault(key(part), error.to_string());
         }
         Err(_) | Ok(_) => {}
@@ -194,8 +208,30 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         report.fault(key("peers"), "viewers that draw on each other need the stream's signature: set `signing_key`, too");
     }
     row_weight(&key("row_weight"), stream, report);
+    if let Ok(Codec::RlncQ { group }) = stream.codec() {
+        homomorphic(&key("hash_bits"), &key("block_bytes"), group, stream, report);
+    }
     ring(config, &key("block_bytes"), stream, report);
     datagrams(&key("block_bytes"), stream, report);
+}
+
+/// What a code over a prime field costs that is probably not meant.
+fn homomorphic(bits: &str, block_bytes: &str, group: HashGroup, stream: &stream::Config, report: &mut Report) {
+    if group == HashGroup::P1024 {
+        report.warning(
+            bits,
+            "1024 bits are a legacy strength, as in the paper: about 2^80 steps forge a block. 2048 take four times the work",
+        );
+    }
+    let (n, k) = (u32::from(stream.n_max), stream.block_bytes);
+    let vector = n * u32::try_from(ELEMENT_BYTES).unwrap_or(u32::MAX);
+    if vector > k / 2 {
+        let text = format!(
+            "a recoded block of {k} bytes carries {vector} of coefficients: take blocks of {} at least, or a lower `n_max`",
+            (2 * vector).next_multiple_of(Codec::WORD_BYTES).min(Shape::BLOCK_BYTES_MAX)
+        );
+        report.warning(block_bytes, text);
+    }
 }
 
 fn signing_key(key: &str, stream: &stream::Config, report: &mut Report) {
@@ -247,6 +283,10 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
 }
 
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
+    if stream.codec == CodecName::RlncQ {
+        // Over streams, however small.
+        return;
+    }
     let block = u64::from(stream.block_bytes);
     let [seeded, explicit] = [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
     let header = if lane(stream).is_explicit() { explicit } else { seeded };

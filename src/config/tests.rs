@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::directory::Policy;
-use crate::object::Codec;
+use crate::object::{Codec, HashGroup};
 
 fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -184,6 +184,9 @@ fn what_belongs_to_another_code_is_refused() {
     assert_eq!(with(&[]), Ok(Codec::Rlnc));
     assert_eq!(with(&[("codec", "rlnc")]), Ok(Codec::Rlnc));
     assert_eq!(with(&[("codec", "raptorq")]), Ok(Codec::RaptorQ));
+    let key = ("signing_key", "/run/no-such-key.pem");
+    assert_eq!(with(&[("codec", "rlnc-q"), key]), Ok(Codec::RlncQ { group: HashGroup::P1024 }));
+    assert_eq!(with(&[("codec", "rlnc-q"), key, ("hash_bits", "2048")]), Ok(Codec::RlncQ { group: HashGroup::P2048 }));
     assert_eq!(with(&[("codec", "rs"), ("parity", "128")]), Ok(Codec::ReedSolomon { parity: 128 }));
     for (keys, said) in [
         (&[("codec", "rs")][..], "`stream.a.codec`: with \"rs\" a generation has a fixed number"),
@@ -194,6 +197,20 @@ fn what_belongs_to_another_code_is_refused() {
         (&[("codec", "raptorq"), ("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
         (&[("codec", "raptorq"), ("row_weight", "20")], "`stream.a.codec`: `row_weight` goes with codec = \"rlnc\""),
         (&[("codec", "reed-solomon")], "`stream.a.codec`"),
+        (&[("codec", "rlnc-q")], "`stream.a.signing_key`: with \"rlnc-q\" blocks are tested by hashes"),
+        (&[("codec", "rlnc-q"), key, ("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
+        (&[("codec", "rlnc-q"), key, ("row_weight", "20")], "`stream.a.codec`: `row_weight` goes with"),
+        (&[("codec", "rlnc-q"), key, ("hash_bits", "1536")], "`stream.a.hash_bits`: homomorphic hashes have 1024 bits"),
+        (&[("hash_bits", "1024")], "`stream.a.hash_bits`: `hash_bits` goes with codec = \"rlnc-q\""),
+        (
+            &[("codec", "rlnc-q"), key, ("block_bytes", "4112")],
+            "`stream.a.block_bytes`: blocks of 4112 bytes: over the prime field",
+        ),
+        (&[("codec", "rlnc-q"), key, ("n_max", "257")], "`stream.a.n_max`: 257 blocks a generation: over the prime field"),
+        (
+            &[("codec", "rlnc-q"), key, ("hash_bits", "2048"), ("block_bytes", "64")],
+            "`stream.a.block_bytes`: 33554432 bytes of homomorphic hashes",
+        ),
     ] {
         let refusal = with(keys).unwrap_err();
         assert!(refusal.contains(said), "{refusal}");

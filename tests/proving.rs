@@ -1,0 +1,164 @@
+//! A stream over the prime field through real programs: a server, a relay that lies, an honest relay behind both, and a viewer.
+
+#[path = "client/script.rs"]
+#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
+mod script;
+
+mod program;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use ncserverd::integrity::signing::SigningKey;
+use ncserverd::object::{Codec, HashGroup};
+use ncserverd::wire::CloseCode;
+use program::program;
+use script::{Fault, Script, bytes};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const SETTINGS: [&str; 9] = [
+    "stream.live.codec=rlnc-q",
+    "stream.live.n_max=16",
+    "stream.live.block_bytes=1024",
+    "telemetry.log_format=json",
+    "ring.bytes=16MiB",
+    "encoder.batch_blocks_max=256",
+    "device.cpu_threads=2",
+    "ingest.settle=20ms",
+    "ingest.rescan=50ms",
+];
+
+/// A program that runs until this is dropped, and what it says.
+struct Program {
+    process: Child,
+    log: Receiver<String>,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
+        let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
+        let (said, log) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
+        Self { process, log }
+    }
+
+    /// What follows each of these in the next line of the log that has the first, up to a blank or a quotation mark.
+    fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
+        let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
+        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            if line.contains(texts[0]) {
+                return texts.map(|text| {
+                    let (_, rest) = line.split_once(text).unwrap_or_else(|| panic!("no `{text}` in {line}"));
+                    rest.split([' ', '"']).next().unwrap_or_default().to_owned()
+                });
+            }
+            seen = seen + &line + "\n";
+        }
+        panic!("the log has no line with `{}`:\n{seen}", texts[0]);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The sum of a series over its labels, as a program exposes it.
+fn metric(at: SocketAddr, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let is_meant = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+    answer.lines().filter(is_meant).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+/// Waits until a series is what it should be.
+async fn until(at: SocketAddr, name: &str, is_right: impl Fn(f64) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_right(metric(at, name)) {
+        assert!(Instant::now() < end, "{name} is {}", metric(at, name));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn metrics_of(program: &Program) -> SocketAddr {
+    let [metrics] = program.says(["metrics on http://"]);
+    metrics.strip_suffix("/metrics").expect("a URL").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
+    let (media, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let all = bytes(1, 150_001);
+    std::fs::write(media.path().join("a.ts"), &all).unwrap();
+    let key = state.path().join("key.pem");
+    let mut command = Command::new(program("ncserverd"));
+    command.env_clear().env("STATE_DIRECTORY", state.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+    command.args(["--directory", &format!("live={}", media.path().display())]);
+    command.args(["--set", &format!("stream.live.signing_key={}", key.display())]);
+    for setting in SETTINGS {
+        command.args(["--set", setting]);
+    }
+    let server = Program::start(&mut command);
+    let server_metrics = metrics_of(&server);
+    let [address, fingerprint] = server.says(["ncpeer gateway ncs://", "--fingerprint "]);
+    let server_url = format!("ncs://{address}#{fingerprint}");
+
+    // It passes on what the stream's key has signed, the hashes too, and wrong blocks.
+    let signing = std::sync::Arc::new(SigningKey::from_pem(&std::fs::read(&key).unwrap()).unwrap());
+    let liar = Script::start("127.0.0.1:0").await;
+    liar.code_with(Codec::RlncQ { group: HashGroup::P1024 });
+    liar.sign(&signing, 1);
+    liar.publish("/live/a.ts", &all, all.len());
+    liar.spoil(Fault::Corrupt, u32::MAX);
+    let at = liar.server();
+    let liar_url = format!("ncs://{}:{}#{}", at.host, at.port, at.fingerprint.unwrap());
+
+    let mut command = Command::new(program("ncpeer"));
+    command.env_clear().args(["relay", &server_url, "--source", &liar_url, "--key", &signing.public().to_string()]);
+    command.args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+    let relay = Program::start(&mut command);
+    let relay_metrics = metrics_of(&relay);
+    let [relay_url] = relay.says(["relays at "]);
+
+    // Both are drawn on from the first block on.
+    let end = Instant::now() + PATIENCE;
+    while liar.seen().connections == 0 {
+        assert!(Instant::now() < end, "the relay does not connect to the liar");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+
+    // Behind the relay nobody has anything to find.
+    let out = state.path().join("out.ts");
+    let mut command = Command::new(program("ncpeer"));
+    command.env_clear().args(["fetch", &relay_url, "/live/a.ts", "--key", &signing.public().to_string()]);
+    let fetched = command.arg("-o").arg(&out).output().unwrap();
+    let said = String::from_utf8_lossy(&fetched.stderr).into_owned();
+    assert!(fetched.status.success(), "{said}");
+    assert!(std::fs::read(&out).unwrap() == all, "the segment is right");
+    assert!(!said.contains("wrong"), "{said}");
+
+    until(relay_metrics, "ncserverd_peer_polluters_total", |polluters| polluters == 1.0).await;
+    assert!(metric(relay_metrics, "ncserverd_peer_wrong_blocks_total") > 0.0);
+    assert_eq!(metric(relay_metrics, "ncserverd_relay_unverified_blocks_total"), 0.0);
+    until(server_metrics, "ncserverd_session_blames_total", |blames| blames >= 1.0).await;
+    let end = Instant::now() + PATIENCE;
+    while liar.seen().closed != Some(CloseCode::Pollution.quic().into()) {
+        assert!(Instant::now() < end, "{:?}", liar.seen());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(liar.seen().blamed.is_none() && liar.seen().connections == 1);
+    // The server has hashed each block of the segment once.
+    assert_eq!(metric(server_metrics, "ncserverd_store_homomorphic_hashes_total"), 147.0);
+}
