@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use link::Conditions;
-use ncserverd::object::{Codec, FirstPass, RefusalCode};
+use ncserverd::object::{Codec, FirstPass, HashGroup, RefusalCode};
 use ncserverd::peer::proto::{Counts, Failure, SourceId};
 use world::{Setup, World};
 
@@ -647,4 +647,45 @@ fn a_near_deadline_is_met_with_what_there_is_of_parity() {
         }
         assert!(met >= 6, "{met} met, {late} late with {codec:?}");
     }
+}
+
+const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
+
+/// Blocks over the prime field come on streams though the path takes datagrams; each is asked for once, though it counts for certain only when it
+/// is tested, and the hashes are asked for once.
+#[test]
+fn over_the_prime_field_nothing_is_asked_for_twice() {
+    for (seed, first_pass) in [(1, FirstPass::Coded), (2, FirstPass::Systematic), (3, FirstPass::Coded)] {
+        for sites in [1, 3] {
+            let setup = Setup { codec: PRIME, first_pass, seed, ..Setup::default() };
+            let mut world = World::with_sites(setup, &paths(&[1_000_000, 300_000, 500_000])[..sites]);
+            // Three generations, the last block short.
+            let bytes = world.publish("/live/1.m4s", 32 * 256 - 77, 256, 12);
+            let time = world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
+            world.idle(SECOND);
+            let counts = world.peer.counts();
+            assert_eq!((world.sent.datagrams, counts.blocks, counts.useless, counts.wrong), (0, 32, 0, 0), "{sites}: {counts:?}");
+            assert_eq!((counts.tested, counts.kept_bytes), (32, 0), "{counts:?}");
+            assert_eq!(counts.systematic == 32, first_pass == FirstPass::Systematic, "{counts:?}");
+            assert!(counts.tests < 32 && time < SECOND, "{sites}: {time:?} {counts:?}");
+        }
+    }
+}
+
+/// What has been tested stays of use when the connection breaks, and so do the hashes.
+#[test]
+fn a_broken_connection_costs_no_tested_block() {
+    let mut world = World::new(Setup { codec: PRIME, ..Setup::default() });
+    world.slow_down(0, 50_000);
+    let bytes = world.publish("/vod/1.ts", 24 * 512, 512, 24);
+    let fetch = world.fetch("/vod/1.ts", None);
+    world.run(5 * SECOND, |world| world.peer.counts().innovative >= 10);
+    world.disconnect(0);
+    world.idle(SECOND / 10);
+    let before = world.peer.counts().innovative;
+    world.connect(0);
+    world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
+    assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+    let counts = world.peer.counts();
+    assert!(before >= 10 && counts.innovative == 24 && counts.wrong == 0, "{before} {counts:?}");
 }

@@ -7,24 +7,27 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Encoder, row_key};
-use ncserverd::codec::rlnc_q::Cores;
+use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
+use ncserverd::integrity::hashes::BlockHashes;
+use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{
     Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
+    Signature,
 };
 use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
 use ncserverd::ring::{Lane, LineKey, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Codecs, Delivery, Hello};
+use ncserverd::wire::message::{Codecs, Delivery, Hello, Meta};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -270,7 +273,7 @@ impl World {
     }
 
     fn add(&mut self, path: &str, bytes: Bytes, body: Body) {
-        let resolved = Resolved {
+        let mut resolved = Resolved {
             path: path.to_owned(),
             id: SegmentId::of(&bytes),
             offset: 0,
@@ -282,6 +285,11 @@ impl World {
             body,
             signature: None,
         };
+        if let Body::Coded(held) = &resolved.body
+            && held.lease.shape.codec().is_proving()
+        {
+            resolved.signature = Some(signed(&resolved, held.lease.shape, &bytes));
+        }
         self.library.insert(path.to_owned(), Published { bytes, resolved });
     }
 
@@ -325,8 +333,11 @@ impl World {
         let answer = self.answers[&request].clone().unwrap();
         let Delivery::Coded(shape) = answer.meta.delivery else { panic!("not coded") };
         let deadline = deadline.map(|deadline| self.now + deadline);
-        let order = Order { segment: answer.meta.id, shape, proof: None, deadline, urgency: Urgency::Now };
-        self.peer.fetch(self.now, order, None)
+        let proof = peer::Proof::of(&answer.meta);
+        let order = Order { segment: answer.meta.id, shape, proof, deadline, urgency: Urgency::Now };
+        // By the path the key of the stream is known.
+        let place = peer::Place { path: answer.meta.path, offset: 0, length: None };
+        self.peer.fetch(self.now, order, proof.is_some().then_some(place))
     }
 
     /// Where the generations of a fetch begin that are complete, in the order in which they became so.
@@ -511,21 +522,26 @@ impl World {
             session::Event::Deliver { request, bytes } => {
                 let mut head = Vec::new();
                 StreamHead::Object { request }.encode(&mut head);
-                let stream = server.open_stream();
-                for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
-                    self.send_stream(site, stream, chunk);
-                }
-                let at = self.sites[site].down.ordered(now, 0);
-                self.post(site, at, Packet::StreamEnd(stream));
+                self.send_whole(site, server, head, &bytes);
             }
             // Nobody serves here but servers.
             session::Event::Offer { .. } | session::Event::Have(_) | session::Event::Introduce { .. } => {}
             // No peer here asks for them, or blames another.
-            session::Event::Lost { .. }
-            | session::Event::Hashes { .. }
-            | session::Event::Checks { .. }
-            | session::Event::DeliverHashes { .. }
-            | session::Event::Blame { .. } => {}
+            session::Event::Hashes { ticket, held } => {
+                let published = self.library.values().find(|published| published.resolved.id == held.lease.id).unwrap();
+                let hashes = hashes_of(&published.bytes, &held.lease.shape);
+                server.proto.hashes(ticket, Ok(hashes.as_bytes().clone()));
+                while let Some(event) = server.proto.poll_event() {
+                    self.act(site, server, event);
+                }
+            }
+            session::Event::DeliverHashes { request, bytes } => {
+                let mut head = Vec::new();
+                StreamHead::Hashes { request }.encode(&mut head);
+                self.send_whole(site, server, head, &bytes);
+                server.proto.hashes_left();
+            }
+            session::Event::Lost { .. } | session::Event::Checks { .. } | session::Event::Blame { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {
@@ -534,6 +550,16 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Sends a stream of its own.
+    fn send_whole(&mut self, site: usize, server: &mut Server, head: Vec<u8>, bytes: &Bytes) {
+        let stream = server.open_stream();
+        for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
+            self.send_stream(site, stream, chunk);
+        }
+        let at = self.sites[site].down.ordered(self.now, 0);
+        self.post(site, at, Packet::StreamEnd(stream));
     }
 
     /// Sends what requests may claim, one block each in turn, as long as the path has room.
@@ -631,6 +657,11 @@ impl World {
         if generation.codec == Codec::RaptorQ {
             return Vector::repair(seed, generation.n);
         }
+        if generation.codec.is_proving() {
+            let shape = rlnc_q::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
+            let row = rlnc_q::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
+            return Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect());
+        }
         let Lane::Sparse(weight) = line.lane else { return Vector::Seed(seed) };
         let (_, held) = self.held(line.generation);
         let mut row = vec![0; generation.n.into()];
@@ -653,7 +684,15 @@ impl World {
                 encoder.block(*seed, &mut out);
                 out
             }
-            Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_) => {
+            Vector::Narrow(row) => {
+                let shape = rlnc_q::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
+                let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
+                let (source, mut out) =
+                    (part(generation.offset..generation.offset + generation.length), vec![0; shape.payload_bytes()]);
+                Cores::all().encode(shape, &mut [rlnc_q::Encode { source: &source, rows: &rows, out: &mut out }]).unwrap();
+                out
+            }
+            Vector::Shard(_) | Vector::Symbol(_) | Vector::Wide(_) => {
                 let mut row = vec![0; generation.n.into()];
                 write_number(vector, &mut row);
                 self.payload(key, generation, &Vector::Explicit(row.into()))
@@ -701,4 +740,33 @@ impl Server {
         self.next_stream += 4;
         self.next_stream - 4
     }
+}
+
+/// The key of all streams here that have one.
+static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+
+/// The homomorphic hashes of a segment.
+fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
+    let Codec::RlncQ { group } = shape.codec() else { panic!("its blocks prove nothing") };
+    let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
+    BlockHashes::made(Cores::all().hash(group.into(), shape.words(), &blocks).unwrap().into(), shape)
+}
+
+/// What the key says of a segment.
+fn signed(resolved: &Resolved, shape: Shape, bytes: &[u8]) -> Signature {
+    let mut meta = Meta {
+        request: 0,
+        path: resolved.path.clone(),
+        id: resolved.id,
+        offset: resolved.offset,
+        length: resolved.length,
+        object_length: resolved.object_length,
+        version: resolved.version,
+        max_age_ms: 0,
+        content_type: resolved.content_type.clone(),
+        delivery: Delivery::Coded(shape),
+        signature: None,
+    };
+    KEY.sign_meta(&mut meta, 1, Some(hashes_of(bytes, &shape).digest()));
+    meta.signature.expect("it was signed just now")
 }

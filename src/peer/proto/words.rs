@@ -4,6 +4,7 @@
 //! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be tested and absorbed where that holds nobody
 //! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,8 +13,8 @@ use rand::Rng;
 use super::evidence::Row;
 use super::{FetchId, SourceId};
 use crate::block::Vector;
-use crate::codec::hash::{self, Group, Hashes};
-use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
+use crate::codec::hash::{Batch, Group, Hashes};
+use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Failed, Payload};
 use crate::codec::{Error, Outcome};
 use crate::object::{Codec, Generation, HashGroup};
 
@@ -58,10 +59,21 @@ pub struct Tested {
     pub(super) index: u32,
     number: u64,
     decoder: Decoder,
-    /// The blocks in the order in which they came, each with what it brought; nothing of wrong ones.
-    pub(super) rows: Vec<(Row, Option<Outcome>)>,
+    /// The blocks in the order in which they came.
+    pub(super) rows: Vec<(Row, Verdict)>,
     /// Whether the hashes are none that a block can have: whoever signed them made them so.
     pub(super) is_hopeless: bool,
+}
+
+/// What has become of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is right, and has brought this.
+    Right(Outcome),
+    /// It is wrong.
+    Wrong,
+    /// It came of a sender after a wrong one.
+    Untested,
 }
 
 impl Words {
@@ -114,7 +126,7 @@ impl Words {
     }
 
     /// Takes back what was given away, with what has come of it; `None` if it is of another trial than the one under way.
-    pub(super) fn end_trial(&mut self, tested: Tested) -> Option<Vec<(Row, Option<Outcome>)>> {
+    pub(super) fn end_trial(&mut self, tested: Tested) -> Option<Vec<(Row, Verdict)>> {
         self.trial.take_if(|(number, _)| *number == tested.number)?;
         self.rank = u16::try_from(tested.decoder.rank()).unwrap_or(u16::MAX);
         self.decoder = Some(tested.decoder);
@@ -144,24 +156,83 @@ impl Trial {
         };
         // The wire takes no others; whatever is none is wrong.
         let coded: Vec<Option<Coded>> = rows.iter().map(|row| parsed(shape, &row.block.vector, &row.block.payload)).collect();
-        let known: Vec<&Coded> = coded.iter().flatten().collect();
-        let bad = hash::bad(arithmetic, &hashes, &known, random);
-        let bad = bad.or_else(|_| hash::bad(&Cores::all(), &hashes, &known, random)).expect("the CPU does not fail");
-        let mut wrong = bad.into_iter().peekable();
-        let mut known = 0;
-        let mut outcome = |coded: Option<Coded>| {
-            let coded = coded?;
-            let place = known;
-            known += 1;
-            match wrong.next_if_eq(&place) {
-                Some(_) => None,
-                None => decoder.absorb(coded).ok(),
-            }
-        };
-        let outcomes: Vec<Option<Outcome>> = coded.into_iter().map(&mut outcome).collect();
-        let rows = rows.into_iter().map(|row| Row { is_right: true, ..row }).zip(outcomes).collect();
-        Tested { fetch, index, number, decoder, rows, is_hopeless: false }
+        let known: Vec<(SourceId, &Coded)> =
+            rows.iter().zip(&coded).filter_map(|(row, coded)| Some((row.source, coded.as_ref()?))).collect();
+        let found = sort_out(arithmetic, &hashes, &known, random);
+        let found = found.or_else(|_| sort_out(&Cores::all(), &hashes, &known, random)).expect("the CPU does not fail");
+        let mut found = found.into_iter();
+        let verdicts: Vec<Verdict> = coded
+            .into_iter()
+            .map(|coded| {
+                let Some(coded) = coded else { return Verdict::Wrong };
+                match found.next().expect("one for each") {
+                    Found::Right => decoder.absorb(coded).map_or(Verdict::Wrong, Verdict::Right),
+                    Found::Wrong => Verdict::Wrong,
+                    Found::Untested => Verdict::Untested,
+                }
+            })
+            .collect();
+        Tested { fetch, index, number, decoder, rows: rows.into_iter().zip(verdicts).collect(), is_hopeless: false }
     }
+}
+
+/// What a test says of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Right,
+    Wrong,
+    Untested,
+}
+
+/// Tells right blocks from wrong ones: all at once, then those of each sender, and of whoever has sent a wrong one by halves until the first is
+/// found. What that one has sent behind it is not tested: it is done with, and should not cost as many tests as it can send wrong blocks.
+fn sort_out(
+    arithmetic: &dyn Arithmetic,
+    hashes: &Hashes,
+    blocks: &[(SourceId, &Coded)],
+    random: &mut impl Rng,
+) -> Result<Vec<Found>, Failed> {
+    let mut found = vec![Found::Right; blocks.len()];
+    let mut holds = |some: &[&[usize]]| {
+        let of = |places: &&[usize]| Batch::new(hashes, places.iter().map(|place| blocks[*place].1).collect(), random);
+        let batches: Vec<Batch<'_>> = some.iter().map(of).collect();
+        arithmetic.holds(&batches)
+    };
+    let all: Vec<usize> = (0..blocks.len()).collect();
+    if all.is_empty() || holds(&[&all])?[0] {
+        return Ok(found);
+    }
+    let mut senders: BTreeMap<SourceId, Vec<usize>> = BTreeMap::new();
+    for (place, (source, _)) in blocks.iter().enumerate() {
+        senders.entry(*source).or_default().push(place);
+    }
+    let senders: Vec<Vec<usize>> = senders.into_values().collect();
+    let mut suspects: Vec<&[usize]> = senders.iter().map(Vec::as_slice).collect();
+    if suspects.len() > 1 {
+        let verdicts = holds(&suspects)?;
+        suspects = suspects.into_iter().zip(verdicts).filter_map(|(places, holds)| (!holds).then_some(places)).collect();
+    }
+    // Each has a wrong one among these, and everything before them is right.
+    while !suspects.is_empty() {
+        suspects.retain(|places| {
+            if let [only] = places {
+                found[*only] = Found::Wrong;
+            }
+            places.len() > 1
+        });
+        let halves: Vec<&[usize]> = suspects.iter().map(|places| &places[..places.len() / 2]).collect();
+        if halves.is_empty() {
+            break;
+        }
+        for (places, holds) in suspects.iter_mut().zip(holds(&halves)?) {
+            let (first, second) = places.split_at(places.len() / 2);
+            *places = if holds { second } else { first };
+            if !holds {
+                second.iter().for_each(|place| found[*place] = Found::Untested);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// A block as the arithmetic has it; `None` for what the wire does not take.
@@ -221,14 +292,21 @@ mod tests {
         .collect()
     }
 
-    /// What a trial of these brings, one behind the other.
-    fn try_out(words: &mut Words, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Option<Outcome>> {
-        blocks.into_iter().enumerate().for_each(|(index, block)| {
-            words.gather(now, SourceId(u32::try_from(index).unwrap()), block);
-        });
+    /// What a trial of these brings, each from a sender of its own.
+    fn try_out(words: &mut Words, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Verdict> {
+        try_out_of(words, (0..).map(SourceId).zip(blocks), now, number)
+    }
+
+    fn try_out_of(
+        words: &mut Words,
+        blocks: impl IntoIterator<Item = (SourceId, Block)>,
+        now: Instant,
+        number: u64,
+    ) -> Vec<Verdict> {
+        blocks.into_iter().for_each(|(source, block)| words.gather(now, source, block));
         let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, generation().2).unwrap();
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
-        words.end_trial(tested).unwrap().into_iter().map(|(_, outcome)| outcome).collect()
+        words.end_trial(tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
     }
 
     #[test]
@@ -254,12 +332,52 @@ mod tests {
         all.push(last);
         assert_eq!(words.missing(), 5);
         let outcomes = try_out(&mut words, all, now, 1);
-        let right = Some(Outcome::Innovative);
-        assert_eq!(outcomes, [right, None, None, None, None, right, right, right]);
+        let right = Verdict::Right(Outcome::Innovative);
+        assert_eq!(outcomes[..5], [&[right][..], &[Verdict::Wrong; 4]].concat());
+        assert_eq!(outcomes[5..], [right; 3]);
         assert_eq!((words.rank(), words.missing()), (4, 1));
         let twice = vec![some[0].clone(), some[0].clone()];
-        assert_eq!(try_out(&mut words, twice, now, 2), [Some(Outcome::Complete), Some(Outcome::Redundant)]);
+        assert_eq!(try_out(&mut words, twice, now, 2), [Outcome::Complete, Outcome::Redundant].map(Verdict::Right));
         assert_eq!(words.into_bytes(&Cores::all()).unwrap(), source);
+    }
+
+    /// A liar costs few tests however many wrong blocks it sends, and nobody else loses a block by it.
+    #[test]
+    fn behind_a_senders_first_wrong_block_nothing_of_it_is_tested() {
+        let (generation, ..) = generation();
+        let (honest, liar, other) = (SourceId(1), SourceId(2), SourceId(3));
+        for first in 0..20 {
+            let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+            let all = blocks(40, &mut StdRng::seed_from_u64(first));
+            // Every other block is the liar's, whose blocks from this one on are wrong; one of another, too.
+            let blocks = all.into_iter().enumerate().map(|(place, block)| {
+                let number = place as u64 / 2;
+                let source = if place % 2 == 0 {
+                    honest
+                } else if place == 39 {
+                    other
+                } else {
+                    liar
+                };
+                let is_wrong = source == other || (source == liar && number >= first);
+                let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(is_wrong && at == 31)).collect();
+                (source, Block { payload, ..block })
+            });
+            let found = try_out_of(&mut words, blocks, now, 1);
+            for (place, verdict) in found.iter().enumerate() {
+                let expected = match (place % 2, place as u64 / 2) {
+                    (0, _) => None,
+                    _ if place == 39 => Some(Verdict::Wrong),
+                    (_, number) if number < first => None,
+                    (_, number) if number == first => Some(Verdict::Wrong),
+                    _ => Some(Verdict::Untested),
+                };
+                match expected {
+                    Some(expected) => assert_eq!(*verdict, expected, "{first}: block {place}"),
+                    None => assert!(matches!(verdict, Verdict::Right(_)), "{first}: block {place} is {verdict:?}"),
+                }
+            }
+        }
     }
 
     #[test]
@@ -313,7 +431,7 @@ mod tests {
             (Vector::Wide(row), payload(65)),
             (Vector::Wide(Q.repeat(5).into()), payload(65)),
         ] {
-            assert_eq!(try_out(&mut words, vec![Block { vector, payload }], now, 2), [None]);
+            assert_eq!(try_out(&mut words, vec![Block { vector, payload }], now, 2), [Verdict::Wrong]);
         }
         assert_eq!(words.missing(), 5);
     }

@@ -14,7 +14,7 @@ use crate::object::{Generation, SegmentId};
 use crate::peer::proto::evidence::{Findings, Look, Row};
 use crate::peer::proto::keyring::FIRST;
 use crate::peer::proto::rebuilder::Rebuilder;
-use crate::peer::proto::words::Tested;
+use crate::peer::proto::words::{Tested, Verdict};
 use crate::peer::proto::work::Work;
 use crate::peer::proto::{Event, Failure, FetchId, Outbox, SourceId};
 use crate::wire::Violation;
@@ -132,10 +132,20 @@ impl Fetches {
             return events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
         }
         let mut wrong = Vec::new();
-        for (row, outcome) in rows {
-            let Some(outcome) = outcome else {
-                wrong.push(row);
-                continue;
+        for (row, verdict) in rows {
+            if !matches!(verdict, Verdict::Right(_))
+                && let Some(path) = self.paths.get_mut(&row.source)
+            {
+                path.counts.blocks += 1;
+                path.counts.payload_bytes += row.block.payload.len() as u64;
+            }
+            let outcome = match verdict {
+                Verdict::Right(outcome) => outcome,
+                Verdict::Untested => continue,
+                Verdict::Wrong => {
+                    wrong.push(row);
+                    continue;
+                }
             };
             let Row { source, block, .. } = row;
             if let Err(violation) = self.brought(now, source, id, index, block, outcome, true, outbox, events) {
@@ -144,11 +154,6 @@ impl Fetches {
         }
         if !wrong.is_empty() {
             self.evidence.alarm();
-            for row in &wrong {
-                let Some(path) = self.paths.get_mut(&row.source) else { continue };
-                path.counts.blocks += 1;
-                path.counts.payload_bytes += row.block.payload.len() as u64;
-            }
             self.blame(id, index, &wrong);
         }
     }
