@@ -720,7 +720,7 @@ impl Proto {
             }
             Incoming::Hashes { request } => {
                 let request = *request;
-                self.take_hashes(source, stream, request, bytes)
+                self.take_hashes(now, source, stream, request, bytes)
             }
             Incoming::Refused => Ok(()),
             Incoming::Head(head) => {
@@ -1012,7 +1012,7 @@ impl Proto {
             }
             StreamHead::Hashes { request } => {
                 peer.streams.insert(stream, Incoming::Hashes { request });
-                self.take_hashes(source, stream, request, rest)
+                self.take_hashes(now, source, stream, request, rest)
             }
         }
     }
@@ -1029,8 +1029,8 @@ impl Proto {
         Ok(())
     }
 
-    fn take_hashes(&mut self, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
-        if !self.fetches.hash_bytes(request, source, bytes)?
+    fn take_hashes(&mut self, now: Instant, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
+        if !self.fetches.hash_bytes(now, request, source, bytes)?
             && let Some(peer) = self.sources.get_mut(&source)
         {
             peer.refuse(stream);

@@ -23,8 +23,10 @@ use crate::wire::message::{Checks, GetChecks, Message};
 
 /// Questions that a source may have unanswered.
 const QUESTIONS_MAX: usize = 8;
-/// How long an answer may take.
+/// How long an answer may take; one that comes in pieces, from one to the next.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long all of them may take. Homomorphic hashes are hundreds of kilobytes now and then.
+const PIECES_MAX: Duration = Duration::from_secs(20);
 /// How long a trial may take.
 const TRIAL_MAX: Duration = Duration::from_secs(30);
 /// How often a source that has too much to do is asked again.
@@ -120,6 +122,8 @@ struct Question {
     source: SourceId,
     want: Want,
     due: Instant,
+    /// The latest that it may become due.
+    until: Instant,
     asked: Asked,
 }
 
@@ -413,7 +417,7 @@ impl Evidence {
                 (Asked::Checks { question: question.clone(), rows }, Message::GetChecks(question))
             }
         };
-        self.questions.insert(request, Question { source, want, due: now + PATIENCE, asked });
+        self.questions.insert(request, Question { source, want, due: now + PATIENCE, until: now + PIECES_MAX, asked });
         Some(message)
     }
 
@@ -459,8 +463,8 @@ impl Evidence {
     }
 
     /// Bytes of hashes have come. False if nobody waits for them.
-    pub(super) fn hash_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
-        let Some(Question { want, asked: Asked::Hashes { received }, .. }) =
+    pub(super) fn hash_bytes(&mut self, now: Instant, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
+        let Some(Question { want, due, until, asked: Asked::Hashes { received }, .. }) =
             self.questions.get_mut(&request).filter(|question| question.source == source)
         else {
             return Ok(false);
@@ -470,6 +474,7 @@ impl Evidence {
             return Err(Violation::Malformed("hashes stream"));
         }
         received.extend_from_slice(bytes);
+        *due = (now + PATIENCE).min(*until);
         Ok(true)
     }
 

@@ -136,9 +136,9 @@ fn source_blocks_are_known_by_their_hashes() {
     let Some(Message::GetHashes { request, .. }) = bench.asked(OTHER, &[OTHER]) else { panic!() };
     assert_eq!(bench.look(OTHER, &source(3)), Look::Unproved);
     let hashes = BlockHashes::of(&BYTES, &bench.order.shape).as_bytes().clone();
-    assert_eq!(bench.evidence.hash_bytes(request, THIRD, &hashes), Ok(false), "that one was not asked");
-    assert_eq!(bench.evidence.hash_bytes(request, OTHER, &hashes), Ok(true));
-    assert!(bench.evidence.hash_bytes(request, OTHER, &[0]).is_err(), "longer than the segment's");
+    assert_eq!(bench.evidence.hash_bytes(bench.now, request, THIRD, &hashes), Ok(false), "that one was not asked");
+    assert_eq!(bench.evidence.hash_bytes(bench.now, request, OTHER, &hashes), Ok(true));
+    assert!(bench.evidence.hash_bytes(bench.now, request, OTHER, &[0]).is_err(), "longer than the segment's");
     let findings = bench.evidence.hashes_finished(request, OTHER).unwrap();
     assert_eq!(findings.len(), 1);
     assert_eq!((bench.look(OTHER, &source(3)), bench.look(OTHER, &source(4))), (Look::Right, Look::Wrong));
@@ -150,11 +150,30 @@ fn hashes_that_are_not_those_that_were_signed_are_asked_of_others() {
     bench.evidence.want_hashes(FETCH);
     let open = [OTHER, THIRD];
     let Some(Message::GetHashes { request, .. }) = bench.asked(OTHER, &open) else { panic!() };
-    bench.evidence.hash_bytes(request, OTHER, &[7; 8 * 16]).unwrap();
+    bench.evidence.hash_bytes(bench.now, request, OTHER, &[7; 8 * 16]).unwrap();
     assert!(bench.evidence.hashes_finished(request, OTHER).unwrap().is_empty());
     assert!(bench.asked(OTHER, &open).is_none());
     let Some(Message::GetHashes { request, .. }) = bench.asked(THIRD, &open) else { panic!() };
     assert!(bench.evidence.hashes_finished(request, THIRD).is_err(), "cut short");
+}
+
+/// Many hashes take their time, as long as some come; not for ever.
+#[test]
+fn hashes_that_come_in_pieces_have_the_time_that_they_take() {
+    let mut bench = Bench::new();
+    bench.evidence.want_hashes(FETCH);
+    let open = [OTHER, THIRD];
+    let (begun, everybody) = (bench.now, open.into_iter().collect());
+    let Some(Message::GetHashes { request, .. }) = bench.asked(OTHER, &open) else { panic!() };
+    while bench.now - begun + PATIENCE < PIECES_MAX {
+        bench.now += PATIENCE - Duration::from_millis(1);
+        bench.evidence.expire(bench.now, &everybody);
+        assert_eq!(bench.evidence.hash_bytes(bench.now, request, OTHER, &[7]), Ok(true), "{:?}", bench.now - begun);
+    }
+    assert_eq!(bench.evidence.due(), Some(begun + PIECES_MAX));
+    bench.evidence.expire(begun + PIECES_MAX, &everybody);
+    assert_eq!(bench.evidence.hash_bytes(bench.now, request, OTHER, &[7]), Ok(false));
+    assert!(matches!(bench.asked(THIRD, &open), Some(Message::GetHashes { .. })));
 }
 
 #[test]

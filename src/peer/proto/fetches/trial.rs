@@ -223,8 +223,14 @@ impl Fetches {
         true
     }
 
-    pub(in crate::peer::proto) fn hash_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
-        self.evidence.hash_bytes(request, source, bytes)
+    pub(in crate::peer::proto) fn hash_bytes(
+        &mut self,
+        now: Instant,
+        request: u64,
+        source: SourceId,
+        bytes: &[u8],
+    ) -> Result<bool, Violation> {
+        self.evidence.hash_bytes(now, request, source, bytes)
     }
 
     pub(in crate::peer::proto) fn hashes_finished(
