@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Q, Vector};
+use ncserverd::codec::rlnc_q::{Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
@@ -403,6 +404,16 @@ fn a_hashes_stream_is_written_as_documented() {
 }
 
 #[test]
+fn homomorphic_hashes_are_written_as_documented() {
+    let mut stream = Vec::new();
+    StreamHead::Hashes { request: 11 }.encode(&mut stream);
+    let object = object();
+    let blocks: Vec<&[u8]> = object.chunks(64).collect();
+    stream.extend(Cores::all().hash(HashGroup::P1024.into(), 2, &blocks).unwrap());
+    assert_example("stream of hashes over the prime field", &stream);
+}
+
+#[test]
 fn the_documents_rows_follow_from_its_definition() {
     let rows = fenced("rows");
     let lines: Vec<_> = rows.iter().flat_map(|(_, lines)| lines.chunks(2)).collect();
@@ -439,8 +450,8 @@ fn no_example_is_left_unchecked() {
     let kinds = ["systematic", "systematic last", "seeded", "explicit", "unverified", "shard", "symbol"];
     names.extend(kinds.map(|name| format!("datagram {name}")));
     names.extend(
-        ["stream of blocks", "stream of an object", "stream of hashes", "stream of blocks over the prime field"]
-            .map(str::to_string),
+        ["blocks", "an object", "hashes", "blocks over the prime field", "hashes over the prime field"]
+            .map(|what| format!("stream of {what}")),
     );
     for (name, _) in fenced("example ") {
         assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");
