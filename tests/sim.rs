@@ -664,12 +664,24 @@ fn over_the_prime_field_nothing_is_asked_for_twice() {
             let time = world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
             world.idle(SECOND);
             let counts = world.peer.counts();
-            assert_eq!((world.sent.datagrams, counts.blocks, counts.useless, counts.wrong), (0, 32, 0, 0), "{sites}: {counts:?}");
+            assert_eq!((counts.blocks, counts.useless, counts.wrong), (32, 0, 0), "{sites}: {counts:?}");
+            assert_eq!((world.sent.datagrams, world.sent.records), (0, 32), "{sites}: {counts:?}");
             assert_eq!((counts.tested, counts.kept_bytes), (32, 0), "{counts:?}");
             assert_eq!(counts.systematic == 32, first_pass == FirstPass::Systematic, "{counts:?}");
             assert!(counts.tests < 32 && time < SECOND, "{sites}: {time:?} {counts:?}");
         }
     }
+}
+
+/// Silence is no loss where nothing can be lost: who has to wait for the first block does not ask for more of them.
+#[test]
+fn over_the_prime_field_a_slow_sender_is_waited_for() {
+    let mut world = World::new(Setup { codec: PRIME, ..Setup::default() });
+    world.slow_down(0, 2000);
+    let bytes = world.publish("/live/1.m4s", 8 * 2048, 2048, 8);
+    world.fetch_and_check("/live/1.m4s", &bytes, 20 * SECOND);
+    world.idle(SECOND);
+    assert_eq!(world.sent.records, 8, "{:?}", world.peer.counts());
 }
 
 /// What has been tested stays of use when the connection breaks, and so do the hashes.

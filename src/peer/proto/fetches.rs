@@ -980,7 +980,10 @@ impl Fetches {
             None => work.source_blocks(blocks, sources <= 1),
         };
         let blocks = numbers.map_or(blocks, |numbers| blocks.min(numbers.len()));
-        let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams: self.config.datagrams, recoded: true };
+        // There are codes whose blocks travel in no datagram.
+        let is_on_stream = order.shape.codec().is_proving();
+        let datagrams = self.config.datagrams && !is_on_stream;
+        let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams, recoded: true };
         let alias = path.take_alias(name);
         outbox.push(
             source,
@@ -996,6 +999,7 @@ impl Fetches {
         );
         let asked = Asked::new(now, alias, deadline, blocks);
         let flight = asked.flight.after(work.silences.get(&source).copied().unwrap_or_default());
+        let flight = if is_on_stream { flight.on_stream() } else { flight };
         work.asked.insert(source, Asked { numbers, flight, ..asked });
     }
 

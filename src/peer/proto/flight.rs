@@ -72,6 +72,11 @@ impl Flight {
         Self { silences, ..self }
     }
 
+    /// The same, of a request whose blocks come on a stream whatever it takes.
+    pub(super) fn on_stream(self) -> Self {
+        Self { by_stream: true, ..self }
+    }
+
     /// Blocks that may still come.
     pub(super) fn in_flight(&self) -> u64 {
         self.credited.saturating_sub(self.received + self.lost)
