@@ -122,6 +122,11 @@ impl Device {
         self.prime.get()
     }
 
+    /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the CPU does it.
+    pub fn open_prime(&self) -> Result<(), Error> {
+        self.prime.open().map(drop)
+    }
+
     /// Whether it is as it was opened.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.members.health()

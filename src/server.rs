@@ -29,7 +29,7 @@ use crate::directory::{self, Directory, Policy};
 use crate::encoder::{self, Encoder, Pace};
 use crate::endpoint;
 use crate::ingest;
-use crate::object::{Refusal, RefusalCode};
+use crate::object::{Codec, Refusal, RefusalCode};
 use crate::ring::{self, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
@@ -120,6 +120,9 @@ impl Server {
         config.admission.check_listen(&config.endpoint.listen)?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
+        if config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_proving)) {
+            device.open_prime()?;
+        }
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
         let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;
