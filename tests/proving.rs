@@ -5,21 +5,22 @@
 mod script;
 
 mod program;
+#[path = "program/running.rs"]
+#[expect(dead_code, reason = "shared with the tests of attacks, which need more of it")]
+mod running;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{Codec, HashGroup};
 use ncserverd::wire::CloseCode;
 use program::program;
+use running::{PATIENCE, Program, metric};
 use script::{Fault, Script, bytes};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const SETTINGS: [&str; 9] = [
     "stream.live.codec=rlnc-q",
     "stream.live.n_max=16",
@@ -32,60 +33,11 @@ const SETTINGS: [&str; 9] = [
     "ingest.rescan=50ms",
 ];
 
-/// A program that runs until this is dropped, and what it says.
-struct Program {
-    process: Child,
-    log: Receiver<String>,
-}
-
-impl Program {
-    fn start(command: &mut Command) -> Self {
-        let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
-        let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
-        let (said, log) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        Self { process, log }
-    }
-
-    /// What follows each of these in the next line of the log that has the first, up to a blank or a quotation mark.
-    fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
-        let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
-        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            if line.contains(texts[0]) {
-                return texts.map(|text| {
-                    let (_, rest) = line.split_once(text).unwrap_or_else(|| panic!("no `{text}` in {line}"));
-                    rest.split([' ', '"']).next().unwrap_or_default().to_owned()
-                });
-            }
-            seen = seen + &line + "\n";
-        }
-        panic!("the log has no line with `{}`:\n{seen}", texts[0]);
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The sum of a series over its labels, as a program exposes it.
-fn metric(at: SocketAddr, name: &str) -> f64 {
-    let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let is_meant = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
-    answer.lines().filter(is_meant).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
-}
-
 /// Waits until a series is what it should be.
 async fn until(at: SocketAddr, name: &str, is_right: impl Fn(f64) -> bool) {
     let end = Instant::now() + PATIENCE;
-    while !is_right(metric(at, name)) {
-        assert!(Instant::now() < end, "{name} is {}", metric(at, name));
+    while !metric(at, name).is_some_and(&is_right) {
+        assert!(Instant::now() < end, "{name} is {:?}", metric(at, name));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -150,8 +102,8 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     assert!(!said.contains("wrong"), "{said}");
 
     until(relay_metrics, "ncserverd_peer_polluters_total", |polluters| polluters == 1.0).await;
-    assert!(metric(relay_metrics, "ncserverd_peer_wrong_blocks_total") > 0.0);
-    assert_eq!(metric(relay_metrics, "ncserverd_relay_unverified_blocks_total"), 0.0);
+    assert!(metric(relay_metrics, "ncserverd_peer_wrong_blocks_total") > Some(0.0));
+    assert_eq!(metric(relay_metrics, "ncserverd_relay_unverified_blocks_total"), Some(0.0));
     until(server_metrics, "ncserverd_session_blames_total", |blames| blames >= 1.0).await;
     let end = Instant::now() + PATIENCE;
     while liar.seen().closed != Some(CloseCode::Pollution.quic().into()) {
@@ -160,5 +112,5 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     }
     assert!(liar.seen().blamed.is_none() && liar.seen().connections == 1);
     // The server has hashed each block of the segment once.
-    assert_eq!(metric(server_metrics, "ncserverd_store_homomorphic_hashes_total"), 147.0);
+    assert_eq!(metric(server_metrics, "ncserverd_store_homomorphic_hashes_total"), Some(147.0));
 }

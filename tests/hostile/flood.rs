@@ -120,7 +120,7 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
     let quiet = watched(plan.time / 4).await;
     let counters = ["handshakes_total", "handshakes_retried_total", "handshakes_refused_total", "handshakes_failed_total"]
         .map(|name| format!("ncserverd_endpoint_{name}"));
-    let count = || counters.each_ref().map(|name| metric(METRICS, name));
+    let count = || counters.each_ref().map(|name| metric(METRICS, name).unwrap_or_else(|| panic!("no series {name}")));
     let (before, resident) = (count(), memory(process, "VmRSS:").unwrap());
     let peak = memory(process, "VmHWM:").unwrap();
 

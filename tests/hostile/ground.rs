@@ -1,10 +1,8 @@
 //! The programs under attack, what they hold, and an honest viewer.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::program::program;
-
-/// Far above what anything here takes, on a machine that does much else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::running::{PATIENCE, Program, metric};
 
 /// The longest that an honest viewer may wait for a file in the middle of an attack: a stall is 10 s and more.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -47,65 +43,10 @@ pub(crate) fn turn() -> Turn {
     Turn { _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// A program that runs until this is dropped.
-pub(crate) struct Program {
-    process: Child,
-    log: Receiver<String>,
-}
-
 impl Program {
-    pub(crate) fn start(command: &mut Command) -> Self {
-        let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
-        let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
-        let (said, log) = channel();
-        // The log is read to its end, so that the program never waits for a reader.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        Self { process, log }
-    }
-
-    /// What follows each of these in the next line of the log that has the first, up to a blank or a quotation mark.
-    pub(crate) fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
-        let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
-        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            if line.contains(texts[0]) {
-                return texts.map(|text| {
-                    let (_, rest) = line.split_once(text).unwrap_or_else(|| panic!("no `{text}` in {line}"));
-                    rest.split([' ', '"']).next().unwrap_or_default().to_owned()
-                });
-            }
-            seen = seen + &line + "\n";
-        }
-        panic!("the log has no line with `{}`:\n{seen}", texts[0]);
-    }
-
-    /// What it has said and nobody has asked for.
-    pub(crate) fn said(&self) -> String {
-        self.log.try_iter().collect::<Vec<_>>().join("\n")
-    }
-
     /// The most memory that it has had so far; `None` once it has ended.
     pub(crate) fn peak(&self) -> Option<ByteSize> {
         memory(self.id(), "VmHWM:")
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    pub(crate) fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.process.try_wait().expect("it is a child of this process")
-    }
-
-    pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().expect("kill runs");
-        assert!(status.success(), "kill -s {name}");
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -237,21 +178,8 @@ impl Ground {
 
     /// The sum of a series over its labels.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        metric(self.metrics, name)
+        metric(self.metrics, name).unwrap_or_else(|| panic!("no series {name}"))
     }
-}
-
-/// The sum of a series over its labels, of the listener at this address.
-pub(crate) fn metric(at: SocketAddr, name: &str) -> f64 {
-    let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let is_meant = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
-    let values: Vec<f64> = answer.lines().filter(is_meant).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
-    assert!(!values.is_empty(), "no series {name}");
-    values.iter().sum()
 }
 
 /// A client that keeps nothing, so that everything is fetched.

@@ -15,4 +15,6 @@ mod peer;
 #[path = "../program/mod.rs"]
 mod program;
 mod relay;
+#[path = "../program/running.rs"]
+mod running;
 mod server;
