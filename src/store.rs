@@ -249,7 +249,7 @@ impl Store {
         let (device, copy, begun) = (self.shared.device.clone(), bytes.clone(), Instant::now());
         let made = tokio::task::spawn_blocking(move || {
             let blocks: Vec<&[u8]> = copy.chunks(shape.block_bytes() as usize).collect();
-            device.prime().hash(group.into(), shape.words(), &blocks)
+            device.prime().hash(group, shape.words(), &blocks)
         });
         let made =
             made.await.map_err(|_| device::Error::Closed)?.map_err(|failed| device::Error::Unavailable(failed.to_string()))?;

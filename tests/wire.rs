@@ -409,7 +409,7 @@ fn homomorphic_hashes_are_written_as_documented() {
     StreamHead::Hashes { request: 11 }.encode(&mut stream);
     let object = object();
     let blocks: Vec<&[u8]> = object.chunks(64).collect();
-    stream.extend(Cores::all().hash(HashGroup::P1024.into(), 2, &blocks).unwrap());
+    stream.extend(Cores::all().hash(HashGroup::P1024, 2, &blocks).unwrap());
     assert_example("stream of hashes over the prime field", &stream);
 }
 

@@ -21,6 +21,7 @@ use rand::Rng;
 use super::rlnc_q::{Arithmetic, Coded, Failed, Shape};
 use crate::gf::gfq;
 use crate::gf::modp::is_below;
+pub use crate::object::HashGroup as Group;
 use group::Parameters;
 
 #[cfg(test)]
@@ -31,48 +32,7 @@ mod powers;
 #[cfg(test)]
 mod tests;
 
-/// The group that hashes are elements of: the subgroup of order q of the numbers modulo a prime p.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// p of 1024 bits, as in the paper: about 80 bits of strength, which is no longer enough for what must hold for years.
-    P1024,
-    /// p of 2048 bits: about 112 bits of strength, for hashes twice as long and four times the work.
-    P2048,
-}
-
 impl Group {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::P1024, Self::P2048];
-
-    /// Its number on the wire.
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::P1024 => 1,
-            Self::P2048 => 2,
-        }
-    }
-
-    /// That with this number on the wire.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.number() == number)
-    }
-
-    /// Its name in configurations and for people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::P1024 => "p1024",
-            Self::P2048 => "p2048",
-        }
-    }
-
-    /// Bytes of a hash: a number below p, big-endian.
-    pub const fn hash_bytes(self) -> usize {
-        match self {
-            Self::P1024 => 128,
-            Self::P2048 => 256,
-        }
-    }
-
     /// p, in limbs of 64 bits, the least significant first.
     pub fn modulus(self) -> &'static [u64] {
         &Parameters::of(self).p

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::portions::{Demand, Opener};
 use super::{Error, Field};
-use crate::codec::hash::Group as HashGroup;
 use crate::codec::raptorq::Plan;
 use crate::codec::rlnc_q::{Arithmetic, Shape};
 use crate::gf::dense::{Algebra, System};
 use crate::gf::gfq::Element;
+use crate::object::HashGroup;
 
 /// One GPU under measurement.
 pub(crate) trait Lab: Send {

@@ -542,7 +542,7 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
         let hashes = store.hashes(held.lease.key).unwrap();
         assert_eq!((hashes.as_bytes().len(), held.blocks_digest), (16 * 128, Some(hashes.digest())));
         // Blocks that are the same have the same hash, which is that of the arithmetic itself.
-        let one = Cores::all().hash(group.into(), 2, &[&bytes[..64]]).unwrap();
+        let one = Cores::all().hash(group, 2, &[&bytes[..64]]).unwrap();
         assert!(hashes.as_bytes().chunks(128).all(|hash| hash == one));
         assert_eq!(hashes.of_generation(&shape.generation(1).unwrap()).len(), 8 * 128);
         assert_eq!(store.usage(Tier::Host).0, 1024 + 16 * 128);

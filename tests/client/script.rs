@@ -151,7 +151,7 @@ impl Maker {
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
     let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    BlockHashes::made(Cores::all().hash(group.into(), shape.words(), &blocks).unwrap().into(), shape)
+    BlockHashes::made(Cores::all().hash(group, shape.words(), &blocks).unwrap().into(), shape)
 }
 
 /// Bytes that differ with the seed.

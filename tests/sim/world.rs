@@ -749,7 +749,7 @@ static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_pem(Signing
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
     let Codec::RlncQ { group } = shape.codec() else { panic!("its blocks prove nothing") };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    BlockHashes::made(Cores::all().hash(group.into(), shape.words(), &blocks).unwrap().into(), shape)
+    BlockHashes::made(Cores::all().hash(group, shape.words(), &blocks).unwrap().into(), shape)
 }
 
 /// What the key says of a segment.

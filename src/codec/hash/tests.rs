@@ -43,11 +43,11 @@ fn parameters_are_the_first_primes_of_their_derivation() {
             let x = BigUint::from_bytes_be(&derived(label, counter, group.hash_bytes())) | (&one << (bits - 1));
             &x - &x % &step + 1_u8
         };
-        assert_eq!(candidate(prime), p_of(group), "{}", group.name());
+        assert_eq!(candidate(prime), p_of(group), "{group:?}");
         // A few small factors settle most of the others.
         let is_small = |number: &BigUint| (3_u32..2000).step_by(2).any(|factor| (number % factor) == BigUint::ZERO);
         let is_none = |number: &BigUint| number.bits() != bits as u64 || is_small(number) || !passes_fermat(number);
-        assert!((0..prime).all(|counter| is_none(&candidate(counter))), "{}", group.name());
+        assert!((0..prime).all(|counter| is_none(&candidate(counter))), "{group:?}");
         assert_eq!((p_of(group) - 1_u8) % q(), BigUint::ZERO);
     }
 }
@@ -246,6 +246,6 @@ fn hashes_that_are_no_numbers_of_the_group_are_refused() {
 #[test]
 fn groups_have_numbers_on_the_wire() {
     assert_eq!(Group::ALL.map(Group::number), [1, 2]);
-    Group::ALL.into_iter().for_each(|group| assert_eq!(Group::from_number(group.number()), Some(group)));
+    Group::ALL.into_iter().for_each(|group| assert_eq!(Group::from_number(group.number().into()), Some(group)));
     assert_eq!(Group::from_number(0), None);
 }

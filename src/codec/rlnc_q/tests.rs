@@ -390,7 +390,7 @@ fn one_bit_is_found(group: Group, shape: Shape, count: usize) {
         tried += blocks.len();
         let batches: Vec<Batch<'_>> = blocks.iter().map(|block| Batch::new(&hashes, vec![block], &mut rng)).collect();
         let passed = cores.holds(&batches).expect("done").into_iter().filter(|&holds| holds).count();
-        assert_eq!(passed, 0, "{shape:?} {}", group.name());
+        assert_eq!(passed, 0, "{shape:?} {group:?}");
     }
     assert!(tried > count / 2, "{refused} of {count} are refused as they are parsed");
 
@@ -431,7 +431,7 @@ fn right_ones_pass(group: Group, shape: Shape, count: usize) {
             let blocks: Vec<&Coded> = coded.iter().chain(&recoded).collect();
             let batches: Vec<Batch<'_>> =
                 blocks.chunks(32).map(|blocks| Batch::new(&hashes, blocks.to_vec(), &mut rng)).collect();
-            assert!(cores.holds(&batches).expect("done").into_iter().all(|holds| holds), "{shape:?} {}", group.name());
+            assert!(cores.holds(&batches).expect("done").into_iter().all(|holds| holds), "{shape:?} {group:?}");
             done += blocks.len();
         }
     }

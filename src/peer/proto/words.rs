@@ -16,7 +16,7 @@ use crate::block::Vector;
 use crate::codec::hash::{Batch, Group, Hashes};
 use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Failed, Payload};
 use crate::codec::{Error, Outcome};
-use crate::object::{Codec, Generation, HashGroup};
+use crate::object::{Codec, Generation};
 
 /// How long the first block waits for others to be tested with.
 const GATHER_FOR: Duration = Duration::from_millis(20);
@@ -83,7 +83,7 @@ impl Words {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = rlnc_q::Shape::new(generation.n, words)?;
         let decoder = Some(Decoder::new(shape));
-        Some(Self { generation, group: group.into(), shape, decoder, rank: 0, gathered: Vec::new(), since: None, trial: None })
+        Some(Self { generation, group, shape, decoder, rank: 0, gathered: Vec::new(), since: None, trial: None })
     }
 
     pub(super) fn generation(&self) -> &Generation {
@@ -246,15 +246,6 @@ pub(crate) fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> 
     Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.clone()).ok()? })
 }
 
-impl From<HashGroup> for Group {
-    fn from(group: HashGroup) -> Self {
-        match group {
-            HashGroup::P1024 => Self::P1024,
-            HashGroup::P2048 => Self::P2048,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
@@ -270,10 +261,10 @@ mod tests {
     /// A generation of five blocks of two words, its bytes and hashes.
     fn generation() -> (Generation, Vec<u8>, Bytes) {
         let source: Vec<u8> = (0..300_u16).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
-        let group = HashGroup::P1024;
+        let group = Group::P1024;
         let shape = Shape::new(300, 64, 5).unwrap().coded_with(Codec::RlncQ { group }).unwrap();
         let blocks: Vec<&[u8]> = source.chunks(64).collect();
-        let hashes = Cores::all().hash(group.into(), 2, &blocks).unwrap().into();
+        let hashes = Cores::all().hash(group, 2, &blocks).unwrap().into();
         (shape.generation(0).unwrap(), source, hashes)
     }
 

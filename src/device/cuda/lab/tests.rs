@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::super::chunks::NAMES;
 use super::super::dense::Inversion;
 use super::*;
-use crate::codec::hash::{Group as HashGroup, Hashes};
+use crate::codec::hash::Hashes;
 use crate::codec::raptor10;
 use crate::codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
 use crate::codec::rlnc_q::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
@@ -17,6 +17,7 @@ use crate::device::dense::crossover;
 use crate::device::lab::{Before, ReplayWork};
 use crate::gf::dense::{Cores, System};
 use crate::gf::{Kernels, gf256, matrix};
+use crate::object::HashGroup;
 
 fn lab() -> Option<GpuLab> {
     super::super::tests::is_here().then(|| GpuLab::open(0).expect("a GPU that works"))
