@@ -331,16 +331,6 @@ impl Algebra for Calculator {
 }
 
 impl Inner {
-    /// Where so many bytes are, which nothing uses.
-    fn memory(&mut self, bytes: usize) -> Result<Address, Fault> {
-        if let Some(memory) = self.memory.as_ref().filter(|memory| memory.len() >= bytes) {
-            return Ok(memory.address());
-        }
-        // What is too small goes first.
-        self.memory = None;
-        Ok(self.memory.insert(Buffer::new(&self.card.context, bytes)?).address())
-    }
-
     fn solve(&mut self, system: &System<'_>, outs: &mut [&mut [u8]]) -> Result<bool, Fault> {
         let shape = Shape {
             order: system.order,
@@ -354,7 +344,7 @@ impl Inner {
         }
         let way = Inversion::of(shape.order, &self.card);
         let (_, bytes) = Places::new(&shape, &way, 0);
-        let (places, _) = Places::new(&shape, &way, self.memory(bytes)?);
+        let (places, _) = Places::new(&shape, &way, Buffer::reserve(&mut self.memory, &self.card.context, bytes)?);
         let systems = Systems { card: &self.card, shape, way, places };
         systems.prepare()?;
         let (terms, ends) = terms_and_ends(system.sums);
@@ -391,7 +381,7 @@ impl Inner {
         let left = spaced(rows.iter().copied().map(Some), left_pitch);
         let right = spaced(symbols.iter().copied(), pitch);
         let (left_bytes, right_bytes) = (left.len().next_multiple_of(PLACE_ALIGN), right.len().next_multiple_of(PLACE_ALIGN));
-        let at = self.memory(left_bytes + right_bytes + outs.len() * pitch)?;
+        let at = Buffer::reserve(&mut self.memory, &self.card.context, left_bytes + right_bytes + outs.len() * pitch)?;
         let product = abi::WideProduct {
             left: at,
             right: at + left_bytes as u64,

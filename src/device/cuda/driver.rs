@@ -234,6 +234,16 @@ impl Buffer {
         Ok(Self { address, len, _context: Arc::clone(context) })
     }
 
+    /// Where so many bytes are, which nothing uses that is under way: those of `kept`, if they are enough.
+    pub(super) fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.len >= len) {
+            return Ok(kept.address);
+        }
+        // What is too small goes first.
+        *kept = None;
+        Ok(kept.insert(Self::new(context, len)?).address)
+    }
+
     pub(super) fn address(&self) -> Address {
         self.address
     }

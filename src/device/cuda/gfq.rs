@@ -290,6 +290,31 @@ impl Tables {
     }
 }
 
+/// Rows of `inner` sources of so many words; steps and top bits are for one generation of elements.
+fn product(
+    (rows, inner, words): (usize, usize, usize),
+    [source, coefficients, out]: [Address; 3],
+    field: abi::GfqField,
+) -> abi::GfqProduct {
+    abi::GfqProduct {
+        source,
+        coefficients,
+        out,
+        source_step: 0,
+        coefficients_step: 0,
+        out_step: 0,
+        source_pitch: number(row_pitch(words)),
+        coefficients_pitch: number(row_pitch(inner)),
+        out_pitch: number(row_pitch(words)),
+        n: number(inner),
+        rows: number(rows),
+        words: number(words),
+        tops: 1,
+        reserved: 0,
+        field,
+    }
+}
+
 /// The card as [`Arithmetic`], one call at a time.
 #[derive(Debug)]
 pub(super) struct Calculator {
@@ -389,21 +414,11 @@ impl Places {
 }
 
 impl Inner {
-    /// Where so many bytes are, which nothing uses.
-    fn memory(&mut self, bytes: usize) -> Result<Address, Fault> {
-        if let Some(memory) = self.memory.as_ref().filter(|memory| memory.len() >= bytes) {
-            return Ok(memory.address());
-        }
-        // What is too small goes first.
-        self.memory = None;
-        Ok(self.memory.insert(Buffer::new(&self.card.context, bytes)?).address())
-    }
-
     /// Has these places filled by `lay`, which is called twice: to know how many bytes there are, and to know where.
     fn lay<T>(&mut self, lay: impl Fn(&mut Places) -> T) -> Result<T, Fault> {
         let mut places = Places::at(0);
         lay(&mut places);
-        Ok(lay(&mut Places::at(self.memory(places.bytes)?)))
+        Ok(lay(&mut Places::at(Buffer::reserve(&mut self.memory, &self.card.context, places.bytes)?)))
     }
 
     /// Does all steps, and waits.
@@ -416,27 +431,6 @@ impl Inner {
         // What has begun uses memory, whatever has become of the rest.
         let waited = self.stream.synchronize();
         started.and(waited)
-    }
-
-    /// Rows of `inner` sources of so many words; steps and top bits are for one generation of elements.
-    fn product(&self, (rows, inner, words): (usize, usize, usize), [source, coefficients, out]: [Address; 3]) -> abi::GfqProduct {
-        abi::GfqProduct {
-            source,
-            coefficients,
-            out,
-            source_step: 0,
-            coefficients_step: 0,
-            out_step: 0,
-            source_pitch: number(row_pitch(words)),
-            coefficients_pitch: number(row_pitch(inner)),
-            out_pitch: number(row_pitch(words)),
-            n: number(inner),
-            rows: number(rows),
-            words: number(words),
-            tops: 1,
-            reserved: 0,
-            field: self.field,
-        }
     }
 
     fn encode(&mut self, shape: Shape, task: &mut Encode<'_>) -> Result<(), Fault> {
@@ -459,7 +453,7 @@ impl Inner {
                 source_pitch: number(shape.block_bytes()),
                 coefficients_pitch: number(4 * n),
                 tops: 0,
-                ..self.product((count, n, words), [source, coefficients, made])
+                ..product((count, n, words), [source, coefficients, made], self.field)
             };
             let bytes: Vec<u8> = rows.iter().flat_map(|coefficient| coefficient.to_le_bytes()).collect();
             let mut blocks = vec![0; count * pitch];
@@ -494,8 +488,8 @@ impl Inner {
                 sizes.map(|bytes| places.take(bytes))
             })?;
             let steps = [
-                Step::combine(false, self.product((count, inner, n), [held_vectors, factors, made_vectors]), 1),
-                Step::combine(false, self.product((count, inner, words), [held_payloads, factors, made_payloads]), 1),
+                Step::combine(false, product((count, inner, n), [held_vectors, factors, made_vectors], self.field), 1),
+                Step::combine(false, product((count, inner, words), [held_payloads, factors, made_payloads], self.field), 1),
             ];
             let (mut new_vectors, mut new_payloads) = (vec![0; count * vector_pitch], vec![0; count * pitch]);
             // SAFETY: places are as large as the tasks say, and every call waits for its work.
@@ -682,7 +676,7 @@ impl Inner {
         let (n, words) = (shape.n(), shape.words());
         let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));
         let fold = |count: usize, sources: [Address; 2], to: [Address; 2]| {
-            let product = |words, source, to| self.product((1, count, words), [source, places.weights, to]);
+            let product = |words, source, to| product((1, count, words), [source, places.weights, to], self.field);
             [Step::fold(product(words, sources[0], to[0]), 1), Step::fold(product(n, sources[1], to[1]), 1)]
         };
         let partial = |index: usize| {
@@ -779,21 +773,10 @@ impl Rebuilding {
         let (n, words) = (self.shape.n(), self.shape.words());
         let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
         let product = abi::GfqProduct {
-            source: places.payloads,
-            coefficients: places.inverses,
-            out: places.made,
             source_step: self.payloads as u64,
             coefficients_step: self.matrix as u64,
             out_step: self.payloads as u64,
-            source_pitch: number(row_pitch(words)),
-            coefficients_pitch: number(row_pitch(n)),
-            out_pitch: number(row_pitch(words)),
-            n: number(n),
-            rows: number(n),
-            words: number(words),
-            tops: 1,
-            reserved: 0,
-            field,
+            ..product((n, n, words), [places.payloads, places.inverses, places.made], field)
         };
         [Step::invert(inversion, count), Step::combine(false, product, count)]
     }
