@@ -9,16 +9,18 @@
 //   combine    coefficients of all bits: nine limbs of a coefficient are nine coefficients of 32 bits, so a row is nine sums, added up where they belong
 //              at the end and reduced once, by Montgomery. A warp a row, 32 words; words and coefficients of 16 sources in shared memory.
 //   fold       the same with three limbs: weighted sums of many blocks, for checking them. Warps share the sources.
-//   invert     Gauss-Jordan in place, a matrix a thread block, without dividing: every row but the pivot's becomes pivot * row - factor * pivot row, one
-//              reduction for both products. Rows are so multiplied by all pivots that come behind theirs; what each has to be divided by is a product
-//              of pivots, all of which come from the products before each pivot and one inverse at the end. Pivots may be any rows. The matrix is in
-//              device memory, limbs of one position side by side. Given words need no conversion: as Montgomery forms they are the matrix divided by R,
-//              and the end's factors take that into account.
+//   invert     Gauss-Jordan in place, a matrix a thread block, by panels of W columns. A panel is in shared memory and has its pivots found and is eliminated
+//              alone, without dividing: every row but the pivot's becomes pivot * row - factor * pivot row. What rows have been multiplied by meanwhile are
+//              products of pivots, and one inverse takes them away again. What then stands in the panel is what every row takes of the pivots' rows, so
+//              each element behind is updated once for all W pivots: W products, one reduction. A lane has a column, and in its registers what the
+//              pivots' rows have there. Elements are not brought below q but where they come into a panel: each update adds less than q and a little, and
+//              limbs have 31 bits to spare. Pivots may be any rows. The matrix is in device memory, limbs of one position side by side. Given words
+//              need no conversion: as Montgomery forms they are the matrix divided by R, and the end's factor takes that into account.
 //   _paper     a thread a codeword, sums of ten limbs and one division at the end; products in tiles of 16 x 16; step_* are Algorithm 1, a kernel a line,
 //              and the host inverts pivots.
 //
 // Instructions of the inner loops, a thread: encode_8 111 for eight products of a source (64 IMAD.WIDE), encode_4 70, encode_2 47, encode_1 37; combine 108
-// for a product of 9 by 9 limbs (81 IMAD.WIDE); fold 60 (27); invert 389 an element (243). Registers: 185, 118, 72, 48; 202; 98; 88. Nothing spills.
+// for a product of 9 by 9 limbs (81 IMAD.WIDE); fold 60 (27); invert_8 890 an element for eight pivots (729). Registers: 185, 118, 72, 48; 202; 98; 128. Nothing spills.
 // Where sums were arrays of 32-bit words, the compiler moved them from register to register to have pairs, 2.6 moves a multiplication; as 64-bit words they
 // stay. Limits on registers for a third or fifth thread block of encode_8 and encode_4 on a multiprocessor spill in the loop.
 #include "nc_mp.cuh"
@@ -384,13 +386,71 @@ struct Matrix {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert(const nc_gfq_inversion task) {
-    extern __shared__ nc_u32 nc_dynamic[];
+// W columns of all rows, in shared memory: W words of each limb. Threads that have elements one behind the other meet no bank twice.
+template <int W> struct Panel {
+    nc_u32 *words;
+
+    __device__ __forceinline__ nc_u32 *at(nc_u32 row, nc_u32 column) const { return words + row * (LIMBS * W) + column; }
+    __device__ __forceinline__ void load(nc_u32 *limbs, nc_u32 row, nc_u32 column) const {
+#pragma unroll
+        for (int l = 0; l < LIMBS; l++) limbs[l] = at(row, column)[l * W];
+    }
+    __device__ __forceinline__ void store(nc_u32 row, nc_u32 column, const nc_u32 *limbs) const {
+#pragma unroll
+        for (int l = 0; l < LIMBS; l++) at(row, column)[l * W] = limbs[l];
+    }
+    // Of the row's W elements this limb.
+    __device__ __forceinline__ void limb(nc_u32 *out, nc_u32 row, nc_u32 l) const {
+        const nc_u32 *first = words + row * (LIMBS * W) + l * W;
+        if (W % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < W / 4; i++) {
+                const uint4 four = reinterpret_cast<const uint4 *>(first)[i];
+                out[4 * i] = four.x, out[4 * i + 1] = four.y, out[4 * i + 2] = four.z, out[4 * i + 3] = four.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < W; i++) out[i] = first[i];
+        }
+    }
+};
+
+// What a panel's elimination shares.
+template <int W> struct Eliminated {
+    nc_u32 row[LIMBS][W];        // the pivot's, and in its own column what its row has been multiplied by
+    nc_u32 pivot[LIMBS];
+    nc_u32 scales[W + 1][LIMBS]; // the products of the pivots before each, and of all
+    nc_u32 inverse[LIMBS];       // of the last of these
+    nc_u32 elected;
+};
+
+// The sum of W products, divided by R, and `onto` it where that is said; not reduced: below what it is added to, and q, and a little.
+template <int W>
+__device__ __forceinline__ void sum_of_products(nc_u32 *out, const nc_u32 (*above)[LIMBS], const Panel<W> &panel, nc_u32 row, const nc_gfq_field &field) {
+    nc_mont<LIMBS> sums;
+    nc_mont_begin(sums);
+#pragma unroll
+    for (int i = 0; i < LIMBS; i++) {
+        nc_u64 *even = i & 1 ? sums.odd : sums.even, *odd = i & 1 ? sums.even : sums.odd;
+        nc_u32 factor[W];
+        panel.limb(factor, row, i);
+        nc_mont_next<LIMBS>(even, odd, sums.top, above[0], factor[0]);
+#pragma unroll
+        for (int j = 1; j < W; j++) nc_mont_add<LIMBS>(even, odd, sums.top, above[j], factor[j]);
+        nc_mont_clear<LIMBS>(even, odd, sums.top, field.q, field.negated);
+    }
+    nc_mont_total<LIMBS>(out, sums.even, sums.odd);
+}
+
+template <int W> __device__ __forceinline__ void invert(const nc_gfq_inversion &task) {
+    extern __shared__ __align__(16) nc_u32 nc_dynamic[];
+    __shared__ Eliminated<W> shared;
     const nc_u32 n = task.n, across = (n + 31) / 32 * 32, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const nc_gfq_field &field = task.field;
-    nc_u32 *const factors = nc_dynamic, *const scales = factors + LIMBS * n, *const row_of = scales + LIMBS * (n + 1), *const column_of = row_of + n;
-    nc_u32 *const elected = column_of + n;
-    const Matrix matrix = {reinterpret_cast<nc_u32 *>(task.work) + (nc_u64)blockIdx.x * n * across * LIMBS, across};
+    const Panel<W> panel = {nc_dynamic};
+    nc_u32 *const row_of = nc_dynamic + LIMBS * W * n, *const column_of = row_of + n;
+    // Behind its rows there are W more: pivots' rows as they were before a panel.
+    const Matrix matrix = {reinterpret_cast<nc_u32 *>(task.work) + (nc_u64)blockIdx.x * (NC_GFQ_INVERT_WORK(n) / 4), across};
     const nc_u8 *given = reinterpret_cast<const nc_u8 *>(task.matrices) + blockIdx.x * task.matrices_step;
     nc_u32 *const status = reinterpret_cast<nc_u32 *>(task.status) + blockIdx.x;
     for (nc_u32 i = threadIdx.x; i < n * across; i += NC_GFQ_INVERT_THREADS) {
@@ -402,78 +462,134 @@ extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_inver
         matrix.store(i / across, i % across, limbs);
     }
     for (nc_u32 i = threadIdx.x; i < n; i += NC_GFQ_INVERT_THREADS) column_of[i] = ~0u;
-    if (threadIdx.x < LIMBS) scales[threadIdx.x] = field.one[threadIdx.x];
-    if (threadIdx.x == 0) *elected = ~0u;
+    if (threadIdx.x < LIMBS) shared.scales[0][threadIdx.x] = field.one[threadIdx.x];
+    if (threadIdx.x == 0) shared.elected = ~0u;
     __syncthreads();
-    for (nc_u32 k = 0; k < n; k++) {
-        for (nc_u32 row = threadIdx.x; row < n; row += NC_GFQ_INVERT_THREADS) {
-            nc_u32 limbs[LIMBS];
-            matrix.load(limbs, row, k);
-            if (column_of[row] == ~0u && !nc_mp_is_zero<LIMBS>(limbs)) atomicMin(elected, row);
-        }
-        __syncthreads();
-        const nc_u32 pivot_row = *elected;
-        if (pivot_row == ~0u) {
-            if (threadIdx.x == 0) *status = 0;
-            return;
-        }
-        for (nc_u32 row = threadIdx.x; row < n; row += NC_GFQ_INVERT_THREADS) {
-            nc_u32 limbs[LIMBS], next[LIMBS];
-            matrix.load(limbs, row, k);
+    // Warps share the matrix by columns, and by rows where columns are not enough for all.
+    nc_u32 parts = INVERT_WARPS;
+    while (parts > 1 && across / 32 * (parts / 2) % INVERT_WARPS == 0) parts /= 2;
+    for (nc_u32 k = 0; k < n; k += W) {
+        const nc_u32 count = min(n - k, (nc_u32)W);
+#pragma unroll 1
+        for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
+            nc_u32 limbs[LIMBS + 1];
 #pragma unroll
-            for (int l = 0; l < LIMBS; l++) next[l] = row == pivot_row ? scales[LIMBS * k + l] : 0;
-            if (row != pivot_row && !nc_mp_is_zero<LIMBS>(limbs)) nc_mp_subtract<LIMBS>(limbs, field.q, limbs);
-            nc_mp_copy<LIMBS>(factors + LIMBS * row, limbs);
-            matrix.store(row, k, next);
+            for (int l = 0; l <= LIMBS; l++) limbs[l] = 0;
+            if (i % W < count) matrix.load(limbs, i / W, k + i % W);
+            reduce(limbs, limbs, field);
+            panel.store(i / W, i % W, limbs);
         }
         __syncthreads();
-        nc_u32 pivot[LIMBS];
-        nc_mp_copy<LIMBS>(pivot, factors + LIMBS * pivot_row);
+#pragma unroll 1
+        for (nc_u32 c = 0; c < count; c++) {
+            for (nc_u32 row = threadIdx.x; row < n; row += NC_GFQ_INVERT_THREADS) {
+                nc_u32 limbs[LIMBS];
+                panel.load(limbs, row, c);
+                if (column_of[row] == ~0u && !nc_mp_is_zero<LIMBS>(limbs)) atomicMin(&shared.elected, row);
+            }
+            __syncthreads();
+            const nc_u32 pivot_row = shared.elected;
+            if (pivot_row == ~0u) {
+                if (threadIdx.x == 0) *status = 0;
+                return;
+            }
+            if (threadIdx.x < LIMBS * W) {
+                const nc_u32 l = threadIdx.x / W, column = threadIdx.x % W, limb = panel.at(pivot_row, column)[l * W];
+                shared.row[l][column] = column == c ? shared.scales[c][l] : limb;
+                if (column == c) shared.pivot[l] = limb;
+            }
+            __syncthreads();
+            nc_u32 pivot[LIMBS];
+            nc_mp_copy<LIMBS>(pivot, shared.pivot);
+            if (threadIdx.x == NC_GFQ_INVERT_THREADS - 1) {
+                row_of[k + c] = pivot_row;
+                column_of[pivot_row] = k + c;
+                shared.elected = ~0u;
+                nc_u32 scale[LIMBS];
+                nc_mont_multiply<LIMBS>(scale, shared.scales[c], pivot, field.q, field.negated);
+                nc_mp_copy<LIMBS>(shared.scales[c + 1], scale);
+            }
+#pragma unroll 1
+            for (nc_u32 start = 32 * warp; start < n * W; start += NC_GFQ_INVERT_THREADS) {
+                const nc_u32 row = (start + lane) / W, column = (start + lane) % W;
+                nc_u32 limbs[LIMBS], factor[LIMBS], above[LIMBS];
+#pragma unroll
+                for (int l = 0; l < LIMBS; l++) limbs[l] = factor[l] = 0;
+                if (row < n) {
+                    if (column != c) panel.load(limbs, row, column);
+                    panel.load(factor, row, c);
+                }
+                __syncwarp(); // elements of a row are in one warp, whose factor is one of them
+                if (!nc_mp_is_zero<LIMBS>(factor)) nc_mp_subtract<LIMBS>(factor, field.q, factor);
+#pragma unroll
+                for (int l = 0; l < LIMBS; l++) above[l] = shared.row[l][column];
+                nc_mont_sum<LIMBS>(limbs, limbs, pivot, above, factor, field.q, field.negated);
+                nc_mp_copy_if<LIMBS>(row == pivot_row, limbs, above);
+                if (row < n) panel.store(row, column, limbs);
+            }
+            __syncthreads();
+        }
         if (threadIdx.x == 0) {
-            row_of[k] = pivot_row;
-            column_of[pivot_row] = k;
-            *elected = ~0u;
-            nc_u32 scale[LIMBS];
-            nc_mp_copy<LIMBS>(scale, scales + LIMBS * k);
-            nc_mont_multiply<LIMBS>(scale, scale, pivot, field.q, field.negated);
-            nc_mp_copy<LIMBS>(scales + LIMBS * (k + 1), scale);
+            nc_u32 inverse[LIMBS];
+            nc_mp_copy<LIMBS>(inverse, shared.scales[count]);
+            nc_mp_inverse<LIMBS>(inverse, inverse, field.q);
+            nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
+            nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
+            nc_mp_copy<LIMBS>(shared.inverse, inverse);
         }
 #pragma unroll 1
-        for (nc_u32 column = lane; column < across; column += 32) {
-            nc_u32 above[LIMBS];
-            matrix.load(above, pivot_row, column);
+        for (nc_u32 i = threadIdx.x; i < W * across; i += NC_GFQ_INVERT_THREADS) {
+            nc_u32 limbs[LIMBS];
+#pragma unroll
+            for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
+            if (i / across < count) matrix.load(limbs, row_of[k + i / across], i % across);
+            matrix.store(n + i / across, i % across, limbs);
+        }
+        __syncthreads();
+        if (threadIdx.x < count) {
+            nc_u32 scale[LIMBS];
+            nc_mont_multiply<LIMBS>(scale, shared.scales[threadIdx.x], shared.inverse, field.q, field.negated);
+            nc_mp_copy<LIMBS>(shared.scales[threadIdx.x], scale);
+        }
+        __syncthreads();
 #pragma unroll 1
-            for (nc_u32 row = warp; row < n; row += INVERT_WARPS) {
-                if (row == pivot_row) continue;
-                nc_u32 limbs[LIMBS], factor[LIMBS];
-                matrix.load(limbs, row, column);
-                nc_mp_copy<LIMBS>(factor, factors + LIMBS * row);
-                nc_mont_sum<LIMBS>(limbs, limbs, pivot, above, factor, field.q, field.negated);
-                matrix.store(row, column, limbs);
+        for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
+            const nc_u32 row = i / W, column = i % W, pivot = column_of[row] - k;
+            nc_u32 limbs[LIMBS], scale[LIMBS];
+            panel.load(limbs, row, column);
+            nc_mp_copy<LIMBS>(scale, pivot < count ? shared.scales[pivot] : shared.inverse);
+            nc_mont_multiply<LIMBS>(limbs, limbs, scale, field.q, field.negated);
+            panel.store(row, column, limbs);
+            if (column < count) matrix.store(row, k + column, limbs);
+        }
+        __syncthreads();
+        if (threadIdx.x < LIMBS) shared.scales[0][threadIdx.x] = field.one[threadIdx.x];
+#pragma unroll 1
+        for (nc_u32 item = warp; item < across / 32 * parts; item += INVERT_WARPS) {
+            const nc_u32 column = item / parts * 32 + lane;
+            nc_u32 above[W][LIMBS];
+#pragma unroll
+            for (int j = 0; j < W; j++) matrix.load(above[j], n + j, column);
+#pragma unroll 1
+            for (nc_u32 row = item % parts; row < n; row += parts) {
+                nc_u32 limbs[LIMBS], before[LIMBS];
+#pragma unroll
+                for (int l = 0; l < LIMBS; l++) before[l] = 0;
+                if (column_of[row] - k >= count) matrix.load(before, row, column);
+                sum_of_products<W>(limbs, above, panel, row, field);
+                nc_mp_add<LIMBS>(limbs, limbs, before);
+                if (column - k >= count) matrix.store(row, column, limbs);
             }
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0) {
-        nc_u32 all[LIMBS];
-        nc_mp_copy<LIMBS>(all, scales + LIMBS * n);
-        nc_mp_inverse<LIMBS>(all, all, field.q);
-        nc_mp_copy<LIMBS>(scales + LIMBS * n, all);
-        *status = 1;
-    }
-    __syncthreads();
-    for (nc_u32 k = threadIdx.x; k < n; k += NC_GFQ_INVERT_THREADS) {
-        nc_u32 all[LIMBS], scale[LIMBS];
-        nc_mp_copy<LIMBS>(all, scales + LIMBS * n);
-        nc_mp_copy<LIMBS>(scale, scales + LIMBS * k);
-        nc_mont_multiply<LIMBS>(scale, scale, all, field.q, field.negated);
-        nc_mp_copy<LIMBS>(scales + LIMBS * k, scale);
-    }
-    __syncthreads();
+    if (threadIdx.x == 0) *status = 1;
+    nc_u32 one[LIMBS], scale[LIMBS];
+#pragma unroll
+    for (int l = 0; l < LIMBS; l++) one[l] = l == 0;
+    nc_mont_multiply<LIMBS>(scale, one, one, field.q, field.negated);
     nc_u8 *const inverse = reinterpret_cast<nc_u8 *>(task.inverses) + blockIdx.x * task.inverses_step;
     for (nc_u32 k = warp; k < n; k += INVERT_WARPS) {
-        nc_u32 scale[LIMBS];
-        nc_mp_copy<LIMBS>(scale, scales + LIMBS * k);
 #pragma unroll 1
         for (nc_u32 column = lane; column < across; column += 32) {
             nc_u32 limbs[LIMBS];
@@ -485,6 +601,10 @@ extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_inver
         }
     }
 }
+
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_8(const nc_gfq_inversion task) { invert<8>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_4(const nc_gfq_inversion task) { invert<4>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_2(const nc_gfq_inversion task) { invert<2>(task); }
 
 // Algorithm 1 of the paper, a kernel a step; the host looks for pivots and inverts them. Line 8's M[r, r], and what line 12 takes of each row:
 extern "C" __global__ void __launch_bounds__(NC_GFQ_STEP_THREADS) nc_gfq_step_column(const nc_gfq_step step) {

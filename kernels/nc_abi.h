@@ -362,12 +362,12 @@ typedef struct nc_gfq_inversion {
     nc_u32 reserved;
     nc_gfq_field field;
 } nc_gfq_inversion;
-//     nc_gfq_invert: NC_GFQ_INVERT_THREADS threads; x: matrices; dynamic shared memory NC_GFQ_INVERT_SHARED_EACH * n + NC_GFQ_INVERT_SHARED_FIXED
+//     nc_gfq_invert_W: NC_GFQ_INVERT_THREADS threads; x: matrices; dynamic shared memory NC_GFQ_INVERT_SHARED(W, n)
+// For W there are 8, 4 and 2, as wide as the shared memory of a multiprocessor allows.
 #define NC_GFQ_INVERT_THREADS 512
 #define NC_GFQ_INVERT_MAX 1024
-#define NC_GFQ_INVERT_WORK(n) ((n) * (((n) + 31) / 32 * 32) * 36)
-#define NC_GFQ_INVERT_SHARED_EACH 80
-#define NC_GFQ_INVERT_SHARED_FIXED 64
+#define NC_GFQ_INVERT_WORK(n) (((n) + 8) * (((n) + 31) / 32 * 32) * 36)
+#define NC_GFQ_INVERT_SHARED(w, n) ((36 * (w) + 8) * (n))
 
 // A step of Gauss-Jordan elimination whose inverses of elements the host finds: of a matrix with the identity beside it, n rows of nine times 2 n words, all
 // lowest limbs of a row first.

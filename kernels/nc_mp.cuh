@@ -270,9 +270,8 @@ template <int N> __device__ __forceinline__ void nc_mont_begin(nc_mont<N> &sums)
     sums.top = 0;
 }
 
-// The sum of both, divided by 2^32, and less than p if it was less than 2 p.
-template <int N>
-__device__ __forceinline__ void nc_mont_end(nc_u32 *out, const nc_u64 *even, const nc_u64 *odd, nc_u32 top, const nc_u32 *p) {
+// The sum of both, divided by 2^32. The carry is returned.
+template <int N> __device__ __forceinline__ nc_u32 nc_mont_total(nc_u32 *out, const nc_u64 *even, const nc_u64 *odd) {
     nc_u32 one[N + 1], other[N + 1];
 #pragma unroll
     for (int i = 0; i < (N + 1) / 2; i++) {
@@ -281,7 +280,13 @@ __device__ __forceinline__ void nc_mont_end(nc_u32 *out, const nc_u64 *even, con
         if (2 * i + 1 < N) other[2 * i + 1] = nc_high(odd[i]);
     }
     if (N % 2 == 0) one[N] = 0;
-    const nc_u32 carry = nc_mp_add<N>(out, one + 1, other);
+    return nc_mp_add<N>(out, one + 1, other);
+}
+
+// The same, and less than p if it was less than 2 p.
+template <int N>
+__device__ __forceinline__ void nc_mont_end(nc_u32 *out, const nc_u64 *even, const nc_u64 *odd, nc_u32 top, const nc_u32 *p) {
+    const nc_u32 carry = nc_mont_total<N>(out, even, odd);
     nc_mp_reduce_once<N>(out, top + carry, p);
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Step {
     /// Rows of words are combined.
     Product(&'static str, Grid, Box<abi::GfqProduct>),
     /// Matrices are inverted.
-    Invert(Grid, Box<abi::GfqInversion>),
+    Invert(&'static str, Grid, Box<abi::GfqInversion>),
     /// Powers, and products of them.
     Hash(&'static str, Grid, Box<abi::Hash>),
 }
@@ -88,8 +88,9 @@ impl Step {
 
     /// So many matrices.
     pub(super) fn invert(inversion: abi::GfqInversion, count: u32) -> Self {
-        let shared_bytes = INVERT_SHARED_EACH * inversion.n + INVERT_SHARED_FIXED;
-        Self::Invert(Grid::line(count, INVERT_THREADS, shared_bytes), Box::new(inversion))
+        let fits = |&(_, width): &(&str, u32)| invert_shared_bytes(width, inversion.n) <= INVERT_SHARED_MAX;
+        let (entry, width) = INVERTERS.into_iter().find(fits).unwrap_or(INVERTERS[2]);
+        Self::Invert(entry, Grid::line(count, INVERT_THREADS, invert_shared_bytes(width, inversion.n)), Box::new(inversion))
     }
 
     /// Each base to the power of each of its exponents, as the paper does it.
@@ -136,7 +137,7 @@ impl Step {
         unsafe {
             match self {
                 Self::Product(entry, grid, task) => launch::words(card, (Image::Gfq, entry), *grid, &**task, stream),
-                Self::Invert(grid, task) => launch::words(card, (Image::Gfq, "nc_gfq_invert"), *grid, &**task, stream),
+                Self::Invert(entry, grid, task) => launch::words(card, (Image::Gfq, entry), *grid, &**task, stream),
                 Self::Hash(entry, grid, task) => launch::words(card, (Image::Hash, entry), *grid, &**task, stream),
             }
         }
@@ -802,7 +803,12 @@ pub(super) fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 
 
 /// What inverting a matrix takes beside it: `NC_GFQ_INVERT_WORK`.
 pub(super) const fn invert_work_bytes(n: usize) -> usize {
-    n * n.next_multiple_of(WARP as usize) * 4 * gfq::LIMBS_32
+    (n + INVERTERS[0].1 as usize) * n.next_multiple_of(WARP as usize) * 4 * gfq::LIMBS_32
+}
+
+/// Shared memory of inverting by panels of so many columns: `NC_GFQ_INVERT_SHARED`.
+const fn invert_shared_bytes(width: u32, n: u32) -> u32 {
+    (36 * width + 8) * n
 }
 
 /// The words of blocks that were made, if they all are words of data.
@@ -848,8 +854,9 @@ const COMBINE_THREADS: u32 = define("NC_GFQ_COMBINE_THREADS");
 const COMBINE_ROWS: u32 = define("NC_GFQ_COMBINE_ROWS");
 const FOLD_THREADS: u32 = define("NC_GFQ_FOLD_THREADS");
 const INVERT_THREADS: u32 = define("NC_GFQ_INVERT_THREADS");
-const INVERT_SHARED_EACH: u32 = define("NC_GFQ_INVERT_SHARED_EACH");
-const INVERT_SHARED_FIXED: u32 = define("NC_GFQ_INVERT_SHARED_FIXED");
+const INVERTERS: [(&str, u32); 3] = [("nc_gfq_invert_8", 8), ("nc_gfq_invert_4", 4), ("nc_gfq_invert_2", 2)];
+/// Every card of compute capability 8.0 and above has so much of it for a thread block, beside what the kernels have of their own.
+const INVERT_SHARED_MAX: u32 = 98 << 10;
 const HASH_THREADS: u32 = define("NC_HASH_THREADS");
 /// Sources of a combination.
 const INNER_MAX: usize = define("NC_GFQ_N_MAX") as usize;

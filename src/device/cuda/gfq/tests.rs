@@ -88,7 +88,17 @@ fn memory_holds_a_row_at_least() {
     assert_eq!(rows_at_once(100, 1000, 10), 1);
     assert_eq!(rows_at_once(1000, 100, 10), 90);
     assert_eq!(rows_at_once(usize::MAX, 0, 1), ROWS_MAX);
-    assert_eq!((invert_work_bytes(1), invert_work_bytes(33)), (32 * 36, 33 * 64 * 36));
+    assert_eq!((invert_work_bytes(1), invert_work_bytes(33)), (9 * 32 * 36, 41 * 64 * 36));
+}
+
+#[test]
+fn panels_are_as_wide_as_shared_memory_allows() {
+    for (n, expected) in [(1, 8), (256, 8), (339, 8), (340, 4), (660, 4), (661, 2), (1024, 2)] {
+        let Step::Invert(entry, grid, _) = Step::invert(inversion(n, [0; 4], field()), 3) else { panic!("an inversion") };
+        assert_eq!(entry, format!("nc_gfq_invert_{expected}"));
+        assert_eq!((grid.blocks, grid.shared_bytes), ((3, 1, 1), (36 * expected + 8) * super::number(n)));
+        assert!(grid.shared_bytes + 1024 < 99 << 10, "what the kernel has of its own, and what a card has");
+    }
 }
 
 /// Any number of so many limbs, and those at which carries go wrong.
@@ -231,11 +241,7 @@ impl Case {
         let cores = Cores::all();
         let mut payloads = vec![0; count * shape.payload_bytes()];
         cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).unwrap();
-        let coded: Vec<Coded> = rows
-            .chunks_exact(shape.n())
-            .zip(payloads.chunks_exact(shape.payload_bytes()))
-            .map(|(row, payload)| Coded { vector: Vector::Source(row.into()), payload: parsed(shape, payload) })
-            .collect();
+        let coded = blocks_of(shape, &rows, &payloads);
         let recoded = recoded(&cores, shape, &coded.iter().collect::<Vec<_>>(), &factors);
         let mix = coded.into_iter().zip(recoded).enumerate();
         let blocks = mix.map(|(index, (coded, recoded))| if index % 2 == 0 { coded } else { recoded }).collect();
@@ -251,6 +257,12 @@ impl Case {
         let hashes = Cores::all().hash(group, self.shape.words(), &plain).unwrap();
         Hashes::signed(group, self.shape, &hashes).unwrap()
     }
+}
+
+/// Blocks with coefficients of 32 bits.
+fn blocks_of(shape: Shape, rows: &[u32], payloads: &[u8]) -> Vec<Coded> {
+    let blocks = rows.chunks_exact(shape.n()).zip(payloads.chunks_exact(shape.payload_bytes()));
+    blocks.map(|(row, payload)| Coded { vector: Vector::Source(row.into()), payload: parsed(shape, payload) }).collect()
 }
 
 fn parsed(shape: Shape, payload: &[u8]) -> Payload {
@@ -335,6 +347,39 @@ fn check_decoding(card: &dyn Arithmetic) {
     }
 }
 
+/// Matrices of many zeros, whose pivots are in other rows: source blocks from the last to the first, a third of them coded, and some of them sums
+/// of two.
+fn check_decoding_of_sparse(card: &dyn Arithmetic) {
+    // The last of these take panels of four columns, and of two.
+    for (n, words) in SHAPES.into_iter().chain([(342, 1), (670, 1)]) {
+        let shape = Shape::new(n, words).unwrap();
+        let (mut rng, n) = (SmallRng::seed_from_u64(n.into()), shape.n());
+        let mut source = vec![0; shape.source_bytes()];
+        rng.fill_bytes(&mut source);
+        let mut rows = vec![0; n * n];
+        for (index, row) in rows.chunks_exact_mut(n).enumerate() {
+            let last = n - 1 - index;
+            row[last] = 1;
+            match index % 3 {
+                0 => row[(last + 5) % n] = 1 + u32::from(n == 1),
+                1 => row[last..].iter_mut().for_each(|coefficient| *coefficient = rng.random_range(1..u32::MAX)),
+                _ => {}
+            }
+        }
+        let mut payloads = vec![0; n * shape.payload_bytes()];
+        Cores::all().encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).unwrap();
+        let blocks = blocks_of(shape, &rows, &payloads);
+        let held: Vec<&Coded> = blocks.iter().collect();
+        let mut outs = [vec![0xA5; source.len()], vec![0xA5; source.len()]];
+        let [ours, expected] = &mut outs;
+        let on_card = card.decode(shape, &mut [Decode { blocks: &held, out: ours }]).unwrap();
+        let on_cores = Cores::all().decode(shape, &mut [Decode { blocks: &held, out: expected }]).unwrap();
+        assert_eq!(on_card, on_cores, "n={n}");
+        assert!(on_card[0] == Rebuilt::Singular || outs[0] == source, "n={n}");
+        assert!(n < 6 || on_card[0] == Rebuilt::Whole, "n={n}");
+    }
+}
+
 fn check_hashing(card: &dyn Arithmetic, group: Group, words: usize, count: usize) {
     let mut data = vec![0; words * WORD_BYTES * count];
     SmallRng::seed_from_u64(5).fill_bytes(&mut data);
@@ -373,6 +418,7 @@ fn a_card_codes_as_the_cpu_does() {
     check_encoding(&card);
     check_recoding(&card);
     check_decoding(&card);
+    check_decoding_of_sparse(&card);
 }
 
 #[test]
