@@ -16,17 +16,26 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Content address of a segment: the BLAKE3 hash of its bytes.
+/// Content address of a segment: a BLAKE3 hash of its bytes.
 ///
 /// Two servers behind the same origin give the same segment the same id, whatever it is called there, so their coded blocks
-/// combine.
+/// combine. Segments whose blocks prove themselves have ids of their own, one for each group of hashes: two streams may have the same
+/// bytes, and who asks for a segment by its id means one of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId([u8; 32]);
 
 impl SegmentId {
-    /// The id of a segment with these bytes.
+    /// The id of bytes that are sent as they are, or in blocks that are combinations of bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The id of a segment with these bytes whose blocks are made by this code.
+    pub fn of_coded(bytes: &[u8], codec: Codec) -> Self {
+        match codec {
+            Codec::RlncQ { group } => Self(blake3::derive_key(group.context(), bytes)),
+            Codec::Rlnc | Codec::ReedSolomon { .. } | Codec::RaptorQ => Self::of(bytes),
+        }
     }
 
     /// An id received from elsewhere.
@@ -127,6 +136,14 @@ impl HashGroup {
     /// The group with this number.
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|group| u64::from(group.number()) == number)
+    }
+
+    /// What segments with such hashes are named in, for BLAKE3 in its mode of deriving keys.
+    const fn context(self) -> &'static str {
+        match self {
+            Self::P1024 => "ncserverd 2026-11-23 segment id, codec 4, group 1",
+            Self::P2048 => "ncserverd 2026-11-23 segment id, codec 4, group 2",
+        }
     }
 
     /// Bits of p.

@@ -207,7 +207,7 @@ impl Store {
         if bytes.len() as u64 != shape.length() {
             return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
         }
-        let id = identify(&bytes).await;
+        let id = identify(&bytes, shape.codec()).await;
         if let Some(held) = self.shared.hold_again(&id, &placement) {
             return if placement.hashed { self.with_hashes(held, &bytes).await } else { Ok(held) };
         }
@@ -545,12 +545,13 @@ impl Drop for Reservation {
 }
 
 /// Hashes long segments where they hold nobody up.
-async fn identify(bytes: &Bytes) -> SegmentId {
+async fn identify(bytes: &Bytes, codec: Codec) -> SegmentId {
     if bytes.len() < HASHED_IN_PLACE {
-        return SegmentId::of(bytes);
+        return SegmentId::of_coded(bytes, codec);
     }
     let copy = bytes.clone();
-    tokio::task::spawn_blocking(move || SegmentId::of(&copy)).await.unwrap_or_else(|_| SegmentId::of(bytes))
+    let made = tokio::task::spawn_blocking(move || SegmentId::of_coded(&copy, codec)).await;
+    made.unwrap_or_else(|_| SegmentId::of_coded(bytes, codec))
 }
 
 /// Hashes the blocks of long segments where that holds nobody up.

@@ -85,6 +85,14 @@ fn block_hashes() -> BlockHashes {
     BlockHashes::of(&object(), &Shape::new(150, 64, 4).unwrap())
 }
 
+/// Of the same object over the prime field.
+fn prime_hashes() -> BlockHashes {
+    let shape = Shape::new(150, 64, 4).unwrap().coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
+    let object = object();
+    let blocks: Vec<&[u8]> = object.chunks(64).collect();
+    BlockHashes::made(Cores::all().hash(HashGroup::P1024, 2, &blocks).unwrap().into(), &shape)
+}
+
 const IDENTITY: [u8; 32] = [0x0d; 32];
 
 fn ticket() -> Ticket {
@@ -123,7 +131,9 @@ fn messages() -> Vec<(&'static str, Message)> {
     let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
     let speaks_all = Hello { codecs: Codecs::ALL, ..hello.clone() };
     let coded_with = |codec| Meta { delivery: Delivery::Coded(shape().coded_with(codec).unwrap()), ..meta.clone() };
-    let prime = coded_with(Codec::RlncQ { group: HashGroup::P1024 });
+    let mut prime = coded_with(Codec::RlncQ { group: HashGroup::P1024 });
+    prime.id = SegmentId::of_coded(&object(), Codec::RlncQ { group: HashGroup::P1024 });
+    signing_key().sign_meta(&mut prime, 1_800_000_000_000, Some(prime_hashes().digest()));
     let (rs, raptorq) = (coded_with(Codec::ReedSolomon { parity: 2 }), coded_with(Codec::RaptorQ));
     let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
     let request = Request { alias: 7, segment: id, generation: 0, deadline_ms: 10_000, credit: 3, accept, ranges: Vec::new() };
@@ -407,9 +417,7 @@ fn a_hashes_stream_is_written_as_documented() {
 fn homomorphic_hashes_are_written_as_documented() {
     let mut stream = Vec::new();
     StreamHead::Hashes { request: 11 }.encode(&mut stream);
-    let object = object();
-    let blocks: Vec<&[u8]> = object.chunks(64).collect();
-    stream.extend(Cores::all().hash(HashGroup::P1024, 2, &blocks).unwrap());
+    stream.extend_from_slice(prime_hashes().as_bytes());
     assert_example("stream of hashes over the prime field", &stream);
 }
 

@@ -569,8 +569,10 @@ impl Driver {
             *place = bytes;
         }
         if rebuild.left == 0 {
-            let (id, generations) = (rebuild.order.segment, std::mem::take(&mut rebuild.generations));
-            self.jobs.add(move || Done::Verified { fetch, bytes: join(generations).filter(|all| SegmentId::of(all) == id) });
+            let Order { segment: id, shape, .. } = rebuild.order;
+            let generations = std::mem::take(&mut rebuild.generations);
+            let is_right = move |all: &Bytes| SegmentId::of_coded(all, shape.codec()) == id;
+            self.jobs.add(move || Done::Verified { fetch, bytes: join(generations).filter(is_right) });
         }
     }
 

@@ -216,7 +216,7 @@ impl Holdings {
                 self.keep_hashes(key, hashes);
             }
         }
-        let id = SegmentId::of(bytes);
+        let id = SegmentId::of_coded(bytes, shape.codec());
         let encoder = |generation: Generation| {
             let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
             let range = place(generation.offset)..place(generation.offset + generation.length);

@@ -551,9 +551,29 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
         );
         assert_eq!((store.shared.metrics.loads.get(), store.usage(Tier::Device)), (0, (0, 0)));
         assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
+        let id = held.lease.id;
         drop(held);
-        store.expire(&id(1), Instant::now());
+        store.expire(&id, Instant::now());
         store.sweep(Instant::now());
         assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
+    }
+}
+
+/// Two streams may have the same bytes in different codes: what proves itself is a segment of its own.
+#[tokio::test]
+async fn what_proves_itself_is_not_what_has_the_same_bytes() {
+    let store = store(1 << 20);
+    let (bytes, shape) = segment(1);
+    let codecs = [Codec::Rlnc, Codec::RlncQ { group: HashGroup::P1024 }, Codec::RlncQ { group: HashGroup::P2048 }];
+    let mut all = Vec::new();
+    for codec in codecs {
+        let held = store.insert(bytes.clone(), shape.coded_with(codec).unwrap(), hashed()).await.unwrap();
+        let hashes = store.hashes(held.lease.key).unwrap();
+        assert_eq!(hashes.as_bytes().len() as u64, BlockHashes::bytes(&held.lease.shape));
+        all.push(held);
+    }
+    for (held, codec) in all.iter().zip(codecs) {
+        assert_eq!(held.lease.shape.codec(), codec);
+        assert_eq!(store.lookup(&held.lease.id).unwrap().lease.key, held.lease.key);
     }
 }

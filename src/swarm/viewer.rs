@@ -621,7 +621,7 @@ impl<'a> Viewer<'a> {
             return;
         }
         if self.decodes {
-            let right = SegmentId::of(&fetch.bytes) == fetch.meta.id;
+            let right = SegmentId::of_coded(&fetch.bytes, fetch.shape.codec()) == fetch.meta.id;
             let counter = if right { &self.shard.totals.verified } else { &self.shard.totals.corrupt };
             counter.add(1);
         }

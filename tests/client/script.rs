@@ -308,10 +308,14 @@ impl State {
             Delivery::Coded(shape) => Some(hashes_of(&described, shape).digest()),
             _ => None,
         };
+        let id = match &delivery {
+            Delivery::Coded(shape) => SegmentId::of_coded(&described, shape.codec()),
+            _ => SegmentId::of(&described),
+        };
         let mut meta = Meta {
             request: get.request,
             path: get.path.clone(),
-            id: SegmentId::of(&described),
+            id,
             offset: start.start as u64,
             length: described.len() as u64,
             object_length: Some(bytes.len() as u64),
@@ -352,7 +356,7 @@ impl State {
             let mut parts = (0..object.bytes.len()).step_by(part);
             parts.find_map(|start| {
                 let bytes = object.bytes.slice(start..(start + part).min(object.bytes.len()));
-                (SegmentId::of(&bytes) == id).then_some(bytes)
+                (SegmentId::of_coded(&bytes, self.codec) == id).then_some(bytes)
             })
         })
     }

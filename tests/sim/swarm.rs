@@ -286,7 +286,7 @@ impl Swarm {
                     return;
                 }
                 let bytes: Vec<u8> = std::mem::take(&mut coming.generations).into_values().flatten().collect();
-                let is_right = SegmentId::of(&bytes) == *id;
+                let is_right = SegmentId::of_coded(&bytes, shape.codec()) == *id;
                 let segment = coming.segment;
                 if is_right {
                     consumer.whole.push(segment);
@@ -535,7 +535,7 @@ impl Segment {
         rng.fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N_MAX).unwrap().coded_with(codec).unwrap();
-        let (path, id) = (format!("/live/{index}.m4s"), SegmentId::of(&bytes));
+        let (path, id) = (format!("/live/{index}.m4s"), SegmentId::of_coded(&bytes, codec));
         let mut meta = Meta {
             request: 0,
             path: path.clone(),

@@ -260,7 +260,7 @@ impl World {
         StdRng::seed_from_u64(key).fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap().coded_with(self.setup.codec).unwrap();
-        let lease = Lease::new(SegmentKey(key), SegmentId::of(&bytes), shape, Arc::new(()));
+        let lease = Lease::new(SegmentKey(key), SegmentId::of_coded(&bytes, shape.codec()), shape, Arc::new(()));
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
         let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None };
         self.add(path, bytes.clone(), Body::Coded(held));
@@ -275,7 +275,7 @@ impl World {
     fn add(&mut self, path: &str, bytes: Bytes, body: Body) {
         let mut resolved = Resolved {
             path: path.to_owned(),
-            id: SegmentId::of(&bytes),
+            id: if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&bytes) },
             offset: 0,
             length: bytes.len() as u64,
             object_length: Some(bytes.len() as u64),
