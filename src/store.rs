@@ -158,10 +158,25 @@ struct Shared {
     /// The turn to wait for room on the device.
     room: tokio::sync::Mutex<()>,
     /// The turn to make homomorphic hashes.
-    hashing: tokio::sync::Mutex<()>,
+    hashing: Turns,
     /// Rung when copies may be in use no longer.
     unused: Notify,
     is_failing: AtomicBool,
+}
+
+/// Turns at something that one has at a time. Of those who have time one waits beside those in a hurry, whom it delays once at most.
+#[derive(Default)]
+struct Turns {
+    turn: tokio::sync::Mutex<()>,
+    patience: tokio::sync::Mutex<()>,
+}
+
+impl Turns {
+    /// The turn, until it is dropped. Both kinds have theirs in the order in which they came.
+    async fn turn(&self, is_urgent: bool) -> tokio::sync::MutexGuard<'_, ()> {
+        let _patience = if is_urgent { None } else { Some(self.patience.lock().await) };
+        self.turn.lock().await
+    }
 }
 
 impl Store {
@@ -194,7 +209,7 @@ impl Store {
                 state: Mutex::new(state),
                 loads: Semaphore::new(loading::LOADS_AT_ONCE),
                 room: tokio::sync::Mutex::default(),
-                hashing: tokio::sync::Mutex::default(),
+                hashing: Turns::default(),
                 unused: Notify::new(),
                 is_failing: AtomicBool::new(false),
             }),
@@ -209,29 +224,30 @@ impl Store {
         }
         let id = identify(&bytes, shape.codec()).await;
         if let Some(held) = self.shared.hold_again(&id, &placement) {
-            return if placement.hashed { self.with_hashes(held, &bytes).await } else { Ok(held) };
+            return if placement.hashed { self.with_hashes(held, &bytes, &placement).await } else { Ok(held) };
         }
-        let hashes = if placement.hashed { Some(self.hash(&bytes, shape).await?) } else { None };
-        let hashes_cost = hashes.as_ref().map_or(0, Hashes::bytes);
-        let (form, cost, reservation) = if self.shared.has_two_tiers() || shape.codec().is_proving() {
-            let reservation = self.shared.reserve(shape.length() + hashes_cost)?;
-            (Form::Bytes { bytes, copy: None, load: None }, shape.length(), reservation)
+        let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
+        let length = if is_bytes { shape.length() } else { state::padded(&shape) };
+        // Before anything is made of it, which may take long.
+        let reservation = self.shared.reserve(length + if placement.hashed { BlockHashes::bytes(&shape) } else { 0 })?;
+        let hashes = if placement.hashed { Some(self.hash(&bytes, shape, &placement).await?) } else { None };
+        let (form, cost) = if is_bytes {
+            (Form::Bytes { bytes, copy: None, load: None }, shape.length())
         } else {
-            let reservation = self.shared.reserve(state::padded(&shape) + hashes_cost)?;
             let resident = self.load(bytes, shape).await?;
             let cost = resident.resident_bytes();
-            (Form::Resident(Arc::new(resident)), cost, reservation)
+            (Form::Resident(Arc::new(resident)), cost)
         };
         Ok(self.shared.admit(id, shape, (form, hashes), cost, reservation, &placement))
     }
 
     /// The same segment with its hashes, which were not asked for when it was taken in.
-    async fn with_hashes(&self, held: Held, bytes: &Bytes) -> Result<Held, Error> {
+    async fn with_hashes(&self, held: Held, bytes: &Bytes, placement: &Placement) -> Result<Held, Error> {
         if held.blocks_digest.is_some() {
             return Ok(held);
         }
         let key = held.lease.key;
-        let hashes = self.hash(bytes, held.lease.shape).await?;
+        let hashes = self.hash(bytes, held.lease.shape, placement).await?;
         let mut gone = Vec::new();
         let mut state = self.shared.state();
         state.keep_hashes(key, hashes);
@@ -242,10 +258,10 @@ impl Store {
     }
 
     /// Hashes the blocks of a segment, of a long one where that holds nobody up. Homomorphic hashes take far longer than any others: such segments wait
-    /// for their turn, so that all that there is to hash with is on one of them, and the first that came is the first that is there.
-    async fn hash(&self, bytes: &Bytes, shape: Shape) -> Result<Hashes, Error> {
+    /// for their turn, so that all that there is to hash with is on one of them, and what is live does not wait for what is not.
+    async fn hash(&self, bytes: &Bytes, shape: Shape, placement: &Placement) -> Result<Hashes, Error> {
         let Codec::RlncQ { group } = shape.codec() else { return Ok(hash(bytes, shape).await) };
-        let turn = self.shared.hashing.lock().await;
+        let turn = self.shared.hashing.turn(placement.birth.is_some()).await;
         let (device, copy, begun) = (self.shared.device.clone(), bytes.clone(), Instant::now());
         let made = tokio::task::spawn_blocking(move || {
             let blocks: Vec<&[u8]> = copy.chunks(shape.block_bytes() as usize).collect();

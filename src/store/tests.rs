@@ -577,3 +577,45 @@ async fn what_proves_itself_is_not_what_has_the_same_bytes() {
         assert_eq!(store.lookup(&held.lease.id).unwrap().lease.key, held.lease.key);
     }
 }
+
+/// What there is no room for costs no arithmetic, however often it is asked for.
+#[tokio::test]
+async fn room_is_found_before_hashes_are_made() {
+    let group = HashGroup::P1024;
+    let store = store(1024 + 16 * 128);
+    let codec = Codec::RlncQ { group };
+    let (bytes, shape) = segment(1);
+    let held = store.insert(bytes, shape.coded_with(codec).unwrap(), hashed()).await.unwrap();
+    let (bytes, shape) = segment(2);
+    for _ in 0..2 {
+        let refused = store.insert(bytes.clone(), shape.coded_with(codec).unwrap(), hashed()).await;
+        assert_eq!(refused.unwrap_err(), Error::Full { bytes: 1024 + 16 * 128 });
+    }
+    assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
+    drop(held);
+    store.insert(bytes, shape.coded_with(codec).unwrap(), hashed()).await.unwrap();
+    assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 32);
+}
+
+/// What is live comes behind the one whose turn it is and the next, however many wait.
+#[tokio::test]
+async fn who_is_in_a_hurry_waits_for_two_at_most() {
+    let turns = Arc::new(Turns::default());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = turns.turn(false).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for (name, is_urgent) in [("one", false), ("two", false), ("three", false), ("live", true), ("live again", true)] {
+        let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
+        waiting.spawn(async move {
+            let turn = turns.turn(is_urgent).await;
+            order.lock().unwrap().push(name);
+            tokio::task::yield_now().await;
+            drop(turn);
+        });
+        // It has taken its place.
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    waiting.join_all().await;
+    assert_eq!(*order.lock().unwrap(), ["one", "live", "live again", "two", "three"]);
+}

@@ -343,7 +343,7 @@ impl Point {
     }
 
     async fn fetch_part(self: &Arc<Self>, path: &ObjectPath, offset: u64, live: bool) -> Result<Resolved, Refusal> {
-        let _permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
+        let permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
         if let Some(answer) = self.held(path, offset, Instant::now()) {
             return answer;
         }
@@ -371,6 +371,8 @@ impl Point {
             fetch.known = None;
             outcome = self.source.fetch(fetch.clone()).await;
         }
+        // The origin is done with; hashing what came may take far longer than that, and has its own turns.
+        drop(permit);
         self.note(&outcome);
         let now = Instant::now();
         match outcome {
