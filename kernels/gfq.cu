@@ -9,18 +9,19 @@
 //   combine    coefficients of all bits: nine limbs of a coefficient are nine coefficients of 32 bits, so a row is nine sums, added up where they belong
 //              at the end and reduced once, by Montgomery. A warp a row, 32 words; words and coefficients of 16 sources in shared memory.
 //   fold       the same with three limbs: weighted sums of many blocks, for checking them. Warps share the sources.
-//   invert     Gauss-Jordan in place, a matrix a thread block, by panels of W columns. A panel is in shared memory and has its pivots found and is eliminated
-//              alone, without dividing: every row but the pivot's becomes pivot * row - factor * pivot row. What rows have been multiplied by meanwhile are
-//              products of pivots, and one inverse takes them away again. What then stands in the panel is what every row takes of the pivots' rows, so
-//              each element behind is updated once for all W pivots: W products, one reduction. A lane has a column, and in its registers what the
-//              pivots' rows have there. Elements are not brought below q but where they come into a panel: each update adds less than q and a little, and
-//              limbs have 31 bits to spare. Pivots may be any rows. The matrix is in device memory, limbs of one position side by side. Given words
-//              need no conversion: as Montgomery forms they are the matrix divided by R, and the end's factor takes that into account.
+//   invert     Gauss-Jordan in place, by panels of W columns, of all matrices at once: _begin, then _panel and _update for each panel, then _end. A panel is in
+//              shared memory and has its pivots found and is eliminated alone, by a thread block, without dividing: every row but the pivot's becomes
+//              pivot * row - factor * pivot row. What rows have been multiplied by meanwhile are products of pivots, and one inverse takes them away again.
+//              What then stands in the panel is what every row takes of the pivots' rows, so each element behind is updated once for all W pivots: W
+//              products, one reduction. A lane has a column, and in its registers what the pivots' rows have there. Elements are not brought below q but
+//              where they come into a panel: each update adds less than q and a little, and limbs have 31 bits to spare. Pivots may be any rows. The matrix
+//              is in device memory, limbs of one position side by side. Given words need no conversion: as Montgomery forms they are the matrix divided by R,
+//              and the end's factor takes that into account.
 //   _paper     a thread a codeword, sums of ten limbs and one division at the end; products in tiles of 16 x 16; step_* are Algorithm 1, a kernel a line,
 //              and the host inverts pivots.
 //
 // Instructions of the inner loops, a thread: encode_8 111 for eight products of a source (64 IMAD.WIDE), encode_4 70, encode_2 47, encode_1 37; combine 108
-// for a product of 9 by 9 limbs (81 IMAD.WIDE); fold 60 (27); invert_8 890 an element for eight pivots (729). Registers: 185, 118, 72, 48; 202; 98; 128. Nothing spills.
+// for a product of 9 by 9 limbs (81 IMAD.WIDE); fold 60 (27); invert_update_8 890 an element for eight pivots (729). Registers: 185, 118, 72, 48; 202; 98; 128. Nothing spills.
 // Where sums were arrays of 32-bit words, the compiler moved them from register to register to have pairs, 2.6 moves a multiplication; as 64-bit words they
 // stay. Limits on registers for a third or fifth thread block of encode_8 and encode_4 on a multiprocessor spill in the loop.
 #include "nc_mp.cuh"
@@ -368,9 +369,9 @@ extern "C" __global__ void __launch_bounds__(NC_GFQ_FOLD_THREADS) nc_gfq_fold(co
     store(mine.out, product.words, k, out);
 }
 
-#define INVERT_WARPS (NC_GFQ_INVERT_THREADS / 32)
+namespace {
 
-// A matrix that is inverted in place: limbs of one position of a row side by side.
+// A matrix in device memory: limbs of one position of a row side by side.
 struct Matrix {
     nc_u32 *words;
     nc_u32 across;
@@ -386,7 +387,7 @@ struct Matrix {
     }
 };
 
-// W columns of all rows, in shared memory: W words of each limb. Threads that have elements one behind the other meet no bank twice.
+// W columns of all rows: W words of each limb. In shared memory, threads that have elements one behind the other meet no bank twice.
 template <int W> struct Panel {
     nc_u32 *words;
 
@@ -399,7 +400,7 @@ template <int W> struct Panel {
 #pragma unroll
         for (int l = 0; l < LIMBS; l++) at(row, column)[l * W] = limbs[l];
     }
-    // Of the row's W elements this limb.
+    // This limb of the row's W elements.
     __device__ __forceinline__ void limb(nc_u32 *out, nc_u32 row, nc_u32 l) const {
         const nc_u32 *first = words + row * (LIMBS * W) + l * W;
         if (W % 4 == 0) {
@@ -415,16 +416,161 @@ template <int W> struct Panel {
     }
 };
 
+// What is being inverted, in its place in `work`: the matrix, and behind it the pivots' rows as they were before a panel; the panel; the row of each
+// pivot, by its column; and the column of each row's pivot, or ~0.
+struct Inversion {
+    Matrix matrix;
+    nc_u32 *panel, *row_of, *column_of, *status;
+
+    __device__ __forceinline__ Inversion(const nc_gfq_inversion &task, nc_u32 index) {
+        const nc_u32 n = task.n, across = (n + 31) / 32 * 32;
+        nc_u32 *work = reinterpret_cast<nc_u32 *>(task.work) + (nc_u64)index * (NC_GFQ_INVERT_WORK(n) / 4);
+        matrix = {work, across};
+        panel = matrix.at(n + NC_GFQ_INVERT_WIDTH, 0);
+        row_of = panel + n * LIMBS * NC_GFQ_INVERT_WIDTH;
+        column_of = row_of + n;
+        status = reinterpret_cast<nc_u32 *>(task.status) + index;
+    }
+};
+
 // What a panel's elimination shares.
 template <int W> struct Eliminated {
     nc_u32 row[LIMBS][W];        // the pivot's, and in its own column what its row has been multiplied by
     nc_u32 pivot[LIMBS];
     nc_u32 scales[W + 1][LIMBS]; // the products of the pivots before each, and of all
     nc_u32 inverse[LIMBS];       // of the last of these
+    nc_u32 rows[W];              // of the pivots
     nc_u32 elected;
 };
 
-// The sum of W products, divided by R, and `onto` it where that is said; not reduced: below what it is added to, and q, and a little.
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(NC_GFQ_STEP_THREADS) nc_gfq_invert_begin(const nc_gfq_inversion task) {
+    const Inversion inversion(task, blockIdx.y);
+    const nc_u32 n = task.n, across = inversion.matrix.across, i = blockIdx.x * NC_GFQ_STEP_THREADS + threadIdx.x;
+    const nc_u8 *given = reinterpret_cast<const nc_u8 *>(task.matrices) + blockIdx.y * task.matrices_step;
+    if (i == 0) *inversion.status = 1;
+    if (i < n) inversion.column_of[i] = ~0u;
+    if (i >= n * across) return;
+    nc_u32 limbs[LIMBS];
+#pragma unroll
+    for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
+    const Row row = {given + (nc_u64)(i / across) * task.matrices_pitch, n, 1};
+    if (i % across < n) row.load(limbs, i % across);
+    inversion.matrix.store(i / across, i % across, limbs);
+}
+
+namespace {
+
+// A matrix a thread block: eliminates the panel that begins at task.first, alone.
+template <int W> __device__ __forceinline__ void invert_panel(const nc_gfq_inversion &task) {
+    extern __shared__ __align__(16) nc_u32 nc_dynamic[];
+    __shared__ Eliminated<W> shared;
+    const Inversion inversion(task, blockIdx.x);
+    if (*inversion.status == 0) return;
+    const Matrix &matrix = inversion.matrix;
+    const nc_gfq_field &field = task.field;
+    const nc_u32 n = task.n, k = task.first, count = min(n - k, (nc_u32)W), lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const Panel<W> panel = {nc_dynamic}, out = {inversion.panel};
+    nc_u32 *const column_of = nc_dynamic + LIMBS * W * n;
+#pragma unroll 1
+    for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
+        nc_u32 limbs[LIMBS + 1];
+#pragma unroll
+        for (int l = 0; l <= LIMBS; l++) limbs[l] = 0;
+        if (i % W < count) matrix.load(limbs, i / W, k + i % W);
+        reduce(limbs, limbs, field);
+        panel.store(i / W, i % W, limbs);
+    }
+    for (nc_u32 i = threadIdx.x; i < n; i += NC_GFQ_INVERT_THREADS) column_of[i] = inversion.column_of[i];
+    if (threadIdx.x < LIMBS) shared.scales[0][threadIdx.x] = field.one[threadIdx.x];
+    if (threadIdx.x == 0) shared.elected = ~0u;
+    __syncthreads();
+#pragma unroll 1
+    for (nc_u32 c = 0; c < count; c++) {
+        for (nc_u32 row = threadIdx.x; row < n; row += NC_GFQ_INVERT_THREADS) {
+            nc_u32 limbs[LIMBS];
+            panel.load(limbs, row, c);
+            if (column_of[row] == ~0u && !nc_mp_is_zero<LIMBS>(limbs)) atomicMin(&shared.elected, row);
+        }
+        __syncthreads();
+        const nc_u32 pivot_row = shared.elected;
+        if (pivot_row == ~0u) {
+            if (threadIdx.x == 0) *inversion.status = 0;
+            return;
+        }
+        if (threadIdx.x < LIMBS * W) {
+            const nc_u32 l = threadIdx.x / W, column = threadIdx.x % W, limb = panel.at(pivot_row, column)[l * W];
+            shared.row[l][column] = column == c ? shared.scales[c][l] : limb;
+            if (column == c) shared.pivot[l] = limb;
+        }
+        __syncthreads();
+        nc_u32 pivot[LIMBS];
+        nc_mp_copy<LIMBS>(pivot, shared.pivot);
+        if (threadIdx.x == NC_GFQ_INVERT_THREADS - 1) {
+            shared.rows[c] = inversion.row_of[k + c] = pivot_row;
+            column_of[pivot_row] = inversion.column_of[pivot_row] = k + c;
+            shared.elected = ~0u;
+            nc_u32 scale[LIMBS];
+            nc_mont_multiply<LIMBS>(scale, shared.scales[c], pivot, field.q, field.negated);
+            nc_mp_copy<LIMBS>(shared.scales[c + 1], scale);
+        }
+#pragma unroll 1
+        for (nc_u32 start = 32 * warp; start < n * W; start += NC_GFQ_INVERT_THREADS) {
+            const nc_u32 row = (start + lane) / W, column = (start + lane) % W;
+            nc_u32 limbs[LIMBS], factor[LIMBS], above[LIMBS];
+#pragma unroll
+            for (int l = 0; l < LIMBS; l++) limbs[l] = factor[l] = 0;
+            if (row < n) {
+                if (column != c) panel.load(limbs, row, column);
+                panel.load(factor, row, c);
+            }
+            __syncwarp(); // elements of a row are in one warp, whose factor is one of them
+            if (!nc_mp_is_zero<LIMBS>(factor)) nc_mp_subtract<LIMBS>(factor, field.q, factor);
+#pragma unroll
+            for (int l = 0; l < LIMBS; l++) above[l] = shared.row[l][column];
+            nc_mont_sum<LIMBS>(limbs, limbs, pivot, above, factor, field.q, field.negated);
+            nc_mp_copy_if<LIMBS>(row == pivot_row, limbs, above);
+            if (row < n) panel.store(row, column, limbs);
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        nc_u32 inverse[LIMBS];
+        nc_mp_copy<LIMBS>(inverse, shared.scales[count]);
+        nc_mp_inverse<LIMBS>(inverse, inverse, field.q);
+        nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
+        nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
+        nc_mp_copy<LIMBS>(shared.inverse, inverse);
+    }
+#pragma unroll 1
+    for (nc_u32 i = threadIdx.x; i < W * matrix.across; i += NC_GFQ_INVERT_THREADS) {
+        nc_u32 limbs[LIMBS];
+#pragma unroll
+        for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
+        if (i / matrix.across < count) matrix.load(limbs, shared.rows[i / matrix.across], i % matrix.across);
+        matrix.store(n + i / matrix.across, i % matrix.across, limbs);
+    }
+    __syncthreads();
+    if (threadIdx.x < count) {
+        nc_u32 scale[LIMBS];
+        nc_mont_multiply<LIMBS>(scale, shared.scales[threadIdx.x], shared.inverse, field.q, field.negated);
+        nc_mp_copy<LIMBS>(shared.scales[threadIdx.x], scale);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
+        const nc_u32 row = i / W, column = i % W, pivot = column_of[row] - k;
+        nc_u32 limbs[LIMBS], scale[LIMBS];
+        panel.load(limbs, row, column);
+        nc_mp_copy<LIMBS>(scale, pivot < count ? shared.scales[pivot] : shared.inverse);
+        nc_mont_multiply<LIMBS>(limbs, limbs, scale, field.q, field.negated);
+        out.store(row, column, limbs);
+        if (column < count) matrix.store(row, k + column, limbs);
+    }
+}
+
+// The sum of W products, divided by R; not reduced.
 template <int W>
 __device__ __forceinline__ void sum_of_products(nc_u32 *out, const nc_u32 (*above)[LIMBS], const Panel<W> &panel, nc_u32 row, const nc_gfq_field &field) {
     nc_mont<LIMBS> sums;
@@ -442,169 +588,59 @@ __device__ __forceinline__ void sum_of_products(nc_u32 *out, const nc_u32 (*abov
     nc_mont_total<LIMBS>(out, sums.even, sums.odd);
 }
 
-template <int W> __device__ __forceinline__ void invert(const nc_gfq_inversion &task) {
-    extern __shared__ __align__(16) nc_u32 nc_dynamic[];
-    __shared__ Eliminated<W> shared;
-    const nc_u32 n = task.n, across = (n + 31) / 32 * 32, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const nc_gfq_field &field = task.field;
-    const Panel<W> panel = {nc_dynamic};
-    nc_u32 *const row_of = nc_dynamic + LIMBS * W * n, *const column_of = row_of + n;
-    // Behind its rows there are W more: pivots' rows as they were before a panel.
-    const Matrix matrix = {reinterpret_cast<nc_u32 *>(task.work) + (nc_u64)blockIdx.x * (NC_GFQ_INVERT_WORK(n) / 4), across};
-    const nc_u8 *given = reinterpret_cast<const nc_u8 *>(task.matrices) + blockIdx.x * task.matrices_step;
-    nc_u32 *const status = reinterpret_cast<nc_u32 *>(task.status) + blockIdx.x;
-    for (nc_u32 i = threadIdx.x; i < n * across; i += NC_GFQ_INVERT_THREADS) {
-        nc_u32 limbs[LIMBS];
+// The columns that are not in the panel: a warp 32 of them, and every so many rows.
+template <int W> __device__ __forceinline__ void invert_update(const nc_gfq_inversion &task) {
+    const Inversion inversion(task, blockIdx.y);
+    if (*inversion.status == 0) return;
+    const Matrix &matrix = inversion.matrix;
+    const Panel<W> panel = {inversion.panel};
+    const nc_u32 n = task.n, k = task.first, count = min(n - k, (nc_u32)W), warps = NC_GFQ_UPDATE_THREADS / 32 * task.parts;
+    const nc_u32 column = blockIdx.x / task.parts * 32 + (threadIdx.x & 31);
+    nc_u32 above[W][LIMBS];
 #pragma unroll
-        for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
-        const Row row = {given + (nc_u64)(i / across) * task.matrices_pitch, n, 1};
-        if (i % across < n) row.load(limbs, i % across);
-        matrix.store(i / across, i % across, limbs);
-    }
-    for (nc_u32 i = threadIdx.x; i < n; i += NC_GFQ_INVERT_THREADS) column_of[i] = ~0u;
-    if (threadIdx.x < LIMBS) shared.scales[0][threadIdx.x] = field.one[threadIdx.x];
-    if (threadIdx.x == 0) shared.elected = ~0u;
-    __syncthreads();
-    // Warps share the matrix by columns, and by rows where columns are not enough for all.
-    nc_u32 parts = INVERT_WARPS;
-    while (parts > 1 && across / 32 * (parts / 2) % INVERT_WARPS == 0) parts /= 2;
-    for (nc_u32 k = 0; k < n; k += W) {
-        const nc_u32 count = min(n - k, (nc_u32)W);
+    for (int j = 0; j < W; j++) matrix.load(above[j], n + j, column);
 #pragma unroll 1
-        for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
-            nc_u32 limbs[LIMBS + 1];
+    for (nc_u32 row = blockIdx.x % task.parts * (NC_GFQ_UPDATE_THREADS / 32) + threadIdx.x / 32; row < n; row += warps) {
+        nc_u32 limbs[LIMBS], before[LIMBS];
 #pragma unroll
-            for (int l = 0; l <= LIMBS; l++) limbs[l] = 0;
-            if (i % W < count) matrix.load(limbs, i / W, k + i % W);
-            reduce(limbs, limbs, field);
-            panel.store(i / W, i % W, limbs);
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (nc_u32 c = 0; c < count; c++) {
-            for (nc_u32 row = threadIdx.x; row < n; row += NC_GFQ_INVERT_THREADS) {
-                nc_u32 limbs[LIMBS];
-                panel.load(limbs, row, c);
-                if (column_of[row] == ~0u && !nc_mp_is_zero<LIMBS>(limbs)) atomicMin(&shared.elected, row);
-            }
-            __syncthreads();
-            const nc_u32 pivot_row = shared.elected;
-            if (pivot_row == ~0u) {
-                if (threadIdx.x == 0) *status = 0;
-                return;
-            }
-            if (threadIdx.x < LIMBS * W) {
-                const nc_u32 l = threadIdx.x / W, column = threadIdx.x % W, limb = panel.at(pivot_row, column)[l * W];
-                shared.row[l][column] = column == c ? shared.scales[c][l] : limb;
-                if (column == c) shared.pivot[l] = limb;
-            }
-            __syncthreads();
-            nc_u32 pivot[LIMBS];
-            nc_mp_copy<LIMBS>(pivot, shared.pivot);
-            if (threadIdx.x == NC_GFQ_INVERT_THREADS - 1) {
-                row_of[k + c] = pivot_row;
-                column_of[pivot_row] = k + c;
-                shared.elected = ~0u;
-                nc_u32 scale[LIMBS];
-                nc_mont_multiply<LIMBS>(scale, shared.scales[c], pivot, field.q, field.negated);
-                nc_mp_copy<LIMBS>(shared.scales[c + 1], scale);
-            }
-#pragma unroll 1
-            for (nc_u32 start = 32 * warp; start < n * W; start += NC_GFQ_INVERT_THREADS) {
-                const nc_u32 row = (start + lane) / W, column = (start + lane) % W;
-                nc_u32 limbs[LIMBS], factor[LIMBS], above[LIMBS];
-#pragma unroll
-                for (int l = 0; l < LIMBS; l++) limbs[l] = factor[l] = 0;
-                if (row < n) {
-                    if (column != c) panel.load(limbs, row, column);
-                    panel.load(factor, row, c);
-                }
-                __syncwarp(); // elements of a row are in one warp, whose factor is one of them
-                if (!nc_mp_is_zero<LIMBS>(factor)) nc_mp_subtract<LIMBS>(factor, field.q, factor);
-#pragma unroll
-                for (int l = 0; l < LIMBS; l++) above[l] = shared.row[l][column];
-                nc_mont_sum<LIMBS>(limbs, limbs, pivot, above, factor, field.q, field.negated);
-                nc_mp_copy_if<LIMBS>(row == pivot_row, limbs, above);
-                if (row < n) panel.store(row, column, limbs);
-            }
-            __syncthreads();
-        }
-        if (threadIdx.x == 0) {
-            nc_u32 inverse[LIMBS];
-            nc_mp_copy<LIMBS>(inverse, shared.scales[count]);
-            nc_mp_inverse<LIMBS>(inverse, inverse, field.q);
-            nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
-            nc_mont_multiply<LIMBS>(inverse, inverse, field.square, field.q, field.negated);
-            nc_mp_copy<LIMBS>(shared.inverse, inverse);
-        }
-#pragma unroll 1
-        for (nc_u32 i = threadIdx.x; i < W * across; i += NC_GFQ_INVERT_THREADS) {
-            nc_u32 limbs[LIMBS];
-#pragma unroll
-            for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
-            if (i / across < count) matrix.load(limbs, row_of[k + i / across], i % across);
-            matrix.store(n + i / across, i % across, limbs);
-        }
-        __syncthreads();
-        if (threadIdx.x < count) {
-            nc_u32 scale[LIMBS];
-            nc_mont_multiply<LIMBS>(scale, shared.scales[threadIdx.x], shared.inverse, field.q, field.negated);
-            nc_mp_copy<LIMBS>(shared.scales[threadIdx.x], scale);
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (nc_u32 i = threadIdx.x; i < n * W; i += NC_GFQ_INVERT_THREADS) {
-            const nc_u32 row = i / W, column = i % W, pivot = column_of[row] - k;
-            nc_u32 limbs[LIMBS], scale[LIMBS];
-            panel.load(limbs, row, column);
-            nc_mp_copy<LIMBS>(scale, pivot < count ? shared.scales[pivot] : shared.inverse);
-            nc_mont_multiply<LIMBS>(limbs, limbs, scale, field.q, field.negated);
-            panel.store(row, column, limbs);
-            if (column < count) matrix.store(row, k + column, limbs);
-        }
-        __syncthreads();
-        if (threadIdx.x < LIMBS) shared.scales[0][threadIdx.x] = field.one[threadIdx.x];
-#pragma unroll 1
-        for (nc_u32 item = warp; item < across / 32 * parts; item += INVERT_WARPS) {
-            const nc_u32 column = item / parts * 32 + lane;
-            nc_u32 above[W][LIMBS];
-#pragma unroll
-            for (int j = 0; j < W; j++) matrix.load(above[j], n + j, column);
-#pragma unroll 1
-            for (nc_u32 row = item % parts; row < n; row += parts) {
-                nc_u32 limbs[LIMBS], before[LIMBS];
-#pragma unroll
-                for (int l = 0; l < LIMBS; l++) before[l] = 0;
-                if (column_of[row] - k >= count) matrix.load(before, row, column);
-                sum_of_products<W>(limbs, above, panel, row, field);
-                nc_mp_add<LIMBS>(limbs, limbs, before);
-                if (column - k >= count) matrix.store(row, column, limbs);
-            }
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) *status = 1;
-    nc_u32 one[LIMBS], scale[LIMBS];
-#pragma unroll
-    for (int l = 0; l < LIMBS; l++) one[l] = l == 0;
-    nc_mont_multiply<LIMBS>(scale, one, one, field.q, field.negated);
-    nc_u8 *const inverse = reinterpret_cast<nc_u8 *>(task.inverses) + blockIdx.x * task.inverses_step;
-    for (nc_u32 k = warp; k < n; k += INVERT_WARPS) {
-#pragma unroll 1
-        for (nc_u32 column = lane; column < across; column += 32) {
-            nc_u32 limbs[LIMBS];
-#pragma unroll
-            for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
-            if (column < n) matrix.load(limbs, row_of[k], column_of[column]);
-            nc_mont_multiply<LIMBS>(limbs, limbs, scale, field.q, field.negated);
-            store(inverse + (nc_u64)k * task.inverses_pitch, n, column, limbs);
-        }
+        for (int l = 0; l < LIMBS; l++) before[l] = 0;
+        if (inversion.column_of[row] - k >= count) matrix.load(before, row, column);
+        sum_of_products<W>(limbs, above, panel, row, task.field);
+        nc_mp_add<LIMBS>(limbs, limbs, before);
+        if (column - k >= count) matrix.store(row, column, limbs);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_8(const nc_gfq_inversion task) { invert<8>(task); }
-extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_4(const nc_gfq_inversion task) { invert<4>(task); }
-extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_2(const nc_gfq_inversion task) { invert<2>(task); }
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_panel_8(const nc_gfq_inversion task) { invert_panel<8>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_panel_4(const nc_gfq_inversion task) { invert_panel<4>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_INVERT_THREADS) nc_gfq_invert_panel_2(const nc_gfq_inversion task) { invert_panel<2>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_UPDATE_THREADS, 4) nc_gfq_invert_update_8(const nc_gfq_inversion task) { invert_update<8>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_UPDATE_THREADS, 4) nc_gfq_invert_update_4(const nc_gfq_inversion task) { invert_update<4>(task); }
+extern "C" __global__ void __launch_bounds__(NC_GFQ_UPDATE_THREADS, 4) nc_gfq_invert_update_2(const nc_gfq_inversion task) { invert_update<2>(task); }
+
+// A warp a row.
+extern "C" __global__ void __launch_bounds__(NC_GFQ_STEP_THREADS) nc_gfq_invert_end(const nc_gfq_inversion task) {
+    const Inversion inversion(task, blockIdx.y);
+    const nc_u32 n = task.n, k = blockIdx.x * (NC_GFQ_STEP_THREADS / 32) + threadIdx.x / 32;
+    if (*inversion.status == 0 || k >= n) return;
+    nc_u32 one[LIMBS], scale[LIMBS];
+#pragma unroll
+    for (int l = 0; l < LIMBS; l++) one[l] = l == 0;
+    nc_mont_multiply<LIMBS>(scale, one, one, task.field.q, task.field.negated);
+    nc_u8 *const inverse = reinterpret_cast<nc_u8 *>(task.inverses) + blockIdx.y * task.inverses_step;
+    const nc_u32 row = inversion.row_of[k];
+#pragma unroll 1
+    for (nc_u32 column = threadIdx.x & 31; column < inversion.matrix.across; column += 32) {
+        nc_u32 limbs[LIMBS];
+#pragma unroll
+        for (int l = 0; l < LIMBS; l++) limbs[l] = 0;
+        if (column < n) inversion.matrix.load(limbs, row, inversion.column_of[column]);
+        nc_mont_multiply<LIMBS>(limbs, limbs, scale, task.field.q, task.field.negated);
+        store(inverse + (nc_u64)k * task.inverses_pitch, n, column, limbs);
+    }
+}
 
 // Algorithm 1 of the paper, a kernel a step; the host looks for pivots and inverts them. Line 8's M[r, r], and what line 12 takes of each row:
 extern "C" __global__ void __launch_bounds__(NC_GFQ_STEP_THREADS) nc_gfq_step_column(const nc_gfq_step step) {

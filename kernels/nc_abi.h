@@ -348,7 +348,7 @@ typedef struct nc_gfq_product {
 #define NC_GFQ_COMBINE_ROWS 4
 #define NC_GFQ_FOLD_THREADS 256
 
-// Matrices over that field, one a thread block.
+// Matrices over that field.
 typedef struct nc_gfq_inversion {
     nc_u64 matrices;     // n rows of n elements each
     nc_u64 inverses;     // the same; may be the matrices
@@ -359,15 +359,22 @@ typedef struct nc_gfq_inversion {
     nc_u32 matrices_pitch;
     nc_u32 inverses_pitch;
     nc_u32 n;            // 1 to NC_GFQ_INVERT_MAX
+    nc_u32 first;        // of a panel and an update: the panel's first column, a multiple of W
+    nc_u32 parts;        // of an update: thread blocks for 32 columns
     nc_u32 reserved;
     nc_gfq_field field;
 } nc_gfq_inversion;
-//     nc_gfq_invert_W: NC_GFQ_INVERT_THREADS threads; x: matrices; dynamic shared memory NC_GFQ_INVERT_SHARED(W, n)
-// For W there are 8, 4 and 2, as wide as the shared memory of a multiprocessor allows.
+//     nc_gfq_invert_begin      NC_GFQ_STEP_THREADS      n * (n rounded up to 32) / 256    matrices
+//     nc_gfq_invert_panel_W    NC_GFQ_INVERT_THREADS    matrices                                      NC_GFQ_INVERT_SHARED(W, n) bytes of shared memory
+//     nc_gfq_invert_update_W   NC_GFQ_UPDATE_THREADS    n / 32 * parts                    matrices
+//     nc_gfq_invert_end        NC_GFQ_STEP_THREADS      n / 8                             matrices
+// For W there are 8, 4 and 2, as wide as the shared memory of a multiprocessor allows; a panel and an update for every W columns.
 #define NC_GFQ_INVERT_THREADS 512
+#define NC_GFQ_UPDATE_THREADS 128
 #define NC_GFQ_INVERT_MAX 1024
-#define NC_GFQ_INVERT_WORK(n) (((n) + 8) * (((n) + 31) / 32 * 32) * 36)
-#define NC_GFQ_INVERT_SHARED(w, n) ((36 * (w) + 8) * (n))
+#define NC_GFQ_INVERT_WIDTH 8
+#define NC_GFQ_INVERT_WORK(n) (((n) + 8) * (((n) + 31) / 32 * 32) * 36 + ((n) + 1) / 2 * 592)
+#define NC_GFQ_INVERT_SHARED(w, n) ((36 * (w) + 4) * (n))
 
 // A step of Gauss-Jordan elimination whose inverses of elements the host finds: of a matrix with the identity beside it, n rows of nine times 2 n words, all
 // lowest limbs of a row first.

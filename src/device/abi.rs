@@ -233,6 +233,8 @@ pub(super) struct GfqInversion {
     pub(super) matrices_pitch: u32,
     pub(super) inverses_pitch: u32,
     pub(super) n: u32,
+    pub(super) first: u32,
+    pub(super) parts: u32,
     pub(super) reserved: u32,
     pub(super) field: GfqField,
 }
@@ -613,6 +615,8 @@ mod tests {
                 matrices_pitch,
                 inverses_pitch,
                 n,
+                first,
+                parts,
                 reserved,
                 field
             }

@@ -24,7 +24,7 @@ use crate::gf::modp;
 pub(super) enum Step {
     /// Rows of words are combined.
     Product(&'static str, Grid, Box<abi::GfqProduct>),
-    /// Matrices are inverted.
+    /// A step of inverting matrices.
     Invert(&'static str, Grid, Box<abi::GfqInversion>),
     /// Powers, and products of them.
     Hash(&'static str, Grid, Box<abi::Hash>),
@@ -86,11 +86,24 @@ impl Step {
         Self::Product("nc_gfq_fold", Grid { blocks, threads: FOLD_THREADS, shared_bytes: 0 }, Box::new(product))
     }
 
-    /// So many matrices.
-    pub(super) fn invert(inversion: abi::GfqInversion, count: u32) -> Self {
-        let fits = |&(_, width): &(&str, u32)| invert_shared_bytes(width, inversion.n) <= INVERT_SHARED_MAX;
-        let (entry, width) = INVERTERS.into_iter().find(fits).unwrap_or(INVERTERS[2]);
-        Self::Invert(entry, Grid::line(count, INVERT_THREADS, invert_shared_bytes(width, inversion.n)), Box::new(inversion))
+    /// So many matrices: what comes one behind the other.
+    pub(super) fn invert(inversion: abi::GfqInversion, count: u32, sms: u32) -> Vec<Self> {
+        let n = inversion.n;
+        let fits = |&&(_, _, width): &&(&str, &str, u32)| invert_shared_bytes(width, n) <= INVERT_SHARED_MAX;
+        let &(panel, update, width) = INVERTERS.iter().find(fits).unwrap_or(&INVERTERS[2]);
+        let (across, step) = (n.next_multiple_of(WARP), |entry, grid, task| Self::Invert(entry, grid, Box::new(task)));
+        // A warp has some rows of 32 columns, or fewer where that leaves multiprocessors without.
+        let filling = (UPDATE_BLOCKS_A_SM * sms).div_ceil(count * (across / WARP));
+        let parts = n.div_ceil(UPDATE_ROWS).max(filling.min(n.div_ceil(UPDATE_THREADS / WARP)));
+        let grid = |blocks, threads| Grid { blocks: (blocks, count, 1), threads, shared_bytes: 0 };
+        let mut steps = vec![step("nc_gfq_invert_begin", grid((n * across).div_ceil(STEP_THREADS), STEP_THREADS), inversion)];
+        for first in (0..n).step_by(width as usize) {
+            let task = abi::GfqInversion { first, parts, ..inversion };
+            steps.push(step(panel, Grid::line(count, INVERT_THREADS, invert_shared_bytes(width, n)), task));
+            steps.push(step(update, grid(across / WARP * parts, UPDATE_THREADS), task));
+        }
+        steps.push(step("nc_gfq_invert_end", grid(n.div_ceil(STEP_THREADS / WARP), STEP_THREADS), inversion));
+        steps
     }
 
     /// Each base to the power of each of its exponents, as the paper does it.
@@ -534,7 +547,7 @@ impl Inner {
             }
             // SAFETY: places are as large as the tasks say, and every call waits for its work.
             unsafe {
-                self.run(&generation.steps(&places, self.field, number(count)))?;
+                self.run(&generation.steps(&places, self.field, number(count), self.card.sms))?;
                 download(&mut status, places.status)?;
                 download(&mut made, places.made)?;
             }
@@ -770,7 +783,7 @@ impl Rebuilding {
     }
 
     /// Inverts the vectors and combines the payloads.
-    pub(super) fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32) -> [Step; 2] {
+    pub(super) fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
         let (n, words) = (self.shape.n(), self.shape.words());
         let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
         let product = abi::GfqProduct {
@@ -779,7 +792,9 @@ impl Rebuilding {
             out_step: self.payloads as u64,
             ..product((n, n, words), [places.payloads, places.inverses, places.made], field)
         };
-        [Step::invert(inversion, count), Step::combine(false, product, count)]
+        let mut steps = Step::invert(inversion, count, sms);
+        steps.push(Step::combine(false, product, count));
+        steps
     }
 }
 
@@ -796,6 +811,8 @@ pub(super) fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 
         matrices_pitch: pitch,
         inverses_pitch: pitch,
         n: number(n),
+        first: 0,
+        parts: 0,
         reserved: 0,
         field,
     }
@@ -803,12 +820,13 @@ pub(super) fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 
 
 /// What inverting a matrix takes beside it: `NC_GFQ_INVERT_WORK`.
 pub(super) const fn invert_work_bytes(n: usize) -> usize {
-    (n + INVERTERS[0].1 as usize) * n.next_multiple_of(WARP as usize) * 4 * gfq::LIMBS_32
+    let (element, width) = (4 * gfq::LIMBS_32, INVERT_WIDTH as usize);
+    (n + width) * n.next_multiple_of(WARP as usize) * element + n.next_multiple_of(2) * (element * width + 8)
 }
 
 /// Shared memory of inverting by panels of so many columns: `NC_GFQ_INVERT_SHARED`.
 const fn invert_shared_bytes(width: u32, n: u32) -> u32 {
-    (36 * width + 8) * n
+    (36 * width + 4) * n
 }
 
 /// The words of blocks that were made, if they all are words of data.
@@ -854,7 +872,18 @@ const COMBINE_THREADS: u32 = define("NC_GFQ_COMBINE_THREADS");
 const COMBINE_ROWS: u32 = define("NC_GFQ_COMBINE_ROWS");
 const FOLD_THREADS: u32 = define("NC_GFQ_FOLD_THREADS");
 const INVERT_THREADS: u32 = define("NC_GFQ_INVERT_THREADS");
-const INVERTERS: [(&str, u32); 3] = [("nc_gfq_invert_8", 8), ("nc_gfq_invert_4", 4), ("nc_gfq_invert_2", 2)];
+const INVERT_WIDTH: u32 = define("NC_GFQ_INVERT_WIDTH");
+const UPDATE_THREADS: u32 = define("NC_GFQ_UPDATE_THREADS");
+const STEP_THREADS: u32 = define("NC_GFQ_STEP_THREADS");
+/// What eliminates panels, what updates the rest, and how many columns a panel has.
+const INVERTERS: [(&str, &str, u32); 3] = [
+    ("nc_gfq_invert_panel_8", "nc_gfq_invert_update_8", INVERT_WIDTH),
+    ("nc_gfq_invert_panel_4", "nc_gfq_invert_update_4", 4),
+    ("nc_gfq_invert_panel_2", "nc_gfq_invert_update_2", 2),
+];
+/// Rows of a thread block of an update, where there are matrices enough, and how many thread blocks a multiprocessor should have.
+const UPDATE_ROWS: u32 = 64;
+const UPDATE_BLOCKS_A_SM: u32 = 4;
 /// Every card of compute capability 8.0 and above has so much of it for a thread block, beside what the kernels have of their own.
 const INVERT_SHARED_MAX: u32 = 98 << 10;
 const HASH_THREADS: u32 = define("NC_HASH_THREADS");

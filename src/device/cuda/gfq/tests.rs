@@ -88,17 +88,32 @@ fn memory_holds_a_row_at_least() {
     assert_eq!(rows_at_once(100, 1000, 10), 1);
     assert_eq!(rows_at_once(1000, 100, 10), 90);
     assert_eq!(rows_at_once(usize::MAX, 0, 1), ROWS_MAX);
-    assert_eq!((invert_work_bytes(1), invert_work_bytes(33)), (9 * 32 * 36, 41 * 64 * 36));
+    assert_eq!((invert_work_bytes(1), invert_work_bytes(33)), (9 * 32 * 36 + 592, 41 * 64 * 36 + 17 * 592));
 }
 
 #[test]
 fn panels_are_as_wide_as_shared_memory_allows() {
-    for (n, expected) in [(1, 8), (256, 8), (339, 8), (340, 4), (660, 4), (661, 2), (1024, 2)] {
-        let Step::Invert(entry, grid, _) = Step::invert(inversion(n, [0; 4], field()), 3) else { panic!("an inversion") };
-        assert_eq!(entry, format!("nc_gfq_invert_{expected}"));
-        assert_eq!((grid.blocks, grid.shared_bytes), ((3, 1, 1), (36 * expected + 8) * super::number(n)));
-        assert!(grid.shared_bytes + 1024 < 99 << 10, "what the kernel has of its own, and what a card has");
+    for (n, width) in [(1, 8), (256, 8), (343, 8), (344, 4), (678, 4), (679, 2), (1024, 2)] {
+        let steps = Step::invert(inversion(n, [0; 4], field()), 3, 132);
+        assert_eq!(steps.len(), 2 + 2 * n.div_ceil(width as usize));
+        for (first, pair) in (0..).step_by(width as usize).zip(steps[1..steps.len() - 1].chunks_exact(2)) {
+            let [Step::Invert(panel, grid, task), Step::Invert(update, across, _)] = pair else { panic!("an inversion") };
+            assert_eq!((*panel, *update), (&*format!("nc_gfq_invert_panel_{width}"), &*format!("nc_gfq_invert_update_{width}")));
+            assert_eq!((grid.blocks, grid.shared_bytes), ((3, 1, 1), (36 * width + 4) * super::number(n)));
+            assert!(grid.shared_bytes + 1024 < 99 << 10, "what the kernel has of its own, and what a card has");
+            assert_eq!((task.first, across.blocks), (first, (super::number(n).div_ceil(32) * task.parts, 3, 1)));
+        }
     }
+}
+
+#[test]
+fn one_matrix_is_shared_by_the_card_and_many_have_rows_enough() {
+    let parts = |n, count| {
+        let steps = Step::invert(inversion(n, [0; 4], field()), count, 132);
+        let Step::Invert(_, _, task) = &steps[1] else { panic!("an inversion") };
+        task.parts
+    };
+    assert_eq!([parts(256, 1), parts(256, 8), parts(256, 132), parts(5, 1), parts(5, 132)], [64, 9, 4, 2, 2]);
 }
 
 /// Any number of so many limbs, and those at which carries go wrong.

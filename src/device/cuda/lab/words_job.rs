@@ -162,7 +162,7 @@ fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Resu
     let work = room.take(count as usize * gfq::invert_work_bytes(n))?;
     let status = room.take(4 * count as usize)?;
     let inversion = gfq::inversion(n, [matrices, made.buffer.address(), work, status], gfq::field());
-    Ok((vec![Step::invert(inversion, count)], vec![made]))
+    Ok((Step::invert(inversion, count, room.card.sms), vec![made]))
 }
 
 fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element], payloads: &[u8]) -> Result<Parts, Fault> {
@@ -178,7 +178,7 @@ fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element
     }
     let start = usize::try_from(places.made - buffer.address()).expect("inside of the memory");
     let made = Made { buffer, start, rows: shape.n(), pitch, bytes: shape.payload_bytes() };
-    Ok((generation.steps(&places, gfq::field(), generations).to_vec(), vec![made]))
+    Ok((generation.steps(&places, gfq::field(), generations, room.card.sms), vec![made]))
 }
 
 fn powers(
