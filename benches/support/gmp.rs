@@ -139,7 +139,7 @@ impl<const L: usize> Montgomery<L> {
     }
 
     pub(crate) fn product(&self, a: &[Limb; L], b: &[Limb; L]) -> [Limb; L] {
-        let mut wide = [[0; L]; 2];
+        let mut wide: [[Limb; L]; 2] = [[0; L]; 2];
         let (limbs, count) = (wide.as_mut_ptr().cast::<Limb>(), count(L));
         let mut out = [0; L];
         // SAFETY: the product has room for twice as many limbs as its factors, and from each of the first `L` of them on there are `L`.
