@@ -355,6 +355,39 @@ impl NarrowSum {
     }
 }
 
+/// A sum of products of elements with weights below 2^104: at most [`TERMS_MAX`] of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct WeightedSum([u64; LIMBS + 1]);
+
+impl WeightedSum {
+    /// Adds a product.
+    ///
+    /// # Panics
+    /// In debug builds, if the weight has more bits.
+    #[inline]
+    pub(crate) fn add(&mut self, weight: u128, other: &Element) {
+        debug_assert!(weight >> 104 == 0, "a weight of 104 bits");
+        let (low, high) = split(weight);
+        for (index, weight) in [low, high].into_iter().enumerate() {
+            let mut carry = 0;
+            for (limb, &b) in self.0[index..].iter_mut().zip(&other.0) {
+                (*limb, carry) = split(u128::from(weight) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+            }
+            // There is room for what the lower half carries, and the upper one carries nothing.
+            if index == 0 {
+                self.0[LIMBS] += carry;
+            }
+        }
+    }
+
+    /// The sum, modulo q.
+    pub(crate) fn reduce(self) -> Element {
+        let mut sum = Sum::default();
+        sum.0[..=LIMBS].copy_from_slice(&self.0);
+        sum.reduce().factor().0
+    }
+}
+
 /// Any number of 320 bits, modulo q: Barrett's method, with the top limb for the quotient.
 fn reduce_wide(limbs: [u64; LIMBS]) -> Element {
     // At most two too small: one for what the lower limbs, one for what the fraction of the reciprocal would have added.

@@ -1,6 +1,6 @@
 //! Sums of products over whole rows of words: eight words at a time where the processor has AVX-512 IFMA, and else one by one.
 
-use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES};
+use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES, WeightedSum};
 #[cfg(target_arch = "x86_64")]
 use crate::gf::simd::ifma::{self, Elements, Ifma};
 
@@ -182,10 +182,12 @@ impl Dots {
                 all.iter().map(|sum| RADIX.times(sum)).collect()
             }
             Self::Plain => {
-                let weights: Vec<Factor> = weights.iter().map(|&weight| Element::from(weight).factor()).collect();
-                let mut sums = Vec::with_capacity(words);
-                each_word(sources, words, |_, sources| sums.push(sum(&weights, sources)));
-                sums
+                // Likewise row after row.
+                let mut sums = vec![WeightedSum::default(); words];
+                for (&weight, source) in weights.iter().zip(sources) {
+                    sums.iter_mut().enumerate().for_each(|(index, sum)| sum.add(weight, &source.element(index)));
+                }
+                sums.into_iter().map(WeightedSum::reduce).collect()
             }
         }
     }

@@ -77,14 +77,16 @@ fn sums_have_room_for_the_largest_terms() {
     let (q, top) = (modulus(), Element::ZERO.sub(&Element::ONE));
     // A factor is largest in its own form: q - 1 there.
     let factor = Factor(top);
-    let (mut sum, mut narrow) = (Sum::default(), NarrowSum::default());
-    let word = Element::from_word(&[0xff; WORD_BYTES]);
+    let (mut sum, mut narrow, mut weighted) = (Sum::default(), NarrowSum::default(), WeightedSum::default());
+    let (word, weight) = (Element::from_word(&[0xff; WORD_BYTES]), (1_u128 << 104) - 1);
     for _ in 0..TERMS_MAX {
         sum.add(&factor, &top);
         narrow.add(u32::MAX, &word);
+        weighted.add(weight, &top);
     }
     assert_eq!(big(&sum.reduce()), big(&factor.element()) * big(&top) * TERMS_MAX % &q);
     assert_eq!(big(&narrow.reduce()), big(&word) * u32::MAX * TERMS_MAX % &q);
+    assert_eq!(big(&weighted.reduce()), big(&top) * weight * TERMS_MAX % &q);
 }
 
 #[test]
@@ -141,8 +143,11 @@ fn rows_are_combined_as_by_the_definition_on_every_instruction_set() {
                 assert!(*out == packed(&expected(&factors, &low)), "{sources} blocks of {words} words, {dots:?}");
             }
 
-            let weights: Vec<u128> =
-                (0..sources).map(|_| if is_top { (1 << 96) - 1 } else { u128::from(rng.next_u64()) }).collect();
+            let weights: Vec<u128> = (0..sources)
+                .map(
+                    |_| if is_top { (1 << 104) - 1 } else { u128::from(rng.next_u64()) << 40 | u128::from(rng.next_u64() >> 24) },
+                )
+                .collect();
             let factors: Vec<BigUint> = weights.iter().map(|&weight| weight.into()).collect();
             assert!(dots.fold(&weights, &rows, words) == expected(&factors, &whole), "{sources} weights, {dots:?}");
         }
