@@ -8,6 +8,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
+use ncserverd::codec::rlnc_q::Cores;
 use ncserverd::device::{BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
@@ -54,6 +55,21 @@ fn instruction_sets_are_those_of_the_processor() {
     match required() {
         Some(required) => assert_eq!(present, required),
         None => println!("not compared with the processor: neither NCTEST_ISAS nor NCTEST_REQUIRE_ALL is set"),
+    }
+}
+
+/// The same of what multiplies large numbers, which has AVX2 with FMA where there is AVX2: both came with one processor, and so do the
+/// emulated ones have them.
+#[test]
+fn large_numbers_are_multiplied_by_what_the_processor_has() {
+    let present: Vec<&str> = Cores::available().iter().map(Cores::instructions).collect();
+    println!("tested: {present:?}");
+    assert_eq!(present.last(), Some(&"plain Rust"));
+    assert_eq!(Cores::all().instructions(), present[0]);
+    if let Some(required) = required().filter(|_| cfg!(target_arch = "x86_64")) {
+        assert_eq!(present.contains(&"AVX2 and FMA"), required.contains(&Isa::Avx2));
+        assert_eq!(present.contains(&"AVX-512 F"), required.contains(&Isa::Avx512));
+        assert!(required.contains(&Isa::Avx512) || !present.contains(&"AVX-512 IFMA"));
     }
 }
 

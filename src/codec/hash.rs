@@ -20,7 +20,7 @@ use rand::Rng;
 
 use super::rlnc_q::{Arithmetic, Coded, Failed, Shape};
 use crate::gf::gfq;
-use crate::gf::modp::is_below;
+use crate::gf::modp::{Multiplier, is_below};
 pub use crate::object::HashGroup as Group;
 use group::Parameters;
 
@@ -49,8 +49,8 @@ impl Group {
     }
 
     /// The product of the first generators, each to the power of its exponent: big-endian, [`Self::hash_bytes`] of it.
-    pub(crate) fn power(self, exponents: &[Exponent]) -> Vec<u8> {
-        group::bytes(&Parameters::of(self).fixed(self, exponents))
+    pub(crate) fn power(self, multiplier: Multiplier, exponents: &[Exponent]) -> Vec<u8> {
+        group::bytes(&Parameters::of(self).fixed(self, multiplier, exponents))
     }
 
     /// What generators are derived with, and their numbers behind it.
@@ -171,9 +171,9 @@ impl<'a> Batch<'a> {
 
     /// Whether the product of generators to the power of `words` is that of the hashes to the power of `coefficients`: the two weighted
     /// sums of the batch. What is left to do once somebody has made these.
-    pub(crate) fn is_product(&self, words: &[Exponent], coefficients: &[Exponent]) -> bool {
-        let parameters = Parameters::of(self.hashes.group);
-        parameters.fixed(self.hashes.group, words) == parameters.product(&self.hashes.numbers, coefficients)
+    pub(crate) fn is_product(&self, multiplier: Multiplier, words: &[Exponent], coefficients: &[Exponent]) -> bool {
+        let (group, parameters) = (self.hashes.group, Parameters::of(self.hashes.group));
+        parameters.fixed(group, multiplier, words) == parameters.product(multiplier, &self.hashes.numbers, coefficients)
     }
 }
 

@@ -383,6 +383,8 @@ mod avx2;
 mod avx512;
 pub(crate) mod cache;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod fma;
+#[cfg(target_arch = "x86_64")]
 mod gfni;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod ifma;

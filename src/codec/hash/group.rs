@@ -11,16 +11,15 @@ use super::powers::{Machine, Powers};
 use super::{Exponent, Group};
 use crate::gf::gfq;
 #[cfg(target_arch = "x86_64")]
-use crate::gf::modp::Eight;
-use crate::gf::modp::{Portable, is_below, subtract};
-#[cfg(target_arch = "x86_64")]
-use crate::gf::simd::ifma::Ifma;
+use crate::gf::modp::Several;
+use crate::gf::modp::{Multiplier, Portable, is_below, subtract};
 
 /// A group and what is kept of it in this process.
 pub(super) struct Parameters {
     /// The modulus, 64-bit limbs, the least significant first.
     pub(super) p: Box<[u64]>,
-    powers: Box<dyn Powers>,
+    /// Who multiplies, the fastest first.
+    machines: Vec<(Multiplier, Box<dyn Powers>)>,
     /// The first generators.
     generators: RwLock<Arc<[Box<[u64]>]>>,
 }
@@ -40,7 +39,9 @@ impl Parameters {
             Group::P1024 => &P1024,
             Group::P2048 => &P2048,
         };
-        Self { p: p.into(), powers: machines(group, p).next().expect("one at least"), generators: RwLock::new(Arc::new([])) }
+        let machine = |multiplier| (multiplier, machine(multiplier, group, p));
+        let machines = Multiplier::available().into_iter().map(machine).collect();
+        Self { p: p.into(), machines, generators: RwLock::new(Arc::new([])) }
     }
 
     /// At least so many.
@@ -71,20 +72,25 @@ impl Parameters {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let each = bases.len().div_ceil(threads).next_multiple_of(8).max(8);
         thread::scope(|scope| {
-            let raise = |part| self.powers.raise(part, &cofactor);
+            let raise = |part| self.machines[0].1.raise(part, &cofactor);
             let parts: Vec<_> = bases.chunks(each).map(|part| scope.spawn(move || raise(part))).collect();
             parts.into_iter().flat_map(|part| part.join().expect("powers of numbers below p")).collect()
         })
     }
 
     /// The product of the first generators, each to the power of its exponent.
-    pub(super) fn fixed(&self, group: Group, exponents: &[Exponent]) -> Box<[u64]> {
-        self.powers.fixed(&|count| self.generators(group, count), exponents)
+    pub(super) fn fixed(&self, group: Group, multiplier: Multiplier, exponents: &[Exponent]) -> Box<[u64]> {
+        self.machine(multiplier).fixed(&|count| self.generators(group, count), exponents)
     }
 
     /// The product of the bases, each to the power of its exponent.
-    pub(super) fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
-        self.powers.product(bases, exponents)
+    pub(super) fn product(&self, multiplier: Multiplier, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
+        self.machine(multiplier).product(bases, exponents)
+    }
+
+    fn machine(&self, multiplier: Multiplier) -> &dyn Powers {
+        let (_, machine) = self.machines.iter().find(|(of, _)| *of == multiplier).expect("one for each that there is");
+        &**machine
     }
 
     /// (p - 1) / q, which is whole.
@@ -104,22 +110,24 @@ impl Parameters {
     }
 }
 
-/// Who multiplies modulo a group's p on this processor, the fastest first.
-pub(super) fn machines(group: Group, p: &'static [u64]) -> impl Iterator<Item = Box<dyn Powers>> {
-    #[cfg(target_arch = "x86_64")]
-    let eight = Ifma::detect().map(|ifma| -> Box<dyn Powers> {
-        match group {
-            Group::P1024 => Box::new(Machine::new(Eight::<20>::new(ifma, p))),
-            Group::P2048 => Box::new(Machine::new(Eight::<40>::new(ifma, p))),
-        }
-    });
-    #[cfg(not(target_arch = "x86_64"))]
-    let eight = None;
-    let portable: Box<dyn Powers> = match group {
-        Group::P1024 => Box::new(Machine::new(Portable::<16>::new(p))),
-        Group::P2048 => Box::new(Machine::new(Portable::<32>::new(p))),
-    };
-    eight.into_iter().chain([portable])
+/// Products of powers modulo a group's p by these instructions.
+pub(super) fn machine(multiplier: Multiplier, group: Group, p: &[u64]) -> Box<dyn Powers> {
+    match (multiplier, group) {
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Ifma(ifma), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(ifma, p))),
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Ifma(ifma), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(ifma, p))),
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Eight(eight), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(eight, p))),
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Eight(eight), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(eight, p))),
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Four(four), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(four, p))),
+        #[cfg(target_arch = "x86_64")]
+        (Multiplier::Four(four), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(four, p))),
+        (Multiplier::Portable, Group::P1024) => Box::new(Machine::new(Portable::<16>::new(p))),
+        (Multiplier::Portable, Group::P2048) => Box::new(Machine::new(Portable::<32>::new(p))),
+    }
 }
 
 /// The number times 2^`shift`, in so many limbs.

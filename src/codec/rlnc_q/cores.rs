@@ -9,10 +9,12 @@ use super::{Arithmetic, Coded, Decode, Encode, Failed, Rebuilt, Recode, Shape, V
 use crate::codec::hash::{Batch, Exponent, Group};
 use crate::gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use crate::gf::gfq::{self, Element, WORD_BYTES, matrix};
+use crate::gf::modp::Multiplier;
 
 /// The CPU, which does not fail: so many threads of it, of which a call starts as many as it has parts for.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
+    multiplier: Multiplier,
     dots: Dots,
     threads: NonZeroUsize,
 }
@@ -20,7 +22,8 @@ pub struct Cores {
 impl Cores {
     /// So many threads at most, each with the widest instructions that there are.
     pub fn new(threads: NonZeroUsize) -> Self {
-        Self { dots: Dots::detect(), threads }
+        let fastest = Multiplier::available()[0];
+        Self { multiplier: fastest, dots: fastest.into(), threads }
     }
 
     /// As many as the process may use.
@@ -33,15 +36,15 @@ impl Cores {
         self.threads
     }
 
-    /// Whether it multiplies eight numbers at a time.
-    pub fn is_wide(&self) -> bool {
-        !matches!(self.dots, Dots::Plain)
+    /// One thread for each way to multiply that this processor has, the fastest first: for comparisons.
+    pub fn available() -> Vec<Self> {
+        let one = |multiplier: Multiplier| Self { multiplier, dots: multiplier.into(), threads: NonZeroUsize::MIN };
+        Multiplier::available().into_iter().map(one).collect()
     }
 
-    /// One thread for each way to multiply that this processor has.
-    #[cfg(test)]
-    pub(crate) fn available() -> Vec<Self> {
-        Dots::available().into_iter().map(|dots| Self { dots, threads: NonZeroUsize::MIN }).collect()
+    /// By which instructions it multiplies large numbers, for people.
+    pub fn instructions(&self) -> &'static str {
+        self.multiplier.name()
     }
 
     /// Does all parts, each on some thread.
@@ -131,7 +134,7 @@ impl Arithmetic for Cores {
             bytes.resize(words * WORD_BYTES, 0);
             let exponents: Vec<Exponent> =
                 bytes.as_chunks::<WORD_BYTES>().0.iter().map(|word| *Element::from_word(word).limbs()).collect();
-            hash.copy_from_slice(&group.power(&exponents));
+            hash.copy_from_slice(&group.power(self.multiplier, &exponents));
         });
         Ok(hashes)
     }
@@ -163,7 +166,7 @@ impl Cores {
         let shape = batch.hashes().shape();
         let words = self.dots.fold(batch.weights(), &payloads(shape, batch.blocks()), shape.words());
         let words: Vec<Exponent> = words.iter().map(|word| *word.limbs()).collect();
-        batch.is_product(&words, &coefficients(self.dots, batch))
+        batch.is_product(self.multiplier, &words, &coefficients(self.dots, batch))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sums of products over whole rows of words: eight words at a time where the processor has AVX-512 IFMA, and else one by one.
 
 use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES, WeightedSum};
+use crate::gf::modp::Multiplier;
 #[cfg(target_arch = "x86_64")]
 use crate::gf::simd::ifma::{self, Elements, Ifma};
 
@@ -91,14 +92,20 @@ fn copy(from: &[u8], start: usize, to: &mut [u8]) {
     to[..length].copy_from_slice(&there[..length]);
 }
 
+impl From<Multiplier> for Dots {
+    fn from(multiplier: Multiplier) -> Self {
+        match multiplier {
+            #[cfg(target_arch = "x86_64")]
+            Multiplier::Ifma(ifma) => Self::Eight(ifma),
+            _ => Self::Plain,
+        }
+    }
+}
+
 impl Dots {
     /// The fastest on this processor.
     pub(crate) fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(ifma) = Ifma::detect() {
-            return Self::Eight(ifma);
-        }
-        Self::Plain
+        Multiplier::available()[0].into()
     }
 
     /// All that this processor can.

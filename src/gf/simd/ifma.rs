@@ -11,13 +11,19 @@ use std::array;
 use crate::gf::gfq;
 
 /// The proof that this processor has the instructions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ifma(());
 
 /// A limb of each of eight numbers.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Octet(pub(crate) [u64; WIDTH]);
+
+impl AsRef<[u64]> for Octet {
+    fn as_ref(&self) -> &[u64] {
+        &self.0
+    }
+}
 
 /// Numbers at a time.
 pub(crate) const WIDTH: usize = 8;
@@ -115,7 +121,7 @@ fn carried<const L: usize>(mut sum: [__m512i; L]) -> [__m512i; L] {
 /// # Safety
 /// From each start on there are as many elements as whole groups of eight for `L` take.
 #[target_feature(enable = "avx512f")]
-unsafe fn gather<const L: usize>(table: *const u64, starts: [usize; WIDTH]) -> [Octet; L] {
+pub(super) unsafe fn gather<const L: usize>(table: *const u64, starts: [usize; WIDTH]) -> [Octet; L] {
     let mut out = [Octet::default(); L];
     for first in (0..L).step_by(WIDTH) {
         // SAFETY: the caller's promise.
@@ -153,14 +159,14 @@ fn broadcast(limb: u64) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load(octet: &Octet) -> __m512i {
+pub(super) fn load(octet: &Octet) -> __m512i {
     // SAFETY: an octet is a vector's width of memory, and begins at a multiple of it.
     unsafe { _mm512_load_epi64(octet.0.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(octet: &mut Octet, vector: __m512i) {
+pub(super) fn store(octet: &mut Octet, vector: __m512i) {
     // SAFETY: an octet is a vector's width of memory, and begins at a multiple of it.
     unsafe { _mm512_store_epi64(octet.0.as_mut_ptr().cast(), vector) }
 }
