@@ -8,8 +8,11 @@
 //! as ours, with the same tables and buckets, on Montgomery products of `mpn_mul_n` and `mpn_addmul_1`. Its numbers are limbs before a timer
 //! starts, where ours are bytes of blocks. Tables of generators are made before in both.
 //!
-//! A generation has n = 128 blocks of m = 512 words, 2 MiB; the group is that of 1024 bits. Times are of the thread's processor time, medians of
-//! rounds in which each had its turn. Every result is compared with GMP's before it is timed.
+//! Ours is all that this processor has, one after the other: products modulo p by AVX-512 IFMA, AVX-512 F, AVX2 and FMA, and in plain Rust. Sums
+//! over GF(q), which are a part of verification, are made by IFMA or in plain Rust, so that encoding and decoding has these two alone.
+//!
+//! A generation has n = 128 blocks of m = 512 words, 2 MiB; the groups are those of 1024 and of 2048 bits. Times are of the thread's processor time,
+//! medians of rounds in which each had its turn. Every result is compared with GMP's before it is timed.
 #![allow(unsafe_code)]
 
 #[path = "support/cpu_time.rs"]
@@ -19,7 +22,6 @@ mod gmp;
 #[path = "support/turns.rs"]
 mod turns;
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use gmp::{Integer, Limb, Montgomery, add_product};
@@ -32,20 +34,13 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use turns::{ROUNDS, calls, median, time};
 
-const GROUP: Group = Group::P1024;
-/// Limbs of a number of the group.
-const L: usize = 16;
-type Number = [Limb; L];
-
 /// What is coded and hashed.
 struct Scene {
     shape: Shape,
     source: Vec<u8>,
-    /// Rows of the source, and their payloads.
+    /// Rows of the source.
     rows: Vec<u32>,
-    payloads: Vec<u8>,
     recoded: Vec<Coded>,
-    hashes: Hashes,
 }
 
 impl Scene {
@@ -72,10 +67,13 @@ impl Scene {
             payload: payload(shape, bytes),
         });
         let recoded = recoded.collect();
-        let blocks: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
-        let hashes = cores.hash(GROUP, shape.words(), &blocks).expect("cores do not fail");
-        let hashes = Hashes::signed(GROUP, shape, &hashes).expect("hashes");
-        Self { shape, source, rows, payloads, recoded, hashes }
+        Self { shape, source, rows, recoded }
+    }
+
+    fn hashes(&self, cores: &Cores, group: Group) -> Hashes {
+        let blocks: Vec<&[u8]> = self.source.chunks(self.shape.block_bytes()).collect();
+        let hashes = cores.hash(group, self.shape.words(), &blocks).expect("cores do not fail");
+        Hashes::signed(group, self.shape, &hashes).expect("hashes")
     }
 }
 
@@ -98,38 +96,40 @@ fn rest(sum: &Integer, q: &Integer) -> Element {
     Element::from_limbs(rest.limbs(LIMBS).try_into().expect("five limbs")).expect("below q")
 }
 
-/// Products of powers by GMP: the algorithm of `codec::hash`, one product at a time.
-struct Powers {
+/// Products of powers by GMP: the algorithm of `codec::hash`, one product at a time, of numbers of `L` limbs.
+struct Powers<const L: usize> {
+    group: Group,
     montgomery: Montgomery<L>,
-    one: Number,
-    square: Number,
+    one: [Limb; L],
+    square: [Limb; L],
     /// For each generator its powers to 2^(10 i).
-    fixed: Vec<Number>,
+    fixed: Vec<[Limb; L]>,
 }
 
-impl Powers {
+impl<const L: usize> Powers<L> {
     const FIXED: usize = 10;
     const FIXED_DIGITS: usize = 26;
     const FREE: usize = 5;
     const FREE_DIGITS: usize = 52;
 
-    fn new(words: usize) -> Self {
-        let modulus: Number = GROUP.modulus().try_into().expect("sixteen limbs");
+    fn new(group: Group, words: usize) -> Self {
+        let modulus: [Limb; L] = group.modulus().try_into().expect("the group's limbs");
         let p = Integer::new(&modulus);
-        let power_of_two = |bits: usize| -> Number {
+        let power_of_two = |bits: usize| -> [Limb; L] {
             let mut limbs = vec![0; bits / 64 + 1];
             limbs[bits / 64] = 1;
             let mut rest = Integer::new(&[]);
             rest.set_rest(&Integer::new(&limbs), &p);
-            rest.limbs(L).try_into().expect("sixteen limbs")
+            rest.limbs(L).try_into().expect("the group's limbs")
         };
         let mut powers = Self {
+            group,
             montgomery: Montgomery::new(modulus),
             one: power_of_two(64 * L),
             square: power_of_two(128 * L),
             fixed: Vec::new(),
         };
-        for generator in GROUP.generators(words).iter().take(words) {
+        for generator in group.generators(words).iter().take(words) {
             let mut power = powers.enter(generator);
             for _ in 0..Self::FIXED_DIGITS {
                 powers.fixed.push(power);
@@ -139,12 +139,12 @@ impl Powers {
         powers
     }
 
-    fn enter(&self, limbs: &[Limb]) -> Number {
-        self.montgomery.product(&self.square, limbs.try_into().expect("sixteen limbs"))
+    fn enter(&self, limbs: &[Limb]) -> [Limb; L] {
+        self.montgomery.product(&self.square, limbs.try_into().expect("the group's limbs"))
     }
 
     /// The product of buckets, each to the power of its number.
-    fn weigh(&self, buckets: &[Option<Number>]) -> Number {
+    fn weigh(&self, buckets: &[Option<[Limb; L]>]) -> [Limb; L] {
         let (mut all, mut weighted) = (self.one, self.one);
         for bucket in buckets[1..].iter().rev() {
             if let Some(bucket) = bucket {
@@ -155,11 +155,11 @@ impl Powers {
         weighted
     }
 
-    fn put(&self, bucket: &mut Option<Number>, factor: &Number) {
+    fn put(&self, bucket: &mut Option<[Limb; L]>, factor: &[Limb; L]) {
         *bucket = Some(bucket.map_or(*factor, |bucket| self.montgomery.product(&bucket, factor)));
     }
 
-    fn of_generators(&self, exponents: &[Element]) -> Number {
+    fn of_generators(&self, exponents: &[Element]) -> [Limb; L] {
         let mut buckets = vec![None; 1 << Self::FIXED];
         for (exponent, powers) in exponents.iter().zip(self.fixed.chunks_exact(Self::FIXED_DIGITS)) {
             for (digit, power) in powers.iter().enumerate() {
@@ -169,8 +169,8 @@ impl Powers {
         self.weigh(&buckets)
     }
 
-    fn of_hashes(&self, hashes: &[Box<[Limb]>], exponents: &[Element]) -> Number {
-        let hashes: Vec<Number> = hashes.iter().map(|hash| self.enter(hash)).collect();
+    fn of_hashes(&self, hashes: &[Box<[Limb]>], exponents: &[Element]) -> [Limb; L] {
+        let hashes: Vec<[Limb; L]> = hashes.iter().map(|hash| self.enter(hash)).collect();
         (0..Self::FREE_DIGITS).rev().fold(self.one, |total, digit| {
             let mut buckets = vec![None; 1 << Self::FREE];
             for (hash, exponent) in hashes.iter().zip(exponents) {
@@ -182,7 +182,7 @@ impl Powers {
     }
 
     /// Big-endian, out of Montgomery's form.
-    fn bytes(&self, number: &Number) -> Vec<u8> {
+    fn bytes(&self, number: &[Limb; L]) -> Vec<u8> {
         let mut one = [0; L];
         one[0] = 1;
         self.montgomery.product(number, &one).iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()
@@ -244,35 +244,40 @@ fn inverse(matrix: &[Vec<Element>], q: &Integer) -> Vec<Vec<Element>> {
     rows.iter().map(|row| row[order..].iter().map(|element| rest(element, q)).collect()).collect()
 }
 
-/// Times both in turn, and says what of `bytes` each does a second.
-fn compare(name: &str, bytes: usize, theirs: &dyn Fn(), ours: &dyn Fn()) {
-    let contenders = [theirs, ours];
-    let calls = contenders.map(|run| calls(time(|| (), |()| run(), 1)));
-    let mut times = [Vec::new(), Vec::new()];
+/// Times theirs and each of ours in turn, and says what of `bytes` each does a second.
+fn compare(name: &str, bytes: usize, theirs: &dyn Fn(), ours: &[Cores], run: &dyn Fn(&Cores)) {
+    let mine: Vec<Box<dyn Fn() + '_>> = ours.iter().map(|cores| -> Box<dyn Fn() + '_> { Box::new(|| run(cores)) }).collect();
+    let contenders: Vec<&dyn Fn()> = std::iter::once(theirs).chain(mine.iter().map(|mine| &**mine)).collect();
+    let calls: Vec<usize> = contenders.iter().map(|run| calls(time(|| (), |()| run(), 1))).collect();
+    let mut times = vec![Vec::new(); contenders.len()];
     for round in 0..ROUNDS {
-        for turn in 0..2 {
-            let index = (round + turn) % 2;
+        for turn in 0..contenders.len() {
+            let index = (round + turn) % contenders.len();
             times[index].push(time(|| (), |()| contenders[index](), calls[index]));
         }
     }
-    let ratio =
-        times[0].iter().zip(&times[1]).map(|(theirs, ours)| theirs.as_secs_f64() / ours.as_secs_f64()).collect::<Vec<_>>();
-    let ratio = ratio.iter().copied().fold((f64::MAX, 0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
-    let [theirs, ours] = times.map(median);
-    let rate = |time: Duration| bytes as f64 * 8.0 / 1e6 / time.as_secs_f64();
-    println!(
-        "{name:<44} GMP {:>10.3} ms {:>9.2} Mbit/s   ours {:>9.3} ms {:>9.2} Mbit/s   {:.2}x ({:.2} to {:.2} in a round)",
-        theirs.as_secs_f64() * 1e3,
-        rate(theirs),
-        ours.as_secs_f64() * 1e3,
-        rate(ours),
-        theirs.as_secs_f64() / ours.as_secs_f64(),
-        ratio.0,
-        ratio.1
-    );
+    let middle: Vec<Duration> = times.iter().cloned().map(median).collect();
+    let line = |who: &str, time: Duration| {
+        let rate = bytes as f64 * 8.0 / 1e6 / time.as_secs_f64();
+        format!("    {who:<14} {:>10.3} ms {rate:>9.2} Mbit/s", time.as_secs_f64() * 1e3)
+    };
+    println!("{name}\n{}", line("GMP", middle[0]));
+    for (index, cores) in (1..).zip(ours) {
+        let ratio = |(theirs, ours): (&Duration, &Duration)| theirs.as_secs_f64() / ours.as_secs_f64();
+        let ratios = times[0].iter().zip(&times[index]).map(ratio);
+        let (least, most) = ratios.fold((f64::MAX, 0_f64), |(least, most), ratio| (least.min(ratio), most.max(ratio)));
+        let line = line(cores.instructions(), middle[index]);
+        println!("{line}   {:.2}x ({least:.2} to {most:.2} in a round)", ratio((&middle[0], &middle[index])));
+    }
 }
 
-fn encode(scene: &Scene, cores: &Cores, q: &Integer) {
+/// Those that make sums over GF(q) in another way than others.
+fn with_own_sums(cores: &[Cores]) -> Vec<Cores> {
+    let is_own = |index: &usize| *index == 0 || index + 1 == cores.len();
+    (0..cores.len()).filter(is_own).map(|index| cores[index]).collect()
+}
+
+fn encode(scene: &Scene, cores: &[Cores], q: &Integer) {
     let (shape, count) = (scene.shape, 32);
     let word = |word: &[u8; 32]| -> [Limb; 4] { Element::from_word(word).limbs()[..4].try_into().expect("four limbs") };
     let blocks = scene.source.chunks_exact(shape.block_bytes());
@@ -281,18 +286,25 @@ fn encode(scene: &Scene, cores: &Cores, q: &Integer) {
         let row = |row: &[u32]| dots(&row.iter().map(|&factor| [factor.into()]).collect::<Vec<_>>(), &blocks, shape.words(), q);
         scene.rows.chunks_exact(shape.n()).take(count).map(row).collect()
     };
-    for (words, bytes) in theirs().iter().zip(scene.payloads.chunks_exact(shape.payload_bytes())) {
-        assert!(payload(shape, bytes).elements().eq(words.iter().copied()), "encode is wrong");
-    }
-    compare("encode 32 blocks, n = 128, m = 512", count * shape.block_bytes(), &|| drop(std::hint::black_box(theirs())), &|| {
+    let ours = |cores: &Cores| {
         let mut out = vec![0; count * shape.payload_bytes()];
         let task = Encode { source: &scene.source, rows: &scene.rows[..count * shape.n()], out: &mut out };
         cores.encode(shape, &mut [task]).expect("cores do not fail");
-    });
+        out
+    };
+    let cores = with_own_sums(cores);
+    for out in cores.iter().map(ours) {
+        for (words, bytes) in theirs().iter().zip(out.chunks_exact(shape.payload_bytes())) {
+            assert!(payload(shape, bytes).elements().eq(words.iter().copied()), "encode is wrong");
+        }
+    }
+    let run = |cores: &Cores| drop(std::hint::black_box(ours(cores)));
+    let name = "encode 32 blocks, n = 128, m = 512";
+    compare(name, count * shape.block_bytes(), &|| drop(std::hint::black_box(theirs())), &cores, &run);
 }
 
 /// `words` of each block, so that with one it is the inversion.
-fn decode(name: &str, scene: &Scene, cores: &Cores, q: &Integer, words: u16) {
+fn decode(name: &str, scene: &Scene, cores: &[Cores], q: &Integer, words: u16) {
     let shape = Shape::new(128, words).expect("a shape");
     let cut = |block: &Coded| {
         let low = &block.payload.as_bytes()[..shape.block_bytes()];
@@ -309,21 +321,23 @@ fn decode(name: &str, scene: &Scene, cores: &Cores, q: &Integer, words: u16) {
         let row = |row: Vec<Element>| dots(&limbs(row.into_iter()), &payloads, shape.words(), q);
         inverse(&matrix, q).into_iter().map(row).collect()
     };
-    let ours = || {
+    let ours = |cores: &Cores| {
         let mut out = vec![0; shape.source_bytes()];
         cores.decode(shape, &mut [Decode { blocks: &blocks, out: &mut out }]).expect("cores do not fail");
         out
     };
+    let cores = with_own_sums(cores);
     let expected: Vec<u8> = theirs().iter().flatten().flat_map(Element::low_word).collect();
-    assert!(ours() == expected, "{name} is wrong");
-    compare(name, shape.source_bytes(), &|| drop(std::hint::black_box(theirs())), &|| drop(std::hint::black_box(ours())));
+    assert!(cores.iter().all(|cores| ours(cores) == expected), "{name} is wrong");
+    let run = |cores: &Cores| drop(std::hint::black_box(ours(cores)));
+    compare(name, shape.source_bytes(), &|| drop(std::hint::black_box(theirs())), &cores, &run);
 }
 
-fn hash(scene: &Scene, cores: &Cores, powers: &Powers) {
-    let block = &scene.source[..scene.shape.block_bytes()];
+fn hash<const L: usize>(scene: &Scene, cores: &[Cores], powers: &Powers<L>) {
+    let (block, group) = (&scene.source[..scene.shape.block_bytes()], powers.group);
     let exponents: Vec<Element> = block.as_chunks().0.iter().map(Element::from_word).collect();
-    let p = Integer::new(GROUP.modulus());
-    let bases: Vec<Integer> = GROUP.generators(exponents.len()).iter().map(|generator| Integer::new(generator)).collect();
+    let p = Integer::new(group.modulus());
+    let bases: Vec<Integer> = group.generators(exponents.len()).iter().map(|generator| Integer::new(generator)).collect();
     let integers: Vec<Integer> = exponents.iter().map(integer).collect();
     let plain = || {
         let (mut hash, mut power, mut product) = (Integer::new(&[1]), Integer::new(&[]), Integer::new(&[]));
@@ -335,19 +349,23 @@ fn hash(scene: &Scene, cores: &Cores, powers: &Powers) {
         hash.limbs(L).iter().rev().flat_map(|limb| limb.to_be_bytes()).collect::<Vec<u8>>()
     };
     let buckets = || powers.bytes(&powers.of_generators(&exponents));
-    let ours = || cores.hash(GROUP, exponents.len(), &[block]).expect("cores do not fail");
-    assert!(ours() == plain() && ours() == buckets(), "hash is wrong");
-    let ours = || drop(std::hint::black_box(ours()));
-    compare("hash of a block, GMP by powm", block.len(), &|| drop(std::hint::black_box(plain())), &ours);
-    compare("hash of a block, GMP by buckets", block.len(), &|| drop(std::hint::black_box(buckets())), &ours);
+    let ours = |cores: &Cores| cores.hash(group, exponents.len(), &[block]).expect("cores do not fail");
+    let expected = plain();
+    assert!(buckets() == expected && cores.iter().all(|cores| ours(cores) == expected), "hash is wrong");
+    let (run, bits) = (|cores: &Cores| drop(std::hint::black_box(ours(cores))), 64 * L);
+    let theirs = || drop(std::hint::black_box(plain()));
+    compare(&format!("hash of a block, {bits} bits, GMP by powm"), block.len(), &theirs, cores, &run);
+    let theirs = || drop(std::hint::black_box(buckets()));
+    compare(&format!("hash of a block, {bits} bits, GMP by buckets"), block.len(), &theirs, cores, &run);
 }
 
-fn verify(scene: &Scene, cores: &Cores, powers: &Powers, q: &Integer) {
+fn verify<const L: usize>(scene: &Scene, cores: &[Cores], powers: &Powers<L>, q: &Integer) {
+    let hashes = scene.hashes(&cores[0], powers.group);
     for count in [1, 32, 256] {
         let shape = scene.shape;
         let blocks: Vec<&Coded> = scene.recoded[..count].iter().collect();
-        let ours = |seed| {
-            let batch = Batch::new(&scene.hashes, blocks.clone(), &mut SmallRng::seed_from_u64(seed));
+        let ours = |cores: &Cores, seed| {
+            let batch = Batch::new(&hashes, blocks.clone(), &mut SmallRng::seed_from_u64(seed));
             cores.holds(&[batch]).expect("cores do not fail")[0]
         };
         let words: Vec<_> = blocks.iter().map(|block| limbs(block.payload.elements())).collect();
@@ -357,17 +375,18 @@ fn verify(scene: &Scene, cores: &Cores, powers: &Powers, q: &Integer) {
             let weights: Vec<[Limb; 2]> = blocks.iter().map(|_| [rng.next_u64(), rng.next_u64() >> 32]).collect();
             let exponents = dots(&weights, &words, shape.words(), q);
             let coefficients = dots(&weights, vectors, shape.n(), q);
-            powers.of_generators(&exponents) == powers.of_hashes(scene.hashes.numbers(), &coefficients)
+            powers.of_generators(&exponents) == powers.of_hashes(hashes.numbers(), &coefficients)
         };
-        assert!(ours(1) && theirs(&vectors), "right blocks are refused");
+        assert!(cores.iter().all(|cores| ours(cores, 1)) && theirs(&vectors), "right blocks are refused");
         let mut wrong = vectors.clone();
         wrong[0][0][0] ^= 1;
         assert!(!theirs(&wrong), "a wrong block is accepted");
         compare(
-            &format!("verify {count} recoded, n = 128, m = 512"),
+            &format!("verify {count} recoded, n = 128, m = 512, {} bits", 64 * L),
             count * shape.block_bytes(),
             &|| assert!(theirs(&vectors)),
-            &|| assert!(ours(2)),
+            cores,
+            &|cores| assert!(ours(cores, 2)),
         );
     }
 }
@@ -375,9 +394,9 @@ fn verify(scene: &Scene, cores: &Cores, powers: &Powers, q: &Integer) {
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
-    let cores = Cores::new(NonZeroUsize::MIN);
-    let (scene, q) = (Scene::new(&cores), Integer::new(&Q));
-    println!("one thread, {} at a time; {ROUNDS} rounds", if cores.is_wide() { "eight numbers" } else { "one number" });
+    let cores = Cores::available();
+    let (scene, q) = (Scene::new(&cores[0]), Integer::new(&Q));
+    println!("one thread; {ROUNDS} rounds");
     if is_wanted("encode") {
         encode(&scene, &cores, &q);
     }
@@ -388,12 +407,15 @@ fn main() {
         decode("decode, n = 128, m = 512", &scene, &cores, &q, 512);
     }
     if is_wanted("hash") || is_wanted("verify") {
-        let powers = Powers::new(scene.shape.words());
+        let small = Powers::<16>::new(Group::P1024, scene.shape.words());
+        let large = Powers::<32>::new(Group::P2048, scene.shape.words());
         if is_wanted("hash") {
-            hash(&scene, &cores, &powers);
+            hash(&scene, &cores, &small);
+            hash(&scene, &cores, &large);
         }
         if is_wanted("verify") {
-            verify(&scene, &cores, &powers, &q);
+            verify(&scene, &cores, &small, &q);
+            verify(&scene, &cores, &large, &q);
         }
     }
 }
