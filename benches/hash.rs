@@ -50,7 +50,7 @@ impl Scene {
         rng.fill_bytes(&mut source);
         let rows = draw_rows(shape, 128, &mut rng);
         let mut payloads = vec![0; 128 * shape.payload_bytes()];
-        cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).expect("cores do not fail");
+        cores.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut payloads)]).expect("cores do not fail");
         let coded: Vec<Coded> = rows
             .chunks_exact(shape.n())
             .zip(payloads.chunks_exact(shape.payload_bytes()))
@@ -288,7 +288,7 @@ fn encode(scene: &Scene, cores: &[Cores], q: &Integer) {
     };
     let ours = |cores: &Cores| {
         let mut out = vec![0; count * shape.payload_bytes()];
-        let task = Encode { source: &scene.source, rows: &scene.rows[..count * shape.n()], out: &mut out };
+        let task = Encode::new(shape, &scene.source, &scene.rows[..count * shape.n()], &mut out);
         cores.encode(shape, &mut [task]).expect("cores do not fail");
         out
     };

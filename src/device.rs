@@ -27,7 +27,7 @@ use bytes::{Bytes, BytesMut};
 use prometheus::Registry;
 use tokio::sync::watch;
 
-use crate::codec::rlnc_q::Arithmetic;
+use crate::codec::rlnc_q::{Arithmetic, NotKept};
 use crate::gf::{Isa, Rows};
 use crate::object::Shape;
 
@@ -44,9 +44,10 @@ pub(crate) mod lab;
 mod members;
 mod metrics;
 pub(crate) mod portions;
-mod prime;
+pub(crate) mod prime;
 mod worker;
 
+pub use crate::codec::rlnc_q::Kept;
 pub use abi::Field;
 pub use backend::Memory;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
@@ -76,8 +77,14 @@ impl Device {
     /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
     pub fn open_for(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Thread), Error> {
         let (members, owners) = Members::open(config, workload, registry)?;
-        let prime = Arc::new(Prime::new(config));
+        let prime = Arc::new(Prime::new(config, members.host()));
         Ok((Self { members: Arc::new(members), prime }, Thread { _owners: owners }))
+    }
+
+    /// The same with somebody else for arithmetic over the prime field.
+    #[cfg(test)]
+    pub(crate) fn with_prime(self, found: Box<dyn Arithmetic>) -> Self {
+        Self { prime: Arc::new(Prime::of(found)), ..self }
     }
 
     /// `cpu`, `cuda` or `hybrid`: as it was opened.
@@ -120,6 +127,21 @@ impl Device {
     /// of this handle.
     pub fn prime(&self) -> Arc<dyn Arithmetic> {
         self.prime.get()
+    }
+
+    /// Brings a segment that is coded over the prime field to where that arithmetic is done, all its blocks whole. Nothing if it is done with the
+    /// bytes where they are, or if nothing can be kept any more.
+    pub async fn keep(&self, bytes: Bytes, shape: Shape) -> Result<Option<Arc<dyn Kept>>, Error> {
+        let prime = Arc::clone(&self.prime);
+        let kept = tokio::task::spawn_blocking(move || {
+            let padded = shape.blocks() * u64::from(shape.block_bytes());
+            let padded = usize::try_from(padded).map_err(|_| NotKept::Memory(padded))?;
+            prime.get().keep(&bytes, padded)
+        });
+        kept.await.map_err(|_| Error::Closed)?.map_err(|error| match error {
+            NotKept::Memory(bytes) => Error::Memory { bytes },
+            NotKept::Failed(failed) => Error::Unavailable(failed.to_string()),
+        })
     }
 
     /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the CPU does it.

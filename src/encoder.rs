@@ -9,8 +9,8 @@
 //! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
 //! each other, do not send the same blocks; encoding symbol ids of RaptorQ do the same. Where a stream has sparse rows they are drawn here,
 //! from the same seeds, and travel with their blocks. Reed-Solomon's and RaptorQ's blocks are rows, too, which numbers stand for
-//! ([`codec`]): the device combines them like any others. Blocks over the prime field are made of a segment's bytes beside the device's queue
-//! ([`plain`]), of rows that are drawn anew for each and travel with it.
+//! ([`codec`]): the device combines them like any others. Blocks over the prime field are made of a segment's bytes, or of a card's copy of
+//! them, beside the device's queue ([`plain`]), of rows that are drawn anew for each and travel with it.
 
 mod metrics;
 mod pace;
@@ -194,7 +194,7 @@ impl Encoder {
         }
         if !plain.is_empty() {
             self.planner.launched();
-            running.push(Box::pin(plain::run(plain, self.device.clone())));
+            running.push(Box::pin(plain::run(plain, self.device.clone(), self.random.next_u64())));
         }
         if parts.is_empty() {
             return true;
@@ -252,7 +252,7 @@ impl Encoder {
 
     /// The same for an order of a segment whose blocks are made of its bytes.
     fn prepare_plain(&mut self, order: Order, found: Plain, waker: &Waker) -> Prepared {
-        let Plain { bytes, shape } = found;
+        let shape = found.shape;
         let headroom = order.line.lane.headroom(shape.codec(), shape.n_max());
         let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
@@ -262,7 +262,7 @@ impl Encoder {
         }
         let Some(order) = order else { return Prepared::NoSlots };
         let segment = order.line.generation.segment;
-        match plain::Job::new(order, slots, &bytes, shape, &mut self.random) {
+        match plain::Job::new(order, slots, found) {
             Some(job) => Prepared::Plain(job),
             None => {
                 // Sessions ask for what the segment has.

@@ -10,8 +10,9 @@
 //! upload. A device that works in this process's memory has its form of each segment, and nothing else is held. What goes to make
 //! room is [`index`]'s decision, how much there may be [`budget`]'s; neither does I/O.
 //!
-//! Segments that are coded over the prime field have no form on any device: their bytes are held, beside the homomorphic hashes of their blocks, which
-//! are made when they are taken in, one segment after the other, and count as part of them.
+//! Segments that are coded over the prime field have no form of a device's own: their bytes are held, beside the homomorphic hashes of their blocks, which
+//! are made when they are taken in, one segment after the other, and count as part of them. Where a card does that arithmetic it has copies of the bytes,
+//! as of other segments; but nobody waits for one, because blocks can be made without.
 //!
 //! A copy on its way to the device has a task (`loading`); everything else is done in the task of the caller. A lock is held for
 //! moments only and never across an `await`. Bytes that are on their way count against their budget from before they are sent.
@@ -27,7 +28,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
-use crate::device::{self, Batch, Device, Resident, Task};
+use crate::device::{self, Batch, Device, Kept, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::{Birth, Codec, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
@@ -115,7 +116,7 @@ pub enum Error {
 pub enum Residency {
     /// It is there.
     Ready(OnDevice),
-    /// Its blocks are made of its bytes as they are: they are no combinations of bytes.
+    /// Its blocks are made of its bytes as they are, wherever those are: they are no combinations of bytes.
     Plain(Plain),
     /// It is on its way; [`Store::loads`] tells when to ask again.
     Loading,
@@ -136,13 +137,15 @@ pub struct OnDevice {
     pub row_weight: Option<NonZeroU16>,
 }
 
-/// A held segment whose blocks are made of its bytes, without a copy on the device.
+/// A held segment whose blocks are made of its bytes.
 #[derive(Debug, Clone)]
 pub struct Plain {
     /// All of them.
     pub bytes: Bytes,
     /// How the segment is cut.
     pub shape: Shape,
+    /// What the device has of them, if it has. It stays while the `Arc` lives, so let go of it soon.
+    pub kept: Option<Arc<dyn Kept>>,
 }
 
 struct Shared {
@@ -311,14 +314,16 @@ impl Store {
         state.held(key)
     }
 
-    /// What the device knows a held segment by. If it does not have it, it is told to load it: once, however many ask. Must be called
-    /// within a tokio runtime.
+    /// What the device knows a held segment by. If it does not have it, it is told to load it: once, however many ask. Of what is coded over the
+    /// prime field the bytes are there at once. Must be called within a tokio runtime.
     pub fn resident(&self, key: SegmentKey) -> Residency {
         let mut gone = Vec::new();
         let mut state = self.shared.state();
         let found = state.find(key, &mut gone);
-        if matches!(found, Found::Missing) {
-            self.shared.begin_load(&mut state, key, true);
+        match &found {
+            Found::Missing => self.shared.begin_load(&mut state, key, true),
+            Found::Plain(Plain { kept: None, .. }) => self.shared.begin_load(&mut state, key, false),
+            _ => {}
         }
         if gone.is_empty() {
             drop(state);

@@ -10,6 +10,9 @@
 //! Every block has one form alone: coefficients and words of q or more are refused where they are parsed ([`Vector`], [`Payload`]), and
 //! what is recoded is reduced. Who does the arithmetic is behind [`Arithmetic`]: [`Cores`], or a card.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rand::{Rng, RngExt};
 
@@ -315,21 +318,58 @@ pub fn draw_factors(held: usize, count: usize, rng: &mut impl Rng) -> Vec<Elemen
 pub struct Encode<'a> {
     /// The generation's bytes, block behind block. What is missing at its end is zeros.
     pub source: &'a [u8],
+    /// Where the same bytes are kept, if they are.
+    pub kept: Option<Place<'a>>,
     /// n coefficients for each block.
     pub rows: &'a [u32],
-    /// Their payloads, one behind the other.
-    pub out: &'a mut [u8],
+    /// The payload of each.
+    pub out: Vec<&'a mut [u8]>,
 }
 
-impl Encode<'_> {
+impl<'a> Encode<'a> {
+    /// Of a source that is not kept, into payloads one behind the other.
+    pub fn new(shape: Shape, source: &'a [u8], rows: &'a [u32], out: &'a mut [u8]) -> Self {
+        Self { source, kept: None, rows, out: out.chunks_mut(shape.payload_bytes()).collect() }
+    }
+
     /// How many blocks are wanted.
     ///
     /// # Panics
     /// If its parts do not fit each other and the shape.
     pub fn count(&self, shape: Shape) -> usize {
         assert!(self.source.len() <= shape.source_bytes(), "the source of {shape:?}");
-        count(self.rows.len(), shape.n(), self.out.len(), shape.payload_bytes())
+        assert!(self.out.iter().all(|out| out.len() == shape.payload_bytes()), "payloads of {shape:?}");
+        count(self.rows.len(), shape.n(), self.out.len() * shape.payload_bytes(), shape.payload_bytes())
     }
+}
+
+/// A source that [`Arithmetic::keep`] keeps, until this is dropped.
+pub trait Kept: Any + std::fmt::Debug + Send + Sync {
+    /// Bytes of memory that it takes.
+    fn bytes(&self) -> u64;
+
+    /// Whether it is still there: not after a card was lost. Whoever computes with what is not takes the bytes that came with it.
+    fn is_alive(&self) -> bool;
+}
+
+/// Where a generation begins in a source that is kept. All of it is there: what is missing at its end is zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The source.
+    pub kept: &'a dyn Kept,
+    /// In bytes.
+    pub offset: usize,
+}
+
+/// Why a source is not kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotKept {
+    /// There is no room for so many bytes; when something else has gone there may be.
+    #[error("no memory for {0} bytes")]
+    Memory(u64),
+    /// The processor did not do it.
+    #[error(transparent)]
+    Failed(#[from] Failed),
 }
 
 /// Blocks to be made of coded blocks of one generation.
@@ -394,6 +434,13 @@ pub enum Rebuilt {
 
 /// Who does the arithmetic. Calls may be made from several threads; a card's may fail, and are worth repeating on [`Cores`] then.
 pub trait Arithmetic: std::fmt::Debug + Send + Sync {
+    /// Brings a source of generations to where it is computed with, so that [`Encode::kept`] spares each call the way there: `padded` bytes, of
+    /// which those behind `source` are zeros. Nothing if it is computed with where it is, or if nothing can be kept any more.
+    ///
+    /// # Panics
+    /// If `source` is longer than `padded`.
+    fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept>;
+
     /// Makes coded blocks of sources.
     ///
     /// # Panics

@@ -145,10 +145,10 @@ pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
     Ok(Box::new(dense::Calculator::open(ordinal)?))
 }
 
-/// Opens a GPU for coding over GF(q) and for hashes.
-pub(super) fn open_arithmetic(ordinal: u16) -> Result<Box<dyn Arithmetic>, Error> {
+/// Opens a GPU for coding over GF(q) and for hashes. Blocks that are to go into memory of `host` are written there by the card.
+pub(super) fn open_arithmetic(ordinal: u16, host: &HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
     look_for(ordinal)?;
-    Ok(Box::new(gfq::Calculator::open(ordinal)?))
+    Ok(Box::new(gfq::Calculator::open(ordinal, host)?))
 }
 
 /// Whether there is a GPU of this number.

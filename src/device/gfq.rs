@@ -17,7 +17,12 @@ use crate::codec::rlnc_q::{
 
 /// A GPU by its number, which has made what the CPU makes of a small example. It fails if the card does, or has too little memory.
 pub fn card(gpu: u16) -> Result<Box<dyn Arithmetic>, Error> {
-    let card = cuda::open_arithmetic(gpu)?;
+    open_card(gpu, &cuda::HostMemory::default())
+}
+
+/// The same, which writes blocks that are to go into memory of `host` there by itself.
+fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
+    let card = cuda::open_arithmetic(gpu, host)?;
     let results = |arithmetic: &dyn Arithmetic| example(arithmetic).map_err(|Failed(reason)| Error::Lost(reason));
     if results(card.as_ref())? == results(&Cores::new(NonZeroUsize::MIN))? {
         return Ok(card);
@@ -26,15 +31,15 @@ pub fn card(gpu: u16) -> Result<Box<dyn Arithmetic>, Error> {
 }
 
 /// The first GPU that the configuration names, or these cores: if it wants the CPU, or if it leaves the choice and no card can be used.
-pub fn open(config: &Config, cores: Cores) -> Result<Box<dyn Arithmetic>, Error> {
+pub(super) fn open(config: &Config, host: &cuda::HostMemory, cores: Cores) -> Result<Box<dyn Arithmetic>, Error> {
     let gpu = match &config.gpus {
         Gpus::All => 0,
         Gpus::List(list) => list.first().copied().unwrap_or(0),
     };
     match config.backend {
         BackendChoice::Cpu => Ok(Box::new(cores)),
-        BackendChoice::Cuda | BackendChoice::Hybrid => card(gpu),
-        BackendChoice::Auto => Ok(card(gpu).unwrap_or_else(|error| {
+        BackendChoice::Cuda | BackendChoice::Hybrid => open_card(gpu, host),
+        BackendChoice::Auto => Ok(open_card(gpu, host).unwrap_or_else(|error| {
             tracing::info!("GF(q) and its hashes are computed on the CPU: {error}");
             Box::new(cores)
         })),
@@ -61,7 +66,7 @@ fn example(arithmetic: &dyn Arithmetic) -> Result<Results, Failed> {
     rng.fill_bytes(&mut source);
     let rows = draw_rows(shape, shape.n(), &mut rng);
     let mut coded = vec![0; shape.n() * shape.payload_bytes()];
-    arithmetic.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut coded }])?;
+    arithmetic.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut coded)])?;
     let block = |row: &[u32], payload: &[u8]| {
         let payload = Payload::parse(shape, payload.to_vec().into()).map_err(|error| Failed(error.to_string()))?;
         Ok(Coded { vector: Vector::Source(row.into()), payload })
@@ -108,12 +113,13 @@ mod tests {
     #[test]
     fn without_a_card_the_cores_do_it() {
         let config = Config { backend: BackendChoice::Cpu, ..Config::default() };
-        let arithmetic = open(&config, Cores::all()).unwrap();
+        let open = |config: &Config| open(config, &cuda::HostMemory::default(), Cores::all());
+        let arithmetic = open(&config).unwrap();
         assert_eq!(example(arithmetic.as_ref()).unwrap().holds, [true, false]);
         // A number that no host has.
         let config = Config { gpus: Gpus::List(vec![u16::MAX]), ..Config::default() };
-        assert!(format!("{:?}", open(&config, Cores::all()).unwrap()).starts_with("Cores"));
+        assert!(format!("{:?}", open(&config).unwrap()).starts_with("Cores"));
         let config = Config { backend: BackendChoice::Cuda, ..config };
-        assert!(open(&config, Cores::all()).is_err());
+        assert!(open(&config).is_err());
     }
 }

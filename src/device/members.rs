@@ -159,6 +159,11 @@ impl Members {
         memories.reduce(|one, other| Memory { total: one.total + other.total, free: one.free + other.free })
     }
 
+    /// Which memory of this process GPUs may write into.
+    pub(super) fn host(&self) -> cuda::HostMemory {
+        self.host.clone()
+    }
+
     pub(super) fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         self.host.pin(memory)
     }

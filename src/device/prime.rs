@@ -6,20 +6,29 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Config, Error, gfq};
+use super::{Config, Error, cuda, gfq};
 use crate::codec::hash::{Batch, Group};
-use crate::codec::rlnc_q::{Arithmetic, Cores, Decode, Encode, Failed, Rebuilt, Recode, Shape};
+use crate::codec::rlnc_q::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 
 /// Found when somebody asks for it: most servers have no stream that needs it.
 #[derive(Debug, Default)]
 pub(super) struct Prime {
     config: Config,
+    host: cuda::HostMemory,
     found: Mutex<Option<Arc<dyn Arithmetic>>>,
 }
 
 impl Prime {
-    pub(super) fn new(config: &Config) -> Self {
-        Self { config: config.clone(), found: Mutex::default() }
+    /// Blocks that are to go into memory of `host` are written there by the card itself.
+    pub(super) fn new(config: &Config, host: cuda::HostMemory) -> Self {
+        Self { config: config.clone(), host, found: Mutex::default() }
+    }
+
+    /// One that is found already.
+    #[cfg(test)]
+    pub(super) fn of(found: Box<dyn Arithmetic>) -> Self {
+        let steady: Arc<dyn Arithmetic> = Arc::new(Steady::new(found, Cores::all()));
+        Self { found: Mutex::new(Some(steady)), ..Self::default() }
     }
 
     /// Opens what the configuration asks for, if that was not done before. What is asked for by name and cannot be had is an error.
@@ -29,7 +38,7 @@ impl Prime {
             return Ok(Arc::clone(found));
         }
         let cores = self.cores();
-        let opened: Arc<dyn Arithmetic> = Arc::new(Steady::new(gfq::open(&self.config, cores)?, cores));
+        let opened: Arc<dyn Arithmetic> = Arc::new(Steady::new(gfq::open(&self.config, &self.host, cores)?, cores));
         Ok(Arc::clone(found.insert(opened)))
     }
 
@@ -69,6 +78,17 @@ impl Steady {
 }
 
 impl Arithmetic for Steady {
+    /// What fails to keep a source keeps nothing, and whoever has it for what it is does without.
+    fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
+        match self.first.keep(source, padded) {
+            Err(NotKept::Failed(failed)) => {
+                self.note(&failed);
+                Ok(None)
+            }
+            kept => kept,
+        }
+    }
+
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         let outcome = self.first.encode(shape, tasks);
         outcome.or_else(|failed| {
@@ -111,65 +131,4 @@ impl Arithmetic for Steady {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::BackendChoice;
-
-    /// One that does nothing right.
-    #[derive(Debug)]
-    struct Broken;
-
-    impl Arithmetic for Broken {
-        fn encode(&self, _: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
-            tasks.iter_mut().for_each(|task| task.out.fill(0xff));
-            Err(Failed("broken".to_owned()))
-        }
-
-        fn recode(&self, _: Shape, _: &mut [Recode<'_>]) -> Result<(), Failed> {
-            Err(Failed("broken".to_owned()))
-        }
-
-        fn decode(&self, _: Shape, _: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed> {
-            Err(Failed("broken".to_owned()))
-        }
-
-        fn hash(&self, _: Group, _: usize, _: &[&[u8]]) -> Result<Vec<u8>, Failed> {
-            Err(Failed("broken".to_owned()))
-        }
-
-        fn holds(&self, _: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
-            Err(Failed("broken".to_owned()))
-        }
-    }
-
-    #[test]
-    fn what_fails_is_done_by_the_cores() {
-        let cores = Cores::new(NonZeroUsize::MIN);
-        let steady = Steady::new(Box::new(Broken), cores);
-        let (shape, source) = (Shape::new(2, 1).unwrap(), [7; 64]);
-        let encoded = |arithmetic: &dyn Arithmetic| {
-            let mut out = vec![0; 33];
-            arithmetic.encode(shape, &mut [Encode { source: &source, rows: &[3, 4], out: &mut out }]).unwrap();
-            out
-        };
-        assert_eq!(encoded(&steady), encoded(&cores));
-        let blocks = [&source[..32], &source[32..]];
-        let hashed = |arithmetic: &dyn Arithmetic| arithmetic.hash(Group::P1024, 1, &blocks).unwrap();
-        assert_eq!(hashed(&steady), hashed(&cores));
-        assert_eq!(steady.holds(&[]), cores.holds(&[]));
-        assert!(steady.has_failed.load(Ordering::Relaxed));
-    }
-
-    #[test]
-    fn it_is_opened_once_and_the_cpu_is_there_where_nothing_else_is() {
-        let config = |backend| Config { backend, gpus: crate::device::Gpus::List(vec![u16::MAX]), ..Config::default() };
-        for backend in [BackendChoice::Cpu, BackendChoice::Auto] {
-            let prime = Prime::new(&config(backend));
-            assert!(Arc::ptr_eq(&prime.open().unwrap(), &prime.get()));
-        }
-        // A number that no host has.
-        let prime = Prime::new(&config(BackendChoice::Cuda));
-        assert!(prime.open().is_err());
-        assert!(Arc::ptr_eq(&prime.get(), &prime.get()));
-    }
-}
+pub(crate) mod tests;

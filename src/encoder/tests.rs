@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use rand::SeedableRng;
+use rand::rngs::SmallRng;
 
 use super::*;
 use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, row_key};
 use crate::codec::rlnc_q;
 use crate::device;
+use crate::device::prime::tests::Hoard;
 use crate::gf::Kernels;
 use crate::object::HashGroup;
 use crate::ring::tests::soon;
@@ -44,9 +46,15 @@ struct Rig {
 
 impl Rig {
     fn start(copies: u64) -> Self {
+        Self::start_with(copies, |device| device)
+    }
+
+    /// With another device than the one that is opened.
+    fn start_with(copies: u64, change: impl FnOnce(Device) -> Device) -> Self {
         let registry = prometheus::Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
         let (device, thread) = Device::open(&config, &registry).unwrap();
+        let device = change(device);
         let config = store::Config { device_bytes: Portion::Bytes(ByteSize::b(copies)), ..store::Config::default() };
         let store = Store::with_tiers(&config, device.clone(), store::Metrics::new(&registry).unwrap(), || Some(u64::MAX));
         let ring = Ring::new(&ring::Config::default(), ring::Metrics::new(&registry).unwrap());
@@ -261,6 +269,23 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
     panic!("{} of {expected} blocks are ready", rig.value("ncserverd_ring_ready_blocks"));
 }
 
+/// Asks for as many coded blocks over the prime field as rebuild a generation, whose bytes these are.
+async fn check_prime(rig: &Rig, segment: SegmentKey, generation: &Generation, own: &[u8]) {
+    let (session, key) = (SessionId(1), GenerationKey { segment, index: generation.index });
+    let line = LineKey { generation: key, lane: Lane::Coded };
+    rig.ring.want_coded(session, line, generation.n.into(), soon());
+    let size = rlnc_q::Shape::new(generation.n, 2).unwrap();
+    let mut decoder = rlnc_q::Decoder::new(size);
+    for claimed in rig.claim(session, line, generation.n.into()).await {
+        let Vector::Narrow(row) = &claimed.vector else { panic!("{:?}", claimed.vector) };
+        let vector = rlnc_q::Vector::parse_source(size, row).unwrap();
+        let payload = rlnc_q::Payload::parse(size, Bytes::copy_from_slice(claimed.payload())).unwrap();
+        assert_ne!(decoder.absorb(rlnc_q::Coded { vector, payload }).unwrap(), codec::Outcome::Redundant);
+    }
+    let made = decoder.into_bytes(&rlnc_q::Cores::all()).unwrap();
+    assert!(made[..own.len()] == *own && made[own.len()..].iter().all(|byte| *byte == 0));
+}
+
 /// Blocks over the prime field are made of a segment's bytes, with a row each, ready ahead of demand, and for orders of several generations at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
@@ -280,20 +305,111 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
             let block = &own[usize::from(index) * BLOCK_BYTES as usize..][..generation.block_length(index)];
             assert_eq!(&claimed.payload()[..block.len()], block);
         }
-        let line = LineKey { generation: key, lane: Lane::Coded };
-        rig.ring.want_coded(session, line, generation.n.into(), soon());
-        let size = rlnc_q::Shape::new(generation.n, 2).unwrap();
-        let mut decoder = rlnc_q::Decoder::new(size);
-        for claimed in rig.claim(session, line, generation.n.into()).await {
-            let Vector::Narrow(row) = &claimed.vector else { panic!("{:?}", claimed.vector) };
-            let vector = rlnc_q::Vector::parse_source(size, row).unwrap();
-            let payload = rlnc_q::Payload::parse(size, Bytes::copy_from_slice(claimed.payload())).unwrap();
-            assert_ne!(decoder.absorb(rlnc_q::Coded { vector, payload }).unwrap(), codec::Outcome::Redundant);
-        }
-        let made = decoder.into_bytes(&rlnc_q::Cores::all()).unwrap();
-        assert!(made[..own.len()] == *own && made[own.len()..].iter().all(|byte| *byte == 0));
+        check_prime(&rig, segment, &generation, own).await;
     }
     // Headers and coefficients lie in front of the payload.
     let slots = rig.ring.reserve(Lane::Coded.headroom(codec, N), shape.coded_bytes(), 1, Waker::noop());
     assert!(slots[0].headroom() >= 2 + 4 * usize::from(N));
+}
+
+/// A rig whose device keeps what is coded over the prime field, with such a segment that is there: two generations, the last block short.
+async fn keeping() -> (Rig, Hoard, SegmentKey, Shape, Bytes) {
+    let hoard = Hoard::new(u64::MAX);
+    let rig = Rig::start_with(1 << 30, |device| device.with_prime(Box::new(hoard.clone())));
+    let bytes = content(1).slice(..60 * BLOCK_BYTES as usize - 7);
+    let codec = Codec::RlncQ { group: HashGroup::P1024 };
+    let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap().coded_with(codec).unwrap();
+    let (mut loads, placement) = (rig.store.loads(), Placement { eager: true, ..Placement::default() });
+    let segment = rig.store.insert(bytes.clone(), shape, placement).await.unwrap().lease.key;
+    assert_eq!(loads.recv().await, Ok(segment));
+    assert_eq!(hoard.used(), 60 * u64::from(BLOCK_BYTES));
+    (rig, hoard, segment, shape, bytes)
+}
+
+fn part<'a>(bytes: &'a [u8], generation: &Generation) -> &'a [u8] {
+    &bytes[generation.offset as usize..(generation.offset + generation.length) as usize]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_the_prime_field_blocks_are_made_of_what_is_kept() {
+    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    for generation in shape.iter() {
+        check_prime(&rig, segment, &generation, part(&bytes, &generation)).await;
+    }
+    let (kept, brought) = hoard.tasks();
+    assert!(kept >= shape.generations() as usize && brought == 0, "{kept} and {brought}");
+    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), Instant::now());
+    until(|| {
+        rig.store.sweep(Instant::now());
+        !rig.store.is_held(segment)
+    })
+    .await;
+    assert_eq!(hoard.used(), 0);
+}
+
+/// What a card fails at while it is asked, and from then on, is done without it; nobody notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_is_lost_over_the_prime_field_fails_no_session() {
+    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    hoard.hold(true);
+    let generations: Vec<Generation> = shape.iter().collect();
+    let first = check_prime(&rig, segment, &generations[0], part(&bytes, &generations[0]));
+    let lose = async {
+        until(|| hoard.calls() == 1).await;
+        hoard.lose();
+        rig.store.sweep(Instant::now());
+        assert_eq!(rig.store.usage(Tier::Device), (0, 0));
+        assert_eq!(hoard.used(), 60 * u64::from(BLOCK_BYTES), "the call has it still");
+        hoard.hold(false);
+    };
+    futures_util::future::join(first, lose).await;
+    check_prime(&rig, segment, &generations[1], part(&bytes, &generations[1])).await;
+    assert_eq!((hoard.tasks(), rig.value("ncserverd_encoder_failed_batches_total")), ((0, 0), 0));
+    until(|| hoard.used() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_that_is_forgotten_during_a_call_leaves_nothing() {
+    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    hoard.hold(true);
+    let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
+    rig.ring.want_coded(SessionId(1), line, 4, soon());
+    until(|| hoard.calls() == 1).await;
+    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), Instant::now());
+    rig.store.sweep(Instant::now());
+    assert!(rig.store.is_held(segment), "a batch reads it");
+    rig.ring.forget(segment);
+    hoard.hold(false);
+    until(|| {
+        rig.store.sweep(Instant::now());
+        !rig.store.is_held(segment)
+    })
+    .await;
+    assert_eq!((hoard.used(), rig.store.usage(Tier::Device)), (0, (0, 0)));
+    until(|| rig.ring.used_bytes() == 0).await;
+}
+
+async fn until(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..4000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it does not come to that");
+}
+
+/// Each row is another, and is what travels, however many vectors share memory.
+#[test]
+fn rows_are_drawn_as_they_travel() {
+    let shape = rlnc_q::Shape::new(5, 2).unwrap();
+    for count in [0, 1, 16, 17, 40] {
+        let (rows, vectors) = plain::draw(&mut SmallRng::seed_from_u64(1), count, shape);
+        assert_eq!((rows.len(), vectors.len()), (5 * count, count));
+        for (row, vector) in rows.chunks_exact(5).zip(&vectors) {
+            let Vector::Narrow(bytes) = vector else { panic!("{vector:?}") };
+            assert_eq!(rlnc_q::Vector::parse_source(shape, bytes).unwrap(), rlnc_q::Vector::Source(row.into()));
+        }
+        assert_eq!(vectors.iter().map(|vector| format!("{vector:?}")).collect::<HashSet<_>>().len(), count);
+    }
 }

@@ -187,7 +187,7 @@ impl Recoder {
                 (self.whole(encoder, &order, &generation), order)
             }
             Supply::Whole(Whole::Words(bytes)) => {
-                let wanted = generation.and_then(|generation| Wanted::new(&order.blocks, generation, bytes, &mut self.random));
+                let wanted = generation.and_then(|generation| Wanted::new(order.blocks.clone(), generation, bytes));
                 let Some(wanted) = wanted else { return Prepared::Passed };
                 self.made.remove(&order.line);
                 (Source::Words(wanted), order)
@@ -323,10 +323,7 @@ impl Part {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
-            Source::Words(wanted) => {
-                wanted.make(&mut self.slots, &Cores::all()).expect("the CPU does not fail");
-                wanted.vectors
-            }
+            Source::Words(wanted) => wanted.make(&mut self.slots, &Cores::all(), random).expect("the CPU does not fail"),
             Source::Numbers(encoder, vectors) => {
                 let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
                 encoder.numbered(&vectors, &mut outs);

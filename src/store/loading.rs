@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::index::Tier;
-use super::state::Room;
+use super::state::{Image, Room};
 use super::{Reservation, Shared};
-use crate::device::{self, Resident};
+use crate::device;
 use crate::object::{SegmentKey, Shape};
 
 /// Makes a copy of a segment that [`State::begin_load`](super::state::State::begin_load) was called for.
@@ -34,10 +34,14 @@ impl Shared {
         let _place = self.loads.acquire().await.expect("nobody closes it");
         let mut ceiling = u64::MAX;
         while let Some((bytes, shape, reservation)) = self.room(key, ceiling).await {
-            match self.device.load(bytes, shape).await {
-                Ok(resident) => {
-                    self.place(key, resident, reservation);
+            match self.image(bytes, shape).await {
+                Ok(Some(image)) => {
+                    self.place(key, image, reservation);
                     self.note_success();
+                    return Ok(());
+                }
+                Ok(None) => {
+                    self.state().keep_nothing();
                     return Ok(());
                 }
                 // Less memory than the budget says: something more has to go, if there is anything.
@@ -49,6 +53,15 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Has the device take a segment; nothing if it has no use for its bytes, and never will.
+    async fn image(&self, bytes: Bytes, shape: Shape) -> Result<Option<Image>, device::Error> {
+        if shape.codec().is_proving() {
+            return Ok(self.device.keep(bytes, shape).await?.map(Image::Kept));
+        }
+        let resident = self.device.load(bytes, shape).await?;
+        Ok(Some(Image::Resident(Arc::new(resident))))
     }
 
     /// Waits for room for a copy. `None` if none is needed any more.
@@ -75,10 +88,10 @@ impl Shared {
         room
     }
 
-    fn place(&self, key: SegmentKey, resident: Resident, reservation: Reservation) {
+    fn place(&self, key: SegmentKey, image: Image, reservation: Reservation) {
         let mut gone = Vec::new();
         let mut state = self.state();
-        state.place(key, resident, reservation.keep(), Instant::now(), &mut gone);
+        state.place(key, image, reservation.keep(), Instant::now(), &mut gone);
         self.publish(state, gone);
     }
 

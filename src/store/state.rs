@@ -3,6 +3,7 @@
 //! Where the device has memory of its own there are two tiers. The host's holds the bytes of every segment within one budget, the
 //! device's holds copies of some of them within another; so a copy may go whenever no batch reads it, and comes again when it is
 //! asked for. Where the device works in this process's memory there is one tier: its form of the segment is all that is held.
+//! What is coded over the prime field has its bytes for a copy, and nobody waits for it: blocks are made of the bytes until it is there.
 //!
 //! More may be asked for at once than the device has room for. Then each has its turn: a copy somebody waited for is *owed*, and
 //! stays until it has been handed out once (or nobody came for it); and copies that a waiting load is to replace are *retiring*:
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use super::budget::Budget;
 use super::index::{Cause, Index, Tier};
 use super::{OnDevice, Placement, Plain};
-use crate::device::Resident;
+use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
 use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
 
@@ -29,6 +30,8 @@ pub(super) struct State {
     pub(super) device: Option<Budget>,
     slots: HashMap<SegmentKey, Slot>,
     retiring: HashSet<SegmentKey>,
+    /// Whether what is coded over the prime field has copies: until the device says that it keeps nothing.
+    keeps: bool,
 }
 
 /// A held segment.
@@ -83,9 +86,42 @@ pub(super) enum Form {
 }
 
 pub(super) struct Copy {
-    resident: Arc<Resident>,
+    image: Image,
     /// Until when it stays because somebody waited for it.
     owed: Option<Instant>,
+}
+
+/// What a device has of a segment.
+pub(super) enum Image {
+    /// Its form of it.
+    Resident(Arc<Resident>),
+    /// Its bytes.
+    Kept(Arc<dyn Kept>),
+}
+
+impl Image {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Resident(resident) => resident.resident_bytes(),
+            Self::Kept(kept) => kept.bytes(),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Resident(resident) => resident.is_alive(),
+            Self::Kept(kept) => kept.is_alive(),
+        }
+    }
+
+    /// Whether a batch has it.
+    fn is_read(&self) -> bool {
+        let owners = match self {
+            Self::Resident(resident) => Arc::strong_count(resident),
+            Self::Kept(kept) => Arc::strong_count(kept),
+        };
+        owners > 1
+    }
 }
 
 pub(super) struct Load {
@@ -132,7 +168,8 @@ pub(super) enum Room {
 impl State {
     pub(super) fn new(host: u64, device: Option<u64>) -> Self {
         let (slots, retiring) = (HashMap::new(), HashSet::new());
-        Self { index: Index::default(), host: Budget::new(host), device: device.map(Budget::new), slots, retiring }
+        let (index, host, device) = (Index::default(), Budget::new(host), device.map(Budget::new));
+        Self { index, host, device, slots, retiring, keeps: true }
     }
 
     pub(super) fn is_held(&self, key: SegmentKey) -> bool {
@@ -247,8 +284,15 @@ impl State {
         }
         let Some(slot) = self.slots.get_mut(&key) else { return Found::Gone };
         let Slot { id, shape, row_weight, .. } = *slot;
-        if let Some(bytes) = slot.plain() {
-            return Found::Plain(Plain { bytes: bytes.clone(), shape });
+        if let Some(bytes) = slot.plain().cloned() {
+            let kept = match slot.copy() {
+                Some(Copy { image: Image::Kept(kept), .. }) if !self.retiring.contains(&key) => Some(Arc::clone(kept)),
+                _ => None,
+            };
+            if kept.is_some() {
+                self.index.touch(Tier::Device, key);
+            }
+            return Found::Plain(Plain { bytes, shape, kept });
         }
         let ready = |resident: &Arc<Resident>| {
             let resident = Arc::clone(resident);
@@ -256,10 +300,10 @@ impl State {
         };
         match &mut slot.form {
             Form::Resident(resident) => ready(resident),
-            Form::Bytes { copy: Some(copy), .. } if !self.retiring.contains(&key) => {
-                copy.owed = None;
+            Form::Bytes { copy: Some(Copy { image: Image::Resident(resident), owed }), .. } if !self.retiring.contains(&key) => {
+                *owed = None;
                 self.index.touch(Tier::Device, key);
-                ready(&copy.resident)
+                ready(resident)
             }
             Form::Bytes { load: Some(load), .. } => {
                 load.is_wanted = true;
@@ -269,9 +313,10 @@ impl State {
         }
     }
 
-    /// Notes that a load is under way. False if one is already, if there is a copy that stays, or if the segment has gone.
+    /// Notes that a load is under way. False if one is already, if there is a copy that stays or can be none, or if the segment has gone.
     pub(super) fn begin_load(&mut self, key: SegmentKey, is_wanted: bool) -> bool {
-        let slot = self.slots.get_mut(&key).filter(|slot| slot.plain().is_none());
+        let keeps = self.keeps && self.device.is_some();
+        let slot = self.slots.get_mut(&key).filter(|slot| keeps || slot.plain().is_none());
         match slot.map(|slot| &mut slot.form) {
             Some(Form::Bytes { copy, load: load @ None, .. }) if copy.is_none() || self.retiring.contains(&key) => {
                 *load = Some(Load { is_wanted });
@@ -279,6 +324,11 @@ impl State {
             }
             _ => false,
         }
+    }
+
+    /// Notes that the device has no use for copies of what is coded over the prime field.
+    pub(super) fn keep_nothing(&mut self) {
+        self.keeps = false;
     }
 
     pub(super) fn end_load(&mut self, key: SegmentKey) {
@@ -314,13 +364,13 @@ impl State {
     }
 
     /// Takes in a copy for which `cost` was reserved. What is over the budget then goes, but not this copy.
-    pub(super) fn place(&mut self, key: SegmentKey, resident: Resident, cost: u64, now: Instant, gone: &mut Vec<Evicted>) {
-        let actual = resident.resident_bytes();
+    pub(super) fn place(&mut self, key: SegmentKey, image: Image, cost: u64, now: Instant, gone: &mut Vec<Evicted>) {
+        let actual = image.bytes();
         let Some(Form::Bytes { copy, load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) else {
             return self.device_budget().release(cost);
         };
         let owed = load.as_ref().is_some_and(|load| load.is_wanted).then(|| now + OWED_MAX);
-        *copy = Some(Copy { resident: Arc::new(resident), owed });
+        *copy = Some(Copy { image, owed });
         self.index.add_copy(key, actual);
         self.device_budget().correct(cost, actual);
         while self.device_budget().used() > self.device_budget().limit() {
@@ -404,26 +454,33 @@ impl Slot {
         }
     }
 
-    fn resident(&self) -> Option<&Arc<Resident>> {
+    /// The device's copy beside the bytes.
+    fn copy(&self) -> Option<&Copy> {
         match &self.form {
-            Form::Resident(resident) => Some(resident),
-            Form::Bytes { copy, .. } => copy.as_ref().map(|copy| &copy.resident),
+            Form::Resident(_) => None,
+            Form::Bytes { copy, .. } => copy.as_ref(),
         }
     }
 
     /// Whether a batch reads it.
     fn is_read(&self) -> bool {
-        self.resident().is_some_and(|resident| Arc::strong_count(resident) > 1)
+        match &self.form {
+            Form::Resident(resident) => Arc::strong_count(resident) > 1,
+            Form::Bytes { .. } => self.copy().is_some_and(|copy| copy.image.is_read()),
+        }
     }
 
     fn is_dead(&self) -> bool {
-        self.resident().is_some_and(|resident| !resident.is_alive())
+        match &self.form {
+            Form::Resident(resident) => !resident.is_alive(),
+            Form::Bytes { .. } => self.copy().is_some_and(Copy::is_dead),
+        }
     }
 }
 
 impl Copy {
     fn is_dead(&self) -> bool {
-        !self.resident.is_alive()
+        !self.image.is_alive()
     }
 }
 

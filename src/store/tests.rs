@@ -8,6 +8,7 @@ use rand::{RngExt, SeedableRng};
 use super::index::Cause;
 use super::*;
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
+use crate::device::prime::tests::Hoard;
 use crate::object::HashGroup;
 
 const K: u32 = 64;
@@ -343,7 +344,7 @@ async fn a_lost_copy_is_made_again() {
     let lose = async |resident: Resident| {
         let (mut state, mut gone) = (store.shared.state(), Vec::new());
         assert!(state.device_budget().reserve(1024));
-        state.place(key, resident, 1024, Instant::now(), &mut gone);
+        state.place(key, state::Image::Resident(Arc::new(resident)), 1024, Instant::now(), &mut gone);
     };
     lose(dead(0).await).await;
     assert_eq!(copies(&store), 1);
@@ -412,6 +413,130 @@ async fn a_segment_that_goes_while_it_loads_leaves_nothing() {
     assert!(matches!(store.resident(one), Residency::Gone));
     assert_eq!((copies(&store), store.shared.state().device_budget().used()), (0, 0));
     drop(ready(&store, two).await);
+}
+
+const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
+
+/// A store over two tiers, whose device keeps what is coded over the prime field within `room` bytes of its own, and such a segment's key.
+fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
+    let (device, thread) = open();
+    std::mem::forget(thread);
+    let hoard = Hoard::new(room);
+    (on(device.with_prime(Box::new(hoard.clone())), 1 << 20, copies), hoard)
+}
+
+/// Two generations, the last block of which is short.
+async fn place_prime(store: &Store, number: u8, eager: bool) -> SegmentKey {
+    let shape = Shape::new(1000, K, 8).unwrap().coded_with(PRIME).unwrap();
+    let placement = Placement { eager, ..Placement::default() };
+    store.insert(Bytes::from(vec![number; 1000]), shape, placement).await.unwrap().lease.key
+}
+
+/// What there is of a segment over the prime field: always its bytes.
+fn plain(store: &Store, key: SegmentKey) -> Option<Arc<dyn Kept>> {
+    match store.resident(key) {
+        Residency::Plain(Plain { bytes, kept, .. }) => {
+            assert_eq!(bytes.len(), 1000);
+            kept
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Its copy, waited for.
+async fn kept(store: &Store, key: SegmentKey) -> Arc<dyn Kept> {
+    let mut loads = store.loads();
+    loop {
+        match plain(store, key) {
+            Some(kept) => return kept,
+            None => _ = loads.recv().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_coded_over_the_prime_field_is_kept_on_the_device_too() {
+    let (store, hoard) = keeping(1 << 20, u64::MAX);
+    let mut loads = store.loads();
+    let (live, other) = (place_prime(&store, 0, true).await, place_prime(&store, 1, false).await);
+    assert_eq!(loads.recv().await, Ok(live));
+    assert!(plain(&store, live).is_some());
+    assert!(plain(&store, other).is_none(), "nobody waits for the way to the device");
+    assert_eq!(kept(&store, other).await.bytes(), 1024, "whole blocks");
+    assert_eq!((store.usage(Tier::Device), hoard.used()), ((2048, 2), 2048));
+    assert_eq!(store.shared.state().device_budget().used(), 2048);
+    assert_eq!((store.shared.metrics.loads.get(), store.shared.metrics.loads_pending.get()), (2, 0));
+    for number in 0..2 {
+        store.expire(&SegmentId::of_coded(&[number; 1000], PRIME), Instant::now());
+    }
+    store.sweep(Instant::now());
+    assert_eq!((store.usage(Tier::Host).1, store.usage(Tier::Device), hoard.used()), (0, (0, 0), 0));
+    assert_eq!(store.shared.state().device_budget().used(), 0);
+}
+
+#[tokio::test]
+async fn what_is_kept_makes_room_and_is_served_meanwhile() {
+    let (store, hoard) = keeping(1024, u64::MAX);
+    let keys = [place_prime(&store, 0, false).await, place_prime(&store, 1, false).await];
+    let reader = kept(&store, keys[0]).await;
+    assert!(plain(&store, keys[1]).is_none());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(plain(&store, keys[1]).is_none() && hoard.used() == 1024, "a batch reads the other");
+    drop(reader);
+    store.settled();
+    drop(kept(&store, keys[1]).await);
+    assert_eq!((copies(&store), hoard.used()), (1, 1024));
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Room).get(), 1);
+    // Side by side with others.
+    let third = place(&store, 2, false).await;
+    drop(ready(&store, third).await);
+    assert_eq!((copies(&store), hoard.used()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_device_that_has_no_room_to_keep_loses_something_else() {
+    let (store, hoard) = keeping(1 << 20, 1024);
+    let keys = [place_prime(&store, 0, false).await, place_prime(&store, 1, false).await];
+    for key in [keys[0], keys[1], keys[0]] {
+        drop(kept(&store, key).await);
+        assert_eq!((copies(&store), hoard.used()), (1, 1024));
+    }
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Memory).get(), 2);
+}
+
+#[tokio::test]
+async fn what_keeps_nothing_is_asked_once() {
+    let store = two_tiers(1 << 20, 1 << 20);
+    let (mut loads, key) = (store.loads(), place_prime(&store, 0, true).await);
+    assert_eq!(loads.recv().await, Ok(key));
+    assert!(plain(&store, key).is_none());
+    place_prime(&store, 1, true).await;
+    assert_eq!((store.shared.metrics.loads.get(), store.shared.metrics.load_failures.get()), (1, 0));
+    assert_eq!((copies(&store), store.shared.state().device_budget().used()), (0, 0));
+    // And where there is no memory of a device, never.
+    let (device, thread) = open();
+    let hoard = Hoard::new(u64::MAX);
+    let store = Store::new(&Config::default(), device.with_prime(Box::new(hoard.clone())), metrics());
+    let key = place_prime(&store, 0, true).await;
+    assert!(plain(&store, key).is_none());
+    assert_eq!((store.shared.metrics.loads.get(), hoard.used()), (0, 0));
+    thread.close();
+}
+
+#[tokio::test]
+async fn what_was_kept_on_a_lost_card_goes_and_the_segment_stays() {
+    let (store, hoard) = keeping(1 << 20, u64::MAX);
+    let (key, other) = (place_prime(&store, 0, false).await, place_prime(&store, 1, false).await);
+    let reader = kept(&store, key).await;
+    drop(kept(&store, other).await);
+    hoard.lose();
+    assert!(!reader.is_alive() && plain(&store, key).is_none());
+    store.sweep(Instant::now());
+    assert_eq!((store.usage(Tier::Host).1, copies(&store)), (2, 0));
+    assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Lost).get(), 2);
+    assert_eq!(hoard.used(), 1024, "a batch has it still");
+    drop(reader);
+    assert_eq!(hoard.used(), 0);
 }
 
 /// Tasks that do at random what the parts of a server do, and nothing is left over at the end.
@@ -530,7 +655,7 @@ async fn a_generation_is_given_in_bytes_whatever_form_it_is_held_in() {
     }
 }
 
-/// Segments over the prime field have no form on any device: their bytes are held with their hashes, which count, and nothing is copied.
+/// Segments over the prime field have no form on any device: their bytes are held with their hashes, which count, and cores have no use for copies.
 #[tokio::test]
 async fn over_the_prime_field_bytes_are_held_and_hashed() {
     for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
@@ -549,7 +674,7 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
         assert!(
             matches!(store.resident(held.lease.key), Residency::Plain(found) if found.bytes == bytes && found.shape == shape)
         );
-        assert_eq!((store.shared.metrics.loads.get(), store.usage(Tier::Device)), (0, (0, 0)));
+        assert_eq!(store.usage(Tier::Device), (0, 0));
         assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
         let id = held.lease.id;
         drop(held);

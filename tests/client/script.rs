@@ -136,7 +136,7 @@ impl Maker {
             (Self::Bytes(encoder), vector) => encoder.numbered(std::slice::from_ref(vector), &mut [out]),
             (Self::Words { shape, source }, Vector::Narrow(row)) => {
                 let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
-                Cores::all().encode(*shape, &mut [rlnc_q::Encode { source, rows: &rows, out }]).unwrap();
+                Cores::all().encode(*shape, &mut [rlnc_q::Encode::new(*shape, source, &rows, out)]).unwrap();
             }
             (Self::Words { shape, source }, Vector::Source(index)) => {
                 let block = source.chunks(shape.block_bytes()).nth(usize::from(*index)).unwrap();

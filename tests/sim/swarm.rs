@@ -484,7 +484,7 @@ impl Swarm {
             None if generation.codec.is_proving() => {
                 let shape = rlnc_q::Shape::new(generation.n, u16::try_from(BLOCK_BYTES / Codec::WORD_BYTES).unwrap()).unwrap();
                 let (rows, mut payload) = (rlnc_q::draw_rows(shape, 1, rng), vec![0; shape.payload_bytes()]);
-                let task = rlnc_q::Encode { source: &own, rows: &rows, out: &mut payload };
+                let task = rlnc_q::Encode::new(shape, &own, &rows, &mut payload);
                 Cores::all().encode(shape, &mut [task]).unwrap();
                 let row = rows.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
                 Block { vector: Vector::Narrow(row), payload: payload.into() }

@@ -689,7 +689,7 @@ impl World {
                 let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
                 let (source, mut out) =
                     (part(generation.offset..generation.offset + generation.length), vec![0; shape.payload_bytes()]);
-                Cores::all().encode(shape, &mut [rlnc_q::Encode { source: &source, rows: &rows, out: &mut out }]).unwrap();
+                Cores::all().encode(shape, &mut [rlnc_q::Encode::new(shape, &source, &rows, &mut out)]).unwrap();
                 out
             }
             Vector::Shard(_) | Vector::Symbol(_) | Vector::Wide(_) => {

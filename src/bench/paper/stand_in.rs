@@ -369,7 +369,7 @@ fn words_of(plan: &Words<'_>) -> Vec<u8> {
     match *plan {
         Words::Encode { shape, source, rows, .. } => {
             let mut out = vec![0; rows.len() / shape.n() * shape.payload_bytes()];
-            cores.encode(shape, &mut [Code { source, rows, out: &mut out }]).unwrap();
+            cores.encode(shape, &mut [Code::new(shape, source, rows, &mut out)]).unwrap();
             out
         }
         Words::Combine { shape, payloads, rows, .. } => {

@@ -58,7 +58,7 @@ impl Job {
     /// Empty if it fails.
     fn encoded(&self, arithmetic: &dyn Arithmetic) -> Vec<u8> {
         let mut out = vec![0; self.payload_bytes()];
-        let task = Encode { source: &self.source, rows: &self.coefficients, out: &mut out };
+        let task = Encode::new(self.shape, &self.source, &self.coefficients, &mut out);
         let encoded = arithmetic.encode(self.shape, &mut [task]);
         encoded.map(|()| out).unwrap_or_default()
     }
@@ -182,7 +182,7 @@ fn encode(job: Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Opti
     }
     let mut outs = vec![made; generations];
     Some(timed(move || {
-        let task = |out| Encode { source: &job.source, rows: &job.coefficients, out };
+        let task = |out| Encode::new(job.shape, &job.source, &job.coefficients, out);
         let mut tasks: Vec<_> = outs.iter_mut().map(|out| task(out)).collect();
         arithmetic.encode(job.shape, &mut tasks).expect(IT_HAS);
     }))

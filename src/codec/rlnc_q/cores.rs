@@ -2,10 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::{Arithmetic, Coded, Decode, Encode, Failed, Rebuilt, Recode, Shape, Vector, pack};
+use super::{Arithmetic, Coded, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape, Vector, pack};
 use crate::codec::hash::{Batch, Exponent, Group};
 use crate::gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use crate::gf::gfq::{self, Element, WORD_BYTES, matrix};
@@ -67,18 +67,23 @@ impl Cores {
 }
 
 impl Arithmetic for Cores {
+    /// Cores compute with what is there.
+    fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
+        Ok(None)
+    }
+
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         let mut parts = Vec::new();
         for task in tasks {
             task.count(shape);
             let rows = task.rows.chunks(ROWS_A_PART * shape.n());
-            let outs = task.out.chunks_mut(ROWS_A_PART * shape.payload_bytes());
+            let outs = task.out.chunks_mut(ROWS_A_PART);
             parts.extend(rows.zip(outs).map(|(rows, outs)| (task.source, rows, outs)));
         }
         self.share(parts, |(source, rows, outs)| {
             let block = |index: usize| source.get(index * shape.block_bytes()..).unwrap_or(&[]);
             let blocks = (0..shape.n()).map(block).map(|rest| Row::plain(&rest[..rest.len().min(shape.block_bytes())]));
-            let mut outs = packed(outs, shape.payload_bytes(), shape.words());
+            let mut outs: Vec<RowMut<'_>> = outs.iter_mut().map(|out| RowMut::packed(out, shape.words())).collect();
             self.dots.encode(rows, &blocks.collect::<Vec<_>>(), &mut outs);
         });
         Ok(())

@@ -20,7 +20,7 @@ fn source(shape: Shape, rng: &mut impl Rng) -> Vec<u8> {
 fn encode(arithmetic: &dyn Arithmetic, shape: Shape, source: &[u8], count: usize, rng: &mut impl Rng) -> Vec<Coded> {
     let rows = draw_rows(shape, count, rng);
     let mut out = vec![0xee; count * shape.payload_bytes()];
-    arithmetic.encode(shape, &mut [Encode { source, rows: &rows, out: &mut out }]).expect("done");
+    arithmetic.encode(shape, &mut [Encode::new(shape, source, &rows, &mut out)]).expect("done");
     let payloads = out.chunks_exact(shape.payload_bytes());
     let block = |(row, payload): (&[u32], &[u8])| Coded { vector: Vector::Source(row.into()), payload: parse(shape, payload) };
     rows.chunks_exact(shape.n()).zip(payloads).map(block).collect()
@@ -87,11 +87,11 @@ fn many_tasks_at_a_time_are_the_same_as_one_by_one() {
     let rows: Vec<Vec<u32>> = (0..5).map(|task| draw_rows(shape, 3 + 20 * task, &mut rng)).collect();
     let mut outs: Vec<Vec<u8>> = rows.iter().map(|rows| vec![0; rows.len() / shape.n() * shape.payload_bytes()]).collect();
     let tasks = sources.iter().zip(&rows).zip(&mut outs);
-    let mut tasks: Vec<Encode<'_>> = tasks.map(|((source, rows), out)| Encode { source, rows, out }).collect();
+    let mut tasks: Vec<Encode<'_>> = tasks.map(|((source, rows), out)| Encode::new(shape, source, rows, out)).collect();
     cores.encode(shape, &mut tasks).expect("done");
     for ((source, rows), out) in sources.iter().zip(&rows).zip(&outs) {
         let mut alone = vec![0; out.len()];
-        Cores::available()[0].encode(shape, &mut [Encode { source, rows, out: &mut alone }]).expect("done");
+        Cores::available()[0].encode(shape, &mut [Encode::new(shape, source, rows, &mut alone)]).expect("done");
         assert!(alone == *out);
     }
     let coded: Vec<Vec<Coded>> = sources.iter().map(|source| encode(&cores, shape, source, shape.n(), &mut rng)).collect();
@@ -140,7 +140,7 @@ fn coded_words_of_more_than_256_bits_are_kept_whole() {
         shake_256(b"ncserverd HHF test coefficients", 32).as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
     let mut out = vec![0; shape.payload_bytes()];
     for cores in Cores::available() {
-        cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut out }]).expect("done");
+        cores.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).expect("done");
         let (_, bits) = out.split_at(shape.block_bytes());
         assert_eq!(bits.iter().map(|byte| byte.count_ones()).sum::<u32>(), 20);
         assert_eq!(sha256(&out), "5fb81834700d8b8b248df660bcdc14d8be100802f957089c66329dec1853c3a3", "{cores:?}");

@@ -1,9 +1,8 @@
 //! A card with its kernels loaded: everything that is the same for all work on it.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
@@ -12,7 +11,7 @@ use super::image::Image;
 use crate::device::Field;
 use crate::device::abi;
 
-/// A card, its loaded kernels, and the field's tables on it.
+/// A card, its loaded kernels, and the field's tables on it. Threads that share it make its context current first.
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) name: String,
@@ -25,9 +24,9 @@ pub(super) struct Card {
     /// Dropped before what it is over.
     texture: Texture,
     tables: Buffer,
-    modules: RefCell<HashMap<Image, Module>>,
+    modules: Mutex<HashMap<Image, Module>>,
     /// With the dynamic shared memory that each may have by now.
-    functions: RefCell<HashMap<&'static str, (Function, u32)>>,
+    functions: Mutex<HashMap<&'static str, (Function, u32)>>,
     pub(super) context: Arc<Context>,
 }
 
@@ -48,8 +47,8 @@ impl Card {
             shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             texture,
             tables,
-            modules: RefCell::default(),
-            functions: RefCell::default(),
+            modules: Mutex::default(),
+            functions: Mutex::default(),
             context,
         })
     }
@@ -66,7 +65,7 @@ impl Card {
 
     /// A kernel, loaded at the first call, that may have this much dynamic shared memory.
     pub(super) fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
-        let known = self.functions.borrow().get(entry).copied();
+        let known = lock(&self.functions).get(entry).copied();
         let (function, allowed) = match known {
             Some(known) => known,
             None => (self.load(image, entry)?, SHARED_WITHOUT_ASKING),
@@ -75,19 +74,24 @@ impl Card {
             function.allow_shared(shared_bytes)?;
         }
         if known.is_none() || shared_bytes > allowed {
-            self.functions.borrow_mut().insert(entry, (function, allowed.max(shared_bytes)));
+            lock(&self.functions).insert(entry, (function, allowed.max(shared_bytes)));
         }
         Ok(function)
     }
 
     fn load(&self, image: Image, entry: &'static str) -> Result<Function, Fault> {
-        let mut modules = self.modules.borrow_mut();
+        let mut modules = lock(&self.modules);
         let module = match modules.entry(image) {
             Entry::Occupied(module) => module.into_mut(),
             Entry::Vacant(place) => place.insert(Module::load(&self.context, image.bytes())?),
         };
         module.function(entry)
     }
+}
+
+/// What is in there is whole, whatever a panic has left.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bytes of a structure of the ABI, none of which has padding.

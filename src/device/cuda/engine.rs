@@ -499,7 +499,7 @@ const UPLOAD_BYTES: usize = 8 << 20;
 /// Stores of kernels are sixteen bytes wide.
 const STORE_ALIGN: usize = 16;
 /// Few fill the link.
-const SCATTER_BLOCKS: u32 = 16;
+pub(super) const SCATTER_BLOCKS: u32 = 16;
 
 #[cfg(test)]
 impl Engine {

@@ -2,22 +2,27 @@
 //!
 //! [`Step`] is a kernel with all that it is launched with, for whoever has everything in the card's memory; [`Calculator`] is the card as
 //! [`Arithmetic`]: what comes in the host's memory goes there again. It keeps its memory for the next call, takes no more of it than
-//! [`WORK_BYTES`] beside tables, and works through what is larger in portions. Powers of a group's generators are made at the first
-//! call that needs them, those of a generation's hashes at each call.
+//! [`WORK_BYTES`] beside tables and sources that are to stay, and works through what is larger in portions. Powers of a group's generators
+//! are made at the first call that needs them, those of a generation's hashes at each call. Encoding is a server's work and goes its own
+//! way ([`coder`]), several calls at once; of all else there is one call at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::card::Card;
 use super::dense::{download, upload};
 use super::driver::{Address, Buffer, Context, Fault, Stream};
+use super::host::HostMemory;
 use super::image::Image;
 use super::launch::{self, Grid};
 use crate::codec::hash::{Batch, Group, Hashes};
-use crate::codec::rlnc_q::{Arithmetic, Decode, Encode, Failed, Rebuilt, Recode, Shape};
+use crate::codec::rlnc_q::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 use crate::device::Field;
 use crate::device::abi::{self, define};
 use crate::gf::gfq::{self, Element, WORD_BYTES};
 use crate::gf::modp;
+use coder::Coder;
+
+mod coder;
 
 /// A kernel and what it is launched with. Addresses are of memory as large as `nc_abi.h` says.
 #[derive(Debug, Clone)]
@@ -329,10 +334,12 @@ fn product(
     }
 }
 
-/// The card as [`Arithmetic`], one call at a time.
+/// The card as [`Arithmetic`].
 #[derive(Debug)]
 pub(super) struct Calculator {
     inner: Mutex<Inner>,
+    coder: Coder,
+    context: Arc<Context>,
 }
 
 #[derive(Debug)]
@@ -343,13 +350,13 @@ struct Inner {
     generators: Vec<(Tables, Buffer)>,
     field: abi::GfqField,
     work_bytes: usize,
-    card: Card,
+    card: Arc<Card>,
 }
 
 impl Calculator {
-    /// On the GPU with this number.
-    pub(super) fn open(ordinal: u16) -> Result<Self, Fault> {
-        let card = Card::open(ordinal, Field::Standard)?;
+    /// On the GPU with this number. Blocks that are to go into memory of `host` are written there by the card.
+    pub(super) fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
+        let card = Arc::new(Card::open(ordinal, Field::Standard)?);
         let total = usize::try_from(Context::memory()?.1).unwrap_or(usize::MAX);
         let inner = Inner {
             stream: Stream::new(&card.context)?,
@@ -357,15 +364,17 @@ impl Calculator {
             generators: Vec::new(),
             field: field(),
             work_bytes: WORK_BYTES.min(total / WORK_PART),
-            card,
+            card: Arc::clone(&card),
         };
-        Ok(Self { inner: Mutex::new(inner) })
+        let coder = Coder::new(&card, host, inner.field, inner.work_bytes)?;
+        Ok(Self { inner: Mutex::new(inner), coder, context: Arc::clone(&card.context) })
     }
 
     /// With so little memory that everything is done in portions.
     #[cfg(test)]
-    pub(super) fn with_work_bytes(self, bytes: usize) -> Self {
+    pub(super) fn with_work_bytes(mut self, bytes: usize) -> Self {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).work_bytes = bytes;
+        self.coder.limit(bytes);
         self
     }
 
@@ -377,10 +386,26 @@ impl Calculator {
     }
 }
 
+impl Drop for Calculator {
+    fn drop(&mut self) {
+        // What it has is given back by whatever thread this is.
+        let _ = self.context.bind();
+    }
+}
+
 impl Arithmetic for Calculator {
+    fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
+        assert!(source.len() <= padded, "{} bytes in {padded}", source.len());
+        let kept = self.coder.keep(source, padded).map_err(|fault| match fault {
+            Fault::Memory(bytes) => NotKept::Memory(bytes),
+            Fault::Driver(reason) => Failed(reason).into(),
+        });
+        Ok(kept?.map(|segment| Arc::new(segment) as _))
+    }
+
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         tasks.iter().for_each(|task| _ = task.count(shape));
-        self.ask(|inner| tasks.iter_mut().try_for_each(|task| inner.encode(shape, task)))
+        self.coder.encode(shape, tasks).map_err(|fault| Failed(fault.to_string()))
     }
 
     fn recode(&self, shape: Shape, tasks: &mut [Recode<'_>]) -> Result<(), Failed> {
@@ -445,41 +470,6 @@ impl Inner {
         // What has begun uses memory, whatever has become of the rest.
         let waited = self.stream.synchronize();
         started.and(waited)
-    }
-
-    fn encode(&mut self, shape: Shape, task: &mut Encode<'_>) -> Result<(), Fault> {
-        let (n, words, pitch) = (shape.n(), shape.words(), row_pitch(shape.words()));
-        let source_bytes = shape.source_bytes();
-        let most = rows_at_once(self.work_bytes, source_bytes, pitch + 4 * n).min((task.rows.len() / n).max(1));
-        let portions = task.rows.chunks(most * n).zip(task.out.chunks_mut(most * shape.payload_bytes()));
-        for (index, (rows, out)) in portions.enumerate() {
-            let count = rows.len() / n;
-            let [source, coefficients, made] =
-                self.lay(|places| [places.take(source_bytes), places.take(4 * most * n), places.take(most * pitch)])?;
-            if index == 0 {
-                // SAFETY: the place is that large, and nothing uses it.
-                unsafe {
-                    upload(source, task.source)?;
-                    upload(source + task.source.len() as u64, &vec![0; source_bytes - task.source.len()])?;
-                }
-            }
-            let product = abi::GfqProduct {
-                source_pitch: number(shape.block_bytes()),
-                coefficients_pitch: number(4 * n),
-                tops: 0,
-                ..product((count, n, words), [source, coefficients, made], self.field)
-            };
-            let bytes: Vec<u8> = rows.iter().flat_map(|coefficient| coefficient.to_le_bytes()).collect();
-            let mut blocks = vec![0; count * pitch];
-            // SAFETY: places are as large as the task says, and every call waits for its work.
-            unsafe {
-                upload(coefficients, &bytes)?;
-                self.run(&[Step::encode(Encoder::Fitting, product, 1, self.card.sms)])?;
-                download(&mut blocks, made)?;
-            }
-            copy_rows(&blocks, pitch, out, shape.payload_bytes());
-        }
-        Ok(())
     }
 
     fn recode(&mut self, shape: Shape, task: &mut Recode<'_>) -> Result<(), Fault> {

@@ -16,7 +16,7 @@ use super::image::Image;
 use super::inversion::Inverter;
 use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::nvml::Gauge;
-use super::{HOPPER, gfq, kernels, open_coder};
+use super::{HOPPER, HostMemory, gfq, kernels, open_coder};
 use crate::codec::rlnc_q::Arithmetic;
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
@@ -157,7 +157,7 @@ impl Lab for GpuLab {
     }
 
     fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error> {
-        Ok(Box::new(gfq::Calculator::open(self.ordinal)?))
+        Ok(Box::new(gfq::Calculator::open(self.ordinal, &HostMemory::default())?))
     }
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {

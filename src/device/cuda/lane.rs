@@ -107,26 +107,8 @@ impl Lane {
     /// # Safety
     /// The slots are pinned and nobody else's until the stream is done.
     pub(super) unsafe fn copy_to_run(&self, offset: usize, k: usize, run: &Run) -> Result<(), Fault> {
-        let copy = sys::CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcHost: ptr::null(),
-            srcDevice: self.out.address() + offset as u64,
-            srcArray: ptr::null_mut(),
-            srcPitch: k,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: run.start as *mut _,
-            dstDevice: 0,
-            dstArray: ptr::null_mut(),
-            dstPitch: run.pitch,
-            WidthInBytes: k,
-            Height: run.count,
-        };
         // SAFETY: the source is inside `out`, the destination is the caller's promise.
-        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream.raw) }.result().named("cuMemcpy2DAsync")
+        unsafe { copy_run(self.out.address() + offset as u64, k, k, run, &self.stream) }
     }
 
     /// Copies the first `bytes` bytes of the lane's blocks to memory of its own.
@@ -143,4 +125,31 @@ impl Lane {
     pub(super) fn bounced(&self) -> &[u8] {
         self.bounce.as_deref().unwrap_or_default()
     }
+}
+
+/// Copies blocks of `k` bytes that lie `pitch` apart to a run of slots.
+///
+/// # Safety
+/// So many blocks are there, the slots are pinned, and both are nobody else's until the stream is done.
+pub(super) unsafe fn copy_run(from: Address, pitch: usize, k: usize, run: &Run, stream: &Stream) -> Result<(), Fault> {
+    let copy = sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: ptr::null(),
+        srcDevice: from,
+        srcArray: ptr::null_mut(),
+        srcPitch: pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        dstHost: run.start as *mut _,
+        dstDevice: 0,
+        dstArray: ptr::null_mut(),
+        dstPitch: run.pitch,
+        WidthInBytes: k,
+        Height: run.count,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
 }

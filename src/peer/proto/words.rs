@@ -273,7 +273,7 @@ mod tests {
         let shape = rlnc_q::Shape::new(5, 2).unwrap();
         let rows = draw_rows(shape, count, random);
         let mut out = vec![0; count * 65];
-        Cores::all().encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut out }]).unwrap();
+        Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).unwrap();
         let row = |row: &[u32]| row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
         let made = rows.chunks(5).zip(out.chunks(65));
         made.map(|(coefficients, payload)| Block {

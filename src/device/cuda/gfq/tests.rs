@@ -6,10 +6,10 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use super::super::tests::is_here;
 use super::*;
-use crate::codec::rlnc_q::{Coded, Cores, Payload, Vector, draw_factors, draw_rows};
+use crate::codec::rlnc_q::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
 
 fn calculator() -> Option<Calculator> {
-    is_here().then(|| Calculator::open(0).expect("a GPU that works"))
+    is_here().then(|| Calculator::open(0, &HostMemory::default()).expect("a GPU that works"))
 }
 
 fn big(limbs: &[u32]) -> BigUint {
@@ -255,7 +255,7 @@ impl Case {
         let (rows, factors) = (draw_rows(shape, count, &mut rng), draw_factors(count, count, &mut rng));
         let cores = Cores::all();
         let mut payloads = vec![0; count * shape.payload_bytes()];
-        cores.encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).unwrap();
+        cores.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut payloads)]).unwrap();
         let coded = blocks_of(shape, &rows, &payloads);
         let recoded = recoded(&cores, shape, &coded.iter().collect::<Vec<_>>(), &factors);
         let mix = coded.into_iter().zip(recoded).enumerate();
@@ -315,16 +315,197 @@ fn check_encoding(card: &dyn Arithmetic) {
             let [ours, expected] = &mut made;
             let again = rows.clone();
             let mut second = vec![0; ours.len()];
-            let mut tasks = [
-                Encode { source: &source, rows: &rows, out: ours },
-                Encode { source: &source[..1], rows: &again, out: &mut second },
-            ];
+            let mut tasks = [Encode::new(shape, &source, &rows, ours), Encode::new(shape, &source[..1], &again, &mut second)];
             card.encode(shape, &mut tasks).unwrap();
-            Cores::all().encode(shape, &mut [Encode { source: &source, rows: &rows, out: expected }]).unwrap();
+            Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, expected)]).unwrap();
             assert!(made[0] == made[1], "n={n}, m={words}, {count} blocks");
             assert!(second != made[0], "the source that came with it");
         }
     }
+}
+
+/// Where blocks are to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Memory that the card cannot write to.
+    Elsewhere,
+    /// Pinned, one behind the other as in a ring.
+    Even,
+    /// The same in the other order, with a gap between any two.
+    Scattered,
+    /// Pinned, at addresses that are multiples of nothing.
+    Odd,
+}
+
+/// Has blocks made in memory that is laid out so: returns them, and sees to it that nothing between them is written.
+fn made_in(layout: Layout, host: &HostMemory, shape: Shape, count: usize, make: impl FnOnce(Vec<&mut [u8]>)) -> Vec<Vec<u8>> {
+    const PAGE: usize = 4096;
+    let bytes = shape.payload_bytes();
+    let (start, pitch) = match layout {
+        Layout::Odd => (1, bytes + 3),
+        _ => (64, bytes.next_multiple_of(64) + 64),
+    };
+    let mut memory = vec![0xA5; (start + count * pitch).next_multiple_of(PAGE) + PAGE];
+    let before = memory.as_ptr().align_offset(PAGE);
+    let pages = (start + count * pitch).next_multiple_of(PAGE);
+    let memory = &mut memory[before..before + pages];
+    let pin = (layout != Layout::Elsewhere).then(|| host.pin(memory).expect("memory can be pinned"));
+    let mut slots: Vec<&mut [u8]> = memory[start..].chunks_mut(pitch).take(count).map(|slot| &mut slot[..bytes]).collect();
+    if layout == Layout::Scattered {
+        slots.reverse();
+    }
+    make(slots);
+    drop(pin);
+    let mut made: Vec<Vec<u8>> = Vec::new();
+    for slot in memory[start..].chunks(pitch).take(count) {
+        assert!(slot[bytes..].iter().all(|&byte| byte == 0xA5), "{layout:?}, {shape:?}: between blocks");
+        made.push(slot[..bytes].to_vec());
+    }
+    if layout == Layout::Scattered {
+        made.reverse();
+    }
+    made
+}
+
+/// A segment of three generations, the last of which is not full.
+struct Kept3 {
+    shape: Shape,
+    bytes: Vec<u8>,
+    kept: Arc<dyn Kept>,
+}
+
+impl Kept3 {
+    fn new(card: &Calculator, (n, words): (u16, u16), seed: u64) -> Self {
+        let shape = Shape::new(n, words).unwrap();
+        let padded = 3 * shape.source_bytes();
+        let mut bytes = vec![0; padded - 40.min(shape.source_bytes() - 1)];
+        SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+        let kept = card.keep(&bytes, padded).unwrap().expect("a card keeps what it is given");
+        assert!(kept.bytes() == padded as u64 && kept.is_alive());
+        Self { shape, bytes, kept }
+    }
+
+    fn source(&self, generation: usize) -> &[u8] {
+        let start = generation * self.shape.source_bytes();
+        &self.bytes[start..self.bytes.len().min(start + self.shape.source_bytes())]
+    }
+
+    /// Blocks of generations, some of them kept, in one call; all of them are compared with the cores'.
+    fn check(&self, card: &dyn Arithmetic, host: &HostMemory, layout: Layout, wanted: &[(usize, usize, bool)]) {
+        let (shape, mut rng) = (self.shape, SmallRng::seed_from_u64(12));
+        let rows: Vec<Vec<u32>> = wanted.iter().map(|(_, count, _)| draw_rows(shape, *count, &mut rng)).collect();
+        let made = made_in(layout, host, shape, wanted.iter().map(|(_, count, _)| count).sum(), |slots| {
+            let (mut slots, mut tasks) = (slots.into_iter(), Vec::new());
+            for (&(generation, count, is_kept), rows) in wanted.iter().zip(&rows) {
+                let kept = is_kept.then(|| Place { kept: &*self.kept, offset: generation * shape.source_bytes() });
+                tasks.push(Encode { source: self.source(generation), kept, rows, out: slots.by_ref().take(count).collect() });
+            }
+            card.encode(shape, &mut tasks).unwrap();
+        });
+        let mut made = made.iter();
+        for ((generation, count, is_kept), rows) in wanted.iter().zip(&rows) {
+            let mut expected = vec![0; count * shape.payload_bytes()];
+            Cores::all().encode(shape, &mut [Encode::new(shape, self.source(*generation), rows, &mut expected)]).unwrap();
+            let blocks = expected.chunks_exact(shape.payload_bytes()).zip(&mut made);
+            let is_right = blocks.fold(true, |is_right, (expected, made)| is_right && expected == made);
+            assert!(is_right, "{shape:?}, {layout:?}, generation {generation}, {count} blocks, kept: {is_kept}");
+        }
+    }
+}
+
+const LAYOUTS: [Layout; 4] = [Layout::Elsewhere, Layout::Even, Layout::Scattered, Layout::Odd];
+/// Generations, blocks of each, and whether their sources are kept: neighbours that share a launch, and tasks that do not.
+const WANTED: &[(usize, usize, bool)] =
+    &[(0, 8, true), (1, 8, true), (2, 8, true), (2, 3, true), (0, 5, false), (1, 70, true), (0, 0, true), (2, 1, false)];
+
+fn check_kept(card: &Calculator, host: &HostMemory) {
+    for shape in SHAPES {
+        let segment = Kept3::new(card, shape, 13);
+        for layout in LAYOUTS {
+            segment.check(card, host, layout, WANTED);
+            segment.check(card, host, layout, &[(2, 1, true)]);
+        }
+    }
+    assert_eq!(card.coder.busy(), 0);
+}
+
+fn calculator_and_host() -> Option<(Calculator, HostMemory)> {
+    let host = HostMemory::default();
+    is_here().then(|| (Calculator::open(0, &host).expect("a GPU that works"), host))
+}
+
+#[test]
+fn kept_sources_are_coded_as_the_cpu_does_wherever_blocks_go() {
+    let Some((card, host)) = calculator_and_host() else { return println!("skipped: no GPU") };
+    check_kept(&card, &host);
+    // More than one portion, and more than there are lanes for a call.
+    let segment = Kept3::new(&card, (128, 512), 14);
+    for layout in [Layout::Even, Layout::Elsewhere] {
+        segment.check(&card, &host, layout, &[(1, 2500, true), (2, 30, true)]);
+    }
+    // Many small tasks, of generations in an order that has no distance.
+    let small: Vec<_> = (0..100).map(|index| (index * index % 3, 1 + index % 8, index % 7 != 0)).collect();
+    segment.check(&card, &host, Layout::Even, &small);
+    // What another card keeps, or the same one opened again, is not looked for here.
+    let other = Calculator::open(0, &HostMemory::default()).unwrap();
+    segment.check(&other, &HostMemory::default(), Layout::Elsewhere, WANTED);
+    assert!(other.keep(&[], 0).unwrap().is_some() && other.keep(&[1], 1 << 20).unwrap().unwrap().bytes() == 1 << 20);
+}
+
+#[test]
+fn with_little_memory_kept_sources_are_coded_in_portions() {
+    let Some((card, host)) = calculator_and_host() else { return println!("skipped: no GPU") };
+    check_kept(&card.with_work_bytes(100_000), &host);
+}
+
+/// More callers than lanes, while sources come and go.
+#[test]
+fn several_threads_have_blocks_made_at_once() {
+    let Some((card, host)) = calculator_and_host() else { return println!("skipped: no GPU") };
+    let (card, host) = (&card, &host);
+    std::thread::scope(|scope| {
+        for (index, shape) in [(16, 32), (33, 40), (128, 512), (64, 513), (128, 512), (5, 35)].into_iter().enumerate() {
+            scope.spawn(move || {
+                let segment = Kept3::new(card, shape, index as u64);
+                for round in 0..20 {
+                    segment.check(card, host, LAYOUTS[(index + round) % 4], WANTED);
+                    // Another one is there for a moment.
+                    drop(Kept3::new(card, (64, 64), 15));
+                }
+                if index == 2 {
+                    segment.check(card, host, Layout::Even, &[(0, 3000, true)]);
+                }
+            });
+        }
+        scope.spawn(|| check_recoding(card));
+    });
+    assert_eq!(card.coder.busy(), 0);
+}
+
+/// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
+#[test]
+fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
+    const NAME: &str = "device::cuda::gfq::tests::a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up";
+    const CHILD: &str = "NCTEST_FAULT_HERE";
+    let Some((card, _)) = calculator_and_host() else { return println!("skipped: no GPU") };
+    if std::env::var_os(CHILD).is_none() {
+        drop(card);
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let status = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
+        return assert!(status.success());
+    }
+    let segment = Kept3::new(&card, (16, 32), 16);
+    let nothing = card.coder.nothing();
+    let (rows, mut out) = (vec![1; 16], vec![0; segment.shape.payload_bytes()]);
+    let task = Encode::new(segment.shape, segment.source(0), &rows, &mut out);
+    let kept = Some(Place { kept: &nothing, offset: 0 });
+    let Failed(reason) = card.encode(segment.shape, &mut [Encode { kept, ..task }]).unwrap_err();
+    assert!(reason.contains("CUDA_ERROR"), "{reason}");
+    assert!(!segment.kept.is_alive() && card.keep(&segment.bytes, segment.bytes.len()).unwrap().is_none());
+    assert_eq!(card.coder.busy(), 0);
+    // From bytes as well: whoever asks goes to the cores, which is sooner than asking the driver.
+    let task = Encode::new(segment.shape, segment.source(0), &rows, &mut out);
+    assert!(card.encode(segment.shape, &mut [task]).is_err());
 }
 
 fn check_recoding(card: &dyn Arithmetic) {
@@ -382,7 +563,7 @@ fn check_decoding_of_sparse(card: &dyn Arithmetic) {
             }
         }
         let mut payloads = vec![0; n * shape.payload_bytes()];
-        Cores::all().encode(shape, &mut [Encode { source: &source, rows: &rows, out: &mut payloads }]).unwrap();
+        Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, &mut payloads)]).unwrap();
         let blocks = blocks_of(shape, &rows, &payloads);
         let held: Vec<&Coded> = blocks.iter().collect();
         let mut outs = [vec![0xA5; source.len()], vec![0xA5; source.len()]];

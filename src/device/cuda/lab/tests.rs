@@ -415,7 +415,7 @@ fn words_are_combined_as_on_the_cpu() {
         let source = random(shape.source_bytes(), 1);
         let rows = draw_rows(shape, count, &mut SmallRng::seed_from_u64(2));
         let mut expected = vec![0; count * shape.payload_bytes()];
-        AllCores::all().encode(shape, &mut [CodeTask { source: &source, rows: &rows, out: &mut expected }]).unwrap();
+        AllCores::all().encode(shape, &mut [CodeTask::new(shape, &source, &rows, &mut expected)]).unwrap();
         for kernel in ["ours", "ours-1", "ours-2", "ours-4", "ours-8", "paper-32", "paper-256", "paper-512"] {
             let plan = Words::Encode { shape, generations: 3, kernel, source: &source, rows: &rows };
             check_words(&mut lab, &plan, 3, &expected);
@@ -531,7 +531,7 @@ fn batches_are_checked_in_the_cards_memory() {
         let source = random(shape.source_bytes(), 1);
         let rows = draw_rows(shape, count, &mut SmallRng::seed_from_u64(2));
         let mut made = vec![0; count * shape.payload_bytes()];
-        AllCores::all().encode(shape, &mut [CodeTask { source: &source, rows: &rows, out: &mut made }]).unwrap();
+        AllCores::all().encode(shape, &mut [CodeTask::new(shape, &source, &rows, &mut made)]).unwrap();
         let plain: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
         let hashes = AllCores::all().hash(group, shape.words(), &plain).unwrap();
         let hashes = Hashes::signed(group, shape, &hashes).unwrap();
