@@ -4,6 +4,7 @@
 //! The product's back end launches one kernel and hides the rest; the papers' tables need what it hides, and kernels that it never
 //! launches. Times are those of warm launches: an implementation allocates when a work is made, and runs it once before.
 
+use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -41,13 +42,16 @@ pub(crate) trait Lab: Send {
     fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<Box<dyn WordsWork + 'a>, Error>;
     /// Takes a matrix over GF(q), row by row, that is to be inverted as the paper does it: steps on the card, inverses of elements on the CPU.
     fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<Box<dyn WordElimination + 'a>, Error>;
-    /// The card as coders over GF(q) have it.
-    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error>;
+    /// The card as coders over GF(q) have it, and what pins memory that it is to write blocks into.
+    fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error>;
     /// The card as decoders with dense matrices have it.
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error>;
     /// What counts its energy, or why nothing here does.
     fn gauge(&self) -> Result<Box<dyn Gauge>, String>;
 }
+
+/// Pins memory until what it returns is dropped; `None` if that cannot be.
+pub(crate) type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
 /// What a card tells of the energy that it takes: all of it, whoever has it work. Errors are reasons in words.
 pub(crate) trait Gauge: Send + Sync {

@@ -107,6 +107,8 @@ pub(super) enum Measure {
     WordsDecodeThrough,
     WordsHashThrough,
     WordsCheckThrough,
+    /// As a server does it.
+    WordsEncodeServed,
 }
 
 /// What a measure's n, k, rows and generations are.
@@ -215,6 +217,7 @@ impl Measure {
     /// Whether words go through a card.
     pub(super) const fn is_words_through(self) -> bool {
         matches!(self, Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough)
+            || matches!(self, Self::WordsEncodeServed)
     }
 
     /// Whether a case's generations are thread blocks.
@@ -375,6 +378,7 @@ impl Measure {
             Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
                 "through the GPU"
             }
+            Self::WordsEncodeServed => return "served by the GPU".to_owned(),
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -616,6 +620,10 @@ impl Measure {
             Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
                 "through the GPU: the host's clock for one call as coders make it, from blocks in memory that is not pinned until what is made of \
                  them is there; tables of generators are on the card before, of checks those of hashes are not"
+            }
+            Self::WordsEncodeServed => {
+                "served by the GPU: the host's clock for one call as the encoder makes it, from segments of four generations that are kept on the card and \
+                 rows in the host's memory until the blocks are in slots of a ring that is pinned; rows are drawn before"
             }
             Self::WordsLadder => {
                 "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash or by a thread a hash; what begins its table of powers"

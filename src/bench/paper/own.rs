@@ -267,6 +267,34 @@ pub(super) const FIGURES: &[Row] = &[
         note: "all cores of the host beside the larger code; S5-11 and S5-12 have them beside the smaller",
     },
     Row {
+        id: "figure-prime",
+        group: Group::Figures,
+        title: "Encoding over GF(q) as a server does it, beside all cores of its host",
+        bars: &[
+            Bar { what: "64 blocks", paper: "no figure", mark: None, panel: "n=128", x: Some(64.0) },
+            Bar { what: "1,024 blocks", paper: "more than the cores", mark: None, panel: "n=128", x: Some(1024.0) },
+            Bar { what: "8,192 blocks", paper: "what the link carries", mark: None, panel: "n=128", x: Some(8192.0) },
+            Bar {
+                what: "8 blocks of each of 100 generations",
+                paper: "more than the cores",
+                mark: None,
+                panel: "100 generations",
+                x: Some(8.0),
+            },
+        ],
+        axis: Axis::Rows,
+        base: "CPU, 1 thread",
+        sweeps: &[
+            Sweep { measure: Measure::WordsEncodeServed, ..WORDS },
+            Sweep { measure: Measure::WordsEncodeThrough, ..WORDS },
+            Sweep { measure: Measure::CpuWordsEncode, threads: &[Crew::Count(1), Crew::All], ..WORDS },
+            Sweep { measure: Measure::WordsEncodeServed, ..FEW_WORDS },
+            Sweep { measure: Measure::WordsEncodeThrough, ..FEW_WORDS },
+            Sweep { measure: Measure::CpuWordsEncode, threads: &[Crew::Count(1), Crew::All], ..FEW_WORDS },
+        ],
+        note: "16 KiB a block; through the GPU: sources that are not kept and blocks that go to memory that is not pinned, for comparison",
+    },
+    Row {
         id: "figure-gpus",
         group: Group::Figures,
         title: "Encoding and copying on several GPUs at once beside their copies alone",
@@ -297,6 +325,10 @@ const OVER_ALL: Sweep = Sweep {
     coefficients: Kind::Dense,
     ..SWEEP
 };
+/// Blocks of 512 words.
+const WORDS: Sweep = Sweep { k: &[16_384], rows: &[Amount::Count(64), Amount::Count(1024), Amount::Count(8192)], ..SWEEP };
+const FEW_WORDS: Sweep =
+    Sweep { rows: &[Amount::Count(8)], generations: &[Amount::Count(100)], panel: "100 generations", ..WORDS };
 /// As large as the precode matrix of the largest K that dense matrices serve.
 const LARGE: Sweep =
     Sweep { n: &[32, 64, 128, 256, 512, 1024, 2048], full_n: &[32, 64, 128, 256, 512, 1024, 1500, 2048, 3000, 4300], ..SWEEP };

@@ -9,8 +9,8 @@ use crate::codec::rlnc_q::{
     Arithmetic, Coded, Cores as WordCores, Decode as Rebuild, Encode as Code, Payload, Recode, Shape, Vector,
 };
 use crate::device::lab::{
-    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Planner, Product,
-    ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
+    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Pin, Planner,
+    Product, ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
 use crate::device::portions::tests::{self as portions, Temper};
 use crate::device::portions::{Demand, Opener};
@@ -156,8 +156,8 @@ impl Lab for StandIn {
         Ok(Box::new(WordInversion { n, matrix: matrix.to_vec(), inverse: None }))
     }
 
-    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error> {
-        Ok(Box::new(WordCores::all()))
+    fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error> {
+        Ok((Box::new(WordCores::all()), Box::new(|_| None)))
     }
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {

@@ -197,7 +197,8 @@ fn a_lab_is_measured_beside_the_cpu() {
     let mut papers = Papers { backend: Backend::All, ..all() };
     // The answer of the device needs a real one.
     papers.groups.retain(|group| *group != Group::Figures);
-    papers.rows = ["figure-crossover", "figure-gpus", "figure-to-host", "figure-chunks"].map(str::to_owned).into();
+    papers.rows =
+        ["figure-crossover", "figure-gpus", "figure-to-host", "figure-chunks", "figure-prime"].map(str::to_owned).into();
     let record = with_stand_in(&papers).unwrap();
     for (row, series) in [
         ("S1-6", "table, 2 SMs"),
@@ -209,6 +210,7 @@ fn a_lab_is_measured_beside_the_cpu() {
         ("S2-25", "tensor recode"),
         ("figure-gpus", "tensor to the host, 2 GPUs"),
         ("figure-chunks", "tensor, GPU"),
+        ("figure-prime", "served by the GPU"),
         ("S3-3", "paper-64, GPU"),
         ("S3-4", "ours, GPU, 3 generations"),
         ("S3-4", "paper, GPU"),

@@ -5,7 +5,12 @@
 //! hashes' prime; `TB=64` are thread blocks of 64 threads, of which there are as many as the case has generations.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use prometheus::Registry;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -17,12 +22,15 @@ use super::measure::Measure;
 use super::{Error, Outcome, Run, Sample, Settings};
 use crate::codec::hash::{Batch, Group, Hashes};
 use crate::codec::rlnc_q::{
-    Arithmetic, Coded, Cores, Decode, Encode, Payload, Rebuilt, Recode, Shape, Vector, draw_factors, draw_rows,
+    Arithmetic, Coded, Cores, Decode, Encode, Failed, Kept, Payload, Place, Rebuilt, Recode, Shape, Vector, draw_factors,
+    draw_rows,
 };
 use crate::device;
-use crate::device::lab::{Lab, Words};
+use crate::device::lab::{Lab, Pin, Words};
 use crate::gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use crate::gf::gfq::{Element, WORD_BYTES, matrix};
+use crate::object::Codec;
+use crate::ring::{self, Lane, Ring, Slot};
 
 /// What a case is about, and what has to come of it.
 struct Job {
@@ -155,8 +163,9 @@ pub(super) fn prepare(case: &Case) -> Option<Run> {
 
 /// The same by the card as coders have it, from the host's memory to the host's memory.
 fn through(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let (job, generations, card) = (Job::new(case), case.generations as usize, lab.arithmetic()?);
+    let (job, generations, (card, pin)) = (Job::new(case), case.generations as usize, lab.arithmetic()?);
     let run = match case.measure {
+        Measure::WordsEncodeServed => serve(job, card, pin, generations),
         Measure::WordsEncodeThrough => encode(job, card, generations),
         Measure::WordsDecodeThrough => decode(&job, card, generations),
         Measure::WordsHashThrough => hash(job, card, name_and_group(case.kernel).1),
@@ -186,6 +195,81 @@ fn encode(job: Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Opti
         let mut tasks: Vec<_> = outs.iter_mut().map(|out| task(out)).collect();
         arithmetic.encode(job.shape, &mut tasks).expect(IT_HAS);
     }))
+}
+
+/// A segment of some generations, and what a card keeps of it.
+struct Segment {
+    source: Vec<u8>,
+    kept: Option<Arc<dyn Kept>>,
+}
+
+/// What a server has: segments that are kept, and slots of its ring.
+struct Served {
+    segments: Vec<Segment>,
+    /// Of each generation.
+    slots: Vec<Vec<Slot>>,
+}
+
+impl Served {
+    /// Generations that differ, those of a segment together; nothing if the card has no memory for them.
+    fn new(job: &mut Job, arithmetic: &dyn Arithmetic, pin: Pin, generations: usize) -> Option<Self> {
+        let shape = job.shape;
+        let counts = (0..generations).step_by(SEGMENT).map(|first| SEGMENT.min(generations - first));
+        let segment = |count: usize| {
+            let mut source = vec![0; count * shape.source_bytes()];
+            job.rng.fill_bytes(&mut source);
+            let kept = arithmetic.keep(&source, source.len()).ok()?;
+            Some(Segment { source, kept })
+        };
+        let segments = counts.map(segment).collect::<Option<_>>()?;
+        let n = u16::try_from(shape.n()).expect("a possible shape");
+        let headroom = Lane::Coded.headroom(Codec::RlncQ { group: Group::P1024 }, n);
+        let bytes = ByteSize::b(((headroom + shape.payload_bytes()) * job.rows * generations) as u64);
+        let metrics = ring::Metrics::new(&Registry::new()).expect("a registry of its own");
+        let ring = Ring::pinned(&ring::Config { bytes, ..ring::Config::default() }, metrics, pin);
+        let [payload, rows] = [shape.payload_bytes(), job.rows].map(|number| u32::try_from(number).expect("few"));
+        let slots: Vec<_> = (0..generations).map(|_| ring.reserve(headroom, payload, rows, Waker::noop())).collect();
+        slots.iter().all(|slots| slots.len() == job.rows).then_some(Self { segments, slots })
+    }
+
+    /// A generation, and where it is kept.
+    fn source(&self, shape: Shape, index: usize) -> (&[u8], Option<Place<'_>>) {
+        let Segment { source, kept } = &self.segments[index / SEGMENT];
+        let offset = index % SEGMENT * shape.source_bytes();
+        (&source[offset..][..shape.source_bytes()], kept.as_deref().map(|kept| Place { kept, offset }))
+    }
+
+    fn encode(&mut self, job: &Job, arithmetic: &dyn Arithmetic) -> Result<(), Failed> {
+        let mut slots = std::mem::take(&mut self.slots);
+        let mut tasks = Vec::with_capacity(slots.len());
+        for (index, slots) in slots.iter_mut().enumerate() {
+            let (source, kept) = self.source(job.shape, index);
+            let out = slots.iter_mut().map(Slot::payload_mut).collect();
+            tasks.push(Encode { source, kept, rows: &job.coefficients, out });
+        }
+        let encoded = arithmetic.encode(job.shape, &mut tasks);
+        drop(tasks);
+        self.slots = slots;
+        encoded
+    }
+
+    /// Some generations, against what the CPU makes of them.
+    fn is_right(&self, job: &Job) -> bool {
+        [0, self.slots.len() / 2, self.slots.len() - 1].into_iter().all(|index| {
+            let (source, _) = self.source(job.shape, index);
+            let mut expected = vec![0; job.payload_bytes()];
+            let task = Encode::new(job.shape, source, &job.coefficients, &mut expected);
+            Cores::all().encode(job.shape, &mut [task]).expect("the CPU does not fail");
+            let blocks = expected.chunks_exact(job.shape.payload_bytes());
+            self.slots[index].iter().zip(blocks).all(|(slot, block)| slot.payload() == block)
+        })
+    }
+}
+
+fn serve(mut job: Job, arithmetic: Box<dyn Arithmetic>, pin: Pin, generations: usize) -> Option<Run> {
+    let mut served = Served::new(&mut job, arithmetic.as_ref(), pin, generations)?;
+    served.encode(&job, arithmetic.as_ref()).ok().filter(|()| served.is_right(&job))?;
+    Some(timed(move || served.encode(&job, arithmetic.as_ref()).expect(IT_HAS)))
 }
 
 /// Payloads alone, each thread its part of the rows.
@@ -421,6 +505,8 @@ fn steps(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome,
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
+/// Generations of a segment of 8 MiB.
+const SEGMENT: usize = 4;
 const IT_HAS: &str = "it has done the same before";
 
 #[cfg(test)]

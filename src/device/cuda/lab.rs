@@ -20,7 +20,7 @@ use super::{HOPPER, HostMemory, gfq, kernels, open_coder};
 use crate::codec::rlnc_q::Arithmetic;
 use crate::device::abi::{RowForm, define};
 use crate::device::lab::{
-    self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Product, ProductWork, Replay,
+    self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Pin, Product, ProductWork, Replay,
     ReplayWork, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
 use crate::device::portions::{self, Opener};
@@ -156,8 +156,10 @@ impl Lab for GpuLab {
         Ok(Box::new(word_steps::Job::new(&self.standard, n, matrix)?))
     }
 
-    fn arithmetic(&self) -> Result<Box<dyn Arithmetic>, Error> {
-        Ok(Box::new(gfq::Calculator::open(self.ordinal, &HostMemory::default())?))
+    fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error> {
+        let host = HostMemory::default();
+        let calculator = Box::new(gfq::Calculator::open(self.ordinal, &host)?);
+        Ok((calculator, Box::new(move |memory| host.pin(memory))))
     }
 
     fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
