@@ -13,7 +13,7 @@
 //! **Hashes prove nothing unless whoever makes the source has signed them** ([`Hashes::signed`]). It is not looked at whether one is in the
 //! group of order q: hashes outside of it, chosen by whoever also chooses blocks, may cancel.
 
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::Rng;
@@ -187,27 +187,77 @@ fn weight(rng: &mut impl Rng) -> Weight {
     }
 }
 
-/// Which of `blocks` are not what their coefficients say, in ascending order, by batches: one if all are right, and two for each halving
-/// where some are not.
+/// What [`sort_out`] says of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finding {
+    /// It is what its coefficients say.
+    Right,
+    /// It is not.
+    Wrong,
+    /// It came of a sender after a wrong one.
+    Untested,
+}
+
+/// What [`sort_out`] has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sorted {
+    /// Of each block.
+    pub findings: Vec<Finding>,
+    /// Batches that it took.
+    pub batches: u64,
+}
+
+/// Tells right blocks from wrong ones: all at once, then those of each sender, and of whoever has sent a wrong one by halves until the first is
+/// found. What that one has sent behind it is not tested: it is done with, and should not cost as many tests as it can send wrong blocks.
 ///
 /// # Panics
 /// If [`Batch::new`] does.
-pub fn bad(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[&Coded], rng: &mut impl Rng) -> Result<Vec<usize>, Failed> {
-    let mut bad = Vec::new();
-    let mut suspects: Vec<Range<usize>> = Some(0..blocks.len()).filter(|all| !all.is_empty()).into_iter().collect();
+pub fn sort_out<S: Copy + Ord>(
+    arithmetic: &dyn Arithmetic,
+    hashes: &Hashes,
+    blocks: &[(S, &Coded)],
+    rng: &mut impl Rng,
+) -> Result<Sorted, Failed> {
+    let mut sorted = Sorted { findings: vec![Finding::Right; blocks.len()], batches: 0 };
+    let Sorted { findings, batches } = &mut sorted;
+    let mut holds = |some: &[&[usize]]| {
+        *batches += some.len() as u64;
+        let of = |places: &&[usize]| Batch::new(hashes, places.iter().map(|place| blocks[*place].1).collect(), rng);
+        arithmetic.holds(&some.iter().map(of).collect::<Vec<_>>())
+    };
+    let all: Vec<usize> = (0..blocks.len()).collect();
+    if all.is_empty() || holds(&[&all])?[0] {
+        return Ok(sorted);
+    }
+    let mut senders: BTreeMap<S, Vec<usize>> = BTreeMap::new();
+    for (place, (sender, _)) in blocks.iter().enumerate() {
+        senders.entry(*sender).or_default().push(place);
+    }
+    let senders: Vec<Vec<usize>> = senders.into_values().collect();
+    let mut suspects: Vec<&[usize]> = senders.iter().map(Vec::as_slice).collect();
+    if suspects.len() > 1 {
+        let verdicts = holds(&suspects)?;
+        suspects = suspects.into_iter().zip(verdicts).filter_map(|(places, holds)| (!holds).then_some(places)).collect();
+    }
+    // Each has a wrong one among these, and everything before them is right.
     while !suspects.is_empty() {
-        let batches: Vec<_> = suspects.iter().map(|range| Batch::new(hashes, blocks[range.clone()].to_vec(), rng)).collect();
-        let holds = arithmetic.holds(&batches)?;
-        let failing = suspects.into_iter().zip(holds).filter_map(|(range, holds)| (!holds).then_some(range));
-        let mut halves = Vec::new();
-        for range in failing {
-            match range.len() {
-                1 => bad.push(range.start),
-                length => halves.extend([range.start..range.start + length / 2, range.start + length / 2..range.end]),
+        suspects.retain(|places| {
+            if let [only] = places {
+                findings[*only] = Finding::Wrong;
+            }
+            places.len() > 1
+        });
+        let halves: Vec<&[usize]> = suspects.iter().map(|places| &places[..places.len() / 2]).collect();
+        if halves.is_empty() {
+            break;
+        }
+        for (places, holds) in suspects.iter_mut().zip(holds(&halves)?) {
+            let (first, second) = places.split_at(places.len() / 2);
+            *places = if holds { second } else { first };
+            if !holds {
+                second.iter().for_each(|place| findings[*place] = Finding::Untested);
             }
         }
-        suspects = halves;
     }
-    bad.sort_unstable();
-    Ok(bad)
+    Ok(sorted)
 }

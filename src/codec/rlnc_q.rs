@@ -467,6 +467,6 @@ pub trait Arithmetic: std::fmt::Debug + Send + Sync {
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed>;
 
     /// For each batch, whether its weighted sum of blocks has the hash that the weighted hashes of the source make: true if all of its
-    /// blocks are right, and otherwise false, but for one chance in 2^96. [`bad`](super::hash::bad) says which blocks are wrong.
+    /// blocks are right, and otherwise false, but for one chance in 2^96. [`sort_out`](super::hash::sort_out) says which blocks are wrong.
     fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed>;
 }

@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::codec::hash::{Hashes, WEIGHT_BITS, bad, shake_256};
+use crate::codec::hash::{Finding, Hashes, WEIGHT_BITS, shake_256, sort_out};
 
 fn shape(n: u16, words: u16) -> Shape {
     Shape::new(n, words).expect("a shape")
@@ -48,8 +48,10 @@ fn hashes(group: Group, shape: Shape, source: &[u8]) -> Hashes {
     Hashes::signed(group, shape, &Cores::all().hash(group, shape.words(), &blocks).expect("done")).expect("hashes")
 }
 
+/// Which of these are found to be wrong, each by a sender of its own.
 fn bad_of(hashes: &Hashes, blocks: &[Coded], rng: &mut impl Rng) -> Vec<usize> {
-    bad(&Cores::all(), hashes, &blocks.iter().collect::<Vec<_>>(), rng).expect("done")
+    let findings = sort_out(&Cores::all(), hashes, &blocks.iter().enumerate().collect::<Vec<_>>(), rng).expect("done").findings;
+    findings.into_iter().enumerate().filter_map(|(place, finding)| (finding == Finding::Wrong).then_some(place)).collect()
 }
 
 fn decode(arithmetic: &dyn Arithmetic, shape: Shape, blocks: Vec<Coded>) -> Result<Vec<u8>, Error> {
@@ -449,7 +451,7 @@ fn a_hundred_thousand_right_blocks_pass() {
 }
 
 #[test]
-fn bisection_names_the_wrong_blocks_alone() {
+fn the_wrong_blocks_alone_are_named() {
     let (shape, mut rng) = (shape(5, 7), SmallRng::seed_from_u64(12));
     let source = source(shape, &mut rng);
     let hashes = hashes(Group::P1024, shape, &source);
@@ -460,6 +462,19 @@ fn bisection_names_the_wrong_blocks_alone() {
             blocks[index] = changed(shape, &blocks[index], 8 * 4 * 5 + 9).expect("a word below q");
         }
         assert_eq!(bad_of(&hashes, &blocks, &mut rng), wrong);
+        // All of one sender: its first wrong one is found by halves, and nothing is said of what is behind it.
+        let of_one: Vec<((), &Coded)> = blocks.iter().map(|block| ((), block)).collect();
+        let sorted = sort_out(&Cores::all(), &hashes, &of_one, &mut rng).expect("done");
+        let first = wrong.first().copied().unwrap_or(19);
+        for (place, finding) in sorted.findings.into_iter().enumerate() {
+            let expected = match place.cmp(&first) {
+                std::cmp::Ordering::Less => Finding::Right,
+                std::cmp::Ordering::Equal => Finding::Wrong,
+                std::cmp::Ordering::Greater => Finding::Untested,
+            };
+            assert_eq!(finding, expected, "{place}, {wrong:?}");
+        }
+        assert!(if wrong.is_empty() { sorted.batches == 1 } else { (5..=6).contains(&sorted.batches) }, "{}", sorted.batches);
     }
     assert!(bad_of(&hashes, &[], &mut rng).is_empty());
 }

@@ -4,7 +4,6 @@
 //! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be tested and absorbed where that holds nobody
 //! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,8 +12,8 @@ use rand::Rng;
 use super::evidence::Row;
 use super::{FetchId, SourceId};
 use crate::block::Vector;
-use crate::codec::hash::{Batch, Group, Hashes};
-use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Failed, Payload};
+use crate::codec::hash::{Finding, Group, Hashes, sort_out};
+use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
 use crate::codec::{Error, Outcome};
 use crate::object::{Codec, Generation};
 
@@ -160,79 +159,20 @@ impl Trial {
             rows.iter().zip(&coded).filter_map(|(row, coded)| Some((row.source, coded.as_ref()?))).collect();
         let found = sort_out(arithmetic, &hashes, &known, random);
         let found = found.or_else(|_| sort_out(&Cores::all(), &hashes, &known, random)).expect("the CPU does not fail");
-        let mut found = found.into_iter();
+        let mut found = found.findings.into_iter();
         let verdicts: Vec<Verdict> = coded
             .into_iter()
             .map(|coded| {
                 let Some(coded) = coded else { return Verdict::Wrong };
                 match found.next().expect("one for each") {
-                    Found::Right => decoder.absorb(coded).map_or(Verdict::Wrong, Verdict::Right),
-                    Found::Wrong => Verdict::Wrong,
-                    Found::Untested => Verdict::Untested,
+                    Finding::Right => decoder.absorb(coded).map_or(Verdict::Wrong, Verdict::Right),
+                    Finding::Wrong => Verdict::Wrong,
+                    Finding::Untested => Verdict::Untested,
                 }
             })
             .collect();
         Tested { fetch, index, number, decoder, rows: rows.into_iter().zip(verdicts).collect(), is_hopeless: false }
     }
-}
-
-/// What a test says of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Right,
-    Wrong,
-    Untested,
-}
-
-/// Tells right blocks from wrong ones: all at once, then those of each sender, and of whoever has sent a wrong one by halves until the first is
-/// found. What that one has sent behind it is not tested: it is done with, and should not cost as many tests as it can send wrong blocks.
-fn sort_out(
-    arithmetic: &dyn Arithmetic,
-    hashes: &Hashes,
-    blocks: &[(SourceId, &Coded)],
-    random: &mut impl Rng,
-) -> Result<Vec<Found>, Failed> {
-    let mut found = vec![Found::Right; blocks.len()];
-    let mut holds = |some: &[&[usize]]| {
-        let of = |places: &&[usize]| Batch::new(hashes, places.iter().map(|place| blocks[*place].1).collect(), random);
-        let batches: Vec<Batch<'_>> = some.iter().map(of).collect();
-        arithmetic.holds(&batches)
-    };
-    let all: Vec<usize> = (0..blocks.len()).collect();
-    if all.is_empty() || holds(&[&all])?[0] {
-        return Ok(found);
-    }
-    let mut senders: BTreeMap<SourceId, Vec<usize>> = BTreeMap::new();
-    for (place, (source, _)) in blocks.iter().enumerate() {
-        senders.entry(*source).or_default().push(place);
-    }
-    let senders: Vec<Vec<usize>> = senders.into_values().collect();
-    let mut suspects: Vec<&[usize]> = senders.iter().map(Vec::as_slice).collect();
-    if suspects.len() > 1 {
-        let verdicts = holds(&suspects)?;
-        suspects = suspects.into_iter().zip(verdicts).filter_map(|(places, holds)| (!holds).then_some(places)).collect();
-    }
-    // Each has a wrong one among these, and everything before them is right.
-    while !suspects.is_empty() {
-        suspects.retain(|places| {
-            if let [only] = places {
-                found[*only] = Found::Wrong;
-            }
-            places.len() > 1
-        });
-        let halves: Vec<&[usize]> = suspects.iter().map(|places| &places[..places.len() / 2]).collect();
-        if halves.is_empty() {
-            break;
-        }
-        for (places, holds) in suspects.iter_mut().zip(holds(&halves)?) {
-            let (first, second) = places.split_at(places.len() / 2);
-            *places = if holds { second } else { first };
-            if !holds {
-                second.iter().for_each(|place| found[*place] = Found::Untested);
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// A block as the arithmetic has it; `None` for what the wire does not take.
