@@ -303,9 +303,15 @@ impl Coded {
     }
 }
 
-/// Coefficients for so many blocks that are coded at the source.
+/// Coefficients for so many blocks that are coded at the source, of none of them all 0: that would be a block of nothing.
 pub fn draw_rows(shape: Shape, count: usize, rng: &mut impl Rng) -> Vec<u32> {
-    (0..count * shape.n()).map(|_| rng.random()).collect()
+    let mut rows: Vec<u32> = (0..count * shape.n()).map(|_| rng.random()).collect();
+    for row in rows.chunks_exact_mut(shape.n()) {
+        while row.iter().all(|coefficient| *coefficient == 0) {
+            row.fill_with(|| rng.random());
+        }
+    }
+    rows
 }
 
 /// Factors for so many blocks that are made of `held` ones.

@@ -405,6 +405,8 @@ fn read_vector(kind: Kind, generation: &Generation, input: &mut Bytes) -> Option
         Kind::Shard => Some(Vector::Shard(u16::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Symbol => Some(Vector::Symbol(u32::from_be_bytes(*bytes.first_chunk()?))),
         // The flags are what made it of this kind.
+        // Zeros make a block of nothing.
+        Kind::Narrow | Kind::Wide if bytes[1..].iter().all(|byte| *byte == 0) => None,
         Kind::Narrow => Some(Vector::Narrow(bytes.slice(1..))),
         Kind::Wide => Some(Vector::Wide(bytes.slice(1..))).filter(|_| are_elements(&bytes[1..])),
     }
@@ -630,6 +632,10 @@ mod tests {
             assert_eq!(next(&coefficient), Err(MALFORMED));
             coefficient[coefficients + 32] -= 1;
         }
+        // No block is a combination of nothing.
+        for vector in [Vector::Narrow(vec![0; 8].into()), Vector::Wide(vec![0; 66].into())] {
+            assert_eq!(next(&record(&vector, &[0; 97])), Err(MALFORMED));
+        }
         for mut record in [narrow, wide] {
             let payload = record.len() - 97;
             record[payload + 32..payload + 64].copy_from_slice(&Q[1..]);
@@ -644,9 +650,10 @@ mod tests {
             }
         }
         // Of other coefficients than its own there are none.
-        let mut zeros = vec![0x46, 0];
-        zeros.resize(2 + 66 + 97, 0);
-        assert!(next(&zeros).unwrap().is_some());
+        let mut smallest = vec![0x46, 0];
+        smallest.resize(2 + 66 + 97, 0);
+        smallest[2 + 65] = 1;
+        assert!(next(&smallest).unwrap().is_some());
         let explicit = Vector::Explicit(vec![1; 2].into());
         assert_eq!(next(&record(&explicit, &[0; 96])), Err(MALFORMED));
         assert_eq!(next(&record(&Vector::Seed(1), &[0; 96])), Err(MALFORMED));

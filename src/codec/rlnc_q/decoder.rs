@@ -1,6 +1,6 @@
 //! Collecting blocks until as many are independent as a generation has.
 
-use super::{Arithmetic, Coded, Decode, Error, Rebuilt, Shape};
+use super::{Arithmetic, Coded, Decode, Error, Rebuilt, Shape, Vector};
 use crate::codec::Outcome;
 use crate::gf::gfq::{Element, Factor, Sum};
 
@@ -12,6 +12,8 @@ use crate::gf::gfq::{Element, Factor, Sum};
 pub struct Decoder {
     shape: Shape,
     blocks: Vec<Coded>,
+    /// The column that each of them has brought, in their order.
+    pivots: Vec<usize>,
     /// For each column the row whose first coefficient other than zero is there, and is one; from this column on.
     rows: Vec<Option<Box<[Factor]>>>,
 }
@@ -19,22 +21,35 @@ pub struct Decoder {
 impl Decoder {
     /// An empty one.
     pub fn new(shape: Shape) -> Self {
-        Self { shape, blocks: Vec::new(), rows: vec![None; shape.n()] }
+        Self { shape, blocks: Vec::new(), pivots: Vec::new(), rows: vec![None; shape.n()] }
     }
 
     /// Keeps a block, unless it is a combination of those that are held.
     pub fn absorb(&mut self, block: Coded) -> Result<Outcome, Error> {
         block.fits(self.shape)?;
         let n = self.shape.n();
-        let Some((pivot, mut rest)) = (if self.is_complete() { None } else { self.reduce(&block) }) else {
+        let Some((pivot, mut rest)) = (if self.is_complete() { None } else { self.reduce(&block.vector) }) else {
             return Ok(Outcome::Redundant);
         };
         let inverse = rest[0].inverse().expect("what is first is not zero").factor();
         rest.iter_mut().for_each(|element| *element = inverse.times(element));
         debug_assert_eq!(rest.len(), n - pivot, "the rest of a row");
         self.rows[pivot] = Some(rest.iter().map(Element::factor).collect());
+        self.pivots.push(pivot);
         self.blocks.push(block);
         Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
+    }
+
+    /// Whether a block with this vector, of this shape, would bring nothing: it is a combination of those that are held.
+    pub fn is_redundant(&self, vector: &Vector) -> bool {
+        self.is_complete() || self.reduce(vector).is_none()
+    }
+
+    /// Forgets all blocks but the first `rank`, as if the others had never come.
+    pub fn truncate(&mut self, rank: usize) {
+        self.blocks.truncate(rank);
+        // No row is changed by those that come after it.
+        self.pivots.drain(rank.min(self.pivots.len())..).for_each(|pivot| self.rows[pivot] = None);
     }
 
     /// The generations' shape.
@@ -83,11 +98,11 @@ impl Decoder {
         }
     }
 
-    /// The block's coefficients less what the held rows explain of them, from the first on that they do not; nothing if they explain all.
-    fn reduce(&self, block: &Coded) -> Option<(usize, Vec<Element>)> {
+    /// Coefficients less what the held rows explain of them, from the first on that they do not; nothing if they explain all.
+    fn reduce(&self, vector: &Vector) -> Option<(usize, Vec<Element>)> {
         let mut used: Vec<(usize, &[Factor], Element)> = Vec::with_capacity(self.rank());
         let mut found: Option<(usize, Vec<Element>)> = None;
-        for (column, coefficient) in block.vector.elements().enumerate() {
+        for (column, coefficient) in vector.elements().enumerate() {
             // Each column is one sum of products: what stands in it, less what the rows before have there.
             let mut sum = Sum::default();
             used.iter().for_each(|(first, row, factor)| sum.add(&row[column - first], factor));

@@ -5,6 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::codec::Outcome;
 use crate::codec::hash::{Finding, Hashes, WEIGHT_BITS, shake_256, sort_out};
 
 fn shape(n: u16, words: u16) -> Shape {
@@ -284,6 +285,56 @@ fn words_have_one_order_and_what_is_missing_is_zeros() {
 #[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
 fn halves(limb: u64) -> [u32; 2] {
     [limb as u32, (limb >> 32) as u32]
+}
+
+/// A source of bits that begins with zeros.
+struct Reluctant(u32);
+
+impl rand::TryRng for Reluctant {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        self.0 += 1;
+        Ok(self.0.saturating_sub(7))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        unreachable!("coefficients are drawn in words of 32 bits")
+    }
+
+    fn try_fill_bytes(&mut self, _: &mut [u8]) -> Result<(), Self::Error> {
+        unreachable!("coefficients are drawn in words of 32 bits")
+    }
+}
+
+#[test]
+fn no_row_is_all_zeros() {
+    assert_eq!(draw_rows(shape(1, 1), 2, &mut Reluctant(6)), [2, 1]);
+    assert_eq!(draw_rows(shape(3, 1), 2, &mut Reluctant(0)), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_decoder_forgets_what_came_last() {
+    let (shape, mut rng) = (shape(6, 2), SmallRng::seed_from_u64(13));
+    let source = source(shape, &mut rng);
+    let coded = encode(&Cores::all(), shape, &source, 6, &mut rng);
+    let units = (0..6).map(|index| Coded::source(shape, index, &source[64 * index..][..64]).expect("a block"));
+    let mut decoder = Decoder::new(shape);
+    coded[..2].iter().for_each(|block| assert_eq!(decoder.absorb(block.clone()), Ok(Outcome::Innovative)));
+    for block in units {
+        assert!(decoder.is_redundant(&coded[1].vector) && !decoder.is_redundant(&coded[2].vector));
+        decoder.absorb(block).expect("of this shape");
+        decoder.absorb(coded[3].clone()).expect("of this shape");
+        assert!(decoder.rank() > 2 && decoder.is_redundant(&coded[3].vector));
+        decoder.truncate(2);
+        assert_eq!(decoder.blocks(), &coded[..2]);
+    }
+    decoder.truncate(5);
+    for block in &coded[2..] {
+        assert_ne!(decoder.absorb(block.clone()), Ok(Outcome::Redundant));
+    }
+    assert!(decoder.is_redundant(&Vector::unit(shape, 0).expect("a vector")));
+    assert_eq!(decoder.into_bytes(&Cores::all()).as_ref(), Ok(&source));
 }
 
 /// A source of bits that gives the same words again.

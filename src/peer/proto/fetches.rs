@@ -42,6 +42,9 @@ use crate::wire::message::{Accept, Hello, Message, RANGES_MAX, Request, StopReas
 const EXCESS_MAX: u32 = 8;
 /// Useless seeded blocks of a request that are put up with while more than two are missing: an honest sender's chance is 2^-64.
 const USELESS_MAX: u32 = 8;
+/// Useless blocks over the prime field of a connection that are put up with, for each block of their generation, whoever makes them: each takes
+/// elimination. No honest sender makes more recoded ones than its rows, and each source block once.
+const USELESS_PARTS_MAX: u32 = 2;
 /// Datagrams of a source that belong to nothing, put up with whatever their share.
 const STRAY_MAX: u64 = 1000;
 /// Aliases back from the newest whose blocks count as late and not as stray.
@@ -370,6 +373,8 @@ impl Fetches {
             fetch.works.values_mut().for_each(|work| {
                 work.asked.remove(&source);
                 work.paused.remove(&source);
+                // By its next connection it may send as much again.
+                work.useless.remove(&source);
             });
         }
         self.evidence.disconnected(source);
@@ -1123,6 +1128,13 @@ impl Fetches {
         }
         match outcome {
             Outcome::Redundant => {
+                if shape.codec().is_proving() {
+                    let useless = work.useless.entry(source).or_default();
+                    *useless += 1;
+                    if *useless > USELESS_PARTS_MAX * u32::from(work.decoder.n()) {
+                        return Err(Violation::Flood("useless blocks"));
+                    }
+                }
                 let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
                 asked.useless += 1;
                 let has_all = matches!(block.vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));

@@ -1,3 +1,5 @@
+mod proving;
+
 use super::*;
 use crate::block::Vector;
 use crate::codec::rlnc::{Encoder, row_key};

@@ -1,7 +1,8 @@
-//! Generations over the prime field: each block is tested by the homomorphic hashes of the source blocks before anything is made of it.
+//! Generations over the prime field: each block that brings something is tested by the homomorphic hashes of the source blocks before anything is made
+//! of it.
 //!
 //! A test takes milliseconds, and one of many blocks hardly longer than one of a few. So blocks gather ([`Words`]) until they are enough, or the
-//! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be tested and absorbed where that holds nobody
+//! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be eliminated and tested where that holds nobody
 //! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
 
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use rand::Rng;
 use super::evidence::Row;
 use super::{FetchId, SourceId};
 use crate::block::Vector;
-use crate::codec::hash::{Finding, Group, Hashes, sort_out};
+use crate::codec::hash::{Batch, Finding, Group, Hashes, Sorted, sort_out};
 use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
 use crate::codec::{Error, Outcome};
 use crate::object::{Codec, Generation};
@@ -60,6 +61,8 @@ pub struct Tested {
     decoder: Decoder,
     /// The blocks in the order in which they came.
     pub(super) rows: Vec<(Row, Verdict)>,
+    /// How many of them were tested, and in how many batches.
+    pub(super) tested: (u64, u64),
     /// Whether the hashes are none that a block can have: whoever signed them made them so.
     pub(super) is_hopeless: bool,
 }
@@ -67,7 +70,7 @@ pub struct Tested {
 /// What has become of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is right, and has brought this.
+    /// It is right, and has brought this; or it brings nothing whatever it is, and then it may not have been tested.
     Right(Outcome),
     /// It is wrong.
     Wrong,
@@ -145,34 +148,81 @@ impl Words {
 }
 
 impl Trial {
-    /// Tests the blocks, all at once where all are right, and absorbs those that are. Takes milliseconds, and seconds where there are many: not for a
-    /// task that others wait for.
+    /// Eliminates the blocks, and tests those that bring something: all at once where all are right. What was eliminated with wrong ones is begun
+    /// again. Takes milliseconds, and seconds where there are many: not for a task that others wait for.
     /// `random` draws the weights of the test: nobody who sends blocks may foresee it.
     pub fn run(self, arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Tested {
         let Self { fetch, index, number, group, shape, hashes, mut decoder, rows } = self;
         let Ok(hashes) = Hashes::signed(group, shape, &hashes) else {
-            return Tested { fetch, index, number, decoder, rows: Vec::new(), is_hopeless: true };
+            return Tested { fetch, index, number, decoder, rows: Vec::new(), tested: (0, 0), is_hopeless: true };
         };
-        // The wire takes no others; whatever is none is wrong.
-        let coded: Vec<Option<Coded>> = rows.iter().map(|row| parsed(shape, &row.block.vector, &row.block.payload)).collect();
-        let known: Vec<(SourceId, &Coded)> =
-            rows.iter().zip(&coded).filter_map(|(row, coded)| Some((row.source, coded.as_ref()?))).collect();
-        let found = sort_out(arithmetic, &hashes, &known, random);
-        let found = found.or_else(|_| sort_out(&Cores::all(), &hashes, &known, random)).expect("the CPU does not fail");
-        let mut found = found.findings.into_iter();
-        let verdicts: Vec<Verdict> = coded
-            .into_iter()
-            .map(|coded| {
-                let Some(coded) = coded else { return Verdict::Wrong };
-                match found.next().expect("one for each") {
-                    Finding::Right => decoder.absorb(coded).map_or(Verdict::Wrong, Verdict::Right),
-                    Finding::Wrong => Verdict::Wrong,
-                    Finding::Untested => Verdict::Untested,
-                }
-            })
-            .collect();
-        Tested { fetch, index, number, decoder, rows: rows.into_iter().zip(verdicts).collect(), is_hopeless: false }
+        let rank = decoder.rank();
+        let outcomes: Vec<Verdict> = rows.iter().map(|row| absorb(&mut decoder, parse(row, shape))).collect();
+        let new: Vec<&Coded> = decoder.blocks()[rank..].iter().collect();
+        let count = new.len() as u64;
+        let holds = new.is_empty() || holds(arithmetic, &hashes, new, random);
+        let (verdicts, tested) = if holds {
+            (outcomes, (count, u64::from(count > 0)))
+        } else {
+            decoder.truncate(rank);
+            let (verdicts, (blocks, batches)) = sort(&mut decoder, arithmetic, &hashes, &rows, random);
+            (verdicts, (blocks, batches + 1))
+        };
+        Tested { fetch, index, number, decoder, rows: rows.into_iter().zip(verdicts).collect(), tested, is_hopeless: false }
     }
+}
+
+/// Takes what is a block.
+fn absorb(decoder: &mut Decoder, block: Option<Coded>) -> Verdict {
+    let outcome = block.and_then(|block| decoder.absorb(block).ok());
+    outcome.map_or(Verdict::Wrong, Verdict::Right)
+}
+
+/// Whether all of these are right.
+fn holds(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: Vec<&Coded>, random: &mut impl Rng) -> bool {
+    let batch = [Batch::new(hashes, blocks, random)];
+    let holds = arithmetic.holds(&batch).or_else(|_| Cores::all().holds(&batch));
+    holds.expect("the CPU does not fail")[0]
+}
+
+/// Tells right blocks from wrong ones among those that bring something to what is there, and takes the right ones. How many were tested, and
+/// in how many batches.
+fn sort(
+    decoder: &mut Decoder,
+    arithmetic: &dyn Arithmetic,
+    hashes: &Hashes,
+    rows: &[Row],
+    random: &mut impl Rng,
+) -> (Vec<Verdict>, (u64, u64)) {
+    let parse = |row: &Row| {
+        let block = parse(row, hashes.shape())?;
+        let brings = !decoder.is_redundant(&block.vector);
+        Some((block, brings))
+    };
+    let blocks: Vec<Option<(Coded, bool)>> = rows.iter().map(parse).collect();
+    let some =
+        rows.iter().zip(&blocks).filter_map(|(row, block)| Some((row.source, block.as_ref().filter(|(_, brings)| *brings)?)));
+    let some: Vec<(SourceId, &Coded)> = some.map(|(source, (block, _))| (source, block)).collect();
+    let sorted = sort_out(arithmetic, hashes, &some, random);
+    let sorted = sorted.or_else(|_| sort_out(&Cores::all(), hashes, &some, random));
+    let Sorted { findings, batches } = sorted.expect("the CPU does not fail");
+    let tested = findings.iter().filter(|finding| **finding != Finding::Untested).count() as u64;
+    let mut findings = findings.into_iter();
+    let verdict = |block: Option<(Coded, bool)>| match block {
+        None => Verdict::Wrong,
+        Some((_, false)) => Verdict::Right(Outcome::Redundant),
+        Some((block, true)) => match findings.next().expect("one for each") {
+            Finding::Right => absorb(decoder, Some(block)),
+            Finding::Wrong => Verdict::Wrong,
+            Finding::Untested => Verdict::Untested,
+        },
+    };
+    (blocks.into_iter().map(verdict).collect(), (tested, batches))
+}
+
+/// A row as the arithmetic has it. The wire takes no others; whatever is none is wrong.
+fn parse(row: &Row, shape: rlnc_q::Shape) -> Option<Coded> {
+    parsed(shape, &row.block.vector, &row.block.payload)
 }
 
 /// A block as the arithmetic has it; `None` for what the wire does not take.
@@ -200,22 +250,31 @@ mod tests {
 
     /// A generation of five blocks of two words, its bytes and hashes.
     fn generation() -> (Generation, Vec<u8>, Bytes) {
-        let source: Vec<u8> = (0..300_u16).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+        generation_of(5)
+    }
+
+    /// The same of so many.
+    fn generation_of(n: u16) -> (Generation, Vec<u8>, Bytes) {
+        let source: Vec<u8> = (0..n * 64 - 20).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1] ^ 0x5a).collect();
         let group = Group::P1024;
-        let shape = Shape::new(300, 64, 5).unwrap().coded_with(Codec::RlncQ { group }).unwrap();
+        let shape = Shape::new(source.len() as u64, 64, n).unwrap().coded_with(Codec::RlncQ { group }).unwrap();
         let blocks: Vec<&[u8]> = source.chunks(64).collect();
         let hashes = Cores::all().hash(group, 2, &blocks).unwrap().into();
         (shape.generation(0).unwrap(), source, hashes)
     }
 
     fn blocks(count: usize, random: &mut StdRng) -> Vec<Block> {
-        let (_, source, _) = generation();
-        let shape = rlnc_q::Shape::new(5, 2).unwrap();
+        blocks_of(5, count, random)
+    }
+
+    fn blocks_of(n: u16, count: usize, random: &mut StdRng) -> Vec<Block> {
+        let (_, source, _) = generation_of(n);
+        let shape = rlnc_q::Shape::new(n, 2).unwrap();
         let rows = draw_rows(shape, count, random);
         let mut out = vec![0; count * 65];
         Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).unwrap();
         let row = |row: &[u32]| row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
-        let made = rows.chunks(5).zip(out.chunks(65));
+        let made = rows.chunks(shape.n()).zip(out.chunks(65));
         made.map(|(coefficients, payload)| Block {
             vector: Vector::Narrow(row(coefficients)),
             payload: Bytes::copy_from_slice(payload),
@@ -235,7 +294,8 @@ mod tests {
         number: u64,
     ) -> Vec<Verdict> {
         blocks.into_iter().for_each(|(source, block)| words.gather(now, source, block));
-        let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, generation().2).unwrap();
+        let hashes = generation_of(words.generation().n).2;
+        let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes).unwrap();
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
         words.end_trial(tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
     }
@@ -275,11 +335,11 @@ mod tests {
     /// A liar costs few tests however many wrong blocks it sends, and nobody else loses a block by it.
     #[test]
     fn behind_a_senders_first_wrong_block_nothing_of_it_is_tested() {
-        let (generation, ..) = generation();
+        let (generation, ..) = generation_of(40);
         let (honest, liar, other) = (SourceId(1), SourceId(2), SourceId(3));
         for first in 0..20 {
             let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
-            let all = blocks(40, &mut StdRng::seed_from_u64(first));
+            let all = blocks_of(40, 40, &mut StdRng::seed_from_u64(first));
             // Every other block is the liar's, whose blocks from this one on are wrong; one of another, too.
             let blocks = all.into_iter().enumerate().map(|(place, block)| {
                 let number = place as u64 / 2;
@@ -309,6 +369,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What is there already is known by its coefficients: it is not tested, whatever its payload is, and says nothing against its sender. What was
+    /// eliminated with a wrong block is not lost by it.
+    #[test]
+    fn what_brings_nothing_costs_no_test() {
+        let (generation, _, hashes) = generation();
+        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        let some = blocks(3, &mut StdRng::seed_from_u64(7));
+        let wrong = |block: &Block| {
+            let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
+            Block { payload, ..block.clone() }
+        };
+        let mut run = |number: u64, blocks: Vec<Block>| {
+            (0..).map(SourceId).zip(blocks).for_each(|(source, block)| words.gather(now, source, block));
+            let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone()).unwrap();
+            let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
+            let took = tested.tested;
+            let verdicts: Vec<Verdict> = words.end_trial(tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            (verdicts, took, words.rank())
+        };
+        let [innovative, redundant] = [Outcome::Innovative, Outcome::Redundant].map(Verdict::Right);
+        let first = run(1, vec![some[0].clone(), some[0].clone(), wrong(&some[0])]);
+        assert_eq!(first, (vec![innovative, redundant, redundant], (1, 1), 1));
+        assert_eq!(run(2, vec![some[0].clone(), wrong(&some[0])]), (vec![redundant, redundant], (0, 0), 1));
+        // The wrong one comes first, and would make the right one useless.
+        let third = run(3, vec![wrong(&some[1]), some[1].clone(), some[0].clone(), some[2].clone()]);
+        // All that is new, the same once more and what was useless beside it, then each of three senders.
+        assert_eq!(third, (vec![Verdict::Wrong, innovative, redundant, innovative], (3, 5), 3));
     }
 
     #[test]

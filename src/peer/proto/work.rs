@@ -24,6 +24,8 @@ pub(super) struct Work {
     pub(super) next_source: u16,
     /// The blocks that are there, where all blocks have numbers.
     pub(super) held: Numbers,
+    /// Blocks of a source that brought nothing, over the prime field.
+    pub(super) useless: BTreeMap<SourceId, u32>,
     /// How many silences of a source in a row have ended requests.
     pub(super) silences: BTreeMap<SourceId, u32>,
     /// Since when the deadline leaves no time to ask again.
@@ -64,6 +66,7 @@ impl Work {
             spared: BTreeSet::new(),
             next_source: 0,
             held: Numbers::default(),
+            useless: BTreeMap::new(),
             silences: BTreeMap::new(),
             near: None,
             needed: 0,

@@ -119,13 +119,13 @@ impl Fetches {
         events: &mut VecDeque<Event>,
     ) {
         let (id, index, is_hopeless) = (tested.fetch, tested.index, tested.is_hopeless);
+        self.counts.tested += tested.tested.0;
+        self.counts.tests += tested.tested.1;
         // It may be over, or begun anew.
         let Some(work) = find(&mut self.fetches, id, index) else { return };
         let Rebuilder::Words(words) = &mut *work.decoder else { return };
         let Some(rows) = words.end_trial(tested) else { return };
         self.stirred = true;
-        self.counts.tested += rows.len() as u64;
-        self.counts.tests += 1;
         if is_hopeless {
             self.evidence.close(id);
             self.remove(id, StopReason::Cancelled, outbox);
