@@ -63,6 +63,7 @@ impl Consumer {
             gathers: false,
             tells: shares,
             keys: Keys::default(),
+            tests_max: 2,
             rows_max: 128 << 20,
         });
         let mut neighbours = Neighbours::new(if shares { NEIGHBOURS_MAX } else { 0 }, 1);

@@ -153,6 +153,7 @@ impl Driver {
             agent: concat!("ncpeer/", env!("CARGO_PKG_VERSION")).to_owned(),
             ..Hello::defaults()
         };
+        let jobs = Jobs::new();
         let proto = Proto::new(proto::Config {
             hello,
             datagrams: config.datagrams,
@@ -166,6 +167,7 @@ impl Driver {
             gathers: config.device.is_some(),
             tells: config.listener.is_some(),
             keys: config.keys.clone(),
+            tests_max: jobs.most,
             rows_max: config.rows.as_u64(),
         });
         let first = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
@@ -179,7 +181,7 @@ impl Driver {
             gets: HashMap::new(),
             fetches: HashMap::new(),
             subscriptions: HashMap::new(),
-            jobs: Jobs::new(),
+            jobs,
             bulk: Bulk::new(config.device.clone()),
             prime: config.device.as_ref().map_or_else(|| Arc::new(Cores::all()) as _, Device::prime),
             listener: config.listener.clone(),

@@ -88,6 +88,8 @@ pub struct Config {
     pub tells: bool,
     /// Keys of streams. Of others the first source names them.
     pub keys: Keys,
+    /// Most tests of blocks over the prime field at a time ([`Event::Test`]): more than are run gain nothing, for what waits is tested together.
+    pub tests_max: usize,
     /// Bytes of rows kept until their segments are verified, at most. Where there is no room, a wrong segment is fetched anew.
     pub rows_max: u64,
 }
@@ -852,16 +854,23 @@ impl Proto {
 
     /// Lets fetches go on, and is done with whoever they have found to lie.
     fn advance(&mut self, now: Instant) {
+        // What they have sent besides is not to be tested.
+        self.condemn_liars(now);
         self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        if self.condemn_liars(now) {
+            // What they were to send is asked of the others.
+            self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        }
+    }
+
+    /// Whether anybody has been found to lie.
+    fn condemn_liars(&mut self, now: Instant) -> bool {
         let mut has_lied = false;
         while let Some(lie) = self.fetches.next_lie() {
             has_lied = true;
             self.condemn(now, lie.source, Some(lie));
         }
-        if has_lied {
-            // What they were to send is asked of the others.
-            self.fetches.advance(now, &mut self.outbox, &mut self.events);
-        }
+        has_lied
     }
 
     /// A source has been proved to lie.
@@ -874,6 +883,7 @@ impl Proto {
         }
         if self.polluters.insert(source) {
             self.handle_disconnected(now, source);
+            self.fetches.forget(source);
             self.events.push_back(Event::Polluter(source));
         }
     }

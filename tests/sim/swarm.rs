@@ -582,6 +582,7 @@ impl Consumer {
             gathers: false,
             tells,
             keys: Keys::default(),
+            tests_max: 2,
             rows_max: 1 << 20,
         });
         for (index, node) in sources.iter().enumerate() {

@@ -177,6 +177,7 @@ impl World {
             gathers: setup.gathers,
             tells: false,
             keys: peer::Keys::default(),
+            tests_max: 2,
             rows_max: 64 << 20,
         };
         let mut world = Self {

@@ -96,6 +96,8 @@ pub(super) struct Fetches {
     evidence: Evidence,
     /// Names trials of blocks over the prime field.
     next_trial: u64,
+    /// Those under way, also of fetches that are over.
+    testing: usize,
     /// Who has been proved to send wrong blocks, and is not dealt with yet.
     liars: VecDeque<Lie>,
     /// Who has broken the rules by what was tested later than it came.
@@ -155,6 +157,7 @@ impl Fetches {
             progress_at: None,
             stirred: false,
             next_trial: 0,
+            testing: 0,
             liars: VecDeque::new(),
             broken: VecDeque::new(),
         }
@@ -581,6 +584,7 @@ impl Fetches {
             at(fetch.patience_ends());
             for work in fetch.works.values() {
                 if let Rebuilder::Words(words) = &*work.decoder
+                    && self.testing < self.config.tests_max
                     && self.evidence.hashes(id).is_some()
                 {
                     at(words.due());

@@ -24,6 +24,7 @@ fn config() -> Config {
         gathers: false,
         tells: false,
         keys: Keys::default(),
+        tests_max: 2,
         rows_max: 1 << 20,
     }
 }

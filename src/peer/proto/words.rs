@@ -16,7 +16,7 @@ use crate::block::Vector;
 use crate::codec::hash::{Batch, Finding, Group, Hashes, Sorted, sort_out};
 use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
 use crate::codec::{Error, Outcome};
-use crate::object::{Codec, Generation};
+use crate::object::{Codec, Generation, SegmentId};
 
 /// How long the first block waits for others to be tested with.
 const GATHER_FOR: Duration = Duration::from_millis(20);
@@ -43,6 +43,7 @@ pub struct Words {
 #[derive(Debug)]
 pub struct Trial {
     fetch: FetchId,
+    segment: SegmentId,
     index: u32,
     number: u64,
     group: Group,
@@ -56,6 +57,7 @@ pub struct Trial {
 #[derive(Debug)]
 pub struct Tested {
     pub(super) fetch: FetchId,
+    pub(super) segment: SegmentId,
     pub(super) index: u32,
     number: u64,
     decoder: Decoder,
@@ -109,6 +111,12 @@ impl Words {
         self.gathered.push(Row { source, block, is_right: false });
     }
 
+    /// Drops what a source has sent and is not tested.
+    pub(super) fn forget(&mut self, source: SourceId) {
+        self.gathered.retain(|row| row.source != source);
+        self.since.take_if(|_| self.gathered.is_empty());
+    }
+
     /// When what has gathered is to be tested, if that is not under way.
     pub(super) fn due(&self) -> Option<Instant> {
         let since = self.since.filter(|_| self.decoder.is_some())?;
@@ -117,22 +125,30 @@ impl Words {
     }
 
     /// What is to be tested now; `hashes` are those of the generation, as they travel.
-    pub(super) fn begin_trial(&mut self, now: Instant, fetch: FetchId, number: u64, hashes: Bytes) -> Option<Trial> {
+    pub(super) fn begin_trial(
+        &mut self,
+        now: Instant,
+        (fetch, segment): (FetchId, SegmentId),
+        number: u64,
+        hashes: Bytes,
+    ) -> Option<Trial> {
         self.due().filter(|due| *due <= now)?;
         let decoder = self.decoder.take()?;
         let rows = std::mem::take(&mut self.gathered);
         self.since = None;
         self.trial = Some((number, rows.len()));
         let Self { group, shape, generation: Generation { index, .. }, .. } = *self;
-        Some(Trial { fetch, index, number, group, shape, hashes, decoder, rows })
+        Some(Trial { fetch, segment, index, number, group, shape, hashes, decoder, rows })
     }
 
-    /// Takes back what was given away, with what has come of it; `None` if it is of another trial than the one under way.
-    pub(super) fn end_trial(&mut self, tested: Tested) -> Option<Vec<(Row, Verdict)>> {
-        self.trial.take_if(|(number, _)| *number == tested.number)?;
+    /// Takes back what was given away. False if it is of another trial than the one under way.
+    pub(super) fn end_trial(&mut self, tested: Tested) -> bool {
+        if self.trial.take_if(|(number, _)| *number == tested.number).is_none() {
+            return false;
+        }
         self.rank = u16::try_from(tested.decoder.rank()).unwrap_or(u16::MAX);
         self.decoder = Some(tested.decoder);
-        Some(tested.rows)
+        true
     }
 
     /// The source.
@@ -152,9 +168,9 @@ impl Trial {
     /// again. Takes milliseconds, and seconds where there are many: not for a task that others wait for.
     /// `random` draws the weights of the test: nobody who sends blocks may foresee it.
     pub fn run(self, arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Tested {
-        let Self { fetch, index, number, group, shape, hashes, mut decoder, rows } = self;
+        let Self { fetch, segment, index, number, group, shape, hashes, mut decoder, rows } = self;
         let Ok(hashes) = Hashes::signed(group, shape, &hashes) else {
-            return Tested { fetch, index, number, decoder, rows: Vec::new(), tested: (0, 0), is_hopeless: true };
+            return Tested { fetch, segment, index, number, decoder, rows: Vec::new(), tested: (0, 0), is_hopeless: true };
         };
         let rank = decoder.rank();
         let outcomes: Vec<Verdict> = rows.iter().map(|row| absorb(&mut decoder, parse(row, shape))).collect();
@@ -168,7 +184,16 @@ impl Trial {
             let (verdicts, (blocks, batches)) = sort(&mut decoder, arithmetic, &hashes, &rows, random);
             (verdicts, (blocks, batches + 1))
         };
-        Tested { fetch, index, number, decoder, rows: rows.into_iter().zip(verdicts).collect(), tested, is_hopeless: false }
+        Tested {
+            fetch,
+            segment,
+            index,
+            number,
+            decoder,
+            rows: rows.into_iter().zip(verdicts).collect(),
+            tested,
+            is_hopeless: false,
+        }
     }
 }
 
@@ -246,7 +271,13 @@ mod tests {
     use crate::codec::rlnc_q::{Encode, draw_rows};
     use crate::object::Shape;
 
-    const FETCH: FetchId = FetchId(1);
+    const FETCH: (FetchId, SegmentId) = (FetchId(1), SegmentId::from_bytes([1; 32]));
+
+    /// What has come of a trial, if it is the one under way.
+    fn end(words: &mut Words, mut tested: Tested) -> Option<Vec<(Row, Verdict)>> {
+        let rows = std::mem::take(&mut tested.rows);
+        words.end_trial(tested).then_some(rows)
+    }
 
     /// A generation of five blocks of two words, its bytes and hashes.
     fn generation() -> (Generation, Vec<u8>, Bytes) {
@@ -297,7 +328,7 @@ mod tests {
         let hashes = generation_of(words.generation().n).2;
         let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes).unwrap();
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
-        words.end_trial(tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
+        end(words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
     }
 
     #[test]
@@ -387,7 +418,7 @@ mod tests {
             let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone()).unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
             let took = tested.tested;
-            let verdicts: Vec<Verdict> = words.end_trial(tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            let verdicts: Vec<Verdict> = end(&mut words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
             (verdicts, took, words.rank())
         };
         let [innovative, redundant] = [Outcome::Innovative, Outcome::Redundant].map(Verdict::Right);
@@ -424,9 +455,9 @@ mod tests {
         let mut other = Words::new(generation).unwrap();
         other.gather(now, SourceId(1), some.remove(0));
         let foreign = other.begin_trial(now + GATHER_FOR, FETCH, 8, hashes).unwrap();
-        assert!(words.end_trial(foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
+        assert!(end(&mut words, foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(4));
-        assert_eq!(words.end_trial(tested).unwrap().len(), 5);
+        assert_eq!(end(&mut words, tested).unwrap().len(), 5);
         assert_eq!((words.rank(), words.missing()), (5, 0));
     }
 
@@ -438,7 +469,7 @@ mod tests {
             words.gather(now, SourceId(1), blocks(1, &mut StdRng::seed_from_u64(5)).remove(0));
             let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes).unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(6));
-            assert!(tested.is_hopeless && words.end_trial(tested).unwrap().is_empty());
+            assert!(tested.is_hopeless && end(&mut words, tested).unwrap().is_empty());
         }
         let payload = |length| Bytes::from(vec![0; length]);
         let row = Bytes::from(vec![0; 20]);

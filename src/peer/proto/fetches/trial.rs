@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{Fetch, Fetches, find};
+use super::{Fetch, Fetches, Turn, find};
 use crate::block::{Block, Vector};
 use crate::codec::numbers::Numbers;
 use crate::object::{Generation, SegmentId};
@@ -95,15 +95,25 @@ impl Fetches {
         }
     }
 
-    /// Gives away what has gathered, to be tested.
+    /// Gives away what has gathered, to be tested: what is wanted first goes first, and no more than is done at a time. The rest gathers, and a liar that
+    /// is found meanwhile costs nothing more.
     fn begin_tests(&mut self, now: Instant, events: &mut VecDeque<Event>) {
-        for (id, fetch) in &mut self.fetches {
-            let Some(hashes) = self.evidence.hashes(*id) else { continue };
+        let proving = self.fetches.iter().filter(|(_, fetch)| fetch.order.shape.codec().is_proving());
+        let mut turns: Vec<Turn> = proving.map(|(id, fetch)| fetch.turn(*id)).collect();
+        turns.sort_unstable();
+        for (.., id) in turns {
+            let Some(hashes) = self.evidence.hashes(id) else { continue };
+            let Some(fetch) = self.fetches.get_mut(&id) else { continue };
+            let segment = fetch.order.segment;
             for work in fetch.works.values_mut() {
+                if self.testing >= self.config.tests_max {
+                    return;
+                }
                 let Rebuilder::Words(words) = &mut *work.decoder else { continue };
                 let own = hashes.of_generation(words.generation());
-                if let Some(trial) = words.begin_trial(now, *id, self.next_trial, own) {
+                if let Some(trial) = words.begin_trial(now, (id, segment), self.next_trial, own) {
                     self.next_trial += 1;
+                    self.testing += 1;
                     events.push_back(Event::Test(Box::new(trial)));
                 }
             }
@@ -114,19 +124,22 @@ impl Fetches {
     pub(in crate::peer::proto) fn tested(
         &mut self,
         now: Instant,
-        tested: Tested,
+        mut tested: Tested,
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) {
-        let (id, index, is_hopeless) = (tested.fetch, tested.index, tested.is_hopeless);
-        self.counts.tested += tested.tested.0;
-        self.counts.tests += tested.tested.1;
-        // It may be over, or begun anew.
-        let Some(work) = find(&mut self.fetches, id, index) else { return };
-        let Rebuilder::Words(words) = &mut *work.decoder else { return };
-        let Some(rows) = words.end_trial(tested) else { return };
+        let Tested { fetch: id, segment, index, tested: (blocks, batches), is_hopeless, .. } = tested;
+        self.testing = self.testing.saturating_sub(1);
         self.stirred = true;
-        if is_hopeless {
+        self.counts.tested += blocks;
+        self.counts.tests += batches;
+        let rows = std::mem::take(&mut tested.rows);
+        // It may be over, or begun anew: then its blocks bring nothing. Who has sent wrong ones has done it all the same.
+        let is_wanted = match find(&mut self.fetches, id, index).map(|work| &mut *work.decoder) {
+            Some(Rebuilder::Words(words)) => words.end_trial(tested),
+            _ => false,
+        };
+        if is_hopeless && is_wanted {
             self.evidence.close(id);
             self.remove(id, StopReason::Cancelled, outbox);
             return events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
@@ -140,8 +153,8 @@ impl Fetches {
                 path.counts.payload_bytes += row.block.payload.len() as u64;
             }
             let outcome = match verdict {
-                Verdict::Right(outcome) => outcome,
-                Verdict::Untested => continue,
+                Verdict::Right(outcome) if is_wanted => outcome,
+                Verdict::Right(_) | Verdict::Untested => continue,
                 Verdict::Wrong => {
                     wrong.push(row);
                     continue;
@@ -154,8 +167,18 @@ impl Fetches {
         }
         if !wrong.is_empty() {
             self.evidence.alarm();
-            self.blame(id, index, &wrong);
+            self.accuse(segment, index, true, &wrong);
         }
+    }
+
+    /// A source is done with: what it has sent and nobody has tested goes, too.
+    pub(in crate::peer::proto) fn forget(&mut self, source: SourceId) {
+        for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
+            if let Rebuilder::Words(words) = &mut *work.decoder {
+                words.forget(source);
+            }
+        }
+        self.stirred = true;
     }
 
     /// Tests what has come, and ends trials.
@@ -316,21 +339,27 @@ impl Fetches {
         self.blame(id, index, &wrong);
     }
 
+    /// Lays wrong rows of a segment under way at their senders' door.
+    fn blame(&mut self, id: FetchId, index: u32, wrong: &[Row]) {
+        if let Some((order, _)) = self.evidence.order(id) {
+            self.accuse(order.segment, index, order.shape.codec().is_proving(), wrong);
+        }
+    }
+
     /// Lays wrong rows at their senders' door. Whoever marks a row as unverified may have got it so, and the trusted source is believed by whoever named
     /// it: of these it is counted and no more. But for blocks that prove themselves: whoever passes on wrong ones has not looked at them.
-    fn blame(&mut self, id: FetchId, index: u32, wrong: &[Row]) {
-        let Some((order, _)) = self.evidence.order(id) else { return };
+    fn accuse(&mut self, segment: SegmentId, index: u32, proves_itself: bool, wrong: &[Row]) {
         let mut lies: BTreeMap<SourceId, u32> = BTreeMap::new();
         for Row { source, block, .. } in wrong {
             if let Some(path) = self.paths.get_mut(source) {
                 path.counts.wrong += 1;
             }
-            let is_believed = *source == FIRST && !order.shape.codec().is_proving();
+            let is_believed = *source == FIRST && !proves_itself;
             if !is_believed && !matches!(block.vector, Vector::Unverified(_)) {
                 *lies.entry(*source).or_default() += 1;
             }
         }
-        let lies = lies.into_iter().map(|(source, blocks)| Lie { source, segment: order.segment, generation: index, blocks });
+        let lies = lies.into_iter().map(|(source, blocks)| Lie { source, segment, generation: index, blocks });
         self.liars.extend(lies);
     }
 

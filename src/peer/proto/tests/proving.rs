@@ -17,6 +17,7 @@ const TEST: Duration = Duration::from_millis(50);
 /// A peer of several sources that fetches two generations of eight blocks of two words.
 struct Bench {
     proto: Proto,
+    fetch: FetchId,
     now: Instant,
     random: StdRng,
     hashes: BlockHashes,
@@ -37,7 +38,7 @@ impl Bench {
         let (now, random) = (Instant::now(), StdRng::seed_from_u64(1));
         let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap().public();
         let keys = Keys { any: Some(key), streams: BTreeMap::new() };
-        let mut proto = Proto::new(Config { keys, ..config() });
+        let mut proto = Proto::new(Config { keys, tests_max: 1, ..config() });
         for source in (0..sources).map(SourceId) {
             proto.handle_connected(now, source, None);
             proto.handle_message(now, source, Message::Hello(Hello::defaults())).unwrap();
@@ -47,9 +48,10 @@ impl Bench {
         let blocks: Vec<&[u8]> = bytes.chunks(64).collect();
         let hashes = BlockHashes::made(Cores::all().hash(HashGroup::P1024, 2, &blocks).unwrap().into(), &order.shape);
         let proof = Some(Proof { key, blocks: hashes.digest() });
-        proto.fetch(now, Order { proof, ..order }, Some(Place { path: PLACE.to_owned(), offset: 0, length: None }));
+        let fetch = proto.fetch(now, Order { proof, ..order }, Some(Place { path: PLACE.to_owned(), offset: 0, length: None }));
         let mut bench = Self {
             proto,
+            fetch,
             now,
             random,
             hashes,
@@ -194,4 +196,60 @@ fn a_sender_that_repeats_a_block_costs_one_test_and_its_connection() {
     assert_eq!((sent, end), (1 + 2 * 8 + 1, (HERE, Violation::Flood("useless blocks"))));
     let counts = bench.proto.counts();
     assert_eq!((counts.tests, counts.tested, counts.innovative, counts.wrong), (1, 1, 1, 0), "{counts:?}");
+}
+
+/// Blocks of all generations gather before the hashes are there. A liar is found by the first that is tested, and costs nothing in the others.
+#[test]
+fn a_liar_is_found_by_one_generation_and_costs_no_test_in_others() {
+    let mut bench = Bench::new(2);
+    let credit = |bench: &Bench| bench.open.values().map(|(_, credit)| credit).sum::<u32>();
+    for generation in [0, 1] {
+        for pair in bench.blocks(generation, 8).chunks(2) {
+            bench.send(HERE, generation, &pair[0]);
+            bench.send(SourceId(1), generation, &wrong(&pair[1]));
+        }
+    }
+    assert_eq!(credit(&bench), 0);
+    bench.wait(2, TEST).unwrap();
+    assert!(bench.trials.is_empty(), "without hashes nothing can be tested");
+    bench.answer_right(2);
+    bench.wait(2, Duration::ZERO).unwrap();
+    assert_eq!(bench.trials.len(), 1, "no more than are done at a time");
+    assert!(bench.proto.poll_timeout().is_none_or(|due| due > bench.now), "the others wait for the first");
+    bench.test(2);
+    assert_eq!((&bench.polluters[..], bench.proto.counts().wrong), (&[SourceId(1)][..], 1));
+    // What of it is right is all that is there, and so is what is asked for.
+    let before = bench.proto.counts();
+    bench.wait(2, Duration::ZERO).unwrap();
+    bench.test(2);
+    let counts = bench.proto.counts();
+    assert_eq!((counts.tests - before.tests, counts.tested - before.tested, counts.wrong), (1, 4, 1), "{counts:?}");
+    assert_eq!(counts.innovative, 8);
+    bench.wait(2, SECOND).unwrap();
+    assert_eq!(credit(&bench), 8, "what it has sent is asked of the other");
+    for generation in [0, 1] {
+        for block in bench.blocks(generation, 4) {
+            bench.send(HERE, generation, &block);
+        }
+        bench.wait(2, TEST).unwrap();
+        bench.test(2);
+    }
+    assert_eq!(bench.decoded, [0, 1]);
+}
+
+#[test]
+fn who_lies_just_before_a_fetch_ends_is_found_all_the_same() {
+    let mut bench = Bench::new(1);
+    bench.answer_right(1);
+    let [right, other] = &bench.blocks(0, 2)[..] else { unreachable!() };
+    bench.send(HERE, 0, right);
+    bench.send(HERE, 0, &wrong(other));
+    bench.wait(1, TEST).unwrap();
+    assert_eq!(bench.trials.len(), 1);
+    bench.proto.cancel_fetch(bench.fetch);
+    bench.settle(1);
+    bench.test(1);
+    let counts = bench.proto.counts();
+    assert_eq!((&bench.polluters[..], counts.wrong, counts.innovative), (&[HERE][..], 1, 0), "{counts:?}");
+    assert!(counts.tests > 0 && counts.tested == 2, "{counts:?}");
 }
