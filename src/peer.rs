@@ -43,11 +43,11 @@ use crate::block::Block;
 use crate::device::Device;
 use crate::endpoint::Congestion;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Refusal, SegmentId};
+use crate::object::Refusal;
 use crate::tls::{ClientPair, Fingerprint, Trust};
 use crate::wire::DEFAULT_PORT;
 use crate::wire::message::{self, Hello};
-use proto::{Failure, Progress, SourceCounts, SourceId};
+use proto::{Cut, Failure, Progress, SourceCounts, SourceId};
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -161,19 +161,19 @@ pub struct Config {
 pub trait Listener: fmt::Debug + Send + Sync {
     /// A block has come that brought something; `is_checked` if it is known to be right. Called by the task that carries all blocks: it must
     /// not wait.
-    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block, is_checked: bool);
+    fn brought(&self, cut: &Cut, generation: u32, source: SourceId, block: Block, is_checked: bool);
 
     /// All blocks of a generation that had come have been tested, and `rows` are those that are right. It must not wait.
-    fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>);
+    fn checked(&self, cut: &Cut, generation: u32, rows: Vec<Block>);
 
-    /// The hashes of a segment's blocks have come, by which blocks over the prime field are tested. It must not wait.
-    fn hashed(&self, _segment: &SegmentId, _hashes: BlockHashes) {}
+    /// The hashes of a segment's blocks have come, by which blocks over the prime field are tested: those that it was named with. It must not wait.
+    fn hashed(&self, _cut: &Cut, _hashes: BlockHashes) {}
 
     /// A segment is going to be fetched.
     fn begun(&self, _meta: &Arc<message::Meta>) {}
 
     /// A segment that was fetched is there, verified, or could not be had.
-    fn ended(&self, _segment: &SegmentId, _bytes: Option<&Bytes>) {}
+    fn ended(&self, _cut: &Cut, _bytes: Option<&Bytes>) {}
 }
 
 impl Config {

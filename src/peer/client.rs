@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::cache::Cache;
 use super::driver::{self, Command};
-use super::proto::{Answer, Order, Place, Proof, Urgency};
+use super::proto::{Answer, Cut, Order, Place, Proof, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
@@ -54,7 +54,7 @@ struct Common {
     deadline: Option<Duration>,
     shelf: Mutex<Shelf>,
     metas: Coalesced<(String, u64), Known>,
-    segments: Coalesced<SegmentId, Bytes>,
+    segments: Coalesced<Cut, Bytes>,
     prefetches: Arc<Semaphore>,
     keys: Arc<KnownKeys>,
     listener: Option<Arc<dyn Listener>>,
@@ -63,13 +63,13 @@ struct Common {
 /// Tells the listener of the end of a fetch, whatever the end is.
 struct Ending {
     listener: Arc<dyn Listener>,
-    segment: SegmentId,
+    cut: Cut,
     bytes: Option<Bytes>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.listener.ended(&self.segment, self.bytes.as_ref());
+        self.listener.ended(&self.cut, self.bytes.as_ref());
     }
 }
 
@@ -382,15 +382,17 @@ impl Client {
             // Perhaps it is on its way already, for nobody in particular.
             self.command(Command::Hurry(meta.id)).await?;
         }
+        let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let (client, meta) = (self.clone(), meta.clone());
-        let fetched = self.common.segments.join(meta.id, || async move { client.fetch(&meta, urgency).await }.boxed());
+        let fetched =
+            self.common.segments.join(Cut::of(&meta, shape), || async move { client.fetch(&meta, shape, urgency).await }.boxed());
         fetched.await
     }
 
-    async fn fetch(&self, meta: &Arc<message::Meta>, urgency: Urgency) -> Result<Bytes, Error> {
+    async fn fetch(&self, meta: &Arc<message::Meta>, shape: Shape, urgency: Urgency) -> Result<Bytes, Error> {
         let Some(listener) = &self.common.listener else { return self.fetch_unheard(meta, urgency).await };
         listener.begun(meta);
-        let mut ending = Ending { listener: Arc::clone(listener), segment: meta.id, bytes: None };
+        let mut ending = Ending { listener: Arc::clone(listener), cut: Cut::of(meta, shape), bytes: None };
         let fetched = self.fetch_unheard(meta, urgency).await;
         ending.bytes = fetched.as_ref().ok().cloned();
         fetched

@@ -434,19 +434,19 @@ impl Driver {
                     tracing::debug!(reason = refusal.reason, "subscription ended");
                     self.subscriptions.remove(&request);
                 }
-                Event::Brought { segment, generation, source, block, is_checked } => {
+                Event::Brought { cut, generation, source, block, is_checked } => {
                     if let Some(listener) = &self.listener {
-                        listener.brought(&segment, generation, source, block, is_checked);
+                        listener.brought(&cut, generation, source, block, is_checked);
                     }
                 }
-                Event::Checked { segment, generation, rows } => {
+                Event::Checked { cut, generation, rows } => {
                     if let Some(listener) = &self.listener {
-                        listener.checked(&segment, generation, rows);
+                        listener.checked(&cut, generation, rows);
                     }
                 }
-                Event::Hashed { segment, hashes } => {
+                Event::Hashed { cut, hashes } => {
                     if let Some(listener) = &self.listener {
-                        listener.hashed(&segment, hashes);
+                        listener.hashed(&cut, hashes);
                     }
                 }
                 Event::Test(trial) => {

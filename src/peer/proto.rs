@@ -109,6 +109,32 @@ pub struct Order {
     pub urgency: Urgency,
 }
 
+impl Order {
+    /// What is fetched.
+    pub fn cut(&self) -> Cut {
+        Cut { segment: self.segment, shape: self.shape, blocks: self.proof.map(|proof| proof.blocks) }
+    }
+}
+
+/// A segment as somebody has named it. The same bytes that are cut or coded in another way, or whose blocks' hashes are said to be others, are another
+/// one: their blocks must not be mixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cut {
+    /// Its id.
+    pub segment: SegmentId,
+    /// How it is cut and coded.
+    pub shape: Shape,
+    /// BLAKE3 of the hashes of all source blocks, where it is signed.
+    pub blocks: Option<[u8; 32]>,
+}
+
+impl Cut {
+    /// What `meta` names, with this shape.
+    pub fn of(meta: &Meta, shape: Shape) -> Self {
+        Self { segment: meta.id, shape, blocks: meta.signature.map(|signature| signature.blocks) }
+    }
+}
+
 /// Where an object is, and the part of it that is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -166,7 +192,7 @@ pub enum Event {
     /// A block has come that brought something.
     Brought {
         /// The segment.
-        segment: SegmentId,
+        cut: Cut,
         /// Index of the generation.
         generation: u32,
         /// Who sent it.
@@ -179,7 +205,7 @@ pub enum Event {
     /// All blocks of a generation that had come have been tested, and all that come are from now on.
     Checked {
         /// The segment.
-        segment: SegmentId,
+        cut: Cut,
         /// Index of the generation.
         generation: u32,
         /// Those that are right.
@@ -188,7 +214,7 @@ pub enum Event {
     /// The hashes of a segment's blocks have come, which the stream's key has signed: those that its blocks over the prime field are tested by.
     Hashed {
         /// The segment.
-        segment: SegmentId,
+        cut: Cut,
         /// The hashes.
         hashes: BlockHashes,
     },

@@ -15,11 +15,12 @@ use super::Metrics;
 use super::rows::{Heap, News, Rows};
 use crate::block::Block;
 use crate::codec::rlnc::{Encoder, row_key};
+use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Codec, FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
-use crate::peer::proto::SourceId;
+use crate::peer::proto::{Cut, SourceId};
 use crate::wire::message::{Delivery, Holding, HoldingState, Meta};
 
 /// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
@@ -40,7 +41,9 @@ struct State {
     budget: u64,
     used: u64,
     segments: HashMap<SegmentKey, Segment>,
-    keys: HashMap<SegmentId, SegmentKey>,
+    keys: HashMap<Cut, SegmentKey>,
+    /// As each was named last.
+    named: HashMap<SegmentId, SegmentKey>,
     next: u64,
     clock: u64,
     /// Of these more can be made than before.
@@ -53,6 +56,7 @@ struct State {
 #[derive(Debug)]
 struct Segment {
     meta: Arc<Meta>,
+    cut: Cut,
     lease: Lease,
     used_at: u64,
     /// Whether servers are told that there is some of it.
@@ -124,6 +128,7 @@ impl Holdings {
             used: 0,
             segments: HashMap::new(),
             keys: HashMap::new(),
+            named: HashMap::new(),
             next: 0,
             clock: 0,
             changed: HashSet::new(),
@@ -136,29 +141,30 @@ impl Holdings {
     /// The segment that a source has named, for a session to keep.
     pub(super) fn name(&self, meta: &Arc<Meta>, shape: Shape) -> Held {
         let mut state = self.state();
-        let key = match state.keys.get(&meta.id) {
-            // The same bytes cut in another way are another segment.
-            Some(key) if state.segments.get(key).is_some_and(|segment| segment.lease.shape == shape) => *key,
-            _ => {
+        let cut = Cut::of(meta, shape);
+        let key = match state.keys.get(&cut) {
+            Some(key) => *key,
+            None => {
                 state.forget_named();
                 let key = SegmentKey(state.next);
                 state.next += 1;
                 let lease = Lease::new(key, meta.id, shape, Arc::new(()));
-                state.keys.insert(meta.id, key);
+                state.keys.insert(cut, key);
                 state.segments.insert(
                     key,
-                    Segment { meta: Arc::clone(meta), lease, used_at: 0, is_told: false, body: Body::Named, hashes: None },
+                    Segment { meta: Arc::clone(meta), cut, lease, used_at: 0, is_told: false, body: Body::Named, hashes: None },
                 );
                 key
             }
         };
+        state.named.insert(meta.id, key);
         state.held(key).expect("it was found or put there")
     }
 
-    /// A segment that is known here.
+    /// A segment that is known here, as it was named last.
     pub(super) fn find(&self, id: &SegmentId) -> Option<Held> {
         let mut state = self.state();
-        let key = *state.keys.get(id)?;
+        let key = *state.named.get(id)?;
         state.held(key)
     }
 
@@ -205,13 +211,13 @@ impl Holdings {
         Some(meta)
     }
 
-    /// All bytes have come and are right. Costs a copy: not for a task that others wait for.
+    /// All bytes have come and are right. Costs a copy, and hashes of all blocks where they are not there: not for a task that others wait for.
     pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
-        let known = self.state().segments.get(&key).map(|segment| (segment.lease.shape, segment.signed_blocks()));
-        let Some((shape, signed)) = known else { return };
-        // Homomorphic ones have come before the first block could be tested.
-        if let Some(signed) = signed.filter(|_| !shape.codec().is_proving()) {
-            let hashes = BlockHashes::of(bytes, &shape);
+        let known = |segment: &Segment| (segment.lease.shape, segment.signed_blocks().filter(|_| segment.hashes.is_none()));
+        let Some((shape, signed)) = self.state().segments.get(&key).map(known) else { return };
+        // Homomorphic ones have come before the first block could be tested, unless the source had it cut in another way meanwhile.
+        if let Some(signed) = signed {
+            let hashes = hashes_of(bytes, &shape);
             if hashes.digest() == signed {
                 self.keep_hashes(key, hashes);
             }
@@ -238,7 +244,7 @@ impl Holdings {
         }
     }
 
-    /// Keeps the hashes of a segment's blocks, which are those that the stream's key has signed.
+    /// Keeps the hashes of a segment's blocks, which are those that it was named with.
     pub(super) fn keep_hashes(&self, key: SegmentKey, hashes: BlockHashes) {
         let mut state = self.state();
         if let Some(segment) = state.segments.get_mut(&key)
@@ -343,14 +349,14 @@ impl Holdings {
     }
 
     /// Something has come of a generation that is coming.
-    fn add(&self, segment: &SegmentId, generation: u32, put: impl FnOnce(&mut Part)) {
+    fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut Part)) {
         let mut state = self.state();
-        let Some(key) = state.keys.get(segment).copied() else { return };
+        let Some(key) = state.keys.get(cut).copied() else { return };
         let Some(Segment { body: Body::Coming { parts, .. }, is_told, .. }) = state.segments.get_mut(&key) else { return };
         let Some(part) = parts.get_mut(generation as usize) else { return };
         put(part);
         if !std::mem::replace(is_told, true) {
-            state.note(*segment, HoldingState::Partial);
+            state.note(cut.segment, HoldingState::Partial);
         }
         state.changed.insert(key);
         self.changed.notify_one();
@@ -375,16 +381,16 @@ pub(super) struct Keeper {
 }
 
 impl Listener for Keeper {
-    fn brought(&self, segment: &SegmentId, generation: u32, source: SourceId, block: Block, is_checked: bool) {
+    fn brought(&self, cut: &Cut, generation: u32, source: SourceId, block: Block, is_checked: bool) {
         // What hashes prove alone is not worth dropping what is untested: tested rows come all together.
-        self.holdings.add(segment, generation, |part| {
+        self.holdings.add(cut, generation, |part| {
             let is_checked = is_checked && part.is_checked;
             part.pending.push(News::Row { source, block, is_checked });
         });
     }
 
-    fn checked(&self, segment: &SegmentId, generation: u32, rows: Vec<Block>) {
-        self.holdings.add(segment, generation, |part| {
+    fn checked(&self, cut: &Cut, generation: u32, rows: Vec<Block>) {
+        self.holdings.add(cut, generation, |part| {
             let before: u32 = part.held().values().sum();
             part.is_tainted |= u32::try_from(rows.len()).unwrap_or(u32::MAX) < before;
             part.is_checked = true;
@@ -393,8 +399,8 @@ impl Listener for Keeper {
         });
     }
 
-    fn hashed(&self, segment: &SegmentId, hashes: BlockHashes) {
-        let key = self.holdings.state().keys.get(segment).copied();
+    fn hashed(&self, cut: &Cut, hashes: BlockHashes) {
+        let key = self.holdings.state().keys.get(cut).copied();
         if let Some(key) = key {
             self.holdings.keep_hashes(key, hashes);
         }
@@ -409,8 +415,8 @@ impl Listener for Keeper {
         }
     }
 
-    fn ended(&self, segment: &SegmentId, bytes: Option<&Bytes>) {
-        let key = self.holdings.state().keys.get(segment).copied();
+    fn ended(&self, cut: &Cut, bytes: Option<&Bytes>) {
+        let key = self.holdings.state().keys.get(cut).copied();
         let key = key.filter(|key| self.keeps_all && self.holdings.is_coming(*key));
         match (key, bytes.cloned()) {
             (None, _) => {}
@@ -421,6 +427,13 @@ impl Listener for Keeper {
             }
         }
     }
+}
+
+fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
+    let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
+    let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
+    let hashes = Cores::all().hash(group, shape.words(), &blocks).expect("the CPU does not fail");
+    BlockHashes::made(hashes.into(), shape)
 }
 
 impl Part {
@@ -502,13 +515,18 @@ impl State {
     fn remove(&mut self, key: SegmentKey) {
         let Some(segment) = self.segments.remove(&key) else { return };
         self.changed.remove(&key);
-        if self.keys.get(&segment.lease.id) == Some(&key) {
-            self.keys.remove(&segment.lease.id);
+        self.keys.remove(&segment.cut);
+        let is_known_by_it = self.named.get(&segment.lease.id) == Some(&key);
+        if is_known_by_it {
+            // What is cut in another way is found again when it is named again.
+            self.named.remove(&segment.lease.id);
         }
         if !matches!(segment.body, Body::Named) {
             let hashes = segment.hashes.as_ref().map_or(0, |hashes| hashes.as_bytes().len() as u64);
             self.used -= segment.lease.shape.length() + hashes;
-            self.note(segment.lease.id, HoldingState::Gone);
+            if is_known_by_it {
+                self.note(segment.lease.id, HoldingState::Gone);
+            }
         }
     }
 }
@@ -516,11 +534,112 @@ impl State {
 impl Segment {
     /// What the stream's key says of its blocks' hashes, if it has one.
     fn signed_blocks(&self) -> Option<[u8; 32]> {
-        self.meta.signature.map(|signature| signature.blocks)
+        self.cut.blocks
     }
 
     /// Whether no session keeps it and nobody fetches it.
     fn is_idle(&self) -> bool {
         self.lease.holders() == 1 && !matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::block::Vector;
+    use crate::object::{HashGroup, Signature};
+
+    const ONE: SourceId = SourceId(1);
+
+    fn holdings(budget: u64) -> Keeper {
+        let holdings = Holdings::new(budget, true, Metrics::new(&Registry::new()).unwrap());
+        Keeper { holdings: Arc::new(holdings), keeps_all: false }
+    }
+
+    fn bytes() -> Bytes {
+        (0..1000u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect()
+    }
+
+    /// These bytes over the prime field, in generations of so many blocks, with these for what the key has signed of their hashes.
+    fn meta(n_max: u16, blocks: [u8; 32]) -> (Arc<Meta>, Shape) {
+        let (bytes, codec) = (bytes(), Codec::RlncQ { group: HashGroup::P1024 });
+        let shape = Shape::new(1000, 64, n_max).unwrap().coded_with(codec).unwrap();
+        let meta = Meta {
+            request: 1,
+            path: "/a/b".to_owned(),
+            id: SegmentId::of_coded(&bytes, codec),
+            offset: 0,
+            length: 1000,
+            object_length: Some(1000),
+            version: 1,
+            max_age_ms: 0,
+            content_type: String::new(),
+            delivery: Delivery::Coded(shape),
+            signature: Some(Signature { key: [1; 32], issued_ms: 1, blocks, bytes: [0; 64] }),
+        };
+        (Arc::new(meta), shape)
+    }
+
+    /// A source block as it travels recoded.
+    fn block(n: u16, index: u16) -> Block {
+        let at = usize::from(index) * 64;
+        let vector = (0..n).flat_map(|column| [&[0; 32][..], &[u8::from(column == index)]].concat()).collect();
+        Block { vector: Vector::Wide(vector), payload: [&bytes()[at..at + 64], &[0]].concat().into() }
+    }
+
+    fn rows(keeper: &Keeper, segment: SegmentKey) -> u32 {
+        match keeper.holdings.supply(GenerationKey { segment, index: 0 }) {
+            Supply::Rows { held, .. } => held.values().sum(),
+            Supply::None => 0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a fetch brings is for what it has fetched: other blocks, or others' word for them, are never mixed.
+    #[test]
+    fn the_same_bytes_that_are_named_in_two_ways_are_kept_apart() {
+        let keeper = holdings(1 << 30);
+        let named: Vec<(Cut, SegmentKey)> = [(8, [1; 32]), (4, [1; 32]), (8, [2; 32])]
+            .into_iter()
+            .map(|(n_max, blocks)| {
+                let (meta, shape) = meta(n_max, blocks);
+                let held = keeper.holdings.name(&meta, shape);
+                assert!(keeper.holdings.start(held.lease.key, Instant::now()).is_some());
+                assert_eq!(
+                    keeper.holdings.find(&meta.id).unwrap().lease.key,
+                    held.lease.key,
+                    "the last is the one that is meant"
+                );
+                assert_eq!(keeper.holdings.name(&meta, shape).lease.key, held.lease.key, "it is known");
+                (Cut::of(&meta, shape), held.lease.key)
+            })
+            .collect();
+        let (first, shape) = (named[0].0, named[0].0.shape);
+        keeper.brought(&first, 0, ONE, block(8, 0), true);
+        keeper.hashed(&first, hashes_of(&bytes(), &shape));
+        assert_eq!(named.iter().map(|(_, key)| rows(&keeper, *key)).collect::<Vec<_>>(), [1, 0, 0]);
+        let hashed: Vec<bool> = named.iter().map(|(_, key)| keeper.holdings.hashes(*key).is_some()).collect();
+        assert_eq!(hashed, [true, false, false]);
+        // Nobody is told that it has gone as long as what is meant by its name is there.
+        keeper.holdings.take_untold();
+        keeper.holdings.state().remove(named[0].1);
+        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment).is_some());
+        keeper.holdings.state().remove(named[2].1);
+        assert_eq!(keeper.holdings.take_untold().len(), 1);
+    }
+
+    #[test]
+    fn who_has_all_of_a_segment_has_its_hashes() {
+        let keeper = holdings(1 << 30);
+        let right = hashes_of(&bytes(), &meta(8, [0; 32]).1);
+        for (blocks, expected) in [(right.digest(), Some(right.as_bytes())), ([1; 32], None)] {
+            let (meta, shape) = meta(8, blocks);
+            let key = keeper.holdings.name(&meta, shape).lease.key;
+            keeper.holdings.start(key, Instant::now());
+            keeper.holdings.complete(key, &bytes());
+            assert_eq!(keeper.holdings.hashes(key).as_ref(), expected);
+        }
     }
 }

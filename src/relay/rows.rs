@@ -156,8 +156,10 @@ impl Rows {
 impl Proven {
     fn take(&mut self, news: News) {
         let blocks = match news {
-            News::Row { block, .. } => vec![block],
+            News::Row { block, is_checked: true, .. } => vec![block],
             News::Checked(blocks) => blocks,
+            // One wrong row would be in all that is made from then on.
+            News::Row { is_checked: false, .. } => return,
         };
         // What comes again after a new beginning is of no use beside what is there.
         let room = self.shape.n() - self.held.len();
@@ -215,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::codec::rlnc::{Encoder, row_key};
-    use crate::object::{SegmentId, Shape};
+    use crate::object::{HashGroup, SegmentId, Shape};
 
     const ONE: SourceId = SourceId(1);
     const TWO: SourceId = SourceId(2);
@@ -268,6 +270,27 @@ mod tests {
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
         // What was planned of a heap that is no more is made of this one.
         assert!(matches!(made(&rows, Heap::Of(ONE), 1)[..], [Vector::Explicit(_)]));
+    }
+
+    /// A generation over the prime field of three blocks of two words, and its source blocks as they travel.
+    fn over_prime_field() -> (Rows, impl Fn(u8, bool) -> News) {
+        let codec = Codec::RlncQ { group: HashGroup::P1024 };
+        let generation = Shape::new(192, 64, 3).unwrap().coded_with(codec).unwrap().generation(0).unwrap();
+        let row = move |index: u8, is_checked: bool| {
+            let payload = vec![index; generation.block_length(index.into())].into();
+            News::Row { source: ONE, block: Block { vector: Vector::Source(index.into()), payload }, is_checked }
+        };
+        (Rows::new(generation, row_key(&SegmentId::of(b""), &generation)), row)
+    }
+
+    #[test]
+    fn over_the_prime_field_nothing_is_mixed_that_was_not_tested() {
+        let (mut rows, row) = over_prime_field();
+        rows.take(row(0, false));
+        assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 0)]));
+        assert!(made(&rows, Heap::Checked, 1).is_empty());
+        rows.take(row(0, true));
+        assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
     }
 
     const A: Heap = Heap::Of(SourceId(1));

@@ -295,12 +295,12 @@ impl Swarm {
                 assert!(consumer.proto.confirm(now, fetch, is_right) || is_right, "{:?}", consumer.proto.counts());
             }
             Event::Failed { fetch, failure } => panic!("{fetch:?} {failure:?} {:?}", consumer.proto.counts()),
-            Event::Brought { segment, generation, source, block, is_checked } => {
-                let index = self.index(segment);
+            Event::Brought { cut, generation, source, block, is_checked } => {
+                let index = self.index(cut.segment);
                 consumer.rows_of(&self.segments[index], index, generation).take(News::Row { source, block, is_checked });
             }
-            Event::Checked { segment, generation, rows } => {
-                let index = self.index(segment);
+            Event::Checked { cut, generation, rows } => {
+                let index = self.index(cut.segment);
                 consumer.rows_of(&self.segments[index], index, generation).take(News::Checked(rows));
             }
             Event::Test(trial) => {

@@ -269,11 +269,11 @@ impl World {
     fn take(&mut self, node: usize, event: News) -> bool {
         let now = self.now;
         match event {
-            News::Brought { segment, generation, source, block, is_checked } => {
-                self.keep(node, segment, |segment, holding| holding.brought(segment, generation, source, block, is_checked))
+            News::Brought { cut, generation, source, block, is_checked } => {
+                self.keep(node, cut.segment, |segment, holding| holding.brought(segment, generation, source, block, is_checked))
             }
-            News::Checked { segment, generation, rows } => {
-                self.keep(node, segment, |segment, holding| holding.checked(segment, generation, rows))
+            News::Checked { cut, generation, rows } => {
+                self.keep(node, cut.segment, |segment, holding| holding.checked(segment, generation, rows))
             }
             // Nothing here is coded over the prime field.
             News::Hashed { .. } | News::Test(_) => false,

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use super::keyring::{FIRST, Proof};
-use super::{FetchId, Order, Place, SourceId};
+use super::{Cut, FetchId, Order, Place, SourceId};
 use crate::block::{Block, Vector};
 use crate::codec::rlnc::row_key;
 use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Generation, SegmentId};
+use crate::object::Generation;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Message};
 
@@ -272,9 +272,9 @@ impl Evidence {
     }
 
     /// The next segment over the prime field whose hashes have come.
-    pub(super) fn next_learnt(&mut self) -> Option<(SegmentId, BlockHashes)> {
+    pub(super) fn next_learnt(&mut self) -> Option<(Cut, BlockHashes)> {
         let case = self.cases.get(&self.learnt.pop()?)?;
-        Some((case.order.segment, case.hashes.clone()?))
+        Some((case.order.cut(), case.hashes.clone()?))
     }
 
     /// Something wrong has come.

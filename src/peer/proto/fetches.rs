@@ -1112,12 +1112,11 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some(Fetch { order: Order { segment, shape, .. }, works, touched, .. }) = self.fetches.get_mut(&id) else {
-            return Ok(());
-        };
+        let Some(Fetch { order, works, touched, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
         // What proves itself is not kept for later tests.
-        let keeps = keeps && !shape.codec().is_proving();
+        let is_proving = order.shape.codec().is_proving();
+        let keeps = keeps && !is_proving;
         work.silences.remove(&source);
         Numbers::number(&block.vector).map(|number| work.held.insert(number));
         let useless = u64::from(outcome == Outcome::Redundant);
@@ -1132,7 +1131,7 @@ impl Fetches {
         }
         match outcome {
             Outcome::Redundant => {
-                if shape.codec().is_proving() {
+                if is_proving {
                     let useless = work.useless.entry(source).or_default();
                     *useless += 1;
                     if *useless > USELESS_PARTS_MAX * u32::from(work.decoder.n()) {
@@ -1151,8 +1150,8 @@ impl Fetches {
                 *touched = now;
                 self.progress_at = Some(now);
                 if self.config.tells {
-                    let (segment, block) = (*segment, block.clone());
-                    events.push_back(Event::Brought { segment, generation: index, source, block, is_checked });
+                    let (cut, block) = (order.cut(), block.clone());
+                    events.push_back(Event::Brought { cut, generation: index, source, block, is_checked });
                 }
                 if keeps {
                     self.evidence.keep(id, index, Row { source, block, is_right: is_checked });

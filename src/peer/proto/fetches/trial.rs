@@ -265,9 +265,9 @@ impl Fetches {
         for findings in self.evidence.hashes_finished(request, source)? {
             self.judge(findings, events);
         }
-        while let Some((segment, hashes)) = self.evidence.next_learnt() {
+        while let Some((cut, hashes)) = self.evidence.next_learnt() {
             if self.config.tells {
-                events.push_back(Event::Hashed { segment, hashes });
+                events.push_back(Event::Hashed { cut, hashes });
             }
         }
         self.stirred = true;
@@ -323,7 +323,7 @@ impl Fetches {
             && let Some((order, _)) = self.evidence.order(id)
         {
             let rows = self.evidence.rows(id, index).iter().map(|row| row.block.clone()).collect();
-            events.push_back(Event::Checked { segment: order.segment, generation: index, rows });
+            events.push_back(Event::Checked { cut: order.cut(), generation: index, rows });
         }
         self.stirred = true;
     }
