@@ -51,15 +51,9 @@ pub struct Rows {
     generation: Generation,
     key: RowKey,
     heaps: BTreeMap<Heap, Decoder>,
-    /// Over the prime field.
-    proven: Option<Proven>,
-}
-
-/// Rows over the prime field: all of them were tested before they came here, and are independent.
-#[derive(Debug)]
-struct Proven {
-    shape: rlnc_q::Shape,
-    held: Vec<Coded>,
+    /// Over the prime field: all of them were tested before they came here. Those that came in one fetch are independent, and those of several, after
+    /// one has failed, may not be.
+    proven: Option<rlnc_q::Decoder>,
 }
 
 impl News {
@@ -84,14 +78,14 @@ impl Rows {
     pub fn new(generation: Generation, key: RowKey) -> Self {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap_or(u16::MAX);
         let shape = rlnc_q::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
-        let proven = shape.map(|shape| Proven { shape, held: Vec::new() });
+        let proven = shape.map(rlnc_q::Decoder::new);
         Self { generation, key, heaps: BTreeMap::new(), proven }
     }
 
     /// Takes what has come. Rows that were not tested are of no use beside those that were.
     pub fn take(&mut self, news: News) {
         if let Some(proven) = &mut self.proven {
-            return proven.take(news);
+            return absorb_proven(proven, news);
         }
         match news {
             News::Row { source, block, is_checked } => {
@@ -111,7 +105,7 @@ impl Rows {
     /// Independent rows of each heap.
     pub fn ranks(&self) -> BTreeMap<Heap, u32> {
         if let Some(proven) = &self.proven {
-            return BTreeMap::from([(Heap::Checked, u32::try_from(proven.held.len()).unwrap_or(u32::MAX))]);
+            return BTreeMap::from([(Heap::Checked, u32::try_from(proven.rank()).unwrap_or(u32::MAX))]);
         }
         self.heaps.iter().map(|(heap, decoder)| (*heap, decoder.rank().into())).collect()
     }
@@ -120,7 +114,7 @@ impl Rows {
     /// rows.
     pub fn recode(&self, heap: Heap, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
         if let Some(proven) = &self.proven {
-            return proven.recode(random, payloads);
+            return recode_proven(proven, random, payloads);
         }
         let heap = if self.is_checked() { Heap::Checked } else { heap };
         let Some(decoder) = self.heaps.get(&heap).filter(|decoder| decoder.rank() > 0 && !payloads.is_empty()) else {
@@ -153,38 +147,35 @@ impl Rows {
     }
 }
 
-impl Proven {
-    fn take(&mut self, news: News) {
-        let blocks = match news {
-            News::Row { block, is_checked: true, .. } => vec![block],
-            News::Checked(blocks) => blocks,
-            // One wrong row would be in all that is made from then on.
-            News::Row { is_checked: false, .. } => return,
-        };
-        // What comes again after a new beginning is of no use beside what is there.
-        let room = self.shape.n() - self.held.len();
-        let coded = blocks.iter().filter_map(|block| parsed(self.shape, &block.vector, &block.payload));
-        self.held.extend(coded.take(room));
+fn absorb_proven(held: &mut rlnc_q::Decoder, news: News) {
+    let blocks = match news {
+        News::Row { block, is_checked: true, .. } => vec![block],
+        News::Checked(blocks) => blocks,
+        // One wrong row would be in all that is made from then on.
+        News::Row { is_checked: false, .. } => return,
+    };
+    let shape = held.shape();
+    for coded in blocks.iter().filter_map(|block| parsed(shape, &block.vector, &block.payload)) {
+        // What comes again after a new beginning brings nothing.
+        let _ = held.absorb(coded);
     }
+}
 
-    fn recode(&self, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
-        if self.held.is_empty() || payloads.is_empty() {
-            return Vec::new();
-        }
-        let (held, count): (Vec<&Coded>, usize) = (self.held.iter().collect(), payloads.len());
-        let rows = draw_factors(held.len(), count, random);
-        let mut vectors = BytesMut::zeroed(count * self.shape.recoded_vector_bytes());
-        let mut made = vec![0; count * self.shape.payload_bytes()];
-        let mut task = [Recode { held: &held, rows: &rows, vectors: &mut vectors, payloads: &mut made }];
-        Cores::all().recode(self.shape, &mut task).expect("the CPU does not fail");
-        payloads
-            .iter_mut()
-            .zip(made.chunks_exact(self.shape.payload_bytes()))
-            .for_each(|(out, payload)| out.copy_from_slice(payload));
-        let vectors = vectors.freeze();
-        let each = self.shape.recoded_vector_bytes();
-        (0..count).map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each))).collect()
+fn recode_proven(held: &rlnc_q::Decoder, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+    if held.rank() == 0 || payloads.is_empty() {
+        return Vec::new();
     }
+    let (shape, count) = (held.shape(), payloads.len());
+    let held: Vec<&Coded> = held.blocks().iter().collect();
+    let rows = draw_factors(held.len(), count, random);
+    let mut vectors = BytesMut::zeroed(count * shape.recoded_vector_bytes());
+    let mut made = vec![0; count * shape.payload_bytes()];
+    let mut task = [Recode { held: &held, rows: &rows, vectors: &mut vectors, payloads: &mut made }];
+    Cores::all().recode(shape, &mut task).expect("the CPU does not fail");
+    payloads.iter_mut().zip(made.chunks_exact(shape.payload_bytes())).for_each(|(out, payload)| out.copy_from_slice(payload));
+    let vectors = vectors.freeze();
+    let each = shape.recoded_vector_bytes();
+    (0..count).map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each))).collect()
 }
 
 /// Which heaps so many blocks for one receiver are made of, at most as many of each as it has rows (`held`), less those that the receiver has had
@@ -291,6 +282,19 @@ mod tests {
         assert!(made(&rows, Heap::Checked, 1).is_empty());
         rows.take(row(0, true));
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
+    }
+
+    /// A fetch that failed is begun again, and the same may come once more: a relay claims no more than it can make.
+    #[test]
+    fn what_came_before_a_new_beginning_counts_once() {
+        let (mut rows, row) = over_prime_field();
+        let rank = |rows: &Rows| rows.ranks()[&Heap::Checked];
+        [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
+        [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
+        assert_eq!(rank(&rows), 2);
+        // Nor does it keep out what comes then.
+        rows.take(row(2, true));
+        assert_eq!(rank(&rows), 3);
     }
 
     const A: Heap = Heap::Of(SourceId(1));
