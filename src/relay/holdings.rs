@@ -1,7 +1,8 @@
 //! What a relay has of which segment.
 //!
 //! A segment is *named* when somebody has said what it is, *coming* from when somebody wants it on, and *whole* once its bytes are verified.
-//! Only what is coming or whole takes memory, and is charged with the segment's length from the beginning. Blocks that come are put
+//! Only what is coming or whole takes memory, and is charged from the beginning with the segment's length, with its hashes where they are signed, and over
+//! the prime field with the vectors of all rows until it is whole. Blocks that come are put
 //! aside by the task that carries them; they are eliminated when somebody wants a combination.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -58,6 +59,8 @@ struct Segment {
     meta: Arc<Meta>,
     cut: Cut,
     lease: Lease,
+    /// Bytes of the budget that are its own.
+    charged: u64,
     used_at: u64,
     /// Whether servers are told that there is some of it.
     is_told: bool,
@@ -152,7 +155,16 @@ impl Holdings {
                 state.keys.insert(cut, key);
                 state.segments.insert(
                     key,
-                    Segment { meta: Arc::clone(meta), cut, lease, used_at: 0, is_told: false, body: Body::Named, hashes: None },
+                    Segment {
+                        meta: Arc::clone(meta),
+                        cut,
+                        lease,
+                        charged: 0,
+                        used_at: 0,
+                        is_told: false,
+                        body: Body::Named,
+                        hashes: None,
+                    },
                 );
                 key
             }
@@ -186,11 +198,12 @@ impl Holdings {
             }
             Body::Named => {}
         }
-        let (shape, id) = (segment.lease.shape, segment.lease.id);
-        if !state.make_room(shape.length()) {
+        let (shape, id, cost) =
+            (segment.lease.shape, segment.lease.id, segment.cut.whole_bytes() + rows_bytes(&segment.lease.shape));
+        if !state.make_room(cost) {
             return None;
         }
-        state.used += shape.length();
+        state.used += cost;
         let part = |generation: Generation| Part {
             rows: Arc::new(Mutex::new(Rows::new(generation, row_key(&id, &generation)))),
             pending: Vec::new(),
@@ -204,7 +217,7 @@ impl Holdings {
         state.clock += 1;
         let clock = state.clock;
         let segment = state.segments.get_mut(&key).expect("it is leased by whoever wants its blocks");
-        segment.used_at = clock;
+        (segment.used_at, segment.charged) = (clock, cost);
         segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
         let meta = Arc::clone(&segment.meta);
         self.show(&state);
@@ -237,6 +250,10 @@ impl Holdings {
         let mut state = self.state();
         if let Some(segment) = state.segments.get_mut(&key) {
             segment.body = Body::Whole(encoders);
+            let whole = segment.cut.whole_bytes();
+            let before = std::mem::replace(&mut segment.charged, whole);
+            state.used = state.used + whole - before;
+            self.show(&state);
             state.changed.insert(key);
             state.note(id, HoldingState::Complete);
             self.metrics.completed.inc();
@@ -251,10 +268,7 @@ impl Holdings {
             && segment.hashes.is_none()
             && !matches!(segment.body, Body::Named)
         {
-            let bytes = hashes.as_bytes().len() as u64;
             segment.hashes = Some(hashes);
-            state.used += bytes;
-            self.show(&state);
         }
     }
 
@@ -429,6 +443,24 @@ impl Listener for Keeper {
     }
 }
 
+impl Cut {
+    /// Bytes of memory that it takes when it is whole.
+    fn whole_bytes(&self) -> u64 {
+        self.shape.length() + self.blocks.map_or(0, |_| BlockHashes::bytes(&self.shape))
+    }
+}
+
+/// Bytes of memory that the rows of a segment take while it comes, besides its length. Over the prime field vectors may be larger than blocks, and what
+/// fetches has them, too.
+fn rows_bytes(shape: &Shape) -> u64 {
+    let more = |generation: Generation| {
+        let words = Rows::over_prime_field(&generation)?;
+        let (all, payloads) = (words.memory_bytes(), u64::from(generation.coded_bytes()) * u64::from(generation.n));
+        Some((2 * all as u64 - payloads).saturating_sub(generation.length))
+    };
+    shape.iter().filter_map(more).sum()
+}
+
 fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
     let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
@@ -522,8 +554,7 @@ impl State {
             self.named.remove(&segment.lease.id);
         }
         if !matches!(segment.body, Body::Named) {
-            let hashes = segment.hashes.as_ref().map_or(0, |hashes| hashes.as_bytes().len() as u64);
-            self.used -= segment.lease.shape.length() + hashes;
+            self.used -= segment.charged;
             if is_known_by_it {
                 self.note(segment.lease.id, HoldingState::Gone);
             }
@@ -641,5 +672,31 @@ mod tests {
             keeper.holdings.complete(key, &bytes());
             assert_eq!(keeper.holdings.hashes(key).as_ref(), expected);
         }
+    }
+    /// What rows take beside their payloads is known before the first of them comes.
+    #[test]
+    fn a_segment_over_the_prime_field_is_charged_with_what_its_rows_take() {
+        let (meta, shape) = meta(8, [1; 32]);
+        // Two generations of eight blocks: payloads, hashes, and twice the vectors as they came and as they are eliminated.
+        let vectors = 2 * (8 * 8 + 8 * 9 / 2) * 40;
+        let (coming, whole) = (2 * (8 * 65 + vectors) + 16 * 128, 1000 + 16 * 128);
+        assert_eq!(rows_bytes(&shape) + Cut::of(&meta, shape).whole_bytes(), coming);
+        for (budget, fits) in [(coming - 1, false), (coming, true)] {
+            let keeper = holdings(budget);
+            let key = keeper.holdings.name(&meta, shape).lease.key;
+            assert_eq!(keeper.holdings.start(key, Instant::now()).is_some(), fits);
+            let used = || keeper.holdings.state().used;
+            assert_eq!(used(), if fits { coming } else { 0 });
+            keeper.hashed(&Cut::of(&meta, shape), hashes_of(&bytes(), &shape));
+            assert_eq!(used(), if fits { coming } else { 0 }, "hashes are reckoned with");
+            if fits {
+                keeper.holdings.complete(key, &bytes());
+                assert_eq!((used(), keeper.holdings.metrics.held_bytes.get()), (whole, i64::try_from(whole).unwrap()));
+            }
+            keeper.holdings.state().remove(key);
+            assert_eq!(used(), 0);
+        }
+        let plain = Shape::new(1000, 64, 8).unwrap();
+        assert_eq!(rows_bytes(&plain), 0);
     }
 }

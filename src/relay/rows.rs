@@ -76,10 +76,15 @@ impl News {
 impl Rows {
     /// None yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
-        let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap_or(u16::MAX);
-        let shape = rlnc_q::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
-        let proven = shape.map(rlnc_q::Decoder::new);
+        let proven = Self::over_prime_field(&generation);
         Self { generation, key, heaps: BTreeMap::new(), proven }
+    }
+
+    /// What keeps the rows of a generation over the prime field; none of another.
+    pub(super) fn over_prime_field(generation: &Generation) -> Option<rlnc_q::Decoder> {
+        let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
+        let shape = rlnc_q::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
+        shape.map(rlnc_q::Decoder::new)
     }
 
     /// Takes what has come. Rows that were not tested are of no use beside those that were.
