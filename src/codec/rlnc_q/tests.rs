@@ -313,6 +313,47 @@ fn no_row_is_all_zeros() {
     assert_eq!(draw_rows(shape(3, 1), 2, &mut Reluctant(0)), [0, 1, 2, 3, 4, 5]);
 }
 
+/// A card that rebuilds nothing, and says so by this.
+#[derive(Debug)]
+struct Mistaken(Rebuilt);
+
+impl Arithmetic for Mistaken {
+    fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
+        Ok(None)
+    }
+
+    fn encode(&self, _: Shape, _: &mut [Encode<'_>]) -> Result<(), Failed> {
+        unreachable!("it decodes")
+    }
+
+    fn recode(&self, _: Shape, _: &mut [Recode<'_>]) -> Result<(), Failed> {
+        unreachable!("it decodes")
+    }
+
+    fn decode(&self, _: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed> {
+        tasks.iter_mut().for_each(|task| task.out.fill(0xee));
+        Ok(vec![self.0; tasks.len()])
+    }
+
+    fn hash(&self, _: Group, _: usize, _: &[&[u8]]) -> Result<Vec<u8>, Failed> {
+        unreachable!("it decodes")
+    }
+
+    fn holds(&self, _: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
+        unreachable!("it decodes")
+    }
+}
+
+#[test]
+fn what_a_card_cannot_rebuild_the_cores_try() {
+    let (shape, mut rng) = (shape(4, 3), SmallRng::seed_from_u64(14));
+    let source = source(shape, &mut rng);
+    let coded = encode(&Cores::all(), shape, &source, 4, &mut rng);
+    for wrong in [Rebuilt::Singular, Rebuilt::Overflow] {
+        assert_eq!(decode(&Mistaken(wrong), shape, coded.clone()).as_ref(), Ok(&source), "{wrong:?}");
+    }
+}
+
 #[test]
 fn a_decoder_forgets_what_came_last() {
     let (shape, mut rng) = (shape(6, 2), SmallRng::seed_from_u64(13));

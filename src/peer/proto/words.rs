@@ -228,9 +228,7 @@ fn sort(
     let some =
         rows.iter().zip(&blocks).filter_map(|(row, block)| Some((row.source, block.as_ref().filter(|(_, brings)| *brings)?)));
     let some: Vec<(SourceId, &Coded)> = some.map(|(source, (block, _))| (source, block)).collect();
-    let sorted = sort_out(arithmetic, hashes, &some, random);
-    let sorted = sorted.or_else(|_| sort_out(&Cores::all(), hashes, &some, random));
-    let Sorted { findings, batches } = sorted.expect("the CPU does not fail");
+    let Sorted { findings, batches } = sort_surely(arithmetic, hashes, &some, random);
     let tested = findings.iter().filter(|finding| **finding != Finding::Untested).count() as u64;
     let mut findings = findings.into_iter();
     let verdict = |block: Option<(Coded, bool)>| match block {
@@ -243,6 +241,22 @@ fn sort(
         },
     };
     (blocks.into_iter().map(verdict).collect(), (tested, batches))
+}
+
+/// Sorts blocks out. Who is found to lie is done with for good, and a card may be wrong: so each wrong block is tested once more, alone and by the
+/// cores, which sort out all of them if one is right.
+fn sort_surely(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[(SourceId, &Coded)], random: &mut impl Rng) -> Sorted {
+    let cores = Cores::all();
+    let sorted = sort_out(arithmetic, hashes, blocks, random);
+    let mut sorted = sorted.or_else(|_| sort_out(&cores, hashes, blocks, random)).expect("the CPU does not fail");
+    let accused = sorted.findings.iter().zip(blocks).filter(|(finding, _)| **finding == Finding::Wrong);
+    let alone: Vec<Batch<'_>> = accused.map(|(_, (_, block))| Batch::new(hashes, vec![block], random)).collect();
+    let mut batches = sorted.batches + alone.len() as u64;
+    if cores.holds(&alone).expect("the CPU does not fail").contains(&true) {
+        sorted = sort_out(&cores, hashes, blocks, random).expect("the CPU does not fail");
+        batches += sorted.batches;
+    }
+    Sorted { batches, ..sorted }
 }
 
 /// A row as the arithmetic has it. The wire takes no others; whatever is none is wrong.
@@ -263,12 +277,14 @@ pub(crate) fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
     use super::*;
     use crate::block::{Block, Q};
-    use crate::codec::rlnc_q::{Encode, draw_rows};
+    use crate::codec::rlnc_q::{Encode, Failed, draw_rows};
     use crate::object::Shape;
 
     const FETCH: (FetchId, SegmentId) = (FetchId(1), SegmentId::from_bytes([1; 32]));
@@ -427,8 +443,63 @@ mod tests {
         assert_eq!(run(2, vec![some[0].clone(), wrong(&some[0])]), (vec![redundant, redundant], (0, 0), 1));
         // The wrong one comes first, and would make the right one useless.
         let third = run(3, vec![wrong(&some[1]), some[1].clone(), some[0].clone(), some[2].clone()]);
-        // All that is new, the same once more and what was useless beside it, then each of three senders.
-        assert_eq!(third, (vec![Verdict::Wrong, innovative, redundant, innovative], (3, 5), 3));
+        // All that is new, the same once more and what was useless beside it, each of three senders, and the wrong one alone.
+        assert_eq!(third, (vec![Verdict::Wrong, innovative, redundant, innovative], (3, 6), 3));
+    }
+
+    /// A card that says of some batches that they do not hold, and otherwise what is right.
+    #[derive(Debug)]
+    struct Slanderous(fn(&Batch<'_>) -> bool);
+
+    impl Arithmetic for Slanderous {
+        fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn rlnc_q::Kept>>, rlnc_q::NotKept> {
+            Ok(None)
+        }
+
+        fn encode(&self, _: rlnc_q::Shape, _: &mut [Encode<'_>]) -> Result<(), Failed> {
+            unreachable!("it tests")
+        }
+
+        fn recode(&self, _: rlnc_q::Shape, _: &mut [rlnc_q::Recode<'_>]) -> Result<(), Failed> {
+            unreachable!("it tests")
+        }
+
+        fn decode(&self, _: rlnc_q::Shape, _: &mut [rlnc_q::Decode<'_>]) -> Result<Vec<rlnc_q::Rebuilt>, Failed> {
+            unreachable!("it tests")
+        }
+
+        fn hash(&self, _: Group, _: usize, _: &[&[u8]]) -> Result<Vec<u8>, Failed> {
+            unreachable!("it tests")
+        }
+
+        fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
+            let right = Cores::all().holds(batches)?;
+            Ok(batches.iter().zip(right).map(|(batch, holds)| holds && !(self.0)(batch)).collect())
+        }
+    }
+
+    #[test]
+    fn nobody_is_accused_by_the_word_of_a_card() {
+        let (generation, _, hashes) = generation();
+        let slanders: [fn(&Batch<'_>) -> bool; 3] =
+            [|_| true, |batch| batch.blocks().len() > 1, |batch| batch.blocks().len() == 1];
+        for (slander, is_wrong) in slanders.into_iter().flat_map(|slander| [(slander, false), (slander, true)]) {
+            let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+            let mut some = blocks(4, &mut StdRng::seed_from_u64(8));
+            if is_wrong {
+                some[1].payload = some[1].payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
+            }
+            // The first two are of one, the others of another.
+            some.into_iter().enumerate().for_each(|(place, block)| words.gather(now, SourceId(u32::from(place > 1)), block));
+            let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone()).unwrap();
+            let tested = trial.run(&Slanderous(slander), &mut StdRng::seed_from_u64(9));
+            let verdicts: Vec<Verdict> = end(&mut words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            let mut expected = [Verdict::Right(Outcome::Innovative); 4];
+            if is_wrong {
+                expected[1] = Verdict::Wrong;
+            }
+            assert_eq!(verdicts, expected);
+        }
     }
 
     #[test]
