@@ -60,6 +60,8 @@ struct Case {
     hashes: Option<BlockHashes>,
     wants_hashes: bool,
     refused: BTreeSet<(SourceId, Topic)>,
+    /// Who has sent homomorphic hashes that are others than the signed ones: it is not asked again, whatever its next connection is.
+    forgers: BTreeSet<SourceId>,
     stage: Stage,
     trials: u32,
     /// Whether rows were dropped of generations that were complete.
@@ -178,6 +180,7 @@ impl Evidence {
             hashes: None,
             wants_hashes: false,
             refused: BTreeSet::new(),
+            forgers: BTreeSet::new(),
             stage: Stage::Coming,
             trials: 0,
             has_dropped: false,
@@ -494,10 +497,16 @@ impl Evidence {
         }
         case.hashes = BlockHashes::checked(received.freeze(), &shape, &proof.blocks);
         if case.hashes.is_none() {
-            // Others may have the right ones. Who passed these on may have been told them.
+            // Others may have the right ones.
             case.refused.insert((source, Topic::Hashes));
             self.wants.push(want);
-            return Ok(Vec::new());
+            if !shape.codec().is_proving() {
+                // Who passed these on may have been told them.
+                return Ok(Vec::new());
+            }
+            // Homomorphic ones are looked at by whoever passes them on.
+            case.forgers.insert(source);
+            return Err(Violation::Unexpected("hashes that nobody has signed"));
         }
         if shape.codec().is_proving() {
             self.learnt.push(want.fetch);
@@ -622,7 +631,10 @@ impl Evidence {
     fn choose(&self, want: &Want, open: &BTreeSet<SourceId>) -> Option<SourceId> {
         let case = self.cases.get(&want.fetch)?;
         let topic = if want.generation.is_some() { Topic::Checks } else { Topic::Hashes };
-        let may_be_asked = |source: &SourceId| open.contains(source) && !case.refused.contains(&(*source, topic));
+        let may_be_asked = |source: &SourceId| {
+            let is_forger = topic == Topic::Hashes && case.forgers.contains(source);
+            open.contains(source) && !case.refused.contains(&(*source, topic)) && !is_forger
+        };
         if may_be_asked(&FIRST) {
             return Some(FIRST);
         }

@@ -253,3 +253,24 @@ fn who_lies_just_before_a_fetch_ends_is_found_all_the_same() {
     assert_eq!((&bench.polluters[..], counts.wrong, counts.innovative), (&[HERE][..], 1, 0), "{counts:?}");
     assert!(counts.tests > 0 && counts.tested == 2, "{counts:?}");
 }
+
+/// Hashes may be megabytes: who sends others than the signed ones does it once, and the next is asked.
+#[test]
+fn who_sends_other_hashes_than_the_signed_ones_is_closed_and_not_asked_again() {
+    let mut bench = Bench::new(2);
+    assert!(matches!(bench.asked[..], [(HERE, _)]));
+    let mut others = bench.hashes.as_bytes().to_vec();
+    others[1000] ^= 1;
+    assert_eq!(bench.answer(2, &others), Err(Violation::Unexpected("hashes that nobody has signed")));
+    bench.proto.handle_disconnected(bench.now, HERE);
+    bench.proto.handle_connected(bench.now, HERE, None);
+    bench.proto.handle_message(bench.now, HERE, Message::Hello(Hello::defaults())).unwrap();
+    bench.wait(2, TEST).unwrap();
+    assert!(matches!(bench.asked[..], [(SourceId(1), _)]), "{:?}", bench.asked);
+    bench.answer_right(2);
+    let block = bench.blocks(0, 1).remove(0);
+    bench.send(SourceId(1), 0, &block);
+    bench.wait(2, TEST).unwrap();
+    bench.test(2);
+    assert_eq!(bench.proto.counts().innovative, 1);
+}
