@@ -99,7 +99,8 @@ pub struct Server {
     encoder_settings: watch::Sender<encoder::Config>,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
-    device: device::Thread,
+    device: Device,
+    thread: device::Thread,
 }
 
 /// What most batches will be like: the first stream's generations.
@@ -120,9 +121,7 @@ impl Server {
         config.admission.check_listen(&config.endpoint.listen)?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
-        if config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_proving)) {
-            device.open_prime()?;
-        }
+        open_prime(&device, &config).await?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
         let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;
@@ -140,7 +139,7 @@ impl Server {
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
         let encoder =
-            Encoder::new(config.encoder, ring.clone(), store, device, metrics, random).paced(Pace::of(Handle::current()));
+            Encoder::new(config.encoder, ring.clone(), store, device.clone(), metrics, random).paced(Pace::of(Handle::current()));
         let aside = Aside::start("encode").map_err(Error::Thread)?;
         tasks.push(aside.spawn(encoder.run(library.arrivals(), settings)));
 
@@ -160,7 +159,7 @@ impl Server {
         };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server =
-            Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device: thread };
+            Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device, thread };
         server.name_peers(&config);
         server.judge_streams(&config);
         Ok(server)
@@ -172,9 +171,10 @@ impl Server {
     }
 
     /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
-    /// admitted. If a stream cannot be opened, or keys cannot be read, nothing changes.
-    pub fn apply(&self, config: &config::Config) -> Result<(), Error> {
+    /// admitted. If a stream cannot be opened, nor what it takes be computed as asked for, or keys cannot be read, nothing changes.
+    pub async fn apply(&self, config: &config::Config) -> Result<(), Error> {
         let admission = self.admission.read(&config.admission)?;
+        open_prime(&self.device, config).await?;
         self.library.apply(&config.stream)?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
@@ -187,7 +187,7 @@ impl Server {
     pub async fn drain(self, bound: Duration) {
         self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.device.close();
+        self.thread.close();
     }
 
     /// Tells the directory whose viewers are to be named to each other.
@@ -206,6 +206,16 @@ impl Server {
             self.readiness.ready("streams");
         }
     }
+}
+
+/// Finds who does arithmetic over the prime field, if there is a stream that takes it. Opening a card for it takes its time.
+async fn open_prime(device: &Device, config: &config::Config) -> Result<(), Error> {
+    if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_proving)) {
+        return Ok(());
+    }
+    let device = device.clone();
+    let opened = tokio::task::spawn_blocking(move || device.open_prime()).await;
+    Ok(opened.map_err(|_| device::Error::Closed)??)
 }
 
 /// An address that a peer on this machine can use: an unspecified one stands for loopback.

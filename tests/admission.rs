@@ -184,14 +184,14 @@ async fn a_reload_changes_the_rules_of_sessions_that_stand() {
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok());
     let faulty = place.directory.path().join("nowhere.json").to_str().map(str::to_owned);
     let before = std::mem::replace(&mut place.config.admission.keys, faulty);
-    assert!(place.server.apply(&place.config).is_err());
+    assert!(place.server.apply(&place.config).await.is_err());
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok(), "refused whole");
     place.config.admission.keys = before;
     place.config.admission.audience = Some("us".to_owned());
-    place.server.apply(&place.config).unwrap();
+    place.server.apply(&place.config).await.unwrap();
     assert_eq!(visitor.close_code().await, CloseCode::Auth);
     place.config.admission.keys = None;
-    place.server.apply(&place.config).unwrap();
+    place.server.apply(&place.config).await.unwrap();
     assert!(place.visitor().await.get("/secret/a.ts").await.unwrap().is_ok(), "admission is off");
 }
 
@@ -221,7 +221,7 @@ async fn client_certificates_admit_and_nothing_else_does() {
     let mut visitor = Visitor::connect(place.address(), &place.trust, HERE, Some(&own)).await.unwrap();
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok());
     std::fs::write(place.directory.path().join("ca.pem"), theirs.pem()).unwrap();
-    place.server.apply(&place.config).unwrap();
+    place.server.apply(&place.config).await.unwrap();
     assert_eq!(visitor.close_code().await, CloseCode::Auth);
     assert!(Visitor::connect(place.address(), &place.trust, HERE, Some(&other)).await.is_ok());
 }

@@ -386,7 +386,7 @@ async fn a_key_comes_and_changes_while_the_server_runs() {
     let made = directory.path().join("made.pem");
     place.config.stream.get_mut("plain").unwrap().signing_key = Some(made.clone());
     assert_eq!(StreamKey::of(&visitor.get("/live/a.ts").await), Some(old));
-    place.server.apply(&place.config).unwrap();
+    place.server.apply(&place.config).await.unwrap();
     assert_eq!(StreamKey::of(&visitor.get("/live/a.ts").await), Some(new));
     // What was held without hashes has some now.
     let after = visitor.get("/plain/a.ts").await;
@@ -396,7 +396,7 @@ async fn a_key_comes_and_changes_while_the_server_runs() {
     assert!(BlockHashes::checked(hashes, &shape(&after), &after.signature.unwrap().blocks).is_some());
     // What is no key changes nothing.
     std::fs::write(&path, "nothing").unwrap();
-    let error = place.server.apply(&place.config).unwrap_err().to_string();
+    let error = place.server.apply(&place.config).await.unwrap_err().to_string();
     assert!(error.contains("stream `live`: signing_key: cannot use"), "{error}");
     assert_eq!(StreamKey::of(&visitor.get("/live/a.ts").await), Some(new));
 }

@@ -7,6 +7,7 @@ mod link;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::pending;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -106,8 +107,6 @@ struct Driver {
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
     jobs: Jobs,
     bulk: Bulk,
-    /// Who does arithmetic over the prime field.
-    prime: Arc<dyn Arithmetic>,
     listener: Option<Arc<dyn Listener>>,
     ready: Option<Waiting>,
     publish: watch::Sender<Stats>,
@@ -183,7 +182,6 @@ impl Driver {
             subscriptions: HashMap::new(),
             jobs,
             bulk: Bulk::new(config.device.clone()),
-            prime: config.device.as_ref().map_or_else(|| Arc::new(Cores::all()) as _, Device::prime),
             listener: config.listener.clone(),
             ready: None,
             publish,
@@ -450,13 +448,13 @@ impl Driver {
                     }
                 }
                 Event::Test(trial) => {
-                    let prime = Arc::clone(&self.prime);
-                    self.jobs.add(move || Done::Tested(trial.run(&*prime, &mut rand::rng())));
+                    let device = self.config.device.clone();
+                    self.jobs.add(move || Done::Tested(trial.run(&*prime(device), &mut rand::rng())));
                 }
                 Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
                 Event::Decoded { fetch, decoder } => {
-                    let prime = Arc::clone(&self.prime);
-                    self.jobs.add(move || multiply(fetch, *decoder, &*prime));
+                    let device = self.config.device.clone();
+                    self.jobs.add(move || multiply(fetch, *decoder, device));
                 }
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
@@ -775,9 +773,19 @@ impl Jobs {
     }
 }
 
-fn multiply(fetch: FetchId, decoder: Rebuilder, prime: &dyn Arithmetic) -> Done {
-    let index = decoder.generation().index as usize;
-    Done::Multiplied { fetch, index, bytes: decoder.into_bytes(prime).ok() }
+/// Who does arithmetic over the prime field. It is found when there is some to do, which most streams have not; opening a card takes its time.
+fn prime(device: Option<Device>) -> Arc<dyn Arithmetic> {
+    device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.prime())
+}
+
+fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>) -> Done {
+    let generation = *decoder.generation();
+    let bytes = match generation.codec.is_proving() {
+        true => decoder.into_bytes(&*prime(device)),
+        // Of others it is not asked.
+        false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
+    };
+    Done::Multiplied { fetch, index: generation.index as usize, bytes: bytes.ok() }
 }
 
 fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {
@@ -803,5 +811,37 @@ async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::codec::rlnc::{Decoder, row_key};
+    use crate::device::{self, BackendChoice};
+    use crate::object::{Codec, HashGroup};
+    use crate::peer::proto::Words;
+
+    /// A viewer of other streams opens no card for arithmetic that nobody has for it.
+    #[test]
+    fn who_does_arithmetic_over_the_prime_field_is_found_when_there_is_some() {
+        let config = device::Config { backend: BackendChoice::Cpu, ..device::Config::default() };
+        let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
+        let is_found = || !format!("{device:?}").contains("found: Mutex { data: None");
+        let config = Config { device: Some(device.clone()), ..Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System) };
+        let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));
+        let mut driver = Driver::new(&config, commands, publish, Arc::default());
+        let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), proto::Urgency::Now);
+        let fetch = driver.proto.fetch(Instant::now(), Order { segment, shape, proof: None, deadline: None, urgency }, None);
+        let generation = shape.generation(0).unwrap();
+        let decoder = Decoder::new(generation, row_key(&segment, &generation), Kernels::detect());
+        multiply(fetch, Rebuilder::Blocked(decoder), driver.config.device.clone());
+        assert!(!is_found(), "{device:?}");
+        let shape = shape.coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
+        let words = Words::new(shape.generation(0).unwrap()).unwrap();
+        multiply(fetch, Rebuilder::Words(Box::new(words)), driver.config.device.clone());
+        assert!(is_found(), "{device:?}");
     }
 }

@@ -51,7 +51,7 @@ impl Running {
             (listen(SignalKind::hangup())?, listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.reload(),
+                _ = hangup.recv() => self.reload().await,
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             }
@@ -59,15 +59,15 @@ impl Running {
     }
 
     /// Takes a new configuration whole, or leaves everything as it is.
-    fn reload(&mut self) {
+    async fn reload(&mut self) {
         let mut reloading = vec![sd_notify::NotifyState::Reloading];
         reloading.extend(sd_notify::NotifyState::monotonic_usec_now());
         notify(&reloading);
-        self.take_new();
+        self.take_new().await;
         notify(&[sd_notify::NotifyState::Ready]);
     }
 
-    fn take_new(&mut self) {
+    async fn take_new(&mut self) {
         let next = match self.sources.load() {
             Ok(next) => next,
             Err(error) => return tracing::error!("the configuration stays as it is: {error}"),
@@ -76,7 +76,7 @@ impl Running {
             Ok(pair) => pair,
             Err(error) => return tracing::error!("the configuration and the certificate stay as they are: {error}"),
         };
-        if let Err(error) = self.server.apply(&next.config) {
+        if let Err(error) = self.server.apply(&next.config).await {
             return tracing::error!("the configuration stays as it is: {error}");
         }
         if self.identity.replace(pair) {

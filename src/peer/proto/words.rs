@@ -82,7 +82,7 @@ pub(super) enum Verdict {
 
 impl Words {
     /// A generation with a code over the prime field, of which nothing is there. `None` for one with another code.
-    pub(super) fn new(generation: Generation) -> Option<Self> {
+    pub fn new(generation: Generation) -> Option<Self> {
         let Codec::RlncQ { group } = generation.codec else { return None };
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = rlnc_q::Shape::new(generation.n, words)?;
