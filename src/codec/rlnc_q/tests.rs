@@ -506,7 +506,7 @@ fn a_thousand_changes_of_one_bit_are_found() {
 }
 
 #[test]
-#[ignore = "a minute"]
+#[ignore = "half a minute: make proofs"]
 fn ten_thousand_changes_of_one_bit_are_found() {
     one_bit_is_found(Group::P1024, shape(128, 512), 10_000);
     one_bit_is_found(Group::P2048, shape(16, 32), 10_000);
@@ -537,7 +537,7 @@ fn right_blocks_pass() {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "half a minute: make proofs"]
 fn a_hundred_thousand_right_blocks_pass() {
     right_ones_pass(Group::P1024, shape(32, 64), 100_000);
 }
