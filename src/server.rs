@@ -240,7 +240,8 @@ async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory:
                     let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
                 });
             }
-            Ask::Find { id, reply } => drop(reply.send(library.find(&id))),
+            // The store has one segment of an id.
+            Ask::Find { id, reply, .. } => drop(reply.send(library.find(&id))),
             Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();

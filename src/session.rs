@@ -26,7 +26,7 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use metrics::Metrics;
 
-use crate::object::{Held, Refusal, Resolved, SegmentId, Shape};
+use crate::object::{Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
 use crate::wire;
 use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
 
@@ -116,6 +116,8 @@ pub enum Ask {
     Find {
         /// Its id.
         id: SegmentId,
+        /// Which one the peer was told of, if it was, where there are several of this id.
+        told: Option<SegmentKey>,
         /// Where the answer goes.
         reply: oneshot::Sender<Option<Held>>,
     },

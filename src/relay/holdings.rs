@@ -173,10 +173,11 @@ impl Holdings {
         state.held(key).expect("it was found or put there")
     }
 
-    /// A segment that is known here, as it was named last.
-    pub(super) fn find(&self, id: &SegmentId) -> Option<Held> {
+    /// A segment that is known here: the one that is meant, if it is still there, and else as it was named last.
+    pub(super) fn find(&self, id: &SegmentId, meant: Option<SegmentKey>) -> Option<Held> {
         let mut state = self.state();
-        let key = *state.named.get(id)?;
+        let meant = meant.filter(|key| state.segments.get(key).is_some_and(|segment| segment.lease.id == *id));
+        let key = meant.or_else(|| state.named.get(id).copied())?;
         state.held(key)
     }
 
@@ -639,7 +640,7 @@ mod tests {
                 let held = keeper.holdings.name(&meta, shape);
                 assert!(keeper.holdings.start(held.lease.key, Instant::now()).is_some());
                 assert_eq!(
-                    keeper.holdings.find(&meta.id).unwrap().lease.key,
+                    keeper.holdings.find(&meta.id, None).unwrap().lease.key,
                     held.lease.key,
                     "the last is the one that is meant"
                 );
@@ -648,6 +649,11 @@ mod tests {
             })
             .collect();
         let (first, shape) = (named[0].0, named[0].0.shape);
+        for (cut, key) in &named {
+            let found = keeper.holdings.find(&cut.segment, Some(*key)).unwrap();
+            assert_eq!(found.lease.key, *key, "but for who was told of another");
+        }
+        assert!(keeper.holdings.find(&SegmentId::of(b""), Some(named[0].1)).is_none(), "it has another id");
         keeper.brought(&first, 0, ONE, block(8, 0), true);
         keeper.hashed(&first, hashes_of(&bytes(), &shape));
         assert_eq!(named.iter().map(|(_, key)| rows(&keeper, *key)).collect::<Vec<_>>(), [1, 0, 0]);
@@ -656,7 +662,7 @@ mod tests {
         // Nobody is told that it has gone as long as what is meant by its name is there.
         keeper.holdings.take_untold();
         keeper.holdings.state().remove(named[0].1);
-        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment).is_some());
+        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, Some(named[0].1)).is_some());
         keeper.holdings.state().remove(named[2].1);
         assert_eq!(keeper.holdings.take_untold().len(), 1);
     }

@@ -349,8 +349,8 @@ impl Session {
                     move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }
-            Event::Find { ticket, id } => {
-                self.ask(|reply| Ask::Find { id, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
+            Event::Find { ticket, id, told } => {
+                self.ask(|reply| Ask::Find { id, told, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
             }
             Event::Subscribe(subscribe) => {
                 let request = subscribe.request;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::block::Vector;
-use crate::object::{Body, Codec, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId};
+use crate::object::{Body, Codec, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId, SegmentKey};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
     Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
@@ -124,6 +124,8 @@ pub enum Event {
         ticket: u64,
         /// The segment.
         id: SegmentId,
+        /// What the peer was told of by this id, if it was told of anything.
+        told: Option<SegmentKey>,
     },
     /// Ask for the hashes of a segment's blocks; answer with [`Proto::hashes`].
     Hashes {
@@ -322,11 +324,12 @@ enum About {
     Checks(GetChecks),
 }
 
-/// The path by which the peer was told of a segment. It holds no lease: a peer that asks for nothing but names must not keep segments
+/// What the peer was told of by the id of a segment. It holds no lease: a peer that asks for nothing but names must not keep segments
 /// in the store.
 #[derive(Debug)]
 struct Told {
     path: Arc<str>,
+    key: SegmentKey,
     until: Instant,
     /// When the peer was last told who else has it.
     introduced: Option<Instant>,
@@ -841,7 +844,7 @@ impl Proto {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.events.push_back(Event::Find { ticket, id: segment });
+        self.look_for(ticket, segment);
         self.asked.insert(ticket, asked);
         Ok(())
     }
@@ -901,7 +904,7 @@ impl Proto {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.events.push_back(Event::Find { ticket, id: request.segment });
+        self.look_for(ticket, request.segment);
         self.finding.insert(ticket, request);
         Ok(())
     }
@@ -999,7 +1002,7 @@ impl Proto {
                     };
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }
-                self.remember(now, resolved.id, &resolved.path);
+                self.remember(now, resolved.id, held.lease.key, &resolved.path);
                 self.consider_introducing(now, resolved.id);
                 (Delivery::Coded(shape), None)
             }
@@ -1031,15 +1034,21 @@ impl Proto {
         Held { path: told.or(held.path), ..held }
     }
 
+    /// Asks for a segment: for the one that the peer was told of, where there are several of one id.
+    fn look_for(&mut self, ticket: u64, id: SegmentId) {
+        let told = self.told.get(&id).map(|told| told.key);
+        self.events.push_back(Event::Find { ticket, id, told });
+    }
+
     /// Remembers by which path the peer knows a segment, for the request that follows its META.
-    fn remember(&mut self, now: Instant, id: SegmentId, path: &str) {
+    fn remember(&mut self, now: Instant, id: SegmentId, key: SegmentKey, path: &str) {
         if self.told.len() >= usize::from(self.config.known_segments_max)
             && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(id, _)| *id)
         {
             self.told.remove(&oldest);
         }
         let introduced = self.told.get(&id).and_then(|told| told.introduced);
-        self.told.insert(id, Told { path: path.into(), until: now + TOLD_FOR, introduced });
+        self.told.insert(id, Told { path: path.into(), key, until: now + TOLD_FOR, introduced });
     }
 
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.

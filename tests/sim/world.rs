@@ -510,7 +510,7 @@ impl World {
         let now = self.now;
         match event {
             session::Event::Resolve(get) => server.resolving.push((now + Duration::from_millis(1), get.request, get.path)),
-            session::Event::Find { ticket, id } => {
+            session::Event::Find { ticket, id, .. } => {
                 let found = self.library.values().find(|published| published.resolved.id == id);
                 let held = found.and_then(|published| match &published.resolved.body {
                     Body::Coded(held) => Some(held.clone()),

@@ -196,6 +196,19 @@ fn ask_for_sparse(n: u16, takes_vectors: bool) -> Proto {
     proto
 }
 
+/// A relay may know the same bytes in two cuts: the one counts that this peer was told of.
+#[test]
+fn a_segment_is_looked_for_as_the_peer_was_told_of_it() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let other = Request { alias: 4, segment: SegmentId::of(b"other"), ..request(4, 1) };
+    for (request, expected) in [(request(3, 1), Some(SegmentKey(1))), (other, None)] {
+        proto.handle_message(now, Message::Request(request)).unwrap();
+        assert!(matches!(proto.poll_event(), Some(Event::Find { told, .. }) if told == expected), "{expected:?}");
+    }
+    proto.handle_message(now, get_hashes(9, b"segment")).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Find { told: Some(SegmentKey(1)), .. })));
+}
+
 #[test]
 fn sparse_rows_go_to_who_takes_vectors_and_others_get_dense_ones() {
     let key = GenerationKey { segment: SegmentKey(2), index: 0 };
