@@ -4,8 +4,8 @@
 #   sanitize   AddressSanitizer, with every instruction set of this machine
 #   valgrind   valgrind, which also sees what depends on memory that nobody has written; up to AVX2, the last that it knows
 #   masked     emulated processors: one without SSSE3, one without AVX2, one without AVX-512. Detection must find the lesser
-#              instruction set, and an instruction beyond it ends the test. AVX-512 without GFNI cannot be had in this way, as
-#              Debian's emulator knows neither; it is tested by name
+#              instruction set, and an instruction beyond it ends the test. AVX-512 without GFNI, or without IFMA, cannot be had in
+#              this way, as Debian's emulator knows none of them; it is tested by name
 #
 # A finding is a failure.
 set -euo pipefail

@@ -58,8 +58,7 @@ fn instruction_sets_are_those_of_the_processor() {
     }
 }
 
-/// The same of what multiplies large numbers, which has AVX2 with FMA where there is AVX2: both came with one processor, and so do the
-/// emulated ones have them.
+/// The same of what multiplies large numbers. FMA came with AVX2, or before it, so whoever has the one has both.
 #[test]
 fn large_numbers_are_multiplied_by_what_the_processor_has() {
     let present: Vec<&str> = Cores::available().iter().map(Cores::instructions).collect();
