@@ -388,9 +388,9 @@ impl Lane {
     fn put_addresses(&mut self, slots: &[Run]) -> Address {
         let at = self.uploaded.next_multiple_of(PLACE_ALIGN);
         let every = slots.iter().flat_map(|run| (0..run.count).map(|index| (run.start + index * run.pitch) as u64));
-        let places = self.upload_host[at..].as_chunks_mut().0;
-        let count = places.iter_mut().zip(every).map(|(place, address)| *place = address.to_le_bytes()).count();
-        self.uploaded = at + count * plan::ADDRESS_BYTES;
+        self.uploaded = at + slots.iter().map(|run| run.count).sum::<usize>() * plan::ADDRESS_BYTES;
+        let places = self.upload_host[at..self.uploaded].as_chunks_mut().0;
+        places.iter_mut().zip(every).for_each(|(place, address)| *place = address.to_le_bytes());
         self.upload.address() + at as u64
     }
 
