@@ -81,6 +81,20 @@ fn field(cpuinfo: &str, name: &str) -> Option<String> {
 }
 
 /// Those that kernels are written for or could be.
-const FLAGS: [&str; 12] =
-    ["ssse3", "sse4_1", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512vbmi", "gfni", "vpclmulqdq", "asimd", "sve"];
+const FLAGS: [&str; 14] = [
+    "ssse3",
+    "sse4_1",
+    "avx",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512vbmi",
+    "avx512ifma",
+    "gfni",
+    "vpclmulqdq",
+    "asimd",
+    "sve",
+];
 const UNKNOWN: &str = "unknown";
