@@ -79,12 +79,20 @@ pub(super) fn draw(random: &mut impl Rng, count: usize, shape: Shape) -> (Vec<u3
     let (mut rows, mut vectors) = (Vec::with_capacity(count * shape.n()), Vec::with_capacity(count));
     for first in (0..count).step_by(VECTORS_TOGETHER) {
         let mut bytes = BytesMut::zeroed(VECTORS_TOGETHER.min(count - first) * each);
-        random.fill_bytes(&mut bytes);
+        bytes.chunks_exact_mut(each).for_each(|vector| draw_vector(random, vector));
         rows.extend(bytes.as_chunks().0.iter().map(|coefficient| u32::from_be_bytes(*coefficient)));
         let mut bytes = bytes.freeze();
         vectors.extend(std::iter::from_fn(|| (!bytes.is_empty()).then(|| Vector::Narrow(bytes.split_to(each)))));
     }
     (rows, vectors)
+}
+
+/// Coefficients of a block, not all of them 0: that would be a block of nothing, which no peer takes.
+fn draw_vector(random: &mut impl Rng, vector: &mut [u8]) {
+    random.fill_bytes(vector);
+    while vector.iter().all(|byte| *byte == 0) {
+        random.fill_bytes(vector);
+    }
 }
 
 /// Makes blocks of several generations, those of one size together; for each generation, what its blocks are.

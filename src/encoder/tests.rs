@@ -413,3 +413,32 @@ fn rows_are_drawn_as_they_travel() {
         assert_eq!(vectors.iter().map(|vector| format!("{vector:?}")).collect::<HashSet<_>>().len(), count);
     }
 }
+
+/// A source of bytes that begins with zeros.
+struct Reluctant(u8);
+
+impl rand::TryRng for Reluctant {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        unreachable!("vectors are drawn as bytes")
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        unreachable!("vectors are drawn as bytes")
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        self.0 += 1;
+        bytes.fill(self.0.saturating_sub(3));
+        Ok(())
+    }
+}
+
+/// A peer takes no vector of zeros.
+#[test]
+fn no_block_is_made_of_nothing() {
+    let (rows, vectors) = plain::draw(&mut Reluctant(0), 2, rlnc_q::Shape::new(1, 1).unwrap());
+    assert_eq!(rows, [0x0101_0101, 0x0202_0202]);
+    assert_eq!(vectors, [[1; 4], [2; 4]].map(|bytes| Vector::Narrow(Bytes::copy_from_slice(&bytes))));
+}
