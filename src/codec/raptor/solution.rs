@@ -197,7 +197,7 @@ fn bit(row: &[u64], bit: usize) -> bool {
 /// The bits that are set, ascending.
 pub(super) fn ones(row: &[u64]) -> impl Iterator<Item = u32> {
     row.iter().zip((0..).step_by(64)).flat_map(|(&word, first)| {
-        std::iter::successors(Some(word), |word| Some(word & (word - 1)))
+        std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)))
             .take_while(|word| *word != 0)
             .map(move |word| first + word.trailing_zeros())
     })
