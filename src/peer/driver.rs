@@ -29,8 +29,8 @@ use crate::device::Device;
 use crate::gf::Kernels;
 use crate::object::{SegmentId, Shape};
 use crate::tls::{self, Fingerprint};
-use crate::wire::message::{Codecs, Hello, Holding, Introduction, Meta};
-use crate::wire::{CloseCode, Violation};
+use crate::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
+use crate::wire::{CloseCode, Violation, frame};
 use link::{End, Happening, Link, Read, Shown, Wires};
 
 /// Datagrams taken in one turn before anything else has its turn.
@@ -243,7 +243,10 @@ impl Driver {
             if wires.is_writable() {
                 let mut out = Vec::new();
                 while let Some(message) = self.proto.poll_message(now, source) {
-                    message.encode(&mut out);
+                    match message {
+                        Message::Hello(hello) => frame::encode_greeting(&hello, rand::random(), &mut out),
+                        other => other.encode(&mut out),
+                    }
                 }
                 if !out.is_empty() {
                     wires.write(out);

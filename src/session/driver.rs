@@ -34,7 +34,7 @@ use crate::endpoint::Headroom;
 use crate::object::{Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
-use crate::wire::message::{Checks, Credential};
+use crate::wire::message::{Checks, Credential, Message};
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
@@ -205,7 +205,7 @@ enum Signal {
 
 /// A write that has ended.
 enum Written {
-    Control(Option<SendStream>),
+    Control(Result<SendStream, WriteError>),
     Blocks(u16, Option<SendStream>),
     Stopped(u16),
 }
@@ -520,20 +520,26 @@ impl Session {
         let Some(mut stream) = self.control.take() else { return };
         let mut out = Vec::new();
         while let Some(message) = self.proto.poll_message() {
-            message.encode(&mut out);
+            match message {
+                Message::Hello(hello) => frame::encode_greeting(&hello, rand::random(), &mut out),
+                other => other.encode(&mut out),
+            }
         }
         if out.is_empty() {
             self.control = Some(stream);
             return;
         }
         self.visitor.spend(Instant::now(), out.len());
-        self.writes.push(Box::pin(async move { Written::Control(stream.write_chunk(out.into()).await.ok().map(|()| stream)) }));
+        self.writes.push(Box::pin(async move { Written::Control(stream.write_chunk(out.into()).await.map(|()| stream)) }));
     }
 
     fn written(&mut self, written: Written) -> Result<(), End> {
         match written {
-            Written::Control(Some(stream)) => self.control = Some(stream),
-            Written::Control(None) => return Err(End::Connection),
+            Written::Control(Ok(stream)) => self.control = Some(stream),
+            Written::Control(Err(WriteError::Stopped(_))) => {
+                return Err(Violation::Unexpected("STOP_SENDING of the control stream").into());
+            }
+            Written::Control(Err(_)) => return Err(End::Connection),
             Written::Blocks(alias, Some(stream)) => match self.streams.get_mut(&alias) {
                 Some(state) => *state = RequestStream::Idle(stream),
                 None => abandon(stream),

@@ -75,7 +75,7 @@ mod kind {
     }
 }
 
-/// HELLO parameters. 2 (roles) and 9, 12 to 14 of the drafts are reserved; `0x1f * N + 0x21` are there to be ignored.
+/// HELLO parameters. 2 (roles) and 9, 12 to 14 of the drafts are reserved; `0x3e * N + 0x21` are there to be skipped.
 mod parameter {
     pub(super) const MINOR: u64 = 1;
     pub(super) const CODECS: u64 = 3;
@@ -101,6 +101,10 @@ mod codec {
 const FIELD_11D: u64 = 0x1d;
 /// Philox4x32-10.
 const GENERATOR_PHILOX: u64 = 1;
+
+/// Between two numbers of grease, and how many of them are used: those that fit two bytes.
+const GREASE_STEP: u64 = 0x3e;
+const GREASE_NUMBERS: u32 = 256;
 
 /// How META's bytes come.
 mod delivery {
@@ -291,13 +295,32 @@ impl Message {
             kind::PEERS => ("PEERS", parse_peers),
             other => return Err(Violation::UnknownFrame(other)),
         };
-        let mut body = Body(body);
-        let message = parser(&mut body).map_err(|fault| match fault {
+        // What is left of the body are fields of a newer version.
+        parser(&mut Body(body)).map_err(|fault| match fault {
             Fault::Malformed => Violation::Malformed(name),
             Fault::Violation(violation) => violation,
-        })?;
-        if body.0.is_empty() { Ok(message) } else { Err(Violation::Malformed(name)) }
+        })
     }
+}
+
+/// Appends a HELLO with one parameter that nobody knows, and behind it a frame that nobody knows: a side
+/// that cannot skip them fails at once, not when a newer version first needs it. `random` chooses both.
+pub fn encode_greeting(hello: &Hello, random: u32, out: &mut Vec<u8>) {
+    let grease = grease(random);
+    let filling = random.to_be_bytes();
+    let mut body = Vec::new();
+    write_hello_with(hello, Some((grease, &filling)), &mut body);
+    for (kind, body) in [(kind::HELLO, &body[..]), (grease, &filling[..])] {
+        varint::write(kind, out);
+        varint::write(body.len() as u64, out);
+        out.extend_from_slice(body);
+    }
+}
+
+/// A number that is free for ever, both as a HELLO parameter and as a type of frame. All of them are odd:
+/// a frame of an unknown even type ends the connection.
+const fn grease(random: u32) -> u64 {
+    GREASE_STEP * (random % GREASE_NUMBERS + 1) as u64 + 0x21
 }
 
 type Parser = fn(&mut Body) -> Result<Message, Fault>;
@@ -314,6 +337,11 @@ fn write_text(text: &str, max: usize, out: &mut Vec<u8>) {
 }
 
 fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
+    write_hello_with(hello, None, out)
+}
+
+/// HELLO, with a parameter of the caller's behind those that it has.
+fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: &mut Vec<u8>) -> u64 {
     let mut codecs = vec![codec::RLNC];
     codecs.extend(hello.codecs.raptorq.then_some(codec::RAPTORQ));
     codecs.extend(hello.codecs.reed_solomon.then_some(codec::REED_SOLOMON));
@@ -329,7 +357,7 @@ fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
         (parameter::REQUESTS_MAX, &[u64::from(hello.requests_max)]),
         (parameter::CREDIT_MAX, &[u64::from(hello.credit_max)]),
     ];
-    varint::write(numbers.len() as u64 + 1, out);
+    varint::write(numbers.len() as u64 + 1 + u64::from(extra.is_some()), out);
     for (id, values) in numbers {
         let mut value = Vec::new();
         values.iter().for_each(|number| varint::write(*number, &mut value));
@@ -339,6 +367,11 @@ fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
     }
     varint::write(parameter::AGENT, out);
     write_text(&hello.agent, AGENT_MAX, out);
+    if let Some((id, value)) = extra {
+        varint::write(id, out);
+        varint::write(value.len() as u64, out);
+        out.extend_from_slice(value);
+    }
     kind::HELLO
 }
 

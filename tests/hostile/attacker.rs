@@ -158,6 +158,16 @@ impl Attacker {
         let _ = self.send.finish();
     }
 
+    /// Takes no answers.
+    pub(crate) fn refuse_answers(&mut self) {
+        self.receive.stop(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
+    }
+
+    /// Breaks off what it says.
+    pub(crate) fn reset(&mut self) {
+        self.send.reset(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
+    }
+
     /// Says the same without end, for so long; how many bytes of it were taken.
     pub(crate) async fn repeat(&mut self, bytes: &[u8], time: Duration) -> usize {
         let (end, mut taken) = (tokio::time::Instant::now() + time, 0);

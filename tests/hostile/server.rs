@@ -52,7 +52,6 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
         ("a number in a longer form than it needs", vec![0x40, 0x24, 0]),
         ("a length in a longer form than it needs", vec![0x24, 0x40, 1, 0]),
         ("a GET that is cut short", frame(GET, &[1])),
-        ("bytes behind a GET", frame(GET, &[&path(b"/live/0.ts")[..], b"x"].concat())),
         ("a path that is no path", frame(GET, &path(b"live/0.ts"))),
         ("a path that is not ASCII", frame(GET, &path("/live/\u{e9}".as_bytes()))),
         ("a path that is empty", frame(GET, &path(b""))),
@@ -96,6 +95,47 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
     assert_eq!(ground.metric("ncserverd_session_violations_total"), f64::from(count));
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_newer_version_may_add_is_skipped() {
+    let ground = Ground::new().await;
+    let small = [&varint(7)[..], &varint(SMALL.len() as u64), SMALL.as_bytes(), &[0, 0]].concat();
+    for (what, bytes) in [
+        ("a field behind a GET's", frame(GET, &[&small[..], b"newer"].concat())),
+        ("a frame of an unknown odd type", [frame(0x5f, b"newer"), frame(GET, &small)].concat()),
+        ("a CREDIT, a STOP and a RANK of no request, with more fields", {
+            let of_no_request =
+                [frame(CREDIT, &[0, 9, 1, 1]), frame(0x14, &[0, 9, 0, 1]), frame(RANK, &[0, 9, 0, 0, 0, 1])].concat();
+            [of_no_request, frame(GET, &small)].concat()
+        }),
+    ] {
+        let mut attacker = Attacker::greeted(&ground).await;
+        attacker.say_bytes(&bytes).await;
+        let answer = attacker.hear().await;
+        assert!(matches!(&answer, Ok(Message::Meta(meta)) if meta.request == 7), "{what}: {answer:?}");
+    }
+    let mut attacker = Attacker::silent(&ground).await;
+    attacker.say_bytes(&frame(HELLO, &[&[2, 0x40, 0x5f, 1, 9, 1, 2, 0, 3][..], b"newer"].concat())).await;
+    assert!(attacker.is_served().await, "a HELLO with an unknown parameter, a later version beside ours, and more fields");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_refuses_the_control_stream_or_opens_another_is_closed() {
+    let ground = Ground::new().await;
+    let viewer = ground.viewer().await;
+    let mut attacker = Attacker::greeted(&ground).await;
+    attacker.refuse_answers();
+    attacker.say(&get(7, SMALL)).await;
+    assert_eq!(attacker.close_code().await, CloseCode::Protocol, "STOP_SENDING");
+    let mut attacker = Attacker::greeted(&ground).await;
+    attacker.reset();
+    assert_eq!(attacker.close_code().await, CloseCode::Protocol, "RESET_STREAM");
+    let attacker = Attacker::greeted(&ground).await;
+    let waits = Duration::from_millis(300);
+    assert!(tokio::time::timeout(waits, attacker.connection.open_bi()).await.is_err(), "a second bidirectional stream");
+    assert!(tokio::time::timeout(waits, attacker.connection.open_uni()).await.is_err(), "a unidirectional stream");
+    viewer.went_on().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
-use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -74,7 +74,7 @@ pub(super) struct Wires {
     reading: FuturesUnordered<Reading>,
 }
 
-type Writing = Pin<Box<dyn Future<Output = Option<SendStream>> + Send>>;
+type Writing = Pin<Box<dyn Future<Output = Result<SendStream, WriteError>> + Send>>;
 type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
 
 /// What a stream brought.
@@ -288,7 +288,7 @@ impl Wires {
     /// Writes to the control stream; [`Wires::is_writable`].
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         if let Some(mut stream) = self.out.take() {
-            self.writing = Some(Box::pin(async move { stream.write_chunk(bytes.into()).await.ok().map(|()| stream) }));
+            self.writing = Some(Box::pin(async move { stream.write_chunk(bytes.into()).await.map(|()| stream) }));
         }
     }
 
@@ -304,6 +304,7 @@ impl Wires {
                 chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
                     Ok(Some(chunk)) => Happening::Control(chunk.bytes),
                     Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
+                    Err(ReadError::Reset(_)) => Happening::Ended(Violation::Unexpected("reset of the control stream").into()),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
                 datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
@@ -314,10 +315,15 @@ impl Wires {
                 Some(read) = self.reading.next() => return Happening::Stream(read),
                 out = written(&mut self.writing) => {
                     self.writing = None;
-                    self.out = out;
-                    return match self.out {
-                        Some(_) => Happening::Written,
-                        None => Happening::Ended(End::Lost("the control stream was refused".to_owned())),
+                    return match out {
+                        Ok(stream) => {
+                            self.out = Some(stream);
+                            Happening::Written
+                        }
+                        Err(WriteError::Stopped(_)) => {
+                            Happening::Ended(Violation::Unexpected("STOP_SENDING of the control stream").into())
+                        }
+                        Err(error) => Happening::Ended(End::Lost(error.to_string())),
                     };
                 }
             }
@@ -363,7 +369,7 @@ fn read(mut stream: RecvStream) -> Reading {
     })
 }
 
-async fn written(writing: &mut Option<Writing>) -> Option<SendStream> {
+async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError> {
     match writing {
         Some(writing) => writing.await,
         None => pending().await,
