@@ -9,6 +9,7 @@ use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
+use ncserverd::wire::Violation;
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
@@ -449,6 +450,59 @@ fn the_documents_generations_follow_from_the_shape() {
         assert_eq!((shape.blocks(), u64::from(shape.generations())), (number(3), number(4)), "{line}");
         let sizes: Vec<_> = shape.iter().map(|generation| generation.n.to_string()).collect();
         assert_eq!(cells[5].split(", ").collect::<Vec<_>>(), sizes, "{line}");
+    }
+}
+
+/// What a reader makes of bytes: the messages, and the violation that ended them.
+fn read(bytes: &[u8]) -> (Vec<Message>, Option<Violation>) {
+    let mut reader = Reader::new();
+    reader.push(bytes);
+    let mut messages = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(Some(message)) => messages.push(message),
+            Ok(None) => return (messages, None),
+            Err(violation) => return (messages, Some(violation)),
+        }
+    }
+}
+
+/// The bytes of a fenced block.
+fn bytes_in(lines: &[&str]) -> Vec<u8> {
+    bytes_of(&lines.iter().map(|line| line.split('#').next().unwrap()).collect::<String>())
+}
+
+#[test]
+fn what_newer_versions_may_add_is_skipped_as_documented() {
+    let skipped = fenced("skipped");
+    assert!(skipped.len() >= 3);
+    for (name, lines) in skipped {
+        let bytes = bytes_in(&lines);
+        assert_eq!(read(&bytes), (Vec::new(), None), "{name}");
+        // And what follows is read.
+        let message = Message::GoAway { drain_ms: 5 };
+        assert_eq!(read(&[&bytes[..], &message.to_frame()].concat()), (vec![message], None), "{name}");
+    }
+    let extended = fenced("read as");
+    assert!(extended.len() >= 3);
+    for (name, lines) in extended {
+        let (_, message) = messages().into_iter().find(|(known, _)| *known == name).expect(name);
+        let bytes = bytes_in(&lines);
+        assert!(bytes.len() > message.to_frame().len(), "{name} has nothing that is newer");
+        assert_eq!(read(&bytes), (vec![message], None), "{name}");
+    }
+}
+
+#[test]
+fn what_ends_a_connection_has_the_code_of_the_document() {
+    let refused = fenced("refused");
+    assert!(refused.len() >= 12);
+    for (name, lines) in refused {
+        let code = name.split_whitespace().next().unwrap();
+        let (messages, violation) = read(&bytes_in(&lines));
+        assert_eq!(messages, [], "{name}");
+        let close = violation.unwrap_or_else(|| panic!("{name} is taken")).close_code();
+        assert_eq!(format!("{close:?}").to_uppercase(), code, "{name}");
     }
 }
 

@@ -78,7 +78,11 @@ impl Keyring {
             if matches!(&meta.delivery, Delivery::Coded(shape) if shape.codec().is_proving()) {
                 return Verdict::Refused("the hashes of its blocks are not signed");
             }
-            return if pinned.is_none() { Verdict::Taken } else { Verdict::Refused("the answer is not signed") };
+            return match path {
+                _ if pinned.is_some() => Verdict::Refused("the answer is not signed"),
+                Some(path) if path != meta.path => Verdict::Refused("the answer is about another path"),
+                _ => Verdict::Taken,
+            };
         };
         let named = StreamKey::from_bytes(signature.key);
         if pinned.is_some_and(|pinned| pinned != named) {
@@ -159,6 +163,17 @@ mod tests {
             assert!(is_refused(ring.judge(source, Some("/a/b"), &meta("/a/b", b"x"))));
             assert!(is_refused(ring.judge(source, Some("/a/b"), &signed(&right, "/a/c", b"x", 1))), "of another path");
             assert_eq!(ring.judge(source, Some("/b/b"), &meta("/b/b", b"x")), Verdict::Taken);
+        }
+    }
+
+    #[test]
+    fn an_answer_about_another_path_is_refused_signed_or_not() {
+        let key = key();
+        for source in [FIRST, OTHER] {
+            let mut ring = Keyring::new(Keys::default());
+            assert!(is_refused(ring.judge(source, Some("/a/b"), &meta("/a/c", b"x"))));
+            assert!(is_refused(ring.judge(source, Some("/a/b"), &signed(&key, "/a/c", b"x", 1))));
+            assert_eq!(ring.key("/a/b"), None, "and names no key");
         }
     }
 

@@ -372,7 +372,7 @@ fn questions_are_answered_in_any_order() {
     let second = proto.get(now, "/a/c", 0, None);
     assert_eq!(messages(&mut proto, now).len(), 2);
     let inline = meta(second, Delivery::Inline(Bytes::from_static(b"xyz")), b"xyz");
-    proto.handle_message(now, HERE, Message::Meta(inline)).unwrap();
+    proto.handle_message(now, HERE, Message::Meta(Meta { path: "/a/c".to_owned(), ..inline })).unwrap();
     assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"xyz")));
     let (code, reason) = (RefusalCode::Origin, String::new());
     proto.handle_message(now, HERE, Message::Error(RequestError { request: first, code, retry_after_ms: 9, reason })).unwrap();
