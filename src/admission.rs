@@ -32,6 +32,7 @@ use rustls::server::danger::ClientCertVerifier;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
+use crate::secret::{Secret, SecretUrl};
 use crate::telemetry::Readiness;
 use crate::wire::message;
 pub(crate) use account::neighbourhood;
@@ -49,7 +50,7 @@ use token::{Expectation, Holder};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// File or URL of a JSON Web Key Set; tokens are verified with its keys.
-    pub keys: Option<String>,
+    pub keys: Option<SecretUrl>,
     /// File of certificates, in PEM, that client certificates are signed with; who shows one may have everything.
     pub clients_ca: Option<PathBuf>,
     /// Whether those are refused who bring neither, where one of the two is configured.
@@ -105,10 +106,18 @@ impl Config {
             *path = crate::config::absolute(path);
         }
         if let Some(keys) = &mut self.keys
-            && let Ok(Named::File(path)) = Named::parse(keys)
+            && let Ok(Named::File(path)) = Named::parse(keys.expose())
             && let Some(text) = crate::config::absolute(&path).to_str()
         {
-            text.clone_into(keys);
+            *keys = text.into();
+        }
+    }
+
+    /// The file that the keys stand in, if it is one.
+    pub(crate) fn keys_file(&self) -> Option<PathBuf> {
+        match Named::parse(self.keys.as_ref()?.expose()) {
+            Ok(Named::File(path)) => Some(path),
+            Ok(Named::Url(_)) | Err(_) => None,
         }
     }
 
@@ -128,7 +137,7 @@ impl Config {
 
     /// Whether `keys` names a place, and one that nobody on the way can change: a complaint if not.
     pub fn check_keys(&self) -> Result<(), KeysComplaint> {
-        match self.keys.as_deref().map(Named::parse) {
+        match self.keys.as_ref().map(|keys| Named::parse(keys.expose())) {
             Some(Err(reason)) => Err(KeysComplaint::NoPlace(reason)),
             Some(Ok(named)) if named.is_open_to_the_network() => Err(KeysComplaint::Unprotected),
             _ => Ok(()),
@@ -209,7 +218,7 @@ struct Rules {
     source: Option<Source>,
     keys: Arc<KeySet>,
     /// What the keys were read from.
-    keys_text: Vec<u8>,
+    keys_text: Secret<Vec<u8>>,
     authorities: Option<Arc<Authorities>>,
 }
 
@@ -347,13 +356,13 @@ impl Admission {
             None => None,
         };
         let authorities = before.config.authorities()?;
-        let is_same = keys.as_ref().is_none_or(|text| *text == before.keys_text && !before.keys.is_empty());
+        let is_same = keys.as_ref().is_none_or(|text| *text == *before.keys_text.expose() && !before.keys.is_empty());
         if is_same && authorities.as_ref().map(|new| &new.text) == before.authorities.as_ref().map(|old| &old.text) {
             return Ok(());
         }
         let (keys, keys_text) = match keys {
-            Some(text) => (Arc::new(before.config.parse_keys(&text)?), text),
-            None => (Arc::clone(&before.keys), Vec::new()),
+            Some(text) => (Arc::new(before.config.parse_keys(&text)?), Secret::new(text)),
+            None => (Arc::clone(&before.keys), Secret::default()),
         };
         let after = Rules {
             config: before.config.clone(),
@@ -393,18 +402,23 @@ impl Rules {
 
     /// Reads what is a file; of a URL the keys of before stay until it is asked again.
     fn read(config: &Config, before: Option<&Self>) -> Result<Self, Error> {
-        let named = config.keys.as_deref().map(Named::parse).transpose().map_err(|reason| config.keys_error(reason))?;
+        let named = config
+            .keys
+            .as_ref()
+            .map(|keys| Named::parse(keys.expose()))
+            .transpose()
+            .map_err(|reason| config.keys_error(reason))?;
         let source = named.map(Source::new).transpose().map_err(|reason| config.keys_error(reason))?;
         let (keys, keys_text) = match source.as_ref().map(Source::read) {
             Some(Some(text)) => {
                 let text = text.map_err(|reason| config.keys_error(reason))?;
-                (Arc::new(config.parse_keys(&text)?), text)
+                (Arc::new(config.parse_keys(&text)?), Secret::new(text))
             }
             Some(None) => match before.filter(|before| before.source.is_some()) {
                 Some(before) => (Arc::clone(&before.keys), before.keys_text.clone()),
-                None => (Arc::new(KeySet::none()), Vec::new()),
+                None => (Arc::new(KeySet::none()), Secret::default()),
             },
-            None => (Arc::new(KeySet::none()), Vec::new()),
+            None => (Arc::new(KeySet::none()), Secret::default()),
         };
         let authorities = config.authorities()?.map(Arc::new);
         Ok(Self { config: config.clone(), source, keys, keys_text, authorities })
@@ -413,7 +427,7 @@ impl Rules {
 
 impl Config {
     fn keys_error(&self, reason: String) -> Error {
-        Error::Keys(self.keys.clone().unwrap_or_default(), reason)
+        Error::Keys(self.keys.as_ref().map_or_else(String::new, ToString::to_string), reason)
     }
 
     fn parse_keys(&self, text: &[u8]) -> Result<KeySet, Error> {
@@ -454,7 +468,7 @@ pub struct Visitor {
 #[derive(Debug)]
 enum Credential {
     None,
-    Token(String),
+    Token(Secret<String>),
     Ticket(message::Ticket),
     Certificates(Vec<CertificateDer<'static>>),
 }
@@ -492,7 +506,7 @@ impl Visitor {
         if let Err(error) = &verdict {
             tracing::debug!(%error, "token refused");
         } else {
-            self.credential = Credential::Token(token);
+            self.credential = Credential::Token(Secret::new(token));
         }
         Ok((verdict.is_ok(), self.review(now)?))
     }
@@ -581,7 +595,7 @@ impl Visitor {
         match &self.credential {
             Credential::None => None,
             Credential::Token(token) => {
-                let claims = token::verify(token, &rules.keys, &rules.config.expectation(), now.date).ok()?;
+                let claims = token::verify(token.expose(), &rules.keys, &rules.config.expectation(), now.date).ok()?;
                 let token::Claims { scope, until, rate, connections, holder } = claims;
                 Some(Worth { scope, until: Some(until), holder, connections, rate })
             }

@@ -8,6 +8,7 @@
 //! [`changes()`] tells the two apart.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ pub mod duration;
 mod explain;
 mod layers;
 mod list;
+mod published;
 mod schema;
 pub mod size;
 
@@ -68,7 +70,7 @@ impl Config {
 
 /// What a configuration is loaded from. Kept for as long as the server runs: a reload reads the file again, while environment
 /// and flags stay what they were at the start.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Sources {
     /// The file, which must exist if it is named.
     pub file: Option<PathBuf>,
@@ -76,6 +78,18 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// Flags as (key, value), the later of two wins.
     pub overrides: Vec<(String, String)>,
+}
+
+/// Names alone: any variable or flag may hold a secret.
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        f.debug_struct("Sources")
+            .field("file", &self.file)
+            .field("environment", &names(&self.environment))
+            .field("overrides", &names(&self.overrides))
+            .finish()
+    }
 }
 
 impl Sources {
@@ -105,13 +119,19 @@ impl Sources {
         let mut config: Config = merged.try_deserialize().map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
         config.admission.resolve();
-        config.stream.values_mut().for_each(stream::Config::resolve);
-        let findings = check::check(&config)?;
+        for (name, stream) in &mut config.stream {
+            stream.resolve(|name| self.variable(name)).map_err(|(key, reason)| {
+                let key = format!("stream.{name}.{key}");
+                let location = places.iter().find(|(place, _)| place.starts_with(&key)).map(|(_, location)| location.clone());
+                Error::Value { key, location, reason }
+            })?;
+        }
+        let findings = check::check(&config, self.file.as_deref())?;
         Ok(Loaded { config, places, findings })
     }
 
     fn override_places(&self) -> layers::Places {
-        self.overrides.iter().map(|(key, text)| (key.clone(), Location::Flag(format!("--set {key}={text}")))).collect()
+        self.overrides.iter().map(|(key, _)| (key.clone(), Location::Flag(format!("--set {key}")))).collect()
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
@@ -208,10 +228,24 @@ fn refuse_unknown<'a>(layers: impl Iterator<Item = &'a layers::Places>) -> Resul
 fn innermost(error: config::ConfigError) -> (String, String) {
     use config::ConfigError;
     match error {
+        ConfigError::At { error, key: Some(key), .. } if schema::is_secret(&key) => {
+            // What was given in the place of a secret may be the secret.
+            let reason = match *error {
+                ConfigError::Type { expected, .. } => format!("this is not {expected}"),
+                // serde quotes what it was given before it says what it takes.
+                other => {
+                    let reason = innermost(other).1;
+                    let expected = reason.rsplit_once(", expected ").map(|(_, expected)| format!("this is not {expected}"));
+                    expected.unwrap_or(reason)
+                }
+            };
+            (key, reason)
+        }
         ConfigError::At { error, key, .. } => {
             let (inner, reason) = innermost(*error);
             (key.unwrap_or(inner), reason)
         }
+        ConfigError::Type { key: Some(key), expected, .. } if schema::is_secret(&key) => (key, format!("this is not {expected}")),
         ConfigError::Type { key: Some(key), unexpected, expected, .. } => (key, format!("{unexpected} is not {expected}")),
         other => (String::new(), other.to_string()),
     }

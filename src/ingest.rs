@@ -21,10 +21,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::object::RefusalCode;
+use crate::telemetry::quiet::RateLimited;
 
 pub mod directory;
 pub mod http;
 pub mod metrics;
+pub mod names;
 pub mod path;
 pub mod planner;
 pub mod settle;
@@ -122,6 +124,8 @@ pub struct Fetch {
     pub want: Want,
     /// Answer [`Fetched::NotModified`] if the object still has these.
     pub known: Option<Validators>,
+    /// What the parts had that are held already: a part of another version is of no use.
+    pub part_of: Option<Validators>,
 }
 
 /// Which bytes of an object.
@@ -189,6 +193,11 @@ impl Validators {
         u64::from_le_bytes(low) >> 2
     }
 
+    /// The tag by which an origin can tell whether a part is of the same bytes: a strong one (RFC 9110, section 13.1.5).
+    pub fn strong(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|etag| etag.starts_with('"'))
+    }
+
     /// Whether there is anything to compare by.
     pub fn is_empty(&self) -> bool {
         self.etag.is_none() && self.last_modified.is_none()
@@ -223,6 +232,12 @@ pub enum Error {
     /// There is no such object.
     #[error("the origin has no such object")]
     NotFound,
+    /// The origin does not let this server have the object: 401, 403 or 407, or a file that it may not read.
+    #[error("the origin does not give this object to the server: status {0}")]
+    Forbidden(u16),
+    /// The origin has too much to do: 429, or 503 with a time. When asking again makes sense, as far as it said.
+    #[error("the origin has too much to do: status {0}")]
+    Busy(u16, Option<Duration>),
     /// The origin answers, but not this.
     #[error("the origin refuses with status {0}")]
     Refused(u16),
@@ -256,6 +271,9 @@ pub enum Error {
     /// The file is being written.
     #[error("the file is still being written")]
     Incomplete,
+    /// The object is another than the parts of it that came before.
+    #[error("the object changed at the origin while its parts were fetched")]
+    Changed,
     /// An answer that makes no sense.
     #[error("the origin's answer makes no sense: {0}")]
     Protocol(String),
@@ -268,14 +286,22 @@ impl Error {
     /// Whether asking again soon may help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::Connect(_) | Self::Timeout | Self::Truncated(_) | Self::Incomplete | Self::Io(_) => true,
+            Self::Busy(..)
+            | Self::Unavailable(_)
+            | Self::Connect(_)
+            | Self::Timeout
+            | Self::Truncated(_)
+            | Self::Incomplete
+            | Self::Io(_) => true,
             Self::NotFound
+            | Self::Forbidden(_)
             | Self::Refused(_)
             | Self::Length(_)
             | Self::TooLarge(_)
             | Self::OutOfRange(_)
             | Self::NoRanges
             | Self::Redirect(_)
+            | Self::Changed
             | Self::Protocol(_) => false,
         }
     }
@@ -285,7 +311,26 @@ impl Error {
         match self {
             Self::NotFound | Self::OutOfRange(_) => RefusalCode::Unknown,
             Self::TooLarge(_) => RefusalCode::Limit,
+            Self::Forbidden(_) => RefusalCode::Forbidden,
+            Self::Busy(..) => RefusalCode::Overload,
+            Self::Changed => RefusalCode::Changed,
             _ => RefusalCode::Origin,
+        }
+    }
+
+    /// The status that the origin answered with, if it is that which is wrong.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Forbidden(status) | Self::Busy(status, _) | Self::Refused(status) | Self::Unavailable(status) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// When asking again makes sense, where a refusal is remembered for `age`.
+    pub fn retry_after(&self, age: Duration) -> Option<Duration> {
+        match self {
+            Self::Busy(_, Some(after)) => Some((*after).max(age)),
+            _ => (self.is_transient() || *self == Self::NotFound).then_some(age),
         }
     }
 
@@ -293,6 +338,8 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
+            Self::Forbidden(_) => "forbidden",
+            Self::Busy(..) => "busy",
             Self::Refused(_) => "refused",
             Self::Unavailable(_) => "unavailable",
             Self::Connect(_) => "connect",
@@ -304,14 +351,17 @@ impl Error {
             Self::NoRanges => "no_ranges",
             Self::Redirect(_) => "redirect",
             Self::Incomplete => "incomplete",
+            Self::Changed => "changed",
             Self::Protocol(_) => "protocol",
             Self::Io(_) => "io",
         }
     }
 
     /// Every value of the label `kind`.
-    pub const KINDS: [&str; 14] = [
+    pub const KINDS: [&str; 17] = [
         "not_found",
+        "forbidden",
+        "busy",
         "refused",
         "unavailable",
         "connect",
@@ -323,9 +373,21 @@ impl Error {
         "no_ranges",
         "redirect",
         "incomplete",
+        "changed",
         "protocol",
         "io",
     ];
+}
+
+/// Tells the operator of a fetch that failed: one line in a while for one kind of fault.
+fn complain(complaints: &RateLimited<(&'static str, u16)>, error: &Error, place: impl FnOnce() -> String) {
+    let kind = (error.kind(), error.status().unwrap_or_default());
+    let Some(more) = complaints.admit(kind, Instant::now()) else { return };
+    let more = if more == 0 { String::new() } else { format!(" ({more} more like this since the last line)") };
+    match error {
+        Error::NotFound => tracing::info!("{}: {error}{more}", place()),
+        _ => tracing::warn!("{}: {error}{more}", place()),
+    }
 }
 
 #[cfg(test)]

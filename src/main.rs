@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 use ncserverd::gf::RowKey;
@@ -27,7 +28,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         None | Some(Command::Serve(_)) => {
             let loaded = sources.load()?;
-            Ok(runtime()?.block_on(server::run(sources, loaded))?)
+            let runtime = runtime()?;
+            let served = runtime.block_on(server::run(sources, loaded));
+            end(runtime)?;
+            Ok(served?)
         }
         Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
@@ -85,6 +89,13 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)
 }
 
+/// Waits for threads that look at files, and no longer than they may take: where a file system hangs they never end.
+fn end(runtime: tokio::runtime::Runtime) -> Result<(), Failure> {
+    let begun = Instant::now();
+    runtime.shutdown_timeout(server::END_WITHIN);
+    if begun.elapsed() < server::END_WITHIN { Ok(()) } else { Err(Failure::Stuck) }
+}
+
 fn print(text: &str) -> Result<(), Failure> {
     io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
 }
@@ -108,6 +119,8 @@ enum Failure {
     Demo(#[from] demo::Error),
     #[error("segments are missing or differ from the origin's")]
     Differs,
+    #[error("stopped, but a thread that looks at a file has not ended: the file system hangs")]
+    Stuck,
     #[error("this machine does not serve this configuration: see what failed")]
     Unfit,
     #[error("{0}")]
@@ -125,6 +138,7 @@ enum Exit {
     Listen = 6,
     Incomplete = 7,
     Unfit = 8,
+    Stuck = server::STUCK as isize,
 }
 
 impl Failure {
@@ -138,6 +152,7 @@ impl Failure {
             Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
             Self::Differs => Exit::Incomplete,
             Self::Unfit => Exit::Unfit,
+            Self::Stuck => Exit::Stuck,
             Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,
             Self::Plan(plan::Error::Endpoint(_)) => Exit::Listen,
             Self::Offline(_) | Self::Plan(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,

@@ -621,6 +621,8 @@ pub enum RefusalCode {
     Origin,
     /// The object changed at the origin while its parts were fetched.
     Changed,
+    /// The origin does not let the server have the object.
+    Forbidden,
     /// The server is going away.
     GoingAway,
     /// A fault of the server.

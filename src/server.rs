@@ -39,7 +39,7 @@ use crate::tls::{self, ServerIdentity};
 
 pub(crate) use aside::Aside;
 pub(crate) use front::{Front, Parts};
-pub use service::run;
+pub use service::{END_WITHIN, STUCK, run};
 
 /// What concerns the process as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,10 +32,12 @@ use crate::gf::Kernels;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
+use crate::ingest::names::{self, Names};
 use crate::ingest::{self, ObjectPath, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{Arrival, Codec, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::secret::{Secret, SecretUrl, Setting};
 use crate::store::Store;
 use crate::wire::message::{Checks, GetChecks};
 
@@ -54,7 +56,7 @@ pub use signer::{KeyFileError, Signer};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// URL that paths of the stream are appended to.
-    pub origin: Option<String>,
+    pub origin: Option<SecretUrl>,
     /// Directory that is watched instead of an origin; its files are the objects.
     pub directory: Option<PathBuf>,
     /// File with the key that signs for the stream; without one nothing is signed.
@@ -103,13 +105,19 @@ pub struct Config {
     /// Extensions of mutable objects.
     #[serde(deserialize_with = "crate::config::one_or_many")]
     pub mutable: Vec<String>,
-    /// Headers to send to the origin.
-    pub headers: BTreeMap<String, String>,
+    /// Headers to send to the origin; the text, or the file or environment variable that it stands in.
+    pub headers: BTreeMap<String, Setting>,
     /// `Host` to send to the origin instead of the URL's.
     pub host: Option<String>,
     /// Hosts, as `name` or `name:port`, that the origin may redirect to.
     #[serde(deserialize_with = "crate::config::one_or_many")]
     pub redirect_hosts: Vec<String>,
+    /// Names of files and directories that are not published, with `*` for any characters.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub refuse: Vec<String>,
+    /// Names that are published though `refuse` has them.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub allow: Vec<String>,
     /// How long a fetch may take, retries included.
     #[serde(with = "crate::config::duration")]
     pub timeout: Duration,
@@ -142,17 +150,22 @@ impl Default for Config {
             headers: BTreeMap::new(),
             host: None,
             redirect_hosts: Vec::new(),
+            refuse: names::REFUSED.map(Into::into).to_vec(),
+            allow: Vec::new(),
             timeout: Duration::from_secs(10),
         }
     }
 }
 
 impl Config {
-    /// Makes the key's path final: it stays what it is when the working directory changes.
-    pub fn resolve(&mut self) {
+    /// Makes the key's path final: it stays what it is when the working directory changes. Reads headers that stand in files and
+    /// environment variables; says which one cannot be read, and why.
+    pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), (String, String)> {
         if let Some(path) = &mut self.signing_key {
             *path = crate::config::absolute(path);
         }
+        let mut headers = self.headers.iter_mut();
+        headers.try_for_each(|(name, value)| value.resolve(&variable).map_err(|reason| (format!("headers.{name}"), reason)))
     }
 
     /// The code of its blocks, with what belongs to it.
@@ -175,6 +188,11 @@ impl Config {
             return Err(CodecError::RowWeight);
         }
         Ok(codec)
+    }
+
+    /// Which names of a directory are published.
+    pub fn names(&self) -> Result<Names, Fault> {
+        Names::new(&self.refuse, &self.allow).map_err(|(text, error)| Fault::Pattern(text, error))
     }
 
     fn group(&self) -> Result<HashGroup, CodecError> {
@@ -239,7 +257,7 @@ pub enum Fault {
     Place,
     /// The origin.
     #[error("origin = \"{0}\": {1}")]
-    Origin(String, &'static str),
+    Origin(SecretUrl, &'static str),
     /// How segments are cut.
     #[error(transparent)]
     Shape(#[from] ShapeError),
@@ -255,6 +273,9 @@ pub enum Fault {
     /// A path in `playlists`.
     #[error("playlists: \"{0}\": {1}")]
     Playlist(String, ingest::PathError),
+    /// A name in `refuse` or `allow`.
+    #[error("`{0}` in `refuse` or `allow`: {1}")]
+    Pattern(String, names::PatternError),
     /// The HTTP origin.
     #[error(transparent)]
     Http(#[from] http::OpenError),
@@ -509,7 +530,9 @@ impl Library {
         let (config, metrics) = (&self.inner.shared.config, &self.inner.ingest_metrics);
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
-            Place::Directory(root) => Arc::new(Directory::open(root, settings.timeout, config, metrics.directory.clone())?),
+            Place::Directory(root, names) => {
+                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics.directory.clone())?)
+            }
         };
         let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);
         let unreadable = metrics.playlist_errors.clone();
@@ -568,7 +591,7 @@ struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Http(Origin),
-    Directory(PathBuf),
+    Directory(PathBuf, Names),
 }
 
 impl Settings {
@@ -611,11 +634,11 @@ impl Place {
     fn new(config: &Config) -> Result<Self, Fault> {
         let origin = match (&config.origin, &config.directory) {
             (Some(origin), None) => origin,
-            (None, Some(directory)) => return Ok(Self::Directory(directory.clone())),
+            (None, Some(directory)) => return Ok(Self::Directory(directory.clone(), config.names()?)),
             (Some(_), Some(_)) | (None, None) => return Err(Fault::Place),
         };
         let fail = |why| Fault::Origin(origin.clone(), why);
-        let mut base = Url::parse(origin).map_err(|_| fail("this is no URL"))?;
+        let mut base = Url::parse(origin.expose()).map_err(|_| fail("this is no URL"))?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(fail("http and https are possible"));
         }
@@ -626,9 +649,9 @@ impl Place {
             base.set_path(&format!("{}/", base.path()));
         }
         Ok(Self::Http(Origin {
-            base,
+            base: Secret::new(base),
             host: config.host.clone(),
-            headers: config.headers.clone(),
+            headers: config.headers.iter().map(|(name, value)| (name.clone(), value.value().clone())).collect(),
             redirect_hosts: config.redirect_hosts.clone(),
             timeout: config.timeout,
         }))
@@ -681,7 +704,7 @@ mod tests {
     fn origins_are_urls() {
         let place = |origin: &str| settings("s", &config(origin)).map(|settings| settings.place);
         let Ok(Place::Http(origin)) = place("https://origin.test/base") else { panic!("an origin over HTTP") };
-        assert_eq!(origin.base.as_str(), "https://origin.test/base/");
+        assert_eq!(origin.base.expose().as_str(), "https://origin.test/base/");
         for origin in ["", "media", "/srv", "ftp://x/", "http://", "http://x/?a", "http://x/#a"] {
             assert!(place(origin).is_err(), "{origin}");
         }

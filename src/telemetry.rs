@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 mod http;
 mod logs;
+pub mod quiet;
 mod rate;
 mod readiness;
 pub mod register;

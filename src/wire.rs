@@ -104,6 +104,7 @@ impl RequestCode {
             Self::GoingAway => 14,
             Self::Origin => 15,
             Self::Changed => 16,
+            Self::Forbidden => 17,
         }
     }
 
@@ -117,6 +118,7 @@ impl RequestCode {
             14 => Self::GoingAway,
             15 => Self::Origin,
             16 => Self::Changed,
+            17 => Self::Forbidden,
             _ => Self::Internal,
         }
     }
@@ -192,8 +194,8 @@ mod tests {
 
     #[test]
     fn request_codes_survive_the_wire() {
-        use RequestCode::{Changed, Deadline, GoingAway, Internal, Limit, Origin, Overload, Unknown};
-        for code in [Unknown, Deadline, Overload, Limit, Origin, Changed, GoingAway, Internal] {
+        use RequestCode::{Changed, Deadline, Forbidden, GoingAway, Internal, Limit, Origin, Overload, Unknown};
+        for code in [Unknown, Deadline, Overload, Limit, Origin, Changed, Forbidden, GoingAway, Internal] {
             assert_eq!(RequestCode::from_value(u64::from(code.value())), code);
         }
         assert_eq!(RequestCode::from_value(u64::MAX), Internal);

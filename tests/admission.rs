@@ -182,7 +182,7 @@ async fn a_reload_changes_the_rules_of_sessions_that_stand() {
     let mut place = Place::open().await;
     let mut visitor = place.bearer(&mint::token(&["/live/*"], 600)).await;
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok());
-    let faulty = place.directory.path().join("nowhere.json").to_str().map(str::to_owned);
+    let faulty = place.directory.path().join("nowhere.json").to_str().map(Into::into);
     let before = std::mem::replace(&mut place.config.admission.keys, faulty);
     assert!(place.server.apply(&place.config).await.is_err());
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok(), "refused whole");

@@ -43,7 +43,7 @@ impl Place {
         let mut settings = config::Config::default();
         settings.endpoint.listen = vec![LOOPBACK];
         let signing_key = Some(directory.join("live.pem"));
-        let url = Some(format!("{}vod/", origin.url()));
+        let url = Some(format!("{}vod/", origin.url()).into());
         let stream = stream::Config { origin: url, signing_key, ..stream };
         settings.stream.insert("live".into(), stream);
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());

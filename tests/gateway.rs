@@ -68,7 +68,7 @@ impl Path {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut settings = ncserverd::config::Config::default();
         settings.endpoint.listen = vec![loopback];
-        let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream::Config::default() };
+        let stream = stream::Config { origin: Some(format!("{}vod/", origin.url()).into()), ..stream::Config::default() };
         settings.stream.insert("live".into(), stream);
         let gone = stream::Config { origin: Some("http://127.0.0.1:9/".into()), ..stream::Config::default() };
         settings.stream.insert("gone".into(), gone);

@@ -86,7 +86,7 @@ impl Server {
 }
 
 fn http(origin: &Origin) -> stream::Config {
-    stream::Config { origin: Some(origin.url("/base")), timeout: Duration::from_secs(20), ..stream::Config::default() }
+    stream::Config { origin: Some(origin.url("/base").into()), timeout: Duration::from_secs(20), ..stream::Config::default() }
 }
 
 fn directory(root: &Path) -> stream::Config {
@@ -160,7 +160,11 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
     elsewhere.put("/base/seg.ts", bytes.clone());
     let looping = origin.url("/base/loop.ts");
     for (path, fault, code, kind) in [
-        ("403.ts", Fault::Status(403), RefusalCode::Origin, "refused"),
+        ("401.ts", Fault::Status(401), RefusalCode::Forbidden, "forbidden"),
+        ("403.ts", Fault::Status(403), RefusalCode::Forbidden, "forbidden"),
+        ("418.ts", Fault::Status(418), RefusalCode::Origin, "refused"),
+        ("429.ts", Fault::Status(429), RefusalCode::Overload, "busy"),
+        ("503.ts", Fault::Status(503), RefusalCode::Origin, "unavailable"),
         ("410.ts", Fault::Status(410), RefusalCode::Unknown, "not_found"),
         ("500.ts", Fault::Status(500), RefusalCode::Origin, "unavailable"),
         ("204.ts", Fault::Status(204), RefusalCode::Origin, "protocol"),
@@ -229,7 +233,7 @@ async fn an_answer_without_an_end_is_refused() {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of the byt").await;
         }
     });
-    let server = Server::start(stream::Config { origin: Some(format!("http://{address}/")), ..stream::Config::default() });
+    let server = Server::start(stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() });
     let refusal = server.resolve("/live/seg.ts", 0).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Origin);
     assert_eq!(server.metric("ncserverd_ingest_errors_total", Some("length")), 1);
@@ -257,7 +261,7 @@ async fn redirects_lead_where_they_are_allowed() {
     origin.put("/other/seg.ts", bytes.clone());
     let config = stream::Config {
         redirect_hosts: vec![cdn.address.to_string()],
-        headers: BTreeMap::from([("X-Key".to_owned(), "secret".to_owned())]),
+        headers: BTreeMap::from([("X-Key".to_owned(), "secret".into())]),
         host: Some("media.test".into()),
         ..http(&origin)
     };
@@ -799,4 +803,194 @@ async fn what_is_signed_bears_the_name_that_was_asked_for() {
     }
     assert!(signatures[0] != signatures[1] && signatures[1] != signatures[2]);
     assert!(signatures.iter().all(|signature| signature.issued_ms == signatures[0].issued_ms));
+}
+
+/// What programs leave in a directory beside what they publish is answered as what is not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_for_the_public_is_not_there() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |name: &str| {
+        let file = root.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, noise(name, 9000)).unwrap();
+    };
+    let private = [
+        ".env",
+        ".git/config",
+        ".htpasswd",
+        "a/.b/c.ts",
+        "seg.ts.part",
+        "SEG.TS.PART",
+        "seg.ts.tmp",
+        "seg.ts~",
+        "#seg.ts#",
+        ".seg.ts.Xa1b2C",
+        "upload.partial/seg.ts",
+        ".hidden.m3u8",
+        ".well-known/.secret",
+    ];
+    let public = ["seg.ts", "a/b.ts", ".well-known/x.ts", "a.b.c.ts", "part", "x.parts"];
+    for name in private.iter().chain(&public) {
+        put(name);
+    }
+    std::os::unix::fs::symlink(".env", root.path().join("link.ts")).unwrap();
+    std::os::unix::fs::symlink(".git", root.path().join("link")).unwrap();
+    let config = stream::Config { allow: vec![".well-known".into()], ..directory(root.path()) };
+    let server = Server::start(config);
+    let mut announced = server.library.subscribe("live").unwrap();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    let absent = |refusal: &Refusal| (refusal.code, refusal.retry_after, refusal.reason.clone());
+    let nothing = server.resolve("/live/nothing.ts", 0).await.unwrap_err();
+    for name in private.iter().chain(&["link.ts", "link/config"]) {
+        let path = format!("/live/{}", name.replace('#', "%23"));
+        let refusal = server.resolve(&path, 0).await.expect_err(name);
+        assert_eq!(absent(&refusal), absent(&nothing), "{path}");
+    }
+    for name in public {
+        assert_coded(&server.resolve(&format!("/live/{name}"), 0).await.unwrap(), &noise(name, 9000));
+    }
+    // Nor is it announced when it changes, or is written while the server looks on.
+    for name in private {
+        put(name);
+        std::fs::write(root.path().join(name), noise("again", 9500)).unwrap();
+    }
+    put("last.ts");
+    loop {
+        let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
+        let name = resolved.path.trim_start_matches("/live/").to_owned();
+        assert!(public.contains(&name.as_str()) || name == "last.ts", "{name} is announced");
+        if name == "last.ts" {
+            break;
+        }
+    }
+    let held = server.store.lookup(&SegmentId::of(&noise("again", 9500)));
+    assert!(held.is_none(), "fetched ahead");
+}
+
+/// A pipe that nobody writes to holds nobody up, a socket neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_regular_files_are_objects() {
+    let root = tempfile::tempdir().unwrap();
+    let pipe = root.path().join("pipe.ts");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(root.path().join("socket.ts")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", root.path().join("zero.ts")).unwrap();
+    std::os::unix::fs::symlink("pipe.ts", root.path().join("link.ts")).unwrap();
+    std::fs::create_dir(root.path().join("directory.ts")).unwrap();
+    std::fs::write(root.path().join("seg.ts"), noise("seg", 9000)).unwrap();
+    let server = Server::start(directory(root.path()));
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    let ask = async |name: &str| {
+        let path = format!("/live/{name}");
+        tokio::time::timeout(Duration::from_secs(5), server.library.resolve(&path, 0, None)).await
+    };
+    let answers =
+        [ask("pipe.ts").await, ask("socket.ts").await, ask("zero.ts").await, ask("link.ts").await, ask("directory.ts").await];
+    let seg = ask("seg.ts").await;
+    // So that the test ends where a thread waits for a writer.
+    if let Ok(writer) =
+        rustix::fs::open(&pipe, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK, rustix::fs::Mode::empty())
+    {
+        drop(writer);
+    }
+    for answer in answers {
+        let refusal = answer.expect("an answer in time").unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::Unknown, "{refusal:?}");
+    }
+    assert_coded(&seg.unwrap().unwrap(), &noise("seg", 9000));
+}
+
+/// One answer for every connection, as it is written here.
+async fn raw_origin(answer: &'static [u8]) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.read(&mut [0; 4096]).await;
+            let _ = socket.write_all(answer).await;
+        }
+    });
+    (address, task)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_framed_twice_is_refused() {
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n5\r\nhello\r\n0\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ] {
+        let (address, task) = raw_origin(answer).await;
+        let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
+        let server = Server::start(config);
+        for path in ["/live/seg.ts", "/live/live.mpd"] {
+            let refusal = server.resolve(path, 0).await.expect_err(&String::from_utf8_lossy(answer));
+            assert_eq!(refusal.code, RefusalCode::Origin, "{}: {refusal:?}", String::from_utf8_lossy(answer));
+        }
+        task.abort();
+    }
+}
+
+/// What a peer would refuse never gets into a META.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_media_type_is_made_fit_to_travel() {
+    let long = format!("video/{}", "x".repeat(300));
+    for (given, expected) in [
+        ("video/mp2t;\tcodecs=\"avc1\"", "video/mp2t; codecs=\"avc1\""),
+        ("video/caf\u{e9}", "video/mp2t"),
+        (&long, "video/mp2t"),
+        ("", "video/mp2t"),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: {given}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+        let (address, task) = raw_origin(answer.leak().as_bytes()).await;
+        let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
+        let server = Server::start(config);
+        assert_eq!(server.resolve("/live/seg.ts", 0).await.unwrap().content_type, expected, "{given}");
+        task.abort();
+    }
+}
+
+/// The origin says that nothing has changed, and sends other bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_bytes_under_the_same_tag_are_not_put_together() {
+    let origin = Origin::start().await;
+    let put = |name: &str| {
+        let file = File { bytes: noise(name, 3 * PART), etag: Some("\"same\"".into()), ..File::default() };
+        origin.put_file("/base/big.ts", file);
+    };
+    put("one");
+    origin.put("/base/other.ts", noise("other", PART));
+    origin.put("/base/another.ts", noise("another", PART));
+    let server = Server::start_with(http(&origin), Options { store: ByteSize::b(2 * PART as u64), ..Options::default() });
+    let first = server.resolve("/live/big.ts", 0).await.unwrap();
+    let second = server.resolve("/live/big.ts", PART as u64).await.unwrap();
+    assert_eq!(second.version, first.version);
+    assert_eq!(origin.asked("/base/big.ts")[1].headers["if-range"], "\"same\"");
+    let (version, id) = (first.version, first.id);
+    drop((first, second));
+    // Both parts are evicted, and the bytes are others when the first comes again.
+    for path in ["/live/other.ts", "/live/another.ts"] {
+        drop(server.resolve(path, 0).await.unwrap());
+    }
+    until("the part is evicted", || server.library.find(&id).is_none()).await;
+    put("two");
+    let again = server.resolve("/live/big.ts", 0).await.unwrap();
+    assert_eq!(again.id, SegmentId::of(&noise("two", 3 * PART)[..PART]));
+    assert_ne!(again.version, version, "nobody takes it for a part of what came before");
+    assert_eq!(server.metric("ncserverd_stream_changed_objects_total", None), 1);
+}
+
+/// A fault that lies with the origin is said once, with the URL and the status, counted, and told to the viewer as what it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_that_is_busy_says_when_to_come_again() {
+    let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let (address, task) = raw_origin(answer).await;
+    let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
+    let server = Server::start(config);
+    let refusal = server.resolve("/live/seg.ts", 0).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Overload, Some(Duration::from_secs(7))), "{refusal:?}");
+    assert_eq!(server.metric("ncserverd_ingest_responses_total", Some("429")), 1, "it is not asked again before");
+    task.abort();
 }

@@ -55,7 +55,7 @@ impl Place {
         config.endpoint.listen = vec![LOOPBACK];
         config.device.cpu_threads = "2".parse().unwrap();
         for (name, signing_key) in [("live", Some(key.to_owned())), ("plain", None)] {
-            let origin = Some(format!("{}{name}/", origin.url()));
+            let origin = Some(format!("{}{name}/", origin.url()).into());
             let settings = stream::Config { origin, signing_key, n_max: 32, block_bytes: 1088, ..stream::Config::default() };
             config.stream.insert(name.into(), settings);
         }

@@ -76,7 +76,7 @@ async fn publish_with(stream: stream::Config) -> (Origin, Server, peer::Server) 
     let origin = Origin::in_memory().await.unwrap();
     let mut settings = config::Config::default();
     settings.endpoint.listen = vec![LOOPBACK];
-    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url())), ..stream };
+    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url()).into()), ..stream };
     settings.stream.insert("live".into(), stream);
     let identity = ServerIdentity::ephemeral().unwrap();
     let running = Server::start(settings, identity.clone(), &Registry::new(), Readiness::new()).await.unwrap();

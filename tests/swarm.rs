@@ -52,7 +52,7 @@ impl Place {
         settings.endpoint.connections_max = connections_max;
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
         let block = stream::Config { block_bytes: 1024, n_max: 32, ..stream };
-        let url = Some(format!("{}vod/", origin.url()));
+        let url = Some(format!("{}vod/", origin.url()).into());
         settings.stream.insert("live".into(), stream::Config { origin: url, ..block });
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
         let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();

@@ -12,6 +12,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
 use super::Inner;
+use crate::files;
 use crate::tls::Signatures;
 
 /// Who signs client certificates.
@@ -110,9 +111,5 @@ impl ClientCertVerifier for Door {
 
 /// A file of at most this size.
 pub(super) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
-    use std::io::Read;
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() > bytes_max { Err(format!("more than {bytes_max} bytes")) } else { Ok(bytes) }
+    files::read(path, bytes_max as u64).map_err(|error| error.to_string())
 }

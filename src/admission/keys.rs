@@ -93,7 +93,7 @@ impl KeySet {
         if text.len() > SET_BYTES_MAX {
             return Err(KeySetError::TooLarge);
         }
-        let set: WrittenSet = serde_json::from_slice(text).map_err(|error| KeySetError::Syntax(error.to_string()))?;
+        let set: WrittenSet = serde_json::from_slice(text).map_err(|error| KeySetError::Syntax(place(&error)))?;
         if set.keys.len() > KEYS_MAX {
             return Err(KeySetError::TooLarge);
         }
@@ -190,6 +190,16 @@ impl Written {
     }
 }
 
+/// Where the fault is, and not what stands there: that may be a key.
+fn place(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        serde_json::error::Category::Data => "a value is missing or not what it must be",
+        serde_json::error::Category::Eof => "the text ends early",
+        serde_json::error::Category::Syntax | serde_json::error::Category::Io => "no JSON",
+    };
+    format!("{what}, line {} column {}", error.line(), error.column())
+}
+
 fn decoded(text: Option<&str>) -> Result<Vec<u8>, &'static str> {
     let text = text.ok_or("`k` or `x` is missing")?;
     URL_SAFE_NO_PAD.decode(text).map_err(|_| "`k` or `x` is not base64url without padding")
@@ -274,6 +284,8 @@ mod tests {
         ] {
             assert!(matches!(refused(std::slice::from_ref(&wrong)), KeySetError::Key(name, _) if name == "number 1"), "{wrong}");
         }
+        let quoting = KeySet::parse(b"{\"keys\":[{\"kty\":\"oct\",\"key_ops\":\"hunter2\"}]}").unwrap_err().to_string();
+        assert!(quoting.contains("line 1") && !quoting.contains("hunter2"), "{quoting}");
         for text in ["", "{}", "[]", "{\"keys\":[{}]}", "{\"keys\":{}}"] {
             assert!(matches!(KeySet::parse(text.as_bytes()), Err(KeySetError::Syntax(_))), "{text}");
         }

@@ -8,6 +8,7 @@ use url::{Host, Url};
 
 use super::clients::read;
 use super::keys::SET_BYTES_MAX;
+use crate::secret::{Secret, redacted};
 
 /// How long a server of keys may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,11 +17,12 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     File(PathBuf),
-    Url(Url, Client),
+    Url(Secret<Url>, Client),
 }
 
-/// What `admission.keys` names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What `admission.keys` names. Not to be printed: the URL may hold credentials.
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) enum Named {
     File(PathBuf),
     Url(Url),
@@ -62,7 +64,7 @@ impl Source {
                     .timeout(FETCH_TIMEOUT)
                     .user_agent(concat!("ncserverd/", env!("CARGO_PKG_VERSION")))
                     .build();
-                Ok(Self::Url(url, client.map_err(|error| error.to_string())?))
+                Ok(Self::Url(Secret::new(url), client.map_err(|error| error.to_string())?))
             }
         }
     }
@@ -80,8 +82,8 @@ impl Source {
         match self {
             Self::File(path) => read(path, SET_BYTES_MAX),
             Self::Url(url, client) => {
-                let fail = |error: reqwest::Error| error.without_url().to_string();
-                let mut response = client.get(url.clone()).send().await.map_err(fail)?;
+                let fail = |error: reqwest::Error| redacted(&error.without_url().to_string());
+                let mut response = client.get(url.expose().clone()).send().await.map_err(fail)?;
                 if !response.status().is_success() {
                     return Err(format!("status {}", response.status().as_u16()));
                 }

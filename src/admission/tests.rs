@@ -47,7 +47,7 @@ impl Place {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("keys.json");
         write(&file, &[oct("a", &SECRET)]);
-        Self { config: Config { keys: Some(file.to_str().unwrap().to_owned()), ..Config::default() }, directory }
+        Self { config: Config { keys: Some(file.to_str().unwrap().into()), ..Config::default() }, directory }
     }
 
     fn file(&self) -> PathBuf {
@@ -206,7 +206,7 @@ async fn keys_of_a_url_come_when_it_answers() {
     let origin = crate::lab::origin::Origin::in_memory().await.unwrap();
     let (readiness, now) = (Readiness::new(), now());
     readiness.ready("server");
-    let admission = open(&Config { keys: Some(format!("{}jwks.json", origin.url())), ..Config::default() });
+    let admission = open(&Config { keys: Some(format!("{}jwks.json", origin.url()).into()), ..Config::default() });
     admission.refresh(&readiness).await;
     assert_eq!(readiness.status().0, Status::NotReady, "{:?}", readiness.status());
     let mut guest = visitor(&admission);

@@ -12,9 +12,9 @@ use super::{Config, schema};
 pub struct Change {
     /// The key.
     pub key: String,
-    /// Its old value as text, `None` if it was not set.
+    /// Its old value as it may be shown, `None` if it was not set. A secret looks the same as before.
     pub from: Option<String>,
-    /// Its new value as text, `None` if it is not set any more.
+    /// Its new value as it may be shown, `None` if it is not set any more.
     pub to: Option<String>,
     /// When it counts.
     pub effect: Effect,
@@ -44,16 +44,24 @@ impl fmt::Display for Effect {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".into());
+        if self.from == self.to {
+            return write!(f, "`{}` has another value, which is not shown: {}", self.key, self.effect);
+        }
         write!(f, "`{}` from {} to {}: {}", self.key, text(&self.from), text(&self.to), self.effect)
     }
 }
 
 /// Every key that differs, in the order of the keys.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
+    let (old_secrets, new_secrets) = (schema::secrets(old), schema::secrets(new));
     let (old, new) = (schema::flatten(old), schema::flatten(new));
-    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).chain(old_secrets.keys()).chain(new_secrets.keys()).collect();
+    let is_other = |key: &str| {
+        let both_have = old_secrets.get(key).zip(new_secrets.get(key));
+        old.get(key) != new.get(key) || both_have.is_some_and(|(old, new)| old != new)
+    };
     keys.into_iter()
-        .filter(|key| old.get(*key) != new.get(*key))
+        .filter(|key| is_other(key))
         .map(|key| Change { key: key.clone(), from: text(old.get(key)), to: text(new.get(key)), effect: effect(key) })
         .collect()
 }

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroU16;
+use std::path::Path;
 
 use bytesize::ByteSize;
 
-use super::{Config, Error};
+use super::{Config, Error, published};
 use crate::admission::KeysComplaint;
 use crate::block::ELEMENT_BYTES;
 use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
+use crate::ingest::names::Names;
 use crate::object::{Codec, HashGroup, Shape, ShapeError};
 use crate::ring::Lane;
 use crate::store::Portion;
@@ -34,7 +36,7 @@ impl fmt::Display for Finding {
 }
 
 /// Refuses contradictions, all of them at once, and returns what is only worth a warning.
-pub(super) fn check(config: &Config) -> Result<Vec<Finding>, Error> {
+pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>, Error> {
     let mut report = Report::default();
     numbers(config, &mut report);
     tls(config, &mut report);
@@ -45,6 +47,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<Finding>, Error> {
     }
     for (name, stream) in &config.stream {
         one_stream(config, name, stream, &mut report);
+    }
+    for published in published::secrets(config, file) {
+        report.fault(published.key, published.text);
     }
     if report.faults.is_empty() { Ok(report.warnings) } else { Err(Error::Contradiction(report.faults)) }
 }
@@ -204,6 +209,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         Err(_) | Ok(_) => {}
     }
     signing_key(&key("signing_key"), stream, report);
+    names(&key, stream, report);
     if stream.peers != Policy::Off && stream.signing_key.is_none() {
         report.fault(key("peers"), "viewers that draw on each other need the stream's signature: set `signing_key`, too");
     }
@@ -242,6 +248,17 @@ fn signing_key(key: &str, stream: &stream::Config, report: &mut Report) {
             report.warning(key, text);
         }
         Some(Ok(Some(_))) | None => {}
+    }
+}
+
+fn names(key: &impl Fn(&str) -> String, stream: &stream::Config, report: &mut Report) {
+    for (part, patterns) in [("refuse", &stream.refuse), ("allow", &stream.allow)] {
+        if let Err((text, error)) = Names::new(patterns, &[]) {
+            report.fault(key(part), format!("\"{text}\": {error}"));
+        }
+    }
+    if stream.directory.is_none() && !stream.allow.is_empty() {
+        report.warning(key("allow"), "names are refused in a `directory` alone: an origin publishes what it answers");
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Location {
     },
     /// By this environment variable.
     Environment(String),
-    /// By this flag.
+    /// By this flag, without its value.
     Flag(String),
 }
 
@@ -52,13 +52,21 @@ impl FileLayer {
     }
 
     pub(super) fn parse(path: &Path, text: String) -> Result<Self, Error> {
-        let syntax = |error: toml::de::Error| Error::Syntax { path: path.to_owned(), reason: error.to_string() };
         let mut places = Places::new();
-        let table = DeTable::parse(&text).map_err(syntax)?;
+        let table = DeTable::parse(&text).map_err(|error| syntax(path, &text, &error))?;
         locate(path, &text, "", table.get_ref(), &mut places);
         drop(table);
         Ok(Self { text, places })
     }
+}
+
+/// Without the line itself: there may be a secret in it.
+fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Error {
+    let at = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = &text.as_bytes()[..at];
+    let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+    let column = 1 + before.iter().rev().take_while(|&&byte| byte != b'\n').count();
+    Error::Syntax { path: path.to_owned(), reason: format!("line {line}, column {column}: {}", error.message()) }
 }
 
 fn locate(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, places: &mut Places) {

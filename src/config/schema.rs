@@ -1,5 +1,7 @@
 //! The keys there are, read off the defaults, so that no second list of them can go stale.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::Config;
@@ -56,6 +58,24 @@ fn generic(key: &str) -> String {
     parts.join(".")
 }
 
+/// Whether the value of a key, or a part of it, is shown to nobody.
+pub(super) fn is_secret(key: &str) -> bool {
+    let generic = generic(key);
+    SECRET.iter().any(|secret| generic == *secret || inside(&generic, secret))
+}
+
+/// The secrets of a configuration by their keys, to compare and not to show.
+pub(super) fn secrets(config: &Config) -> BTreeMap<String, &str> {
+    let keys = config.admission.keys.iter().map(|keys| ("admission.keys".to_owned(), keys.expose()));
+    let streams = config.stream.iter().flat_map(|(name, stream)| {
+        let origin = stream.origin.iter().map(move |origin| (format!("stream.{name}.origin"), origin.expose()));
+        let headers = stream.headers.iter();
+        let headers = headers.map(move |(key, text)| (format!("stream.{name}.headers.{key}"), text.value().expose().as_str()));
+        origin.chain(headers)
+    });
+    keys.chain(streams).collect()
+}
+
 fn inside(key: &str, table: &str) -> bool {
     key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
 }
@@ -80,6 +100,8 @@ fn collect(prefix: &str, value: Value, keys: &mut Map<String, Value>) {
 
 /// Stands for the name of any stream.
 pub(super) const ANY: &str = "*";
+
+const SECRET: [&str; 3] = ["admission.keys", "stream.*.origin", "stream.*.headers"];
 
 const SIMILAR_ENOUGH: f64 = 0.6;
 

@@ -42,7 +42,7 @@ fn later_layers_win() {
     assert_eq!(loaded.config.telemetry.log_filter, "error", "the environment above the file");
     assert_eq!(loaded.config.ring.bytes, ByteSize::mib(68), "flags above all, the last one first");
     assert_eq!(loaded.places["telemetry.log_filter"], Location::Environment("NCSERVERD_TELEMETRY__LOG_FILTER".into()));
-    assert_eq!(loaded.places["ring.bytes"], Location::Flag("--set ring.bytes=68MiB".into()));
+    assert_eq!(loaded.places["ring.bytes"], Location::Flag("--set ring.bytes".into()));
     assert!(matches!(&loaded.places["store.bytes"], Location::File { line: 7, .. }), "{:?}", loaded.places);
 }
 
@@ -76,7 +76,7 @@ fn unknown_keys_are_refused_where_they_stand() {
         "environment variable NCSERVERD_TELEMETRY_LISTEN: there is no key `telemetry_listen`; did you mean `telemetry.listen`?"
     );
     let text = refusal("", &[], &[("stream.live.n-max", "3")]);
-    assert_eq!(text, "flag --set stream.live.n-max=3: there is no key `stream.live.n-max`; did you mean `stream.live.n_max`?");
+    assert_eq!(text, "flag --set stream.live.n-max: there is no key `stream.live.n-max`; did you mean `stream.live.n_max`?");
     let text = refusal("[qqqq]\nzzzz = 1\n[store]\nbites = 1\n", &[], &[]);
     assert_eq!(text.lines().count(), 2, "all at once: {text}");
 }
@@ -269,7 +269,7 @@ fn who_is_admitted_is_said_before_others_reach_the_server() {
         assert!(refused.contains(&format!("`{key}`")), "{refused}");
     }
     let config = load("", &[], &[("admission.keys", "keys.json"), ("admission.token_bytes_per_second", "2MiB")]).unwrap().config;
-    assert!(Path::new(&config.admission.keys.clone().unwrap()).is_absolute());
+    assert!(Path::new(config.admission.keys.clone().unwrap().expose()).is_absolute());
     assert_eq!(config.admission.token_bytes_per_second, Some(ByteSize::mib(2)));
     assert_eq!(load(&config.to_toml(), &[], &[]).unwrap().config, config);
 }
@@ -429,4 +429,38 @@ fn documents_speak_of_keys_that_exist() {
             assert!(!is_key || schema::is_known(&defaults, word), "`{word}` is no key");
         }
     }
+}
+
+#[test]
+fn a_changed_secret_is_told_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth");
+    let text = |first: &str, user: &str| {
+        format!(
+            "[admission]\nkeys = \"https://{user}:hunter2@issuer.test/\"\n[stream.a]\norigin = \"http://{user}:hunter2@o.test/\"\n\
+             headers.A = \"{first}\"\nheaders.B = {{ file = {file:?} }}\nheaders.C = {{ env = \"KEY\" }}\n"
+        )
+    };
+    let at = |first: &str, user: &str, content: &str, variable: &str| {
+        std::fs::write(&file, content).unwrap();
+        load(&text(first, user), &[("KEY", variable)], &[]).unwrap()
+    };
+    let old = at("hunter2", "me", "hunter2-b\n", "hunter2-c");
+    assert!(changes(&old.config, &old.config.clone()).is_empty());
+    let new = at("hunter2-other", "you", "hunter2-bb\n", "hunter2-cc");
+    let found = changes(&old.config, &new.config);
+    let keys: Vec<_> = found.iter().map(|change| change.key.as_str()).collect();
+    assert_eq!(keys, ["admission.keys", "stream.a.headers.A", "stream.a.headers.B", "stream.a.headers.C", "stream.a.origin"]);
+    let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(lines[1], "`stream.a.headers.A` has another value, which is not shown: takes effect now");
+    let shown =
+        [lines.join("\n"), new.explain(), new.config.to_toml(), format!("{new:?}"), format!("{:?}", new.config)].join("\n");
+    assert!(!shown.contains("hunter2") && shown.contains("http://[hidden]@o.test/"), "{shown}");
+    assert_eq!(new.config.stream["a"].headers["B"].value().expose(), "hunter2-bb");
+    // What was printed is not loaded as if it were the secret.
+    let refusal = refusal(&new.config.to_toml(), &[("KEY", "x")], &[]);
+    assert!(refusal.contains("[hidden] was printed in the place of a secret"), "{refusal}");
+    std::fs::remove_file(&file).unwrap();
+    let gone = load(&text("x", "me"), &[("KEY", "x")], &[]).unwrap_err().to_string();
+    assert!(gone.contains("line 6: `stream.a.headers.B`"), "{gone}");
 }

@@ -2,10 +2,14 @@
 //!
 //! One task per directory turns the kernel's events and a periodic scan into [`Change`]s; [`settle`](super::settle) decides what
 //! they mean. A file is read only while it is complete by that judgement, and what was read counts only if the file is still
-//! the same afterwards. A fetch of a file that is being written waits for it, up to the stream's timeout.
+//! the same afterwards. A fetch of a file that is being written waits for it, up to the stream's timeout. What is hidden or
+//! temporary by its name ([`names`](super::names)), or is no regular file, is answered as what is not there.
 //!
 //! The watcher's thread hands events over a bounded channel; when that is full it drops them and asks for a scan, as the
 //! kernel does when its own queue overflows. Nothing outside the directory is read, through links neither.
+//!
+//! Every look at the file system is taken on a thread of its own, [`THREADS_MAX`] at once: where it hangs, as a network file
+//! system may, fetches end with the stream's timeout, further ones with it, and no other stream waits.
 
 use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
@@ -17,13 +21,16 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use url::Url;
 
 use super::metrics::SourceMetrics;
+use super::names::Names;
 use super::settle::{Stat, Tracker};
-use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
+use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain};
+use crate::files;
+use crate::telemetry::quiet::RateLimited;
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +57,12 @@ pub struct Directory {
 struct Shared {
     /// Canonical.
     root: PathBuf,
+    names: Names,
     timeout: Duration,
     config: Config,
+    /// For those who look at the file system.
+    threads: Arc<Semaphore>,
+    complaints: RateLimited<(&'static str, u16)>,
     tracker: Mutex<Tracker>,
     /// Rung whenever the tracker has learned something.
     learned: Notify,
@@ -60,7 +71,13 @@ struct Shared {
 
 impl Directory {
     /// Begins to watch. Must be called within a tokio runtime.
-    pub fn open(root: &Path, timeout: Duration, config: &Config, metrics: SourceMetrics) -> Result<Self, OpenError> {
+    pub fn open(
+        root: &Path,
+        names: Names,
+        timeout: Duration,
+        config: &Config,
+        metrics: SourceMetrics,
+    ) -> Result<Self, OpenError> {
         let canonical = root.canonicalize().map_err(|error| OpenError::Root(root.to_owned(), error))?;
         std::fs::read_dir(&canonical).map_err(|error| OpenError::Root(root.to_owned(), error))?;
         let (events, event_queue) = mpsc::channel(EVENTS_MAX);
@@ -71,8 +88,11 @@ impl Directory {
         let files_max = usize::try_from(config.objects_max).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             root: canonical,
+            names,
             timeout,
             config: config.clone(),
+            threads: Arc::new(Semaphore::new(THREADS_MAX)),
+            complaints: RateLimited::new(COMPLAIN_EVERY),
             tracker: Mutex::new(Tracker::new(config.settle, files_max)),
             learned: Notify::new(),
             metrics,
@@ -101,7 +121,10 @@ impl Source for Directory {
                 Ok(Fetched::Object(object)) => {
                     shared.metrics.bytes.inc_by(u64::try_from(object.bytes.len()).unwrap_or(u64::MAX));
                 }
-                Err(_) => {}
+                Err(Error::NotFound | Error::OutOfRange(_) | Error::Incomplete) => {}
+                Err(error) => {
+                    complain(&shared.complaints, error, || shared.root.join(fetch.path.to_file()).display().to_string())
+                }
             }
             shared.metrics.finished(begun.elapsed(), &outcome);
             outcome
@@ -125,9 +148,8 @@ impl Shared {
     async fn fetch_when_complete(self: Arc<Self>, fetch: &Fetch, deadline: Instant) -> Result<Fetched, Error> {
         loop {
             let learned = self.learned.notified();
-            let (this, attempt) = (Arc::clone(&self), fetch.clone());
-            let outcome = tokio::task::spawn_blocking(move || this.attempt(&attempt)).await;
-            match outcome.map_err(|error| Error::Io(error.to_string()))? {
+            let attempt = fetch.clone();
+            match self.look(move |this| this.attempt(&attempt)).await {
                 Err(Error::Incomplete) => {}
                 outcome => return outcome,
             }
@@ -140,14 +162,38 @@ impl Shared {
         }
     }
 
+    /// Looks at the file system on a thread that may hang, for as long as a fetch may take.
+    async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        look: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (this, threads) = (Arc::clone(self), Arc::clone(&self.threads));
+        let looking = async move {
+            let place = threads.acquire_owned().await.map_err(|_| Error::Timeout)?;
+            let thread = tokio::task::spawn_blocking(move || {
+                let outcome = look(&this);
+                // Whoever has given up does not give the place back: the thread does.
+                drop(place);
+                outcome
+            });
+            thread.await.unwrap_or_else(|error| Err(Error::Io(error.to_string())))
+        };
+        tokio::time::timeout(self.timeout, looking).await.unwrap_or(Err(Error::Timeout))
+    }
+
     fn attempt(&self, fetch: &Fetch) -> Result<Fetched, Error> {
-        let name = self.root.join(fetch.path.to_file());
-        let inside = name.canonicalize().map_err(|error| io_error(&error))?;
-        if !inside.starts_with(&self.root) {
+        let name = fetch.path.to_file();
+        if !self.names.publish(&name) {
             return Err(Error::NotFound);
         }
-        let mut file = File::open(&inside).map_err(|error| io_error(&error))?;
-        let before = stat(&file.metadata().map_err(|error| io_error(&error))?).ok_or(Error::NotFound)?;
+        let inside = self.root.join(name).canonicalize().map_err(|error| io_error(&error))?;
+        // Where a link leads has a name of its own.
+        let is_public = inside.strip_prefix(&self.root).is_ok_and(|name| self.names.publish(name));
+        if !is_public {
+            return Err(Error::NotFound);
+        }
+        let (mut file, metadata) = files::open_itself(&inside).map_err(|error| io_error(&error))?;
+        let before = stat(&metadata).ok_or(Error::NotFound)?;
         let complete = self.complete(fetch, before)?;
         let validators = before.validators();
         if fetch.known.as_ref() == Some(&validators) {
@@ -189,8 +235,8 @@ impl Shared {
     }
 
     fn object(&self, file: &Path) -> Option<ObjectPath> {
-        let path = ObjectPath::from_file(file.strip_prefix(&self.root).ok()?)?;
-        (!is_temporary(&path)).then_some(path)
+        let name = file.strip_prefix(&self.root).ok().filter(|name| self.names.publish(name))?;
+        ObjectPath::from_file(name)
     }
 
     /// What an event means for the files it names. The second is whether a scan should follow.
@@ -241,6 +287,17 @@ impl Shared {
         (changes, scan)
     }
 
+    /// Waits for a thread that looks at the file system, and says so where that hangs.
+    async fn patiently<T>(&self, mut thread: JoinHandle<T>) -> Option<T> {
+        if let Ok(outcome) = tokio::time::timeout(self.timeout, &mut thread).await {
+            return outcome.ok();
+        }
+        tracing::warn!("the directory {} does not answer: it is not watched until it does", self.root.display());
+        let outcome = thread.await.ok();
+        tracing::info!("the directory {} answers again", self.root.display());
+        outcome
+    }
+
     /// Every regular file below the root.
     fn scan(&self) -> Vec<(ObjectPath, Stat)> {
         let mut found = Vec::new();
@@ -253,6 +310,9 @@ impl Shared {
                     return found;
                 }
                 let Ok(kind) = entry.file_type() else { continue };
+                if !self.names.publish_name(&entry.file_name().to_string_lossy()) {
+                    continue;
+                }
                 if kind.is_dir() && depth < DEPTH_MAX {
                     pending.push((entry.path(), depth + 1));
                     continue;
@@ -265,6 +325,11 @@ impl Shared {
         }
         found
     }
+}
+
+/// Whether an event says that a file has its content now, so that the file is looked at.
+fn is_closed(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Access(AccessKind::Close(AccessMode::Write)) | EventKind::Modify(ModifyKind::Name(_)))
 }
 
 enum Meaning {
@@ -289,8 +354,16 @@ async fn watch(
             biased;
             event = events.recv() => {
                 let Some(event) = event else { return };
-                let now = Instant::now();
-                let (changes, scan) = shared.heard(&event, now);
+                let (now, this) = (Instant::now(), Arc::clone(&shared));
+                // Only what was closed is looked at; the other events say all there is to know.
+                let (changes, scan) = match is_closed(event.kind) {
+                    true => {
+                        let heard = tokio::task::spawn_blocking(move || this.heard(&event, now));
+                        let Some(heard) = shared.patiently(heard).await else { return };
+                        heard
+                    }
+                    false => this.heard(&event, now),
+                };
                 if lost.swap(false, Ordering::Relaxed) {
                     shared.tracker().overflowed(now);
                     next_scan = now;
@@ -302,7 +375,7 @@ async fn watch(
             () = tokio::time::sleep_until(next_scan.into()) => {
                 number += 1;
                 let (now, wall, this) = (Instant::now(), SystemTime::now(), Arc::clone(&shared));
-                let Ok(found) = tokio::task::spawn_blocking(move || this.scan()).await else { return };
+                let Some(found) = shared.patiently(tokio::task::spawn_blocking(move || this.scan())).await else { return };
                 next_scan = Instant::now() + shared.config.rescan;
                 shared.tracker().scanned(found, number, now, wall)
             }
@@ -338,12 +411,6 @@ fn forwarder(
 /// Reading a directory makes events of its own.
 fn is_idle(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
-}
-
-/// Names under which programs write before they rename.
-fn is_temporary(path: &ObjectPath) -> bool {
-    let name = path.path().rsplit('/').next().unwrap_or_default();
-    name.starts_with('.') || name.ends_with('~') || matches!(path.extension().as_str(), "tmp" | "part" | "partial" | "swp")
 }
 
 fn stat(metadata: &Metadata) -> Option<Stat> {
@@ -382,12 +449,17 @@ fn read(file: &mut File, start: u64, end: u64) -> Result<Bytes, Error> {
 
 fn io_error(error: &std::io::Error) -> Error {
     match error.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::NotFound,
+        // No regular file, or exchanged for a link a moment ago.
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory | std::io::ErrorKind::InvalidInput => Error::NotFound,
+        _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Error::NotFound,
         std::io::ErrorKind::PermissionDenied => Error::Refused(403),
         _ => Error::Io(error.to_string()),
     }
 }
 
+/// Threads of one directory that look at the file system. One that hangs stays with the process until its system call ends.
+const THREADS_MAX: usize = 32;
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 const EVENTS_MAX: usize = 16_384;
 const CHANGES_MAX: usize = 1024;
 const DEPTH_MAX: usize = 16;

@@ -18,18 +18,21 @@ use reqwest::{Client, Response, StatusCode, Version};
 use tokio::sync::mpsc;
 use url::Url;
 
+use super::complain;
 use super::metrics::SourceMetrics;
 use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, Source, Validators, Want};
+use crate::secret::{Secret, redacted, redacted_path};
+use crate::telemetry::quiet::RateLimited;
 
 /// What one stream says about its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Where the stream's top is; ends with `/`.
-    pub base: Url,
+    pub base: Secret<Url>,
     /// `Host` to send instead of the URL's.
     pub host: Option<String>,
     /// Headers to send with every request.
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Secret<String>>,
     /// Hosts that redirects may lead to besides the origin itself: `name`, or `name:port` for another port than the usual.
     pub redirect_hosts: Vec<String>,
     /// How long one fetch may take, retries included.
@@ -52,6 +55,9 @@ pub enum OpenError {
 pub struct Http {
     client: Client,
     origin: Origin,
+    /// The origin's URL without credentials.
+    base: Url,
+    complaints: RateLimited<(&'static str, u16)>,
     headers: HeaderMap,
     config: Config,
     metrics: SourceMetrics,
@@ -76,7 +82,7 @@ impl Http {
         for (name, value) in &origin.headers {
             let fail = |error: String| OpenError::Header(name.clone(), error);
             let key = HeaderName::try_from(name.as_str()).map_err(|error| fail(error.to_string()))?;
-            let mut value = HeaderValue::try_from(value.as_str()).map_err(|error| fail(error.to_string()))?;
+            let mut value = HeaderValue::try_from(value.expose().as_str()).map_err(|error| fail(error.to_string()))?;
             value.set_sensitive(true);
             headers.insert(key, value);
         }
@@ -85,11 +91,15 @@ impl Http {
                 HeaderValue::try_from(host.as_str()).map_err(|error| OpenError::Header("host".into(), error.to_string()))?;
             headers.insert(header::HOST, value);
         }
-        Ok(Self { client: client.build()?, origin, headers, config: config.clone(), metrics })
+        let mut base = origin.base.expose().clone();
+        // A URL that has a host has room for both.
+        let _ = base.set_username("").and_then(|()| base.set_password(None));
+        let complaints = RateLimited::new(COMPLAIN_EVERY);
+        Ok(Self { client: client.build()?, base, complaints, origin, headers, config: config.clone(), metrics })
     }
 
     async fn fetch_with_retries(&self, fetch: &Fetch) -> Result<Fetched, Error> {
-        let url = fetch.path.to_url(&self.origin.base).ok_or_else(|| Error::Protocol("the path makes no URL".into()))?;
+        let url = fetch.path.to_url(self.origin.base.expose()).ok_or_else(|| Error::Protocol("the path makes no URL".into()))?;
         let attempts = (|| self.attempt(fetch, &url))
             .retry(
                 ExponentialBuilder::default()
@@ -97,9 +107,9 @@ impl Http {
                     .with_max_times(self.config.retries.into())
                     .with_jitter(),
             )
-            .when(Error::is_transient)
+            .when(|error| error.is_transient() && !matches!(error, Error::Busy(_, Some(_))))
             .notify(|error, _| {
-                tracing::debug!(path = %fetch.path, %error, "asking the origin again");
+                tracing::debug!(path = redacted_path(fetch.path.as_str()), %error, "asking the origin again");
                 self.metrics.retries.inc();
             });
         tokio::time::timeout(self.origin.timeout, attempts).await.unwrap_or(Err(Error::Timeout))
@@ -116,16 +126,26 @@ impl Http {
             (StatusCode::OK, Want::Head(max)) => self.head(response, *max).await,
             (StatusCode::OK, Want::Part(range)) if range.start == 0 => self.prefix(response, range.end, false).await,
             (StatusCode::OK, Want::Listed(range)) if range.start == 0 => self.prefix(response, range.end, true).await,
-            (StatusCode::OK, Want::Part(_) | Want::Listed(_)) => Err(Error::NoRanges),
+            (StatusCode::OK, Want::Part(_) | Want::Listed(_)) => {
+                // An origin that heeds ranges sends all of an object that is another now.
+                let now = Description::of(&response).validators;
+                let is_other = fetch.part_of.as_ref().is_some_and(|before| before.strong().is_some() && *before != now);
+                Err(if is_other { Error::Changed } else { Error::NoRanges })
+            }
             (StatusCode::PARTIAL_CONTENT, Want::Part(range)) => self.part(response, range, false).await,
             (StatusCode::PARTIAL_CONTENT, Want::Listed(range)) => self.part(response, range, true).await,
             (StatusCode::RANGE_NOT_SATISFIABLE, _) => {
                 Err(Error::OutOfRange(content_range(&response).and_then(|range| range.total)))
             }
             (StatusCode::NOT_FOUND | StatusCode::GONE, _) => Err(Error::NotFound),
-            (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, _) => {
-                Err(Error::Unavailable(response.status().as_u16()))
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::PROXY_AUTHENTICATION_REQUIRED, _) => {
+                Err(Error::Forbidden(response.status().as_u16()))
             }
+            (StatusCode::TOO_MANY_REQUESTS, _) => Err(Error::Busy(response.status().as_u16(), retry_after(&response))),
+            (StatusCode::SERVICE_UNAVAILABLE, _) if retry_after(&response).is_some() => {
+                Err(Error::Busy(response.status().as_u16(), retry_after(&response)))
+            }
+            (StatusCode::REQUEST_TIMEOUT, _) => Err(Error::Unavailable(response.status().as_u16())),
             (status, _) if status.is_client_error() => Err(Error::Refused(status.as_u16())),
             (status, _) if status.is_server_error() => Err(Error::Unavailable(status.as_u16())),
             (status, _) => Err(Error::Protocol(format!("status {}", status.as_u16()))),
@@ -139,6 +159,7 @@ impl Http {
             self.metrics.requests.inc();
             let request = self.client.get(url.clone()).headers(self.headers_for(fetch, &url));
             let response = request.send().await.map_err(|error| request_error(&error))?;
+            self.metrics.answered(response.status().as_u16());
             if !is_redirect(response.status()) {
                 return Ok(response);
             }
@@ -169,7 +190,7 @@ impl Http {
     }
 
     fn is_origin(&self, url: &Url) -> bool {
-        let base = &self.origin.base;
+        let base = &self.base;
         let same_port = url.port_or_known_default() == base.port_or_known_default();
         let upgraded = base.scheme() == "http" && url.scheme() == "https" && base.port().is_none() && url.port().is_none();
         url.host_str() == base.host_str() && (same_port || upgraded)
@@ -181,6 +202,8 @@ impl Http {
         if let Want::Part(range) | Want::Listed(range) = &fetch.want {
             let text = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
             headers.insert(header::RANGE, HeaderValue::try_from(text).expect("digits are a header value"));
+            let same = fetch.part_of.as_ref().and_then(Validators::strong).and_then(|tag| HeaderValue::try_from(tag).ok());
+            headers.extend(same.map(|tag| (header::IF_RANGE, tag)));
         }
         if let Some(known) = &fetch.known {
             let conditions = [(header::IF_NONE_MATCH, &known.etag), (header::IF_MODIFIED_SINCE, &known.last_modified)];
@@ -280,6 +303,12 @@ impl Source for Http {
         Box::pin(async move {
             let begun = Instant::now();
             let outcome = self.fetch_with_retries(&fetch).await;
+            if let Err(error) = &outcome {
+                complain(&self.complaints, error, || {
+                    let url = fetch.path.to_url(&self.base);
+                    format!("GET {}", url.map_or_else(|| redacted(self.base.as_str()), |url| redacted(url.as_str())))
+                });
+            }
             self.metrics.finished(begun.elapsed(), &outcome);
             outcome
         })
@@ -290,7 +319,7 @@ impl Source for Http {
     }
 
     fn base(&self) -> Option<&Url> {
-        Some(&self.origin.base)
+        Some(&self.base)
     }
 
     fn has_queries(&self) -> bool {
@@ -308,7 +337,7 @@ impl Description {
     fn of(response: &Response) -> Self {
         let text = |name: HeaderName| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let validators = Validators { etag: text(header::ETAG), last_modified: text(header::LAST_MODIFIED) };
-        Self { validators, content_type: text(header::CONTENT_TYPE) }
+        Self { validators, content_type: response.headers().get(header::CONTENT_TYPE).and_then(media_type) }
     }
 
     fn object(self, bytes: Bytes, offset: u64, length: Option<u64>) -> Fetched {
@@ -342,14 +371,41 @@ fn content_range(response: &Response) -> Option<ContentRange> {
     is_sane.then_some(ContentRange { range: Some(range), total })
 }
 
-/// The announced length of a body whose end can be told from a cut.
+/// The announced length of a body whose end can be told from a cut, and in one way only: of a length and chunks together the
+/// library heeds the chunks, another program on the way may heed the length.
 fn framed(response: &Response) -> Result<Option<u64>, Error> {
-    let header = |name: HeaderName| response.headers().get(name);
-    let announced = header(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_none() && response.version() <= Version::HTTP_11 && header(header::TRANSFER_ENCODING).is_none() {
-        return Err(Error::Length("the origin says neither how long the object is nor where it ends".into()));
+    let headers = response.headers();
+    let announced = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced == Some(None) {
+        return Err(Error::Length("the origin says a length that is no number".into()));
     }
-    Ok(announced)
+    let announced = announced.flatten();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) if announced.is_none() && response.version() <= Version::HTTP_11 => {
+            Err(Error::Length("the origin says neither how long the object is nor where it ends".into()))
+        }
+        (None, _) => Ok(announced),
+        (Some(_), _) if announced.is_some() => {
+            Err(Error::Length("the origin says both a length and that there are chunks".into()))
+        }
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(None),
+        (Some(_), _) => Err(Error::Length("a transfer coding other than chunks, which was not asked for".into())),
+    }
+}
+
+/// `Retry-After` in seconds. A date is not looked at: clocks differ.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse::<u64>().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+/// A media type as META may carry it: visible ASCII and blanks, and short. Anything else is as if the origin had said none.
+fn media_type(value: &HeaderValue) -> Option<String> {
+    let text = value.to_str().ok()?.replace('\t', " ");
+    let text = text.trim();
+    let is_fit = !text.is_empty() && text.len() <= CONTENT_TYPE_MAX && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    is_fit.then(|| text.to_owned())
 }
 
 fn check_length(got: u64, expected: u64) -> Result<(), Error> {
@@ -369,14 +425,14 @@ fn request_error(error: &reqwest::Error) -> Error {
     if error.is_timeout() {
         Error::Timeout
     } else if error.is_builder() {
-        Error::Protocol(innermost(error))
+        Error::Protocol(redacted(&innermost(error)))
     } else {
-        Error::Connect(innermost(error))
+        Error::Connect(redacted(&innermost(error)))
     }
 }
 
 fn body_error(error: &reqwest::Error) -> Error {
-    if error.is_timeout() { Error::Timeout } else { Error::Truncated(innermost(error)) }
+    if error.is_timeout() { Error::Timeout } else { Error::Truncated(redacted(&innermost(error))) }
 }
 
 /// The last error of the chain: the outer ones repeat the URL, which may hold credentials.
@@ -388,6 +444,12 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+/// A longer time that an origin names is not waited for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Bytes of the longest media type that is passed on.
+const CONTENT_TYPE_MAX: usize = 255;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -395,9 +457,9 @@ mod tests {
 
     fn http(base: &str, redirect_hosts: &[&str]) -> Http {
         let origin = Origin {
-            base: Url::parse(base).unwrap(),
+            base: Secret::new(Url::parse(base).unwrap()),
             host: None,
-            headers: BTreeMap::from([("X-Key".into(), "secret".into())]),
+            headers: BTreeMap::from([("X-Key".into(), Secret::new("secret".into()))]),
             redirect_hosts: redirect_hosts.iter().map(|host| (*host).to_owned()).collect(),
             timeout: Duration::from_secs(5),
         };
@@ -432,7 +494,14 @@ mod tests {
     #[tokio::test]
     async fn headers_are_for_the_origin_alone() {
         let source = http("http://origin.test/base/", &["cdn.test"]);
-        let fetch = Fetch { path: "x".parse_path(), want: Want::Listed(5..10), known: None };
+        let part_of = Some(Validators { etag: Some("\"tag\"".into()), last_modified: None });
+        let mut fetch = Fetch { path: "x".parse_path(), want: Want::Listed(5..10), known: None, part_of };
+        let weak = Some(Validators { etag: Some("W/\"tag\"".into()), last_modified: None });
+        let tag =
+            |fetch: &Fetch| source.headers_for(fetch, &Url::parse("http://origin.test/x").unwrap()).get("if-range").cloned();
+        assert_eq!(tag(&fetch).unwrap(), "\"tag\"");
+        fetch.part_of = weak;
+        assert_eq!(tag(&fetch), None, "a weak tag does not say that the bytes are the same");
         let headers = |url: &str| source.headers_for(&fetch, &Url::parse(url).unwrap());
         assert_eq!(headers("http://origin.test/x")["x-key"], "secret");
         assert_eq!(headers("https://origin.test/x")["x-key"], "secret");

@@ -29,6 +29,8 @@ pub struct SourceMetrics {
     pub not_modified: IntCounter,
     /// Bytes of objects read.
     pub bytes: IntCounter,
+    /// Answers of an origin over HTTP, by their status.
+    statuses: Vec<IntCounter>,
     /// How long a fetch took, with its retries.
     pub seconds: Histogram,
     errors: Vec<IntCounter>,
@@ -63,7 +65,16 @@ impl Metrics {
         )?;
         let errors =
             register::counters(registry, &name("errors_total"), "Fetches that failed, by what was wrong.", &["source", "kind"])?;
+        let statuses = register::counters(
+            registry,
+            &name("responses_total"),
+            "Answers of origins over HTTP, retries and redirects included, by status; `4xx` and the like are those of a class that have no \
+             counter of their own.",
+            &["status"],
+        )?;
+        let statuses: Vec<_> = STATUSES.iter().map(|status| statuses.with_label_values(&[status])).collect();
         let of = |source: &str| SourceMetrics {
+            statuses: statuses.clone(),
             requests: requests.with_label_values(&[source]),
             retries: retries.with_label_values(&[source]),
             not_modified: not_modified.with_label_values(&[source]),
@@ -84,6 +95,14 @@ impl Metrics {
 }
 
 impl SourceMetrics {
+    /// Counts an answer of an origin over HTTP.
+    pub fn answered(&self, status: u16) {
+        let place = |label: &str| STATUSES.iter().position(|known| *known == label);
+        let class = || place(&format!("{}xx", status / 100));
+        let at = place(&status.to_string()).or_else(class).or_else(|| place("other"));
+        self.statuses[at.expect("`other` is a label")].inc();
+    }
+
     /// Counts a fetch that has ended.
     pub fn finished<T>(&self, took: Duration, outcome: &Result<T, Error>) {
         self.seconds.observe(took.as_secs_f64());
@@ -97,3 +116,9 @@ impl SourceMetrics {
         &self.errors[at]
     }
 }
+
+/// Every value of the label `status`.
+const STATUSES: [&str; 20] = [
+    "200", "206", "2xx", "304", "3xx", "400", "401", "403", "404", "408", "410", "416", "429", "4xx", "500", "502", "503", "504",
+    "5xx", "other",
+];

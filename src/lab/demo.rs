@@ -136,7 +136,8 @@ impl Loopback {
         config.endpoint.listen = vec![free];
         config.telemetry.listen = free;
         // A block and its header fit the first datagram, and an explicit vector would too.
-        let stream = stream::Config { origin: Some(origin.url()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
+        let stream =
+            stream::Config { origin: Some(origin.url().into()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
         config.stream.insert(STREAM.into(), stream);
         let identity = ServerIdentity::ephemeral().map_err(server::Error::from)?;
         let trust = Trust::Fingerprint(identity.fingerprint());

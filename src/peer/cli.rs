@@ -289,7 +289,8 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 true => ServerIdentity::open(&kept)?,
                 false => ServerIdentity::ephemeral()?,
             };
-            let admission = admission::Config { keys, clients_ca, insecure, ..admission::Config::default() };
+            let admission =
+                admission::Config { keys: keys.map(Into::into), clients_ca, insecure, ..admission::Config::default() };
             // In terms of the options here.
             if let Err(admission::Error::Open(address)) = admission.check_listen(&listen) {
                 return Err(Failure::Open(address));

@@ -187,7 +187,10 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
     let directory = stream.and_then(|(_, stream)| stream.directory.as_ref());
     let (key, place) = match directory {
         Some(directory) => ("directory", directory.display().to_string()),
-        None => ("origin", stream.and_then(|(_, stream)| stream.origin.clone()).unwrap_or_else(|| ORIGIN.to_owned())),
+        None => (
+            "origin",
+            stream.and_then(|(_, stream)| stream.origin.as_ref()).map(ToString::to_string).unwrap_or_else(|| ORIGIN.to_owned()),
+        ),
     };
     let place = toml::Value::String(place);
     let code = match layout.codec {

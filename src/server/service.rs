@@ -1,6 +1,10 @@
 //! The server as a service: signals, reloads, and what the service manager is told.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use tokio::sync::watch;
 
 use super::{Error, Server};
 use crate::config::{Effect, Loaded, Sources, changes};
@@ -25,7 +29,9 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     readiness.ready("server");
     notify(&[sd_notify::NotifyState::Ready]);
 
-    let mut running = Running { sources, loaded, logs, identity, server };
+    let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
+    end_in_time(bound)?;
+    let mut running = Running { sources, loaded, logs, identity, server, drain_timeout };
     running.until_stopped().await?;
     notify(&[sd_notify::NotifyState::Stopping]);
     readiness.not_ready("server", "draining");
@@ -42,6 +48,8 @@ struct Running {
     logs: Logs,
     identity: ServerIdentity,
     server: Server,
+    /// For whoever watches the end.
+    drain_timeout: watch::Sender<Duration>,
 }
 
 impl Running {
@@ -91,10 +99,40 @@ impl Running {
                 Effect::Live | Effect::NewSegments => tracing::info!("{change}"),
             }
         }
+        self.drain_timeout.send_replace(next.config.server.drain_timeout);
         self.loaded = next;
         tracing::info!("configuration reloaded");
     }
 }
+
+/// Ends the process some seconds after it should have ended by itself, whatever hangs: a file system, a device, who reads the log.
+fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
+    let listen = |kind| signal(kind).map_err(Error::Signals);
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let bound = *drain_timeout.borrow() + 2 * END_WITHIN;
+        // Not a task: the threads that run those may be what hangs.
+        let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
+            std::thread::sleep(bound);
+            std::thread::spawn(|| tracing::error!("the process ends though a part of it has not: it hangs"));
+            std::thread::sleep(Duration::from_secs(1));
+            std::process::exit(STUCK.into());
+        });
+        if let Err(error) = watching {
+            tracing::error!("nobody watches whether the process ends: {error}");
+        }
+    });
+    Ok(())
+}
+
+/// How long threads have to end after the server has stopped.
+pub const END_WITHIN: Duration = Duration::from_secs(5);
+/// What the process exits with if they have not.
+pub const STUCK: u8 = 9;
 
 /// The command that a person would type to reach this server.
 fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Loaded) {

@@ -2,7 +2,8 @@
 //!
 //! A path is either made of segments or a document (a mutable object, kept whole). Segments themselves are the store's; the
 //! catalogue knows their ids, and may know one that has been evicted since. Parts of one object belong to one version of it:
-//! when a part comes with other validators or another length than the parts before, those are forgotten. Refusals are
+//! when a part comes with other validators or another length than the parts before, or a part that was known comes with other
+//! bytes, those are forgotten, and the version is another. Refusals are
 //! remembered beside all that, so that one bad part does not hide the good ones.
 //!
 //! The number of paths and the bytes of documents and small objects are bounded; the least recently used go.
@@ -145,6 +146,14 @@ impl Catalogue {
         }
     }
 
+    /// What the parts that are known of an object had at the origin.
+    pub(super) fn validators(&self, path: &ObjectPath) -> Option<Validators> {
+        match &self.entries.get(path)?.known {
+            Known::Segments { description, parts, .. } if !parts.is_empty() => Some(description.validators.clone()),
+            Known::Segments { .. } | Known::Document(_) => None,
+        }
+    }
+
     /// Why a path was refused, while that is remembered.
     pub(super) fn refusal(&self, path: &ObjectPath, now: Instant) -> Option<Refusal> {
         self.missing.get(path).filter(|(_, until)| now < *until).map(|(refusal, _)| refusal.clone())
@@ -163,12 +172,17 @@ impl Catalogue {
     }
 
     /// Compares a part's object with what is known, drops what is of another version, and takes the part in.
-    pub(super) fn admit(&mut self, path: &ObjectPath, description: Description, part: Part, now: Instant) -> Admitted {
+    pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: Part, now: Instant) -> Admitted {
         self.missing.remove(path);
-        let mut admitted = Admitted { version: description.version, length: description.length, ..Admitted::default() };
+        let mut admitted = Admitted { length: description.length, ..Admitted::default() };
         let is_same = match self.entries.get(path).map(|entry| &entry.known) {
             Some(Known::Segments { description: before, parts, .. }) => {
-                let is_same = before.is_same(&description);
+                let mut is_same = before.is_same(&description);
+                if is_same && parts.get(&part.offset).is_some_and(|known| known.length == part.length && known.id != part.id) {
+                    // Other bytes that the origin says are the same: nobody else may take them for those.
+                    is_same = false;
+                    description.version = mixed(before.version, &part.id);
+                }
                 admitted.changed = !is_same && !parts.is_empty();
                 is_same
             }
@@ -180,6 +194,7 @@ impl Catalogue {
             let known = Known::Segments { description: description.clone(), checked: now, parts: BTreeMap::new() };
             self.put(path, known);
         }
+        admitted.version = description.version;
         let inline = part.inline.as_ref().map_or(0, length_of);
         if let Some(Entry { known: Known::Segments { description: known, checked, parts }, .. }) = self.entries.get_mut(path) {
             known.length = known.length.or(description.length);
@@ -348,6 +363,15 @@ impl Known {
     }
 }
 
+/// The number of a version that follows another without a word of the origin's; below 2^62.
+fn mixed(version: u64, id: &SegmentId) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&version.to_le_bytes()).update(id.as_bytes());
+    let mut low = [0; 8];
+    low.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(low) >> 2
+}
+
 fn length_of(bytes: &Bytes) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
@@ -405,6 +429,24 @@ mod tests {
         assert_eq!(third.dropped, [part(0, 1).id, part(100, 1).id]);
         assert_eq!(catalogue.find(&path("a"), 0), Found::Nothing);
         assert!(catalogue.admit(&path("a"), description("2", Some(301)), part(0, 100), now).changed);
+    }
+
+    #[test]
+    fn other_bytes_under_the_same_tag_are_another_version() {
+        let (mut catalogue, now) = (catalogue(), Instant::now());
+        let admit = |catalogue: &mut Catalogue, offset, name: &str| {
+            let part = Part { id: SegmentId::of(name.as_bytes()), ..part(offset, 100) };
+            catalogue.admit(&path("a"), description("1", Some(300)), part, now)
+        };
+        let first = admit(&mut catalogue, 0, "x");
+        assert!(!admit(&mut catalogue, 100, "y").changed);
+        let again = admit(&mut catalogue, 0, "x");
+        assert_eq!((again.changed, again.version), (false, first.version), "an evicted part that comes again");
+        let other = admit(&mut catalogue, 0, "z");
+        assert!(other.changed && other.version != first.version && other.version < 1 << 62);
+        assert_eq!(other.dropped, [SegmentId::of(b"x"), SegmentId::of(b"y")]);
+        assert_eq!(catalogue.find(&path("a"), 100), Found::Nothing);
+        assert_eq!(admit(&mut catalogue, 100, "w").version, other.version, "parts of the new bytes belong together");
     }
 
     #[test]

@@ -87,17 +87,19 @@ fn label(code: RefusalCode) -> &'static str {
         RefusalCode::Limit => "limit",
         RefusalCode::Origin => "origin",
         RefusalCode::Changed => "changed",
+        RefusalCode::Forbidden => "forbidden",
         RefusalCode::GoingAway => "going_away",
         RefusalCode::Internal => "internal",
     }
 }
 
 /// Those that streams answer with.
-const CODES: [RefusalCode; 6] = [
+const CODES: [RefusalCode; 7] = [
     RefusalCode::Unknown,
     RefusalCode::Overload,
     RefusalCode::Limit,
     RefusalCode::Origin,
     RefusalCode::Changed,
+    RefusalCode::Forbidden,
     RefusalCode::Internal,
 ];

@@ -17,6 +17,7 @@ use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
 use crate::object::{Arrival, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 
 /// What all points use.
@@ -113,7 +114,7 @@ impl Point {
 
     pub(super) fn fault(&self) -> Option<String> {
         match &self.settings().place {
-            Place::Directory(root) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
+            Place::Directory(root, _) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
             _ => lock(&self.fault).clone(),
         }
     }
@@ -257,7 +258,7 @@ impl Point {
         let settings = self.settings();
         let before = self.catalogue().document(path).cloned();
         let known = before.as_ref().map(|document| document.description.validators.clone()).filter(|known| !known.is_empty());
-        let fetch = Fetch { path: path.clone(), want: Want::Whole(settings.playlist_max_bytes), known };
+        let fetch = Fetch { path: path.clone(), want: Want::Whole(settings.playlist_max_bytes), known, part_of: None };
         let outcome = self.source.fetch(fetch).await;
         let now = Instant::now();
         self.note(&outcome);
@@ -271,7 +272,7 @@ impl Point {
             (Err(error), Some(document))
                 if error.is_transient() && now.saturating_duration_since(document.confirmed) < settings.playlist_grace =>
             {
-                tracing::debug!(stream = self.name, %path, %error, "using the playlist at hand");
+                tracing::debug!(stream = self.name, path = redacted_path(path.as_str()), %error, "using the playlist at hand");
                 Ok(self.whole(path, &document, settings.playlist_age))
             }
             (Err(error), before) => {
@@ -310,7 +311,11 @@ impl Point {
                 }
                 (Err(error), _) => {
                     self.unreadable.inc();
-                    tracing::warn!(stream = self.name, %path, "{error}; it is passed on, and nothing of it is fetched ahead");
+                    tracing::warn!(
+                        stream = self.name,
+                        path = redacted_path(path.as_str()),
+                        "{error}; it is passed on, and nothing of it is fetched ahead"
+                    );
                 }
             }
             let local = self.source.base().and_then(|base| planner::localise(&bytes, path, base, &self.name));
@@ -359,7 +364,8 @@ impl Point {
             }
             _ => None,
         };
-        let mut fetch = Fetch { path: path.clone(), want, known };
+        let part_of = self.catalogue().validators(path).filter(|_| known.is_none());
+        let mut fetch = Fetch { path: path.clone(), want, known, part_of };
         let mut outcome = self.source.fetch(fetch.clone()).await;
         if let Ok(Fetched::NotModified) = outcome {
             let now = Instant::now();
@@ -379,6 +385,12 @@ impl Point {
             Ok(Fetched::Object(object)) => self.accept_part(path, object, &fetch.want, live).await,
             Ok(Fetched::NotModified) => Err(internal("an answer to a question that was not asked")),
             Err(Error::OutOfRange(length)) if !matches!(fetch.want, Want::Listed(_)) => Err(beyond(length)),
+            Err(Error::Changed) => {
+                self.invalidate(path, now);
+                self.shared.metrics.changed.inc();
+                tracing::info!(stream = self.name, path = redacted_path(path.as_str()), "the object has changed at the origin");
+                Err(Refusal { code: RefusalCode::Changed, retry_after: Some(RETRY_SOON), reason: Error::Changed.to_string() })
+            }
             Err(error) => {
                 if error == Error::NotFound {
                     self.let_go(&Cut { path: path.clone(), range: None }, now);
@@ -426,7 +438,7 @@ impl Point {
         }
         if admitted.changed {
             self.shared.metrics.changed.inc();
-            tracing::info!(stream = self.name, %path, "the object has changed at the origin");
+            tracing::info!(stream = self.name, path = redacted_path(path.as_str()), "the object has changed at the origin");
         }
         if admitted.changed && part.offset > 0 {
             let reason = "the object changed at the origin while its parts were fetched".to_owned();
@@ -501,7 +513,12 @@ impl Point {
                     Ok(resolved) => point.announce(resolved),
                     Err(refusal) => {
                         point.shared.metrics.prefetch_failed.inc();
-                        tracing::debug!(stream = point.name, path = %cut.path, reason = refusal.reason, "not fetched ahead");
+                        tracing::debug!(
+                            stream = point.name,
+                            path = redacted_path(cut.path.as_str()),
+                            reason = refusal.reason,
+                            "not fetched ahead"
+                        );
                     }
                 }
             }
@@ -561,7 +578,7 @@ impl Point {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
-            tracing::debug!(stream = self.name, %path, reason = refusal.reason, "no playlist");
+            tracing::debug!(stream = self.name, path = redacted_path(path.as_str()), reason = refusal.reason, "no playlist");
         }
         self.planned.notify_one();
     }
@@ -573,8 +590,7 @@ impl Point {
     /// Remembers that the origin refuses a path, and says so.
     fn refuse(&self, path: &ObjectPath, error: &Error, now: Instant) -> Refusal {
         let age = self.shared.config.negative_age;
-        let retry_after = (error.is_transient() || *error == Error::NotFound).then_some(age);
-        let refusal = Refusal { code: error.code(), retry_after, reason: error.to_string() };
+        let refusal = Refusal { code: error.code(), retry_after: error.retry_after(age), reason: error.to_string() };
         self.catalogue().refuse(path, refusal.clone(), now + age);
         refusal
     }
@@ -584,7 +600,6 @@ impl Point {
         let fault = outcome.as_ref().err().filter(|error| error.is_transient() && **error != Error::Incomplete);
         let mut noted = lock(&self.fault);
         match fault {
-            Some(error) if noted.is_none() => tracing::warn!(stream = self.name, "{error}"),
             None if noted.is_some() => tracing::info!(stream = self.name, "the origin answers again"),
             _ => {}
         }

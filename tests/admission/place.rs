@@ -72,10 +72,11 @@ impl Place {
         config.endpoint.listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
         config.device.cpu_threads = "2".parse().unwrap();
         for name in ["live", "secret"] {
-            let settings = stream::Config { origin: Some(format!("{}{name}/", origin.url())), ..stream::Config::default() };
+            let settings =
+                stream::Config { origin: Some(format!("{}{name}/", origin.url()).into()), ..stream::Config::default() };
             config.stream.insert(name.into(), settings);
         }
-        config.admission.keys = Some(keys.to_str().unwrap().to_owned());
+        config.admission.keys = Some(keys.to_str().unwrap().into());
         config.admission.leeway = Duration::ZERO;
         config.admission.grace = Duration::from_millis(500);
         rules(&mut config.admission, directory.path());

@@ -134,12 +134,14 @@ async fn answer(State(state): State<Arc<Mutex<Contents>>>, request: Request) -> 
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == etag) {
         return Response::builder().status(304).header(header::ETAG, etag).body(Body::empty()).unwrap();
     }
-    let mut response = Response::builder().header(header::ETAG, etag);
+    let mut response = Response::builder().header(header::ETAG, &etag);
     if let Some(content_type) = file.content_type {
         response = response.header(header::CONTENT_TYPE, content_type);
     }
     let total = file.bytes.len();
-    let range = headers.get(header::RANGE).filter(|_| file.fault != Fault::NoRanges).map(|range| parse(range.to_str().unwrap()));
+    let is_other = headers.get(header::IF_RANGE).is_some_and(|known| *known != etag);
+    let heeds = file.fault != Fault::NoRanges && !is_other;
+    let range = headers.get(header::RANGE).filter(|_| heeds).map(|range| parse(range.to_str().unwrap()));
     if let Some((start, end)) = range {
         let end = end.min(total);
         if start >= total {

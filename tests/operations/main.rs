@@ -3,5 +3,6 @@
 mod metrics;
 #[path = "../program/mod.rs"]
 mod program;
+mod secrets;
 mod serve;
 mod server;

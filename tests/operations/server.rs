@@ -1,5 +1,6 @@
 //! A started program, on ports that the system chooses.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +16,8 @@ pub(crate) struct Server {
     process: Child,
     metrics: SocketAddr,
     log: Receiver<String>,
+    /// Lines that were passed over or returned.
+    heard: RefCell<String>,
     _state: TempDir,
 }
 
@@ -31,14 +34,21 @@ pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
 impl Server {
     /// Starts it with these arguments and waits until it says where its metrics are.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let state = TempDir::new().unwrap();
         let fixed = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
-        let mut process = command(&state, &[&fixed, arguments].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = command(&state, &[&fixed, arguments].concat());
+        let mut process = command.envs(variables.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (said, log) = channel();
         // The log is read to its end, so that the server never waits for a reader.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        let mut server = Self { process, metrics: SocketAddr::from(([127, 0, 0, 1], 0)), log, _state: state };
+        let mut server =
+            Self { process, metrics: SocketAddr::from(([127, 0, 0, 1], 0)), log, heard: RefCell::default(), _state: state };
         let line = server.wait_for("/metrics");
         let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics"));
         server.metrics = address.expect("the line has a URL").0.parse().unwrap();
@@ -50,12 +60,28 @@ impl Server {
         let mut seen = String::new();
         let end = Instant::now() + PATIENCE;
         while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            *self.heard.borrow_mut() += &(line.clone() + "\n");
             if line.contains(text) {
                 return line;
             }
             seen = seen + &line + "\n";
         }
         panic!("the log has no line with `{text}`:\n{seen}");
+    }
+
+    /// `ncs://` and the address that peers connect to, and the fingerprint.
+    pub(crate) fn peers_connect_with(&self) -> (String, String) {
+        let line = self.wait_for("peers connect with: ");
+        let word = |after: &str| {
+            let (_, rest) = line.split_once(after).expect("the line has it");
+            rest.split(' ').next().unwrap_or_default().to_owned()
+        };
+        (word("gateway "), word("--fingerprint "))
+    }
+
+    /// Every line of the log so far.
+    pub(crate) fn heard(&self) -> String {
+        self.heard.borrow().clone() + &self.log.try_iter().collect::<Vec<_>>().join("\n")
     }
 
     /// Status and body of a page.

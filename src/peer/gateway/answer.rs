@@ -87,6 +87,8 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal.code {
             RefusalCode::Unknown => StatusCode::NOT_FOUND,
+            // Not 401: no credentials of the player's would help.
+            RefusalCode::Forbidden => StatusCode::FORBIDDEN,
             RefusalCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
             RefusalCode::Overload | RefusalCode::GoingAway => StatusCode::SERVICE_UNAVAILABLE,
             RefusalCode::Limit | RefusalCode::Origin | RefusalCode::Changed | RefusalCode::Internal => StatusCode::BAD_GATEWAY,
@@ -194,6 +196,7 @@ mod tests {
         assert_eq!(status(RefusalCode::Overload), (503, true));
         assert_eq!(status(RefusalCode::GoingAway), (503, true));
         assert_eq!(status(RefusalCode::Origin), (502, false));
+        assert_eq!(status(RefusalCode::Forbidden), (403, false));
     }
 
     #[test]

@@ -1,0 +1,64 @@
+//! Secrets that a stream would publish: files below its directory.
+
+use std::path::{Path, PathBuf};
+
+use super::{Config, Finding};
+
+/// A fault for every file with a secret that lies below the directory of a stream, by whatever links.
+pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
+    let roots: Vec<_> =
+        config.stream.iter().filter_map(|(name, stream)| Some((name, real(stream.directory.as_deref()?)))).collect();
+    if roots.is_empty() {
+        return Vec::new();
+    }
+    let faults = files(config, file).into_iter().filter_map(|(key, path)| {
+        // A link below the directory is found by its own name too.
+        let places = [real(&path), real_parent(&path)];
+        let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
+        let text = format!(
+            "{} lies below `stream.{name}.directory`, whose files everybody may ask for: put it elsewhere",
+            path.display()
+        );
+        Some(Finding { key, text })
+    });
+    faults.collect()
+}
+
+/// Every file of the configuration that others must not have, and its key.
+fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
+    let mut files: Vec<(String, PathBuf)> = Vec::new();
+    let mut add = |key: String, path: Option<&Path>| files.extend(path.map(|path| (key, path.to_owned())));
+    add("--config".into(), file);
+    add("tls.key".into(), config.tls.key.as_deref());
+    if config.tls.key.is_none() {
+        add("tls.directory".into(), Some(&config.tls.kept()));
+    }
+    add("admission.keys".into(), config.admission.keys_file().as_deref());
+    for (name, stream) in &config.stream {
+        add(format!("stream.{name}.signing_key"), stream.signing_key.as_deref());
+        for (header, value) in &stream.headers {
+            add(format!("stream.{name}.headers.{header}.file"), value.file());
+        }
+    }
+    files
+}
+
+/// Without links, also where the end of the path is not there yet.
+fn real(path: &Path) -> PathBuf {
+    let path = super::absolute(path);
+    let Some((real, rest)) =
+        path.ancestors().find_map(|ancestor| Some((ancestor.canonicalize().ok()?, path.strip_prefix(ancestor).ok()?)))
+    else {
+        return path;
+    };
+    real.join(rest)
+}
+
+/// Where the name itself is, whatever it links to.
+fn real_parent(path: &Path) -> PathBuf {
+    let path = super::absolute(path);
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => real(parent).join(name),
+        _ => path,
+    }
+}
