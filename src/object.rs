@@ -526,10 +526,14 @@ impl Birth {
         Arc::new(Self { at, sent: AtomicBool::new(false) })
     }
 
-    /// The time from birth to `now`, on the first call.
-    pub fn first_sent(&self, now: Instant) -> Option<Duration> {
-        let first = !self.sent.load(Ordering::Relaxed) && !self.sent.swap(true, Ordering::Relaxed);
-        first.then(|| now.saturating_duration_since(self.at))
+    /// When it was complete at its source.
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// Whether nothing of it has been sent before: true on the first call.
+    pub fn is_first_sent(&self) -> bool {
+        !self.sent.load(Ordering::Relaxed) && !self.sent.swap(true, Ordering::Relaxed)
     }
 }
 

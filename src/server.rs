@@ -160,6 +160,7 @@ impl Server {
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server =
             Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device, thread };
+        server.front.set_streams(config.stream.keys());
         server.name_peers(&config);
         server.judge_streams(&config);
         Ok(server)
@@ -178,6 +179,7 @@ impl Server {
         self.library.apply(&config.stream)?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
+        self.front.set_streams(config.stream.keys());
         self.name_peers(config);
         self.judge_streams(config);
         Ok(())

@@ -10,6 +10,7 @@
 //! credit waits); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
 
+mod audience;
 pub mod driver;
 mod metrics;
 pub mod proto;
@@ -24,6 +25,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, oneshot};
 
+pub use audience::Audience;
 pub use metrics::Metrics;
 
 use crate::object::{Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};

@@ -30,6 +30,7 @@ pub(crate) struct Front {
     addresses: Vec<SocketAddr>,
     endpoints: Vec<Endpoint>,
     drain: watch::Sender<Option<Duration>>,
+    audience: session::Audience,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -59,6 +60,7 @@ impl Front {
         let mut tasks = vec![tokio::spawn(keep_gauges(ring.clone()))];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
+        let audience = metrics.audience.clone();
         let headroom = Headroom::new(registry)?;
         tasks.push(aside.spawn(headroom.clone().watch(ring.clone(), Handle::current(), config.wait_max, readiness.clone())));
         let context = Context {
@@ -88,12 +90,17 @@ impl Front {
             let accepting = endpoint::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
             tasks.push(tokio::spawn(accepting));
         }
-        Ok(Self { addresses, endpoints, drain, tasks })
+        Ok(Self { addresses, endpoints, drain, audience, tasks })
     }
 
     /// The UDP addresses that peers reach it at.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Counts viewers and what they are sent by these streams from now on.
+    pub(crate) fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
+        self.audience.set_streams(names);
     }
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then closes.

@@ -25,6 +25,7 @@ use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStre
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use super::audience::Viewing;
 use super::metrics::Sent;
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
@@ -170,6 +171,7 @@ struct Session {
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     draining: Option<Instant>,
+    viewing: Viewing,
 }
 
 /// How many blocks have been acknowledged, and since when no more.
@@ -223,6 +225,7 @@ impl Session {
         let _ = send.set_priority(i32::MAX);
         let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
         let proto = Proto::new(id, context.config, begun);
+        let viewing = Viewing::new(context.metrics.audience.clone());
         let mut session = Self {
             id,
             connection,
@@ -243,6 +246,7 @@ impl Session {
             streams: HashMap::new(),
             datagrams: None,
             draining: None,
+            viewing,
         };
         let end = match session.converse(receive).await {
             Ok(never) => match never {},
@@ -338,6 +342,10 @@ impl Session {
         self.push(share, waker);
         self.flush_control();
         self.context.metrics.add(self.proto.take_tally());
+        while let Some((stream, tally)) = self.proto.poll_stream_tally() {
+            self.context.metrics.audience.add(&stream, tally);
+        }
+        self.viewing.heed();
     }
 
     fn act(&mut self, event: Event) {
@@ -395,6 +403,7 @@ impl Session {
             }
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
             Event::Ended(ended) => self.ended(ended),
+            Event::Watches { stream, is_watched } => self.viewing.set(stream, is_watched),
         }
     }
 
@@ -555,11 +564,13 @@ impl Session {
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, share: u32, waker: &Waker) {
         self.resumes = None;
-        for claim in self.proto.claims() {
+        let claims = self.proto.claims();
+        for (index, claim) in claims.iter().enumerate() {
             let allowance = match self.visitor.allowance(Instant::now()) {
                 Ok(bytes) => bytes,
                 Err(paid) => {
                     self.resumes = Some(paid);
+                    claims[index..].iter().for_each(|claim| self.proto.note_held_back(claim.alias));
                     return;
                 }
             };
@@ -571,14 +582,18 @@ impl Session {
             let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
             let room = room.min(self.affordable(claim.alias, allowance));
             if busy || room == 0 {
+                // Without a share the server has no memory for it; otherwise the peer has not taken what it has.
+                if busy || share > 0 {
+                    self.proto.note_held_back(claim.alias);
+                }
                 continue;
             }
             let blocks = self.context.ring.claim(self.id, claim.line, room, &self.quota, waker);
             if !blocks.is_empty() {
                 self.observe_birth(claim.alias);
                 match claim.route {
-                    Route::Datagram => self.send_datagrams(&claim, blocks),
-                    Route::Stream => self.send_records(&claim, blocks),
+                    Route::Datagram => self.send_datagrams(claim, blocks),
+                    Route::Stream => self.send_records(claim, blocks),
                 }
             }
         }
@@ -590,9 +605,8 @@ impl Session {
         u32::try_from(bytes / block).unwrap_or(u32::MAX).max(1)
     }
 
-    fn observe_birth(&self, alias: u16) {
-        let birth = self.proto.held(alias).and_then(|held| held.birth.as_ref());
-        if let Some(age) = birth.and_then(|birth| birth.first_sent(Instant::now())) {
+    fn observe_birth(&mut self, alias: u16) {
+        if let Some(age) = self.proto.first_sent(Instant::now(), alias) {
             self.context.metrics.first_block_seconds.observe(age.as_secs_f64());
         }
     }
@@ -600,7 +614,7 @@ impl Session {
     fn send_datagrams(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
         let mut sent = Sent::default();
         let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block, &mut sent)).collect();
-        self.context.metrics.count_sent(&sent, claim.route);
+        self.count_sent(claim, &sent);
         self.visitor.spend(Instant::now(), datagrams.iter().map(Bytes::len).sum());
         let connection = self.connection.clone();
         self.datagrams = Some(Box::pin(async move {
@@ -609,6 +623,12 @@ impl Session {
             }
             Ok(())
         }));
+    }
+
+    fn count_sent(&mut self, claim: &Claim, sent: &Sent) {
+        self.context.metrics.count_sent(sent, claim.route);
+        let ((coded, coded_bytes), (source, source_bytes)) = (sent.coded, sent.source);
+        self.proto.note_sent(claim.alias, coded + source, coded, coded_bytes + source_bytes);
     }
 
     fn datagram(&mut self, claim: &Claim, block: Claimed, sent: &mut Sent) -> Option<Bytes> {
@@ -654,7 +674,7 @@ impl Session {
             chunks.push(first);
             chunks.extend(rest);
         }
-        self.context.metrics.count_sent(&sent, claim.route);
+        self.count_sent(claim, &sent);
         self.visitor.spend(Instant::now(), chunks.iter().map(Bytes::len).sum());
         let (cancel, cancelled) = oneshot::channel();
         self.streams.insert(claim.alias, RequestStream::Busy(cancel));

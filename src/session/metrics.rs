@@ -1,7 +1,8 @@
-//! What the sessions count, all together: no label names a peer.
+//! What the sessions count, all together: no label names a peer. What they count of each stream is the [`Audience`]'s.
 
 use prometheus::{Error, Histogram, IntCounter, IntGauge, Registry};
 
+use super::Audience;
 use super::proto::{Route, Tally};
 use crate::block::Vector;
 use crate::telemetry::register;
@@ -33,8 +34,10 @@ pub struct Metrics {
     blames: Answered,
     /// Sessions closed because the peer had no token that counts, or certificate.
     pub unadmitted: IntCounter,
-    /// From a live segment's last byte at its source to its first block handed to QUIC.
+    /// How long the server took for the first block of a live segment that somebody waited for.
     pub first_block_seconds: Histogram,
+    /// The figures of each stream.
+    pub audience: Audience,
 }
 
 /// What was done, and what was not.
@@ -47,8 +50,8 @@ struct Answered {
 /// Blocks that leave in one go, and bytes of their payloads. They are counted together: the counters are every session's.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    coded: (u64, u64),
-    source: (u64, u64),
+    pub(super) coded: (u64, u64),
+    pub(super) source: (u64, u64),
 }
 
 /// One counter for each kind of block and way to travel.
@@ -124,9 +127,10 @@ impl Metrics {
             first_block_seconds: register::histogram(
                 registry,
                 "ncserverd_session_first_block_seconds",
-                "Time from a live segment's last byte at its source to its first block handed to QUIC.",
+                "Time that the server took for the first block of a live segment that a peer waited for.",
                 &[0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0],
             )?,
+            audience: Audience::new(registry)?,
         })
     }
 

@@ -37,6 +37,13 @@ use crate::admission::Access;
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
 
+/// How long a peer counts as a viewer of a stream after a question for it; and how often it is looked whether one still has a request open.
+const WATCHES_FOR: Duration = Duration::from_secs(30);
+const WATCH_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Streams that are told apart between two looks at what a session has counted.
+const STREAMS_TALLIED_MAX: usize = 32;
+
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
 /// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
@@ -111,6 +118,12 @@ pub struct Proto {
     control: Budget,
     datagram_max: Option<usize>,
     tally: Tally,
+    /// GETs and SUBSCRIBEs without an answer yet, and REQUESTs that are looked for or open: of which streams, and since when.
+    asking: HashMap<u64, Asking>,
+    aliases: HashMap<u16, Asking>,
+    /// The streams that the peer watches, and until when if nothing happens.
+    watched: Vec<(Arc<str>, Instant)>,
+    by_stream: Vec<(Arc<str>, StreamTally)>,
 }
 
 /// What the driver is to do.
@@ -200,6 +213,13 @@ pub enum Event {
     },
     /// A request is over: leave its lines, and end its stream.
     Ended(Ended),
+    /// The peer has begun to watch a stream, or has stopped.
+    Watches {
+        /// The stream's name, as it stands in paths.
+        stream: Arc<str>,
+        /// Whether it does now.
+        is_watched: bool,
+    },
 }
 
 /// A request that is over.
@@ -309,6 +329,30 @@ pub struct Tally {
     pub blames: (u64, u64),
 }
 
+/// Counts of one stream since the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamTally {
+    /// Payload bytes of blocks that left.
+    pub sent_bytes: u64,
+    /// Coded blocks that left.
+    pub coded: u64,
+    /// Blocks that left beyond the n of their request's generation.
+    pub repair: u64,
+    /// Requests that met their deadline.
+    pub late: u64,
+    /// GETs, SUBSCRIBEs and REQUESTs refused otherwise.
+    pub refused: u64,
+}
+
+/// A question of the peer.
+#[derive(Debug)]
+struct Asking {
+    /// The name of the stream that it is about; empty where that is not known.
+    stream: Arc<str>,
+    /// When it came.
+    at: Instant,
+}
+
 /// A question about a segment.
 #[derive(Debug)]
 struct Asked {
@@ -331,6 +375,8 @@ struct Told {
     path: Arc<str>,
     key: SegmentKey,
     until: Instant,
+    /// How long the peer's question waited for the answer, once the segment was complete at its source.
+    waited: Duration,
     /// When the peer was last told who else has it.
     introduced: Option<Instant>,
 }
@@ -353,6 +399,10 @@ struct Open {
     seq: u16,
     on_stream: bool,
     reported: (u32, u32),
+    /// Blocks that have left.
+    left: u64,
+    /// Whether blocks have had to wait for the peer: for its credit, its path, or its acknowledgements.
+    is_held_back: bool,
 }
 
 impl Proto {
@@ -386,6 +436,10 @@ impl Proto {
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
             datagram_max: None,
             tally: Tally::default(),
+            asking: HashMap::new(),
+            aliases: HashMap::new(),
+            watched: Vec::new(),
+            by_stream: Vec::new(),
         };
         proto.outbox.push_back(Message::Hello(config.hello()));
         proto
@@ -409,10 +463,11 @@ impl Proto {
         }
         match message {
             Message::Auth(credential) => self.handle_auth(now, credential),
-            Message::Get(get) => self.handle_get(get),
-            Message::Subscribe(subscribe) => self.handle_subscribe(subscribe),
+            Message::Get(get) => self.handle_get(now, get),
+            Message::Subscribe(subscribe) => self.handle_subscribe(now, subscribe),
             Message::Unsubscribe { request } => {
                 self.subscriptions.retain(|open| *open != request);
+                self.asking.remove(&request);
                 self.events.push_back(Event::Unsubscribed { request });
                 Ok(())
             }
@@ -510,8 +565,8 @@ impl Proto {
         let is_over = |open: &Open| !access.allows_segment(open.held.path.as_deref());
         let over: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
         for alias in over {
-            self.end(alias, true);
             self.reject(alias, RequestCode::Unknown, None);
+            self.end(alias, true);
         }
     }
 
@@ -524,6 +579,7 @@ impl Proto {
             Ok(_) => self.refuse(request, &not_there()),
             Err(refusal) => self.refuse(request, &refusal),
         }
+        self.asking.remove(&request);
     }
 
     /// The answer to [`Event::Find`].
@@ -581,6 +637,7 @@ impl Proto {
         }
         match answer {
             Ok(()) => {
+                self.asking.remove(&request);
                 self.send(Message::SubscribeOk { request });
                 true
             }
@@ -647,7 +704,8 @@ impl Proto {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
         let told = self.told.values().map(|told| told.until);
-        deadlines.chain(told).chain(self.hello_due).chain(self.access.due()).min()
+        let watched = self.watched.iter().map(|(_, until)| *until);
+        deadlines.chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
     }
 
     /// Does what is due. Calling it early is harmless.
@@ -662,11 +720,12 @@ impl Proto {
             return Err(Violation::Unauthorised);
         }
         self.told.retain(|_, told| told.until > now);
+        self.look_at_watched(now);
         let late: Vec<u16> = self.requests.iter().filter(|(_, open)| open.deadline <= now).map(|(alias, _)| *alias).collect();
         for alias in late {
             self.tally.late += 1;
-            self.end(alias, true);
             self.reject(alias, RequestCode::Deadline, None);
+            self.end(alias, true);
         }
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
@@ -757,6 +816,39 @@ impl Proto {
         Some(Stamp { header, payload })
     }
 
+    /// So many blocks of a request have left, coded ones among them, with so many bytes of payload. To be called for a batch at a time.
+    pub fn note_sent(&mut self, alias: u16, blocks: u64, coded: u64, bytes: u64) {
+        let Some(open) = self.requests.get_mut(&alias) else { return };
+        let n = u64::from(open.generation.n);
+        let repair = (open.left + blocks).saturating_sub(n.max(open.left));
+        open.left += blocks;
+        let tally = self.of_alias(alias);
+        tally.sent_bytes += bytes;
+        tally.coded += coded;
+        tally.repair += repair;
+    }
+
+    /// Blocks of a request have to wait for its peer.
+    pub fn note_held_back(&mut self, alias: u16) {
+        if let Some(open) = self.requests.get_mut(&alias) {
+            open.is_held_back = true;
+        }
+    }
+
+    /// The first block of a live segment leaves, if none has left before: how long the server took for it. That is the time from the peer's
+    /// question, or from when the segment was complete at its source if that was later, to META; and from REQUEST until now. `None` also
+    /// where blocks had to wait for the peer.
+    pub fn first_sent(&mut self, now: Instant, alias: u16) -> Option<Duration> {
+        let open = self.requests.get(&alias)?;
+        let is_first = open.held.birth.as_ref().is_some_and(|birth| birth.is_first_sent());
+        if !is_first || open.is_held_back {
+            return None;
+        }
+        let waited = self.told.get(&open.held.lease.id).map_or(Duration::ZERO, |told| told.waited);
+        let asked = self.aliases.get(&alias).map_or(now, |asking| asking.at);
+        Some(waited + now.saturating_duration_since(asked))
+    }
+
     /// The segment of an open request.
     pub fn held(&self, alias: u16) -> Option<&Held> {
         self.requests.get(&alias).map(|open| &open.held)
@@ -765,6 +857,11 @@ impl Proto {
     /// The lines of coded blocks of the open requests.
     pub fn lines(&self) -> impl Iterator<Item = LineKey> {
         self.requests.values().map(Open::line)
+    }
+
+    /// What happened of a stream since the last call; `None` when that is all.
+    pub fn poll_stream_tally(&mut self) -> Option<(Arc<str>, StreamTally)> {
+        self.by_stream.pop()
     }
 
     /// What happened since the last call.
@@ -780,10 +877,12 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_get(&mut self, mut get: Get) -> Result<(), Violation> {
+    fn handle_get(&mut self, now: Instant, mut get: Get) -> Result<(), Violation> {
         if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
+        let stream = self.stream_named(stream_of(&get.path));
+        self.asking.insert(get.request, Asking { stream, at: now });
         if self.draining {
             self.refuse(get.request, &going_away());
             return Ok(());
@@ -796,10 +895,12 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_subscribe(&mut self, mut subscribe: Subscribe) -> Result<(), Violation> {
+    fn handle_subscribe(&mut self, now: Instant, mut subscribe: Subscribe) -> Result<(), Violation> {
         if self.subscriptions.contains(&subscribe.request) {
             return Err(Violation::Unexpected("subscription that is open already"));
         }
+        let stream = self.stream_named(&subscribe.stream);
+        self.asking.insert(subscribe.request, Asking { stream, at: now });
         if self.draining {
             self.refuse(subscribe.request, &going_away());
             return Ok(());
@@ -894,6 +995,9 @@ impl Proto {
         if self.requests.contains_key(&request.alias) || self.finding.values().any(|other| other.alias == request.alias) {
             return Err(Violation::Unexpected("alias that is open already"));
         }
+        let told = self.told.get(&request.segment).map(|told| Arc::clone(&told.path));
+        let stream = self.stream_named(told.as_deref().map_or("", stream_of));
+        self.aliases.insert(request.alias, Asking { stream, at: now });
         if self.draining {
             self.reject(request.alias, RequestCode::GoingAway, None);
             return Ok(());
@@ -920,6 +1024,7 @@ impl Proto {
 
     fn handle_stop(&mut self, alias: u16, _reason: StopReason) {
         self.finding.retain(|_, request| request.alias != alias);
+        self.aliases.remove(&alias);
         self.end(alias, true);
     }
 
@@ -962,6 +1067,11 @@ impl Proto {
             true => Lane::Recoded(self.session),
             false => Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
         };
+        if let Some(path) = held.path.as_deref() {
+            let stream = self.stream_named(stream_of(path));
+            self.watch(now, &stream);
+            self.aliases.entry(request.alias).and_modify(|asking| asking.stream = stream);
+        }
         let open = Open {
             held,
             generation,
@@ -976,6 +1086,8 @@ impl Proto {
             seq: 0,
             on_stream: false,
             reported: (0, 0),
+            left: 0,
+            is_held_back: request.credit == 0,
         };
         self.tally.requests += 1;
         self.consider_introducing(now, request.segment);
@@ -984,6 +1096,7 @@ impl Proto {
     }
 
     fn end(&mut self, alias: u16, abandon: bool) {
+        self.aliases.remove(&alias);
         if let Some(open) = self.requests.remove(&alias) {
             self.events.push_back(Event::Ended(Ended { alias, line: open.line(), abandon }));
         }
@@ -1002,13 +1115,19 @@ impl Proto {
                     };
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }
-                self.remember(now, resolved.id, held.lease.key, &resolved.path);
+                let since = self.asking.get(&request).map_or(now, |asking| asking.at);
+                let since = held.birth.as_ref().map_or(since, |birth| birth.at().max(since));
+                self.remember(now, resolved.id, held.lease.key, &resolved.path, now.saturating_duration_since(since));
                 self.consider_introducing(now, resolved.id);
                 (Delivery::Coded(shape), None)
             }
             Body::Inline(bytes) => (Delivery::Inline(bytes), None),
             Body::Whole(bytes) => (Delivery::Stream, Some(Event::Deliver { request, bytes })),
         };
+        if self.asking.contains_key(&request) {
+            let stream = self.stream_named(stream_of(&resolved.path));
+            self.watch(now, &stream);
+        }
         self.send(Message::Meta(Meta {
             request,
             path: resolved.path,
@@ -1041,14 +1160,14 @@ impl Proto {
     }
 
     /// Remembers by which path the peer knows a segment, for the request that follows its META.
-    fn remember(&mut self, now: Instant, id: SegmentId, key: SegmentKey, path: &str) {
+    fn remember(&mut self, now: Instant, id: SegmentId, key: SegmentKey, path: &str, waited: Duration) {
         if self.told.len() >= usize::from(self.config.known_segments_max)
             && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(id, _)| *id)
         {
             self.told.remove(&oldest);
         }
         let introduced = self.told.get(&id).and_then(|told| told.introduced);
-        self.told.insert(id, Told { path: path.into(), key, until: now + TOLD_FOR, introduced });
+        self.told.insert(id, Told { path: path.into(), key, until: now + TOLD_FOR, waited, introduced });
     }
 
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
@@ -1067,6 +1186,8 @@ impl Proto {
 
     fn refuse(&mut self, request: u64, refusal: &Refusal) {
         self.tally.refused += 1;
+        let stream = self.asking.remove(&request).map_or_else(|| "".into(), |asking| asking.stream);
+        self.of_stream(&stream).refused += 1;
         self.say_no(request, refusal);
     }
 
@@ -1083,7 +1204,62 @@ impl Proto {
 
     fn reject(&mut self, alias: u16, code: RequestCode, retry_after: Option<Duration>) {
         self.tally.refused += 1;
+        let tally = self.of_alias(alias);
+        match code {
+            RequestCode::Deadline => tally.late += 1,
+            _ => tally.refused += 1,
+        }
+        self.aliases.remove(&alias);
         self.send(Message::Reject { alias, code, retry_after_ms: retry_after.map_or(0, millis) });
+    }
+
+    /// The peer watches a stream.
+    fn watch(&mut self, now: Instant, stream: &Arc<str>) {
+        let until = now + WATCHES_FOR;
+        match self.watched.iter_mut().find(|(watched, _)| watched == stream) {
+            Some((_, before)) => *before = until,
+            None => {
+                self.watched.push((Arc::clone(stream), until));
+                self.events.push_back(Event::Watches { stream: Arc::clone(stream), is_watched: true });
+            }
+        }
+    }
+
+    /// Ends what the peer does not watch any more.
+    fn look_at_watched(&mut self, now: Instant) {
+        let Self { watched, requests, aliases, events, .. } = self;
+        watched.retain_mut(|(stream, until)| {
+            if *until > now {
+                return true;
+            }
+            let is_open = requests.keys().any(|alias| aliases.get(alias).is_some_and(|asking| asking.stream == *stream));
+            match is_open {
+                true => *until = now + WATCH_LOOK_EVERY,
+                false => events.push_back(Event::Watches { stream: Arc::clone(stream), is_watched: false }),
+            }
+            is_open
+        });
+    }
+
+    /// The name of a stream, shared where it is known.
+    fn stream_named(&self, name: &str) -> Arc<str> {
+        let known = self.watched.iter().find(|(watched, _)| **watched == *name);
+        known.map_or_else(|| name.into(), |(watched, _)| Arc::clone(watched))
+    }
+
+    fn of_alias(&mut self, alias: u16) -> &mut StreamTally {
+        let stream = self.aliases.get(&alias).map_or_else(|| "".into(), |asking| Arc::clone(&asking.stream));
+        self.of_stream(&stream)
+    }
+
+    fn of_stream(&mut self, stream: &Arc<str>) -> &mut StreamTally {
+        // Names are the peer's: of many at once the rest counts with those whose stream is not known.
+        let name = if self.by_stream.len() < STREAMS_TALLIED_MAX { Arc::clone(stream) } else { "".into() };
+        let at = self.by_stream.iter().position(|(counted, _)| *counted == *stream || *counted == name).unwrap_or_else(|| {
+            self.by_stream.push((name, StreamTally::default()));
+            self.by_stream.len() - 1
+        });
+        &mut self.by_stream[at].1
     }
 
     fn send(&mut self, message: Message) {

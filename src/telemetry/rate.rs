@@ -1,29 +1,90 @@
-//! The line that says how fast the encoder was.
+//! The line that says how fast the encoder was, and how each stream fares.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::Duration;
 
 use prometheus::Registry;
+use prometheus::proto::MetricFamily;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// Writes a line every `interval` for as long as it is polled.
 pub(super) async fn log(registry: Registry, interval: Duration) {
     let mut timer = tokio::time::interval_at(Instant::now() + interval, interval);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut then, mut before) = (Instant::now(), coded_bytes(&registry));
+    let (mut then, mut before) = (Instant::now(), Seen::read(&registry));
     loop {
         let now = timer.tick().await;
-        let total = coded_bytes(&registry);
-        let rate = megabytes_per_second(total - before, now - then);
-        tracing::info!(encode_mb_per_s = rate, coded_bytes_total = total, "encoded {rate:.1} MB/s");
-        (then, before) = (now, total);
+        let seen = Seen::read(&registry);
+        let rate = megabytes_per_second(seen.coded_bytes - before.coded_bytes, now - then);
+        let (viewers, streams) = (seen.viewers(), seen.streams_since(&before, now - then));
+        tracing::info!(encode_mb_per_s = rate, coded_bytes_total = seen.coded_bytes, viewers, "encoded {rate:.1} MB/s{streams}");
+        (then, before) = (now, seen);
     }
 }
 
-/// The counter of the encoder over all back ends and kernels, read where everybody else reads it.
-fn coded_bytes(registry: &Registry) -> f64 {
-    let families = registry.gather();
-    let counters = families.iter().filter(|family| family.name() == CODED_BYTES).flat_map(|family| family.get_metric());
-    counters.map(|counter| counter.get_counter().get_value()).sum()
+/// What the line is made of, read where everybody else reads it.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The counter of the encoder over all back ends and kernels.
+    coded_bytes: f64,
+    streams: BTreeMap<String, [f64; STREAM.len()]>,
+}
+
+impl Seen {
+    fn read(registry: &Registry) -> Self {
+        let mut seen = Self::default();
+        for family in registry.gather() {
+            if family.name() == CODED_BYTES {
+                seen.coded_bytes = family.get_metric().iter().map(|counter| counter.get_counter().get_value()).sum();
+            } else if let Some(column) = STREAM.iter().position(|name| *name == family.name()) {
+                seen.read_streams(column, &family);
+            }
+        }
+        seen
+    }
+
+    fn read_streams(&mut self, column: usize, family: &MetricFamily) {
+        for metric in family.get_metric() {
+            let Some(stream) = metric.get_label().iter().find(|label| label.name() == "stream") else { continue };
+            // A metric has one of the two; the other is zero.
+            let value = metric.get_gauge().get_value() + metric.get_counter().get_value();
+            self.streams.entry(stream.value().to_owned()).or_default()[column] = value;
+        }
+    }
+
+    /// Viewers of all streams; who watches two counts with both.
+    fn viewers(&self) -> f64 {
+        self.streams.values().map(|values| values[VIEWERS]).sum()
+    }
+
+    /// Every stream that somebody watches or that something has happened to, those with most viewers first, for the end of the line.
+    fn streams_since(&self, before: &Self, time: Duration) -> String {
+        let since = |name: &String, values: &[f64; STREAM.len()]| {
+            let before = before.streams.get(name).copied().unwrap_or_default();
+            // A stream that has gone and come again begins at zero.
+            let mut since = std::array::from_fn(|column| (values[column] - before[column]).max(0.0));
+            since[VIEWERS] = values[VIEWERS];
+            since
+        };
+        let streams = self.streams.iter().map(|(name, values)| (name, since(name, values)));
+        let mut streams: Vec<(&String, [f64; STREAM.len()])> =
+            streams.filter(|(_, since)| since.iter().any(|value| *value > 0.0)).collect();
+        streams.sort_by(|(_, one), (_, other)| other[VIEWERS].total_cmp(&one[VIEWERS]));
+        let mut text = String::new();
+        for (name, [viewers, bytes, coded, repair, late, refused]) in streams.iter().take(STREAMS_SHOWN) {
+            let rate = megabytes_per_second(*bytes, time);
+            write!(
+                text,
+                "; {name}: {viewers} viewers, {rate:.1} MB/s, {coded} coded, {repair} repair, {late} late, {refused} refused"
+            )
+            .expect("a string takes everything");
+        }
+        if let Some(more @ 1..) = streams.len().checked_sub(STREAMS_SHOWN) {
+            write!(text, "; {more} more streams").expect("a string takes everything");
+        }
+        text
+    }
 }
 
 fn megabytes_per_second(bytes: f64, time: Duration) -> f64 {
@@ -31,20 +92,65 @@ fn megabytes_per_second(bytes: f64, time: Duration) -> f64 {
 }
 
 const CODED_BYTES: &str = "ncserverd_encoder_coded_bytes_total";
+/// The figures of a stream, in the order in which the line has them.
+const STREAM: [&str; 6] = [
+    "ncserverd_session_stream_viewers",
+    "ncserverd_session_stream_sent_bytes_total",
+    "ncserverd_session_stream_coded_blocks_total",
+    "ncserverd_session_stream_repair_blocks_total",
+    "ncserverd_session_stream_late_requests_total",
+    "ncserverd_session_stream_refused_total",
+];
+const VIEWERS: usize = 0;
+/// Streams that the line names.
+const STREAMS_SHOWN: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prometheus::{IntCounterVec, Opts};
+    use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+
+    fn counters(registry: &Registry, name: &str, label: &str) -> IntCounterVec {
+        let counter = IntCounterVec::new(Opts::new(name, "help"), &[label]).unwrap();
+        registry.register(Box::new(counter.clone())).unwrap();
+        counter
+    }
 
     #[test]
     fn the_rate_adds_up_all_kernels() {
         let registry = Registry::new();
-        assert_eq!(coded_bytes(&registry), 0.0);
-        let counter = IntCounterVec::new(Opts::new(CODED_BYTES, "help"), &["kernel"]).unwrap();
-        registry.register(Box::new(counter.clone())).unwrap();
+        assert_eq!(Seen::read(&registry).coded_bytes, 0.0);
+        let counter = counters(&registry, CODED_BYTES, "kernel");
         counter.with_label_values(&["avx2"]).inc_by(90_000_000);
         counter.with_label_values(&["table"]).inc_by(30_000_000);
-        assert_eq!(megabytes_per_second(coded_bytes(&registry), Duration::from_secs(60)), 2.0);
+        assert_eq!(megabytes_per_second(Seen::read(&registry).coded_bytes, Duration::from_secs(60)), 2.0);
+    }
+
+    #[test]
+    fn the_line_says_how_each_stream_fares() {
+        let registry = Registry::new();
+        let viewers = IntGaugeVec::new(Opts::new(STREAM[VIEWERS], "help"), &["stream"]).unwrap();
+        registry.register(Box::new(viewers.clone())).unwrap();
+        let [bytes, coded, repair, late, refused] = [1, 2, 3, 4, 5].map(|at| counters(&registry, STREAM[at], "stream"));
+        refused.with_label_values(&["other"]).inc_by(1);
+        let before = Seen::read(&registry);
+        for (stream, count) in [("live", 7), ("sport", 40), ("idle", 0)] {
+            viewers.with_label_values(&[stream]).set(count);
+        }
+        bytes.with_label_values(&["sport"]).inc_by(90_000_000);
+        coded.with_label_values(&["sport"]).inc_by(9);
+        repair.with_label_values(&["sport"]).inc_by(2);
+        late.with_label_values(&["sport"]).inc_by(3);
+        refused.with_label_values(&["other"]).inc_by(5);
+        let seen = Seen::read(&registry);
+        assert_eq!(seen.viewers(), 47.0);
+        let said = "; sport: 40 viewers, 1.5 MB/s, 9 coded, 2 repair, 3 late, 0 refused\
+                    ; live: 7 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 0 refused\
+                    ; other: 0 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 5 refused";
+        assert_eq!(seen.streams_since(&before, Duration::from_secs(60)), said);
+        for index in 0..20 {
+            viewers.with_label_values(&[&format!("channel-{index}")]).set(1);
+        }
+        assert!(Seen::read(&registry).streams_since(&seen, Duration::from_secs(60)).ends_with("; 14 more streams"));
     }
 }

@@ -543,6 +543,7 @@ impl World {
                 server.proto.hashes_left();
             }
             session::Event::Lost { .. } | session::Event::Checks { .. } | session::Event::Blame { .. } => {}
+            session::Event::Watches { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {

@@ -892,3 +892,127 @@ fn newcomers_are_asked_to_come_again_and_who_plays_is_not() {
     proto.handle_message(now + NEWCOMER_FOR, Message::Request(next)).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Find { .. })), "it plays");
 }
+
+/// What the peer has begun to watch and what it has stopped to watch since the last look.
+fn watches(proto: &mut Proto) -> Vec<(String, bool)> {
+    let changes = std::iter::from_fn(|| proto.poll_event()).filter_map(|event| match event {
+        Event::Watches { stream, is_watched } => Some((stream.to_string(), is_watched)),
+        _ => None,
+    });
+    changes.collect()
+}
+
+#[test]
+fn a_viewer_is_who_was_answered_in_the_last_half_minute_or_has_a_request_open() {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    proto.handle_message(now, get(1, "/live/1.m4s")).unwrap();
+    assert_eq!(watches(&mut proto), [], "nothing is answered yet");
+    proto.resolved(now, 1, Ok(resolved(held(FirstPass::Coded))));
+    assert_eq!(watches(&mut proto), [("live".to_owned(), true)]);
+    let later = now + 20 * SECOND;
+    let request = Request { deadline_ms: 60_000, ..request(3, 10) };
+    ask(&mut proto, later, request, FirstPass::Coded).unwrap();
+    assert_eq!(watches(&mut proto), [], "once a stream");
+    assert!(proto.poll_timeout().is_some_and(|due| due <= later + 30 * SECOND));
+    proto.handle_timeout(later + 40 * SECOND).unwrap();
+    assert_eq!(watches(&mut proto), [], "its request is open");
+    proto.handle_message(later + 40 * SECOND, Message::Stop { alias: 3, reason: StopReason::Complete }).unwrap();
+    proto.handle_timeout(later + 42 * SECOND).unwrap();
+    assert_eq!(watches(&mut proto), [("live".to_owned(), false)]);
+}
+
+#[test]
+fn who_is_refused_is_no_viewer_and_counts_with_the_stream_that_it_named() {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    // Nothing says to the peer that its stream is there; the operator sees that somebody was turned away from it.
+    proto.set_access(Access::Refused { until: now + SECOND });
+    proto.handle_message(now, get(1, "/live/1.m4s")).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Resolve(get)) if get.path == NOWHERE));
+    proto.resolved(now, 1, Err(not_there()));
+    assert_eq!(watches(&mut proto), []);
+    assert_eq!(proto.poll_stream_tally(), Some(("live".into(), StreamTally { refused: 1, ..StreamTally::default() })));
+    assert_eq!(proto.poll_stream_tally(), None);
+}
+
+#[test]
+fn blocks_beyond_n_late_and_refused_requests_are_counted_by_stream() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    while proto.poll_stream_tally().is_some() {}
+    ask(&mut proto, now, request(3, 100), FirstPass::Coded).unwrap();
+    proto.note_sent(3, 60, 60, 60 * 1088);
+    proto.note_sent(3, 10, 10, 10 * 1088);
+    proto.note_sent(3, 5, 0, 5 * 1088);
+    // The generation is asked for already.
+    ask(&mut proto, now, request(4, 1), FirstPass::Coded).unwrap();
+    proto.handle_timeout(now + SECOND).unwrap();
+    let live = StreamTally { sent_bytes: 75 * 1088, coded: 70, repair: 11, late: 1, refused: 1 };
+    assert_eq!(proto.poll_stream_tally(), Some(("live".into(), live)));
+    // A segment that the peer was never told of is of no stream that is known.
+    let unknown = Request { segment: SegmentId::of(b"another"), ..request(5, 1) };
+    proto.handle_message(now, Message::Request(unknown)).unwrap();
+    while let Some(event) = proto.poll_event() {
+        if let Event::Find { ticket, .. } = event {
+            proto.found(now, ticket, None).unwrap();
+        }
+    }
+    assert_eq!(proto.poll_stream_tally(), Some(("".into(), StreamTally { refused: 1, ..StreamTally::default() })));
+}
+
+#[test]
+fn many_names_at_once_take_no_more_room() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    while proto.poll_stream_tally().is_some() {}
+    proto.go_away(SECOND);
+    for index in 0..1000 {
+        proto.handle_message(now, get(1, &format!("/made-up-{index}/1"))).unwrap();
+    }
+    let tallies: Vec<_> = std::iter::from_fn(|| proto.poll_stream_tally()).collect();
+    assert!(tallies.len() <= STREAMS_TALLIED_MAX + 1, "{}", tallies.len());
+    assert_eq!(tallies.iter().map(|(_, tally)| tally.refused).sum::<u64>(), 1000);
+}
+
+/// How long the server took for the first block of a segment that was complete at `complete`, asked for at `asked` and answered so
+/// much later, where the first block leaves so long after REQUEST.
+fn first_block(
+    complete: Instant,
+    asked: Instant,
+    answered_after: Duration,
+    left_after: Duration,
+    is_held_back: bool,
+) -> Option<Duration> {
+    let mut proto = Proto::new(SESSION, Config::default(), complete);
+    proto.handle_message(complete, Message::Hello(Hello::defaults())).unwrap();
+    proto.handle_message(asked, get(1, "/live/1.m4s")).unwrap();
+    let held = Held { birth: Some(crate::object::Birth::new(complete)), ..held(FirstPass::Coded) };
+    let answered = asked + answered_after;
+    proto.resolved(answered, 1, Ok(resolved(held.clone())));
+    // The peer takes its time: that is not the server's.
+    let requested = answered + 3 * SECOND;
+    while proto.poll_event().is_some() {}
+    proto.handle_message(requested, Message::Request(request(3, 10))).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
+    proto.found(requested, ticket, Some(held)).unwrap();
+    if is_held_back {
+        proto.note_held_back(3);
+    }
+    let first = proto.first_sent(requested + left_after, 3);
+    assert_eq!(proto.first_sent(requested + left_after, 3), None, "once a segment");
+    first
+}
+
+#[test]
+fn the_first_block_is_timed_from_when_somebody_waited_for_it() {
+    let (now, ms) = (Instant::now(), Duration::from_millis(1));
+    // Nobody asked for an hour: that is no wait.
+    assert_eq!(first_block(now, now + 3600 * SECOND, 2 * ms, 5 * ms, false), Some(7 * ms));
+    // Who asked while the segment was still being made waits from its last byte on.
+    assert_eq!(first_block(now + SECOND, now, SECOND + 40 * ms, 5 * ms, false), Some(45 * ms));
+    // A slow server is seen.
+    assert_eq!(first_block(now, now, 600 * ms, 900 * ms, false), Some(1500 * ms));
+    // A peer that does not take what it has asked for says nothing of the server.
+    assert_eq!(first_block(now, now, 2 * ms, 5 * SECOND, true), None);
+}
