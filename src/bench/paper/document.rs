@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use super::catalogue::{Bar, Group, Row};
-use super::record::{By, Point, Record, RowResult, digits, gain, ratio};
+use super::record::{By, Point, Record, RowResult, digits, gain};
 use super::{Error, all_rows};
 
 /// Writes the part anew.
@@ -31,19 +31,44 @@ fn write_body(text: &mut String, records: &[Record]) -> std::fmt::Result {
     }
     for (group, title) in TITLES {
         writeln!(text, "\n## {title}\n")?;
+        let timers = timers(group, records);
+        if !timers.is_empty() {
+            writeln!(text, "What is inside each timer; each row names its own.\n")?;
+            timers.iter().enumerate().try_for_each(|(index, timer)| writeln!(text, "- T{}: {timer}", index + 1))?;
+            writeln!(text)?;
+        }
         writeln!(text, "| row | what | paper | here |\n| --- | --- | --- | --- |")?;
         for row in all_rows().filter(|row| row.group == group) {
-            write_row(text, row, records)?;
+            write_row(text, row, records, &timers)?;
         }
     }
     Ok(())
 }
 
-fn write_row(text: &mut String, row: &Row, records: &[Record]) -> std::fmt::Result {
+/// What is inside the timers of a group's rows, each once.
+fn timers(group: Group, records: &[Record]) -> Vec<&str> {
+    let mut timers = Vec::new();
+    for row in all_rows().filter(|row| row.group == group) {
+        let results =
+            records.iter().flat_map(|record| &record.rows).filter(|result| result.row == row.id && !result.points.is_empty());
+        for timer in results.flat_map(|result| &result.timers).map(String::as_str) {
+            if !timers.contains(&timer) {
+                timers.push(timer);
+            }
+        }
+    }
+    timers
+}
+
+fn write_row(text: &mut String, row: &Row, records: &[Record], timers: &[&str]) -> std::fmt::Result {
     let found = records.iter().enumerate().flat_map(|(index, record)| record.rows.iter().map(move |result| (index + 1, result)));
     let results: Vec<(usize, &RowResult)> =
         found.filter(|(_, result)| result.row == row.id && !result.points.is_empty()).collect();
-    writeln!(text, "| **{}** | {} | | {} |", row.id, row.title, if row.sweeps.is_empty() { row.note } else { "" })?;
+    let is_inside = |timer: &&str| results.iter().any(|(_, result)| result.timers.iter().any(|own| own == timer));
+    let own = timers.iter().enumerate().filter(|(_, timer)| is_inside(timer)).map(|(index, _)| format!("T{}", index + 1));
+    let own = own.collect::<Vec<_>>().join(", ");
+    let about: Vec<&str> = [own.as_str(), row.note].into_iter().filter(|text| !text.is_empty()).collect();
+    writeln!(text, "| **{}** | {} | | {} |", row.id, row.title, about.join(". "))?;
     for bar in row.bars {
         let answers: Vec<String> = results.iter().flat_map(|(index, result)| answer(bar, *index, result)).collect();
         let ours = if answers.is_empty() { "no record yet".to_owned() } else { answers.join("<br>") };
@@ -71,7 +96,7 @@ fn answer(bar: &Bar, record: usize, result: &RowResult) -> Vec<String> {
         });
         let mut values: Vec<String> = values.collect();
         for (by, name) in [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")] {
-            let ratio = bar.x.and_then(|x| ratio(&points, by, x));
+            let ratio = bar.x.and_then(|x| result.ratio(&points, by, x));
             values.extend(ratio.map(|ratio| format!("{name} {}", digits(ratio))));
         }
         if !values.is_empty() {
@@ -126,6 +151,78 @@ mod tests {
             generated == Some(body(&records).trim()),
             "run `ncserverd bench --from benches/record/papers-….json,… --document docs/benchmarks.md`"
         );
+    }
+
+    fn result(row: &str, points: &[(&str, By, u32, f64)]) -> RowResult {
+        let row = all_rows().find(|known| known.id == row).unwrap();
+        let point = |&(series, by, generations, value): &(&str, By, u32, f64)| Point {
+            case: String::new(),
+            panel: row.bars[0].panel.into(),
+            series: series.into(),
+            x: row.bars[0].x.unwrap_or(1.0),
+            value,
+            best: value,
+            worst: value,
+            unit: "GB/s".into(),
+            by,
+            n: 128,
+            k: 4096,
+            rows: 128,
+            generations,
+            rounds: 1,
+            repeats: 1,
+            bytes: 1,
+        };
+        let points = points.iter().map(point).collect();
+        RowResult { points, timers: vec!["kernel: from here to there".into()], ..RowResult::new(row, &[]) }
+    }
+
+    fn said(result: RowResult) -> String {
+        let machine = serde_json::json!({});
+        let record = Record { machine, gpus: Vec::new(), field: String::new(), quick: false, rows: vec![result] };
+        body(&[record])
+    }
+
+    /// Papers' figures are quoted beside the same work alone, and what is measured is named with what is inside its timer.
+    #[test]
+    fn only_the_same_work_is_compared() {
+        let (gpu, cpu) = (("table", By::Gpu, 64, 60.0), ("CPU, 16 threads", By::Cpu, 4, 6.0));
+        assert!(!said(result("claim-encode", &[gpu, cpu])).contains("GPU : CPU"), "64 generations beside 4");
+        let all = ("CPU, 16 threads", By::Cpu, 64, 12.0);
+        assert!(said(result("claim-encode", &[gpu, cpu, all])).contains("GPU : CPU 5.000"));
+        let one = ("ours, GPU", By::Gpu, 1, 9.0);
+        let alone = ("CPU, 16 threads", By::Cpu, 1, 3.0);
+        let text = said(result("S3-6", &[("ours, GPU", By::Gpu, 132, 900.0), one, alone]));
+        assert!(text.contains("GPU : CPU 3.000"), "132 generations beside one: {text}");
+        let threads = ("CPU, a generation a thread, 16 threads", By::Cpu, 16, 4.0);
+        assert!(said(result("claim-decode", &[("table decode", By::Gpu, 264, 60.0), threads])).contains("GPU : CPU 15.00"));
+        // Who replays a plan has done before what the others are timed for.
+        let text = said(result("S4-12", &[("replayed, GPU", By::Gpu, 1, 90.0), ("inactivation, 16 threads", By::Cpu, 1, 3.0)]));
+        assert!(!text.contains("GPU : CPU") && text.contains("replayed, GPU **90.00** GB/s;"), "{text}");
+        assert!(!said(result("S5-5", &[("rs-fold 1x256, GPU", By::Gpu, 1, 90.0), alone])).contains("GPU : CPU"));
+    }
+
+    #[test]
+    fn what_is_inside_a_timer_stands_above_the_table_and_notes_in_it() {
+        let text = said(result("S2-19", &[("table to the host", By::GpuToHost, 64, 60.0)]));
+        let (above, table) = text.split_once("## S2").unwrap().1.split_once("| row |").unwrap();
+        assert!(above.contains("- T1: kernel: from here to there"), "{above}");
+        assert!(table.contains("| **S2-19** | GPU and CPU together | | T1. One round of 0.7 s."), "{table}");
+    }
+
+    /// The papers' words, as they stand in the papers.
+    #[test]
+    fn papers_are_quoted_right() {
+        let bars = |id: &str| {
+            let row = all_rows().find(|row| row.id == id).unwrap();
+            row.bars.iter().map(|bar| format!("{}: {}", bar.what, bar.paper)).collect::<Vec<_>>().join("; ")
+        };
+        assert!(bars("S3-3").contains("above 66x for every K > 32") && !bars("S3-3").contains("800 Mbit/s, 66x"));
+        assert!(bars("S4-13").contains("1.5 W in C, 1.4 W in OpenCL"));
+        assert!(bars("S5-12").contains("of 1 MiB here"));
+        assert!(bars("S4-11").contains("K=511: 5.9x"));
+        let at = |id: &str| all_rows().find(|row| row.id == id).unwrap().bars[0].x;
+        assert_eq!([at("S2-19"), at("S3-9")], [Some(4096.0), Some(90.0)], "where the paper has its figure");
     }
 
     #[test]

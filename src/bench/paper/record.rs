@@ -154,6 +154,11 @@ impl Point {
         }
     }
 
+    /// Whether what the others do inside the timer was done before: plans for the losses of each block.
+    fn is_prepared(&self) -> bool {
+        self.series.starts_with("replayed")
+    }
+
     fn is_rate(&self) -> bool {
         self.unit == Unit::Gigabytes.name() || self.unit == Unit::Coefficients.name()
     }
@@ -173,6 +178,11 @@ impl RowResult {
             points: Vec::new(),
             skipped: Vec::new(),
         }
+    }
+
+    /// How many times as fast the GPU is as the CPU at `x` of a panel, where the row has the same work on both sides.
+    pub(super) fn ratio(&self, points: &[&Point], by: By, x: f64) -> Option<f64> {
+        if UNEQUAL.contains(&self.row.as_str()) { None } else { ratio(points, by, x) }
     }
 
     /// Panels in the order of their first point.
@@ -202,7 +212,7 @@ impl RowResult {
         }
         self.timers.iter().try_for_each(|timer| writeln!(text, "# {timer}"))?;
         for (name, points) in self.panels() {
-            let grid = Grid::new(&points, &self.base);
+            let grid = Grid::new(self, &points);
             writeln!(text, "# {name}; {}", grid.unit)?;
             write!(text, "{:<48}", format!("# {}", self.axis))?;
             grid.xs.iter().try_for_each(|x| write!(text, " {x:>9}"))?;
@@ -249,6 +259,11 @@ fn mark(bar: &Bar) -> Option<(String, f64)> {
     bar.mark.map(|value| (format!("paper: {}", bar.paper), value))
 }
 
+/// Rows whose CPU is not all that the host has: one core (S3-2), a few (S3-3), tables without vector instructions (S5-5, S5-6).
+const UNEQUAL: [&str; 4] = ["S3-2", "S3-3", "S5-5", "S5-6"];
+/// In the name of a series: every thread has a generation of its own.
+const A_GENERATION_A_THREAD: &str = "a generation a thread";
+
 /// The values of a panel by series and x.
 struct Grid {
     unit: String,
@@ -257,7 +272,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(points: &[&Point], base: &str) -> Self {
+    fn new(row: &RowResult, points: &[&Point]) -> Self {
         let mut xs: Vec<f64> = points.iter().map(|point| point.x).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
@@ -271,23 +286,30 @@ impl Grid {
             lines[index].1[column] = Some(point.value);
         }
         for (by, name) in [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")] {
-            let ratios: Vec<Option<f64>> = xs.iter().map(|&x| ratio(points, by, x)).collect();
+            let ratios: Vec<Option<f64>> = xs.iter().map(|&x| row.ratio(points, by, x)).collect();
             if ratios.iter().any(Option::is_some) {
                 lines.push((name.to_owned(), ratios));
             }
         }
-        lines.extend(gains(points, base, &xs));
+        lines.extend(gains(points, &row.base, &xs));
         Self { unit: points.first().map_or_else(String::new, |point| point.unit.clone()), xs, lines }
     }
 }
 
-/// How many times as fast the best of the GPU is as the best of the CPU: below 1, the GPU loses.
-pub(super) fn ratio(points: &[&Point], by: By, x: f64) -> Option<f64> {
-    let best = |by: By| {
-        let of = points.iter().filter(|point| point.by == by && point.x == x);
-        of.map(|point| if point.is_rate() { point.value } else { -point.value }).max_by(f64::total_cmp)
+/// How many times as fast the best of the GPU is as the best of the CPU at the same work: below 1, the GPU loses. Both have as many generations,
+/// the most of which both have values; a CPU that has a generation for each thread has enough of them. What was prepared before the
+/// timer began on one side alone does not count.
+fn ratio(points: &[&Point], by: By, x: f64) -> Option<f64> {
+    let at = |by: By| points.iter().filter(move |point| point.by == by && point.x == x && !point.is_prepared());
+    let best = |values: &mut dyn Iterator<Item = &&Point>| {
+        values.map(|point| if point.is_rate() { point.value } else { -point.value }).max_by(f64::total_cmp)
     };
-    let (gpu, cpu) = (best(by)?, best(By::Cpu)?);
+    let is_same = |cpu: &Point, generations: u32| cpu.generations == generations || cpu.series.contains(A_GENERATION_A_THREAD);
+    let mut amounts: Vec<u32> = at(by).map(|point| point.generations).collect();
+    amounts.sort_unstable();
+    let generations = amounts.into_iter().rev().find(|amount| at(By::Cpu).any(|cpu| is_same(cpu, *amount)))?;
+    let gpu = best(&mut at(by).filter(|point| point.generations == generations))?;
+    let cpu = best(&mut at(By::Cpu).filter(|point| is_same(point, generations)))?;
     Some(if gpu < 0.0 { cpu / gpu } else { gpu / cpu })
 }
 
@@ -308,7 +330,7 @@ fn gains(points: &[&Point], base: &str, xs: &[f64]) -> Vec<(String, Vec<Option<f
 pub(super) fn gain(points: &[&Point], base: &str, series: &str, x: f64) -> Option<f64> {
     let is_base = |point: &Point| !base.is_empty() && point.series.starts_with(base);
     let base = points.iter().find(|point| is_base(point) && point.x == x)?;
-    let other = points.iter().find(|point| point.series == series && point.x == x && !is_base(point))?;
+    let other = points.iter().find(|point| point.series == series && point.x == x && !is_base(point) && !point.is_prepared())?;
     Some(if base.is_rate() { other.value / base.value } else { base.value / other.value })
 }
 

@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
         axis: Axis::N,
         base: "",
         sweeps: &[Sweep { kernels: &["logexp-ldg", "logexp-texture"], ..BEST }, Sweep { measure: Measure::CpuEncode, ..BEST }],
-        note: "",
+        note: "By textures, which is the paper's memory, the order of S1-2 and S1-3 reverses",
     },
     Row {
         id: "S1-4",
@@ -132,7 +132,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::SplitDecode, panel: "rate", kernels: TABLE, ..DECODE },
             Sweep { measure: Measure::CpuDecode, panel: "rate", ..DECODE },
         ],
-        note: "",
+        note: "The multiplication is ours (`table`) in the place of Algorithm 4",
     },
     Row {
         id: "S1-10",
@@ -159,7 +159,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::SplitDecode, kernels: TABLE, threads: &[Crew::Count(1)], part: CARDS, ..DECODE },
             Sweep { measure: Measure::CpuDecode, threads: &[Crew::Count(1)], ..DECODE },
         ],
-        note: "",
+        note: "The multiplication is ours (`table`) in the place of Algorithm 4",
     },
     Row {
         id: "S1-12",
@@ -176,7 +176,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::SplitDecode, kernels: TABLE, threads: &[Crew::Count(4), Crew::All], ..DECODE },
             Sweep { measure: Measure::CpuDecode, threads: &[Crew::Count(4), Crew::All], ..DECODE },
         ],
-        note: "",
+        note: "The multiplication is ours (`table`) in the place of Algorithm 4; the figure's other cards are missing",
     },
     Row {
         id: "S1-13",
@@ -195,7 +195,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::CpuEncode, panel: "encode", ..BEST },
             Sweep { measure: Measure::SplitDecode, panel: "decode", kernels: &["loop", "table"], k: &[16_384], ..DECODE },
         ],
-        note: "",
+        note: "Nuclei decodes progressively on the GPU: here its loop stands in S1's split decode, which is another algorithm",
     },
     Row {
         id: "S1-14",
