@@ -48,7 +48,7 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
         let registry = Registry::new();
         let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
         let shape = Shape::new(9_999, 96, 24).unwrap();
-        let bytes: Bytes = (0..9_999_u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
+        let bytes: Bytes = (0..9_999_u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect::<Vec<_>>().into();
         let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
         assert!(resident.resident_bytes() >= 9_999);
         let mut batch = Batch::default();
@@ -87,7 +87,7 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
 #[tokio::test]
 async fn a_few_blocks_are_the_same_however_they_are_cut() {
     let shape = Shape::new(128 * 4112 - 7, 4112, 128).unwrap();
-    let bytes: Bytes = (0..shape.length() as u32).map(|i| ((i * i) >> 3) as u8).collect::<Vec<_>>().into();
+    let bytes: Bytes = (0..shape.length() as u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect::<Vec<_>>().into();
     let seeded = |count| Rows::Seeded { key: KEY, first_seed: 3, count };
     let expected: Vec<Vec<u8>> = (0..9).map(|i| expected(&bytes, &shape, 0, &seeded(9), i)).collect();
     for kernel in [Kernel::Simd, Kernel::Table] {
