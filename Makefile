@@ -4,7 +4,7 @@ CARGO ?= cargo
 RULES := deploy/prometheus
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers smoke fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers bench-abr smoke fuzz gpu-bundle
 
 all: check test
 
@@ -105,6 +105,11 @@ smoke:
 # --backend cuda" has it otherwise; needs no privileges.
 bench-viewers:
 	$(CARGO) bench --locked --profile dist --bench viewers -- $(VIEWERS)
+
+# hls.js, dash.js and Shaka in Chromium on slow paths, straight from nginx and through the gateway. Needs root, iproute2, ffmpeg, nginx,
+# chromium and npm; four hours. ABR="--players hls.js --rates 0.7 --loss 0 --runs 1" has a part of it, "--parallel 4" takes 4 cells at a time.
+bench-abr:
+	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60

@@ -116,7 +116,8 @@ type Late = Reverse<(Instant, u64, Vec<u8>)>;
 
 /// What stands for a hop while it is not dropped.
 pub(crate) struct Box {
-    there: Arc<Mutex<Lane>>,
+    /// The way down the chain.
+    pub(crate) there: Arc<Mutex<Lane>>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
