@@ -7,13 +7,15 @@ use bytes::Bytes;
 use ncserverd::lab::origin::Origin;
 use ncserverd::peer::gateway::{self, Gateway};
 use ncserverd::peer::playlist::{Media, is_playlist, rewrite, uris};
-use ncserverd::peer::{self, Client};
+use ncserverd::peer::{self, Client, TokenSource};
 use ncserverd::server::Server;
 use ncserverd::stream;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
 use reqwest::{Method, Response, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Written by ffmpeg 5.1 with `-hls_base_url`, `-hls_key_info_file`, `-hls_flags single_file` and `-var_stream_map`.
 const ABSOLUTE: &str = include_str!("playlists/absolute.m3u8");
@@ -64,6 +66,10 @@ impl Path {
     }
 
     async fn with(config: gateway::Config) -> Self {
+        Self::as_user(config, None).await
+    }
+
+    async fn as_user(config: gateway::Config, token: Option<TokenSource>) -> Self {
         let origin = Origin::in_memory().await.unwrap();
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut settings = ncserverd::config::Config::default();
@@ -77,7 +83,7 @@ impl Path {
         let server = Server::start(settings, identity, &Registry::new(), Readiness::new()).await.unwrap();
         let at = server.addresses()[0];
         let at = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None };
-        let client = Client::connect(peer::Config::new(at, trust)).await.unwrap();
+        let client = Client::connect(peer::Config { token, ..peer::Config::new(at, trust) }).await.unwrap();
         let gateway = Gateway::start(gateway::Config { listen: loopback, ..config }, client).await.unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { origin, gateway, server, http: reqwest::Client::new() }
@@ -159,7 +165,7 @@ async fn objects_come_whole_in_parts_and_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_page_may_read_and_nobody_may_write() {
+async fn without_a_credential_any_page_may_read_and_nobody_may_write() {
     let path = Path::open().await;
     path.put("1.ts", bytes(10));
     let preflight = path.ask(Method::OPTIONS, "/live/1.ts").header("origin", "https://player.example").send().await.unwrap();
@@ -173,6 +179,92 @@ async fn any_page_may_read_and_nobody_may_write() {
     }
     let post = path.ask(Method::POST, "/live/1.ts").send().await.unwrap();
     assert_eq!((post.status(), header(&post, "allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, OPTIONS"));
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_token_other_pages_get_nothing_unless_their_origin_is_allowed() {
+    let origins = vec!["https://player.example".to_owned()];
+    for (origins, is_allowed) in [(Vec::new(), false), (origins, true)] {
+        let config = gateway::Config { origins, ..gateway::Config::default() };
+        let path = Path::as_user(config, Some(TokenSource::fixed("secret").unwrap())).await;
+        path.put("1.ts", bytes(10));
+        let own = path.get("/live/1.ts").await;
+        assert_eq!((own.status(), header(&own, "access-control-allow-origin")), (StatusCode::OK, ""));
+        for (method, status) in [(Method::GET, StatusCode::OK), (Method::OPTIONS, StatusCode::NO_CONTENT)] {
+            let page = |origin: &str| path.ask(method.clone(), "/live/1.ts").header("origin", origin.to_owned()).send();
+            let foreign = page("https://evil.example").await.unwrap();
+            assert_eq!((foreign.status(), header(&foreign, "access-control-allow-origin")), (StatusCode::FORBIDDEN, ""));
+            let player = page("https://player.example").await.unwrap();
+            let seen = (player.status(), header(&player, "access-control-allow-origin"));
+            let expected = if is_allowed { (status, "https://player.example") } else { (StatusCode::FORBIDDEN, "") };
+            assert_eq!(seen, expected, "{method}");
+            let itself = page(path.gateway.url("").trim_end_matches('/')).await.unwrap();
+            assert_eq!(itself.status(), status, "{method}");
+        }
+        path.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_names_of_the_gateway_are_answered() {
+    let path = Path::with(gateway::Config { hosts: vec!["tv.example".to_owned()], ..gateway::Config::default() }).await;
+    path.put("1.ts", bytes(10));
+    let named = |host: &str| path.ask(Method::GET, "/live/1.ts").header("host", host.to_owned()).send();
+    for host in ["localhost", "127.0.0.1:9", "TV.example:8080"] {
+        assert_eq!(named(host).await.unwrap().status(), StatusCode::OK, "{host}");
+    }
+    for host in ["evil.example", "127.0.0.1.evil.example:8080", "192.0.2.1"] {
+        let refused = named(host).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "{host}");
+        assert_eq!(header(&refused, "access-control-allow-origin"), "", "{host}");
+    }
+    path.close().await;
+}
+
+/// As many half-sent requests as there are places, and more: each is given up for a connection that comes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_requests_keep_no_player_out() {
+    let head_timeout = Duration::from_secs(3600);
+    let path = Path::with(gateway::Config { connections_max: 8, head_timeout, ..gateway::Config::default() }).await;
+    path.put("1.ts", bytes(10));
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let mut half = TcpStream::connect(path.gateway.address()).await.unwrap();
+        half.write_all(b"GET /live/1.ts HTTP/1.1\r\nHost: local").await.unwrap();
+        halves.push(half);
+    }
+    let answered = tokio::time::timeout(Duration::from_secs(20), path.get("/live/1.ts")).await;
+    assert_eq!(answered.expect("a player is answered").status(), StatusCode::OK);
+    path.close().await;
+}
+
+/// A connection whose answer is being read is no idle one: it is not given up for others.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_requests_cut_no_answer_off() {
+    let path = Path::with(gateway::Config { connections_max: 2, ..gateway::Config::default() }).await;
+    path.put("big.bin", bytes(30_000_000));
+    let mut big = path.get("/live/big.bin").await;
+    let mut length = big.chunk().await.unwrap().unwrap().len();
+    for _ in 0..6 {
+        let mut half = TcpStream::connect(path.gateway.address()).await.unwrap();
+        half.write_all(b"GET /").await.unwrap();
+    }
+    while let Some(chunk) = big.chunk().await.unwrap() {
+        length += chunk.len();
+    }
+    assert_eq!(length, 30_000_000);
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_does_not_come_ends_the_connection() {
+    let path = Path::with(gateway::Config { head_timeout: Duration::from_millis(200), ..gateway::Config::default() }).await;
+    let mut half = TcpStream::connect(path.gateway.address()).await.unwrap();
+    half.write_all(b"GET /").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), half.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the gateway waits without end");
     path.close().await;
 }
 

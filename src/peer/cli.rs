@@ -67,6 +67,13 @@ enum Command {
         /// Where players find them
         #[arg(long, value_name = "ADDRESS", default_value_t = gateway::Config::default().listen)]
         listen: SocketAddr,
+        /// Answer to this name, besides loopback's names and the address that a player connects to (repeatable)
+        #[arg(long = "host", value_name = "NAME")]
+        hosts: Vec<String>,
+        /// Let pages of this origin read, such as https://player.example, or * for all pages (repeatable); without it all pages may,
+        /// unless the gateway shows the server a token or a certificate: then only its own page
+        #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = parse_origin)]
+        origins: Vec<String>,
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
         ahead: usize,
@@ -245,15 +252,17 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             })
             .await
         }
-        Command::Gateway { server, listen, ahead, share, share_bytes, share_peers, metrics } if !share.is_empty() => {
-            let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
+        Command::Gateway { server, listen, hosts, origins, ahead, share, share_bytes, share_peers, metrics }
+            if !share.is_empty() =>
+        {
+            let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let mut shared =
                 relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
             shared.endpoint.connections_max = share_peers;
             cli.connection.share(server, config, shared, metrics).await
         }
-        Command::Gateway { server, listen, ahead, metrics, .. } => {
-            let config = gateway::Config { listen, ahead_segments: ahead, ..Default::default() };
+        Command::Gateway { server, listen, hosts, origins, ahead, metrics, .. } => {
+            let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let (registry, readiness) = (registry()?, Readiness::new());
             let followed = super::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
             let (gateway, stats) = unless_interrupted(async {
@@ -473,6 +482,13 @@ fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
         return Err(format!("`{stream}` is not the name of a stream"));
     }
     Ok((stream.map(str::to_owned), hex.parse().map_err(|error: NoKey| error.to_string())?))
+}
+
+fn parse_origin(text: &str) -> Result<String, String> {
+    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let is_origin = place.is_some_and(|place| !place.is_empty() && !place.trim_end_matches('/').contains(['/', '?', '#', '@']));
+    let wrong = || "an origin is a scheme and a host, such as https://player.example, or * for all".to_owned();
+    if is_origin || text == "*" { Ok(text.to_owned()) } else { Err(wrong()) }
 }
 
 fn parse_path(text: &str) -> Result<String, String> {

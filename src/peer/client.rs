@@ -52,6 +52,7 @@ struct Common {
     commands: mpsc::Sender<Command>,
     stats: watch::Receiver<Stats>,
     deadline: Option<Duration>,
+    has_credential: bool,
     shelf: Mutex<Shelf>,
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<Cut, Bytes>,
@@ -152,6 +153,7 @@ impl Client {
             commands,
             stats,
             deadline: config.deadline,
+            has_credential: config.token.is_some() || config.certificate.is_some(),
             keys: Arc::clone(&keys),
             listener: config.listener.clone(),
             shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
@@ -224,6 +226,11 @@ impl Client {
             }
             drop(place);
         });
+    }
+
+    /// Whether servers are shown a token or a certificate: what comes may be for this user alone.
+    pub fn has_credential(&self) -> bool {
+        self.common.has_credential
     }
 
     /// The keys of streams that this side has heard of.

@@ -4,45 +4,47 @@
 //! and their losses, it does not notice. Playlists are collected and turned to the gateway before they are handed on, everything
 //! else flows through part by part as it is verified, and what the player will ask for next is fetched before it asks.
 //!
-//! One task accepts; axum starts one more for each connection, of which there are at most `connections_max`, further ones wait.
-//! A request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
+//! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
+//! request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
 //! the object, which ends the transfer.
 //!
-//! Any page may read what comes from here (CORS): a gateway hands out what its user's player may see anyway, it takes nothing,
-//! and it listens on loopback unless told otherwise.
+//! Only requests for loopback names and configured ones are answered, and where the gateway shows the server a credential, only
+//! its own pages and configured ones (`access`). Other users of the machine can connect as its user can.
 
+mod access;
 mod ahead;
 mod answer;
 mod origins;
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
 use futures_util::stream;
+use hyper::Request;
+use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use self::access::Access;
 use self::ahead::{Ahead, Wanted};
-use self::answer::{CORS, Failure, Served, finish, index, names, partial, preflight, slice, tag, text};
+use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};
 use super::http::{ByteRange, media_type};
 use super::playlist::{self, Media};
 use super::{Client, Object};
-use crate::listener::Bounded;
+use crate::listener::{self, Limits};
 use crate::peer;
 
 /// How a gateway behaves.
@@ -51,8 +53,15 @@ use crate::peer;
 pub struct Config {
     /// Where players find it.
     pub listen: SocketAddr,
-    /// Most connections from players; further ones wait.
+    /// Names that it answers to besides loopback's and the address that a connection came to.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may read, `*` for all. Without any all may, unless the gateway shows the server a credential.
+    pub origins: Vec<String>,
+    /// Most connections from players. When there are as many, one that waits for a request makes room, or further ones wait.
     pub connections_max: usize,
+    /// How long the head of a request may take, and a connection may be idle.
+    #[serde(with = "crate::config::duration")]
+    pub head_timeout: Duration,
     /// Most requests at a time; further ones are answered 503.
     pub requests_max: usize,
     /// Segments fetched ahead of the player.
@@ -68,7 +77,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
             connections_max: 256,
+            head_timeout: Duration::from_secs(15),
             requests_max: 128,
             ahead_segments: 3,
             playlist_bytes_max: ByteSize::mib(4),
@@ -90,7 +102,7 @@ pub enum Error {
 pub struct Gateway {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<io::Result<()>>,
+    task: JoinHandle<()>,
 }
 
 impl Gateway {
@@ -99,22 +111,31 @@ impl Gateway {
         let refused = |error| Error::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let listener = Bounded::new(listener, config.connections_max, None);
+        let limits = Limits {
+            connections_max: config.connections_max,
+            head_timeout: config.head_timeout,
+            // A player reads one answer for as long as it plays.
+            life: None,
+        };
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             followed: Mutex::default(),
+            access: Access::new(&config.hosts, &config.origins, client.has_credential()),
             client,
             places: Arc::new(Semaphore::new(config.requests_max)),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
             origins: Mutex::default(),
             config,
         });
-        let app = Router::new().fallback(answer).with_state(shared);
+        let answer = move |request: Request<Incoming>, local| {
+            let (shared, (head, _)) = (Arc::clone(&shared), request.into_parts());
+            async move { shared.answer(&head.method, &head.uri, &head.headers, local).await }
+        };
         let (stop, stopped) = oneshot::channel();
-        let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
+        let serving = listener::serve(listener, limits, answer, async move {
             let _ = stopped.await;
         });
-        Ok(Self { address, stop: Some(stop), task: tokio::spawn(async move { serving.await }) })
+        Ok(Self { address, stop: Some(stop), task: tokio::spawn(serving) })
     }
 
     /// Where it listens.
@@ -149,38 +170,44 @@ struct Shared {
     /// Streams whose new segments the server announces to us.
     followed: Mutex<HashSet<String>>,
     config: Config,
+    access: Access,
     client: Client,
     places: Arc<Semaphore>,
     ahead: Mutex<Ahead>,
     origins: Mutex<Origins>,
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
-    let head = method == Method::HEAD;
-    let mut response = if method == Method::OPTIONS {
-        preflight()
-    } else if !head && method != Method::GET {
-        Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS").into_response()
-    } else if uri.path() == "/" {
-        index()
-    } else {
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let answered = shared.serve(path, &headers, head).await;
-        answered.unwrap_or_else(|failure| {
-            tracing::debug!(path, status = failure.status.as_u16(), reason = failure.reason, "not served");
-            failure.into_response()
-        })
-    };
-    for (name, value) in CORS {
-        response.headers_mut().insert(name, value);
-    }
-    if head {
-        *response.body_mut() = Body::empty();
-    }
-    response
-}
-
 impl Shared {
+    async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Response {
+        let reader = match self.access.check(uri, headers, local) {
+            Ok(reader) => reader,
+            Err(failure) => {
+                tracing::debug!(%local, reason = failure.reason, "a request was refused");
+                return failure.into_response();
+            }
+        };
+        let head = method == Method::HEAD;
+        let mut response = if method == Method::OPTIONS {
+            preflight(&reader)
+        } else if !head && method != Method::GET {
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS").into_response()
+        } else if uri.path() == "/" {
+            index()
+        } else {
+            let path = uri.path_and_query().map_or("/", |path| path.as_str());
+            let answered = self.serve(path, headers, head).await;
+            answered.unwrap_or_else(|failure| {
+                tracing::debug!(path, status = failure.status.as_u16(), reason = failure.reason, "not served");
+                failure.into_response()
+            })
+        };
+        allow(&reader, response.headers_mut());
+        if head {
+            *response.body_mut() = Body::empty();
+        }
+        response
+    }
+
     async fn serve(&self, path: &str, headers: &HeaderMap, head: bool) -> Result<Response, Failure> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Failure::busy("too many requests"))?;
         let late = |_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "no answer in time");

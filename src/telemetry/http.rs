@@ -1,5 +1,6 @@
 //! The listener and its three pages.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,13 +10,16 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::FutureExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use prometheus::{IntGauge, Registry, TextEncoder};
 use serde_json::json;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::{Config, Error, Readiness, Reason, Status, rate, register};
-use crate::listener::Bounded;
+use crate::listener::{self, Limits};
 
 /// The running listener. Dropping it ends its thread.
 #[derive(Debug)]
@@ -82,19 +86,17 @@ impl Shown {
 
 async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
     let socket = match tokio::net::TcpListener::from_std(socket) {
-        Ok(socket) => Bounded::new(socket, CONNECTIONS_MAX, Some(VISIT_MAX)),
+        Ok(socket) => socket,
         Err(error) => return tracing::error!("cannot answer for metrics: {error}"),
     };
     let lines = rate::log(shown.registry.clone(), interval);
-    let pages = axum::serve(socket, routes(shown));
+    let routes = TowerToHyperService::new(routes(shown));
+    let page = move |request, _| routes.call(request).map(|page| page.unwrap_or_else(|never| match never {}));
+    let pages = listener::serve(socket, LIMITS, page, pending());
     tokio::select! {
         _ = stopped => {}
         () = lines => {}
-        result = async { pages.await } => {
-            if let Err(error) = result {
-                tracing::error!("metrics are no longer answered: {error}");
-            }
-        }
+        () = pages => {}
     }
 }
 
@@ -124,8 +126,8 @@ async fn readyz(State(shown): State<Shown>) -> Response {
 
 /// Connections at a time.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-/// How long one may live.
-const VISIT_MAX: Duration = Duration::from_secs(60);
+const LIMITS: Limits =
+    Limits { connections_max: CONNECTIONS_MAX, head_timeout: Duration::from_secs(10), life: Some(Duration::from_secs(60)) };
 
 #[cfg(test)]
 mod tests {
@@ -186,6 +188,20 @@ mod tests {
             let metrics = request(listener.address(), "GET /metrics");
             assert!(metrics.contains(&format!("ncserverd_telemetry_ready {gauge}")), "{metrics}");
         }
+    }
+
+    #[test]
+    fn half_sent_requests_keep_no_scraper_out() {
+        let (listener, _readiness) = started();
+        let halves: Vec<TcpStream> = (0..CONNECTIONS_MAX + 8)
+            .map(|_| {
+                let mut half = TcpStream::connect(listener.address()).unwrap();
+                write!(half, "GET /metrics HTTP/1.1\r\nHost").unwrap();
+                half
+            })
+            .collect();
+        assert!(request(listener.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+        drop(halves);
     }
 
     #[test]

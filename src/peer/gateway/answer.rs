@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, respons
 use axum::response::Response;
 use bytes::Bytes;
 
+use super::access::Reader;
 use crate::object::{Refusal, RefusalCode};
 use crate::peer;
 use crate::peer::http::{ByteRange, media_type};
@@ -130,16 +131,36 @@ pub(super) fn slice(response: response::Builder, headers: &HeaderMap, tag: &str,
     finish(partial(response, &range, length), Body::from(bytes.slice(start..end)))
 }
 
-pub(super) fn preflight() -> Response {
-    let response = Response::builder()
-        .status(StatusCode::NO_CONTENT)
-        .header(header::ALLOW, METHODS)
+pub(super) fn preflight(reader: &Reader) -> Response {
+    let response = Response::builder().status(StatusCode::NO_CONTENT).header(header::ALLOW, METHODS);
+    if *reader == Reader::Own {
+        return finish(response, Body::empty());
+    }
+    let response = response
         .header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)
         .header(header::ACCESS_CONTROL_ALLOW_HEADERS, "*")
         .header(header::ACCESS_CONTROL_MAX_AGE, "86400")
         // Browsers ask before a page from the network may reach loopback.
         .header("access-control-allow-private-network", "true");
     finish(response, Body::empty())
+}
+
+/// Says in an answer which pages may read it (CORS), and that others may not embed it where they may not read it.
+pub(super) fn allow(reader: &Reader, headers: &mut HeaderMap) {
+    let origin = match reader {
+        Reader::Any => HeaderValue::from_static("*"),
+        Reader::Origin(origin) => origin.clone(),
+        Reader::Own => {
+            headers.insert(HeaderName::from_static("cross-origin-resource-policy"), SAME_ORIGIN);
+            headers.append(header::VARY, VARY_ORIGIN);
+            return;
+        }
+    };
+    if origin != "*" {
+        headers.append(header::VARY, VARY_ORIGIN);
+    }
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
 }
 
 pub(super) fn index() -> Response {
@@ -172,14 +193,9 @@ pub(super) fn names(known: &str, tag: &str) -> bool {
 const METHODS: &str = "GET, HEAD, OPTIONS";
 /// When a player may try again after the gateway had too much to do.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// On every answer.
-pub(super) const CORS: [(HeaderName, HeaderValue); 2] = [
-    (header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
-    (
-        header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After"),
-    ),
-];
+const EXPOSED: HeaderValue = HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After");
+const SAME_ORIGIN: HeaderValue = HeaderValue::from_static("same-origin");
+const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("Origin");
 
 #[cfg(test)]
 mod tests {

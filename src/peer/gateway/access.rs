@@ -1,0 +1,191 @@
+//! Who may read what the gateway's user may read: which names it answers to, and which pages.
+//!
+//! A page in a browser can send requests to loopback, too. Two checks keep foreign ones out. The **Host** must be loopback, the
+//! address that the connection came to, or a configured name: a page whose own name was made to lead here (DNS rebinding) is of
+//! its own origin to the browser, but it cannot send another Host. The **Origin** of a page matters where the gateway shows the
+//! server a credential: then only pages of the gateway itself and configured origins are served, and only they may read (CORS).
+//! Without a credential any page gets here what it could get from the server, and may read it.
+//!
+//! Other users of the machine are not kept out: whoever can connect is served.
+//!
+//! No I/O here.
+
+use std::net::IpAddr;
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+
+use super::answer::{Failure, text};
+
+/// Whom a gateway answers.
+#[derive(Debug)]
+pub(super) struct Access {
+    hosts: Vec<String>,
+    pages: Pages,
+}
+
+#[derive(Debug)]
+enum Pages {
+    /// Every page.
+    All,
+    /// Pages of the gateway itself and of these origins.
+    Own(Vec<String>),
+}
+
+/// What the answer says about pages of other origins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// Every page may read it.
+    Any,
+    /// Pages of this origin may.
+    Origin(HeaderValue),
+    /// None but the gateway's own.
+    Own,
+}
+
+impl Access {
+    /// Answers to loopback, to `hosts`, and to pages of `origins`; without origins to all pages unless `has_credential`.
+    pub(super) fn new(hosts: &[String], origins: &[String], has_credential: bool) -> Self {
+        let is_open = if origins.is_empty() { !has_credential } else { origins.iter().any(|origin| origin == "*") };
+        let plain = |text: &String| text.trim_end_matches(['/', '.']).to_ascii_lowercase();
+        let pages = if is_open { Pages::All } else { Pages::Own(origins.iter().map(plain).collect()) };
+        Self { hosts: hosts.iter().map(plain).collect(), pages }
+    }
+
+    /// Whether a request that came to the address `local` is answered, and who may read the answer.
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<Reader, Failure> {
+        let host = host(uri, headers).ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "one valid Host is needed"))?;
+        if !self.is_own(&host, local) {
+            let reason = format!("this gateway does not answer to the name {}; ncpeer gateway --host allows one", host.host());
+            return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, reason));
+        }
+        let Pages::Own(origins) = &self.pages else { return Ok(Reader::Any) };
+        let foreign = "another page's request: the gateway shows a credential to the server, so that only its own page may \
+                       read; ncpeer gateway --allow-origin allows another one";
+        match headers.get(header::ORIGIN) {
+            Some(origin) if is_of(origin, &host) => Ok(Reader::Own),
+            Some(origin) if is_among(origin, origins) => Ok(Reader::Origin(origin.clone())),
+            None if !is_embedded(headers) => Ok(Reader::Own),
+            _ => Err(Failure::new(StatusCode::FORBIDDEN, foreign)),
+        }
+    }
+
+    fn is_own(&self, authority: &Authority, local: IpAddr) -> bool {
+        let host = authority.host().trim_end_matches('.').to_ascii_lowercase();
+        match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            // An address cannot be made to lead elsewhere, as a name can.
+            Ok(address) if address.to_canonical().is_loopback() || address.to_canonical() == local => true,
+            _ => host == "localhost" || host.ends_with(".localhost") || self.hosts.contains(&host),
+        }
+    }
+}
+
+/// The host that a request is for; an absolute URI has the say (RFC 9112 section 3.2.2). `None` unless there is exactly one.
+fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    if let (Some(authority), None) = (uri.authority(), second) {
+        return Some(authority.clone());
+    }
+    match (first, second) {
+        (Some(host), None) => host.to_str().ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Whether an origin is that of the gateway's own pages; TLS may have been taken off in front of it.
+fn is_of(origin: &HeaderValue, host: &Authority) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    place.is_some_and(|place| place.eq_ignore_ascii_case(host.as_str()))
+}
+
+fn is_among(origin: &HeaderValue, origins: &[String]) -> bool {
+    origin.to_str().is_ok_and(|origin| origins.iter().any(|one| origin.eq_ignore_ascii_case(one)))
+}
+
+/// Whether a browser says that another page embeds what it asks for: `<video src>` and the like send no Origin. A link that
+/// was followed is no embedding; programs other than browsers say nothing.
+fn is_embedded(headers: &HeaderMap) -> bool {
+    let of_another = matches!(text(headers, FETCH_SITE), Some("cross-site" | "same-site"));
+    let is_visit = text(headers, FETCH_MODE) == Some("navigate") && text(headers, FETCH_DEST) == Some("document");
+    of_another && !is_visit
+}
+
+const FETCH_SITE: header::HeaderName = header::HeaderName::from_static("sec-fetch-site");
+const FETCH_MODE: header::HeaderName = header::HeaderName::from_static("sec-fetch-mode");
+const FETCH_DEST: header::HeaderName = header::HeaderName::from_static("sec-fetch-dest");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 1, 5));
+
+    fn ask(access: &Access, given: &[(&'static str, &str)]) -> Result<Reader, u16> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in given {
+            headers.append(*name, value.parse().unwrap());
+        }
+        access.check(&"/live/1.ts".parse().unwrap(), &headers, HERE).map_err(|failure| failure.status.as_u16())
+    }
+
+    #[test]
+    fn loopback_the_own_address_and_configured_names_are_answered() {
+        let access = Access::new(&["TV.example".to_owned()], &[], false);
+        let own = ["127.0.0.1:8080", "127.8.9.1", "[::1]:8080", "[::ffff:127.0.0.1]", "localhost:1", "LOCALHOST.", "a.localhost"];
+        for host in own.iter().chain(&["192.168.1.5:8080", "tv.example", "TV.example.:80"]) {
+            assert_eq!(ask(&access, &[("host", host)]), Ok(Reader::Any), "{host}");
+        }
+        for host in ["evil.example", "192.168.1.6", "10.0.0.1:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]"]
+        {
+            assert_eq!(ask(&access, &[("host", host)]), Err(421), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_one_host() {
+        let access = Access::new(&[], &[], false);
+        assert_eq!(ask(&access, &[]), Err(400));
+        assert_eq!(ask(&access, &[("host", "localhost"), ("host", "localhost")]), Err(400));
+        assert_eq!(ask(&access, &[("host", "a b")]), Err(400));
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "localhost".parse().unwrap());
+        let absolute = "http://evil.example/live/1.ts".parse().unwrap();
+        assert_eq!(access.check(&absolute, &headers, HERE).unwrap_err().status, StatusCode::MISDIRECTED_REQUEST);
+    }
+
+    #[test]
+    fn with_a_credential_only_the_gateways_own_pages_and_those_asked_for_are_served() {
+        let host = ("host", "localhost:8080");
+        let (own, other) = (("origin", "http://localhost:8080"), ("origin", "https://player.example"));
+        let open = Access::new(&[], &[], false);
+        assert_eq!(ask(&open, &[host, other]), Ok(Reader::Any));
+        let closed = Access::new(&[], &[], true);
+        assert_eq!((ask(&closed, &[host]), ask(&closed, &[host, own])), (Ok(Reader::Own), Ok(Reader::Own)));
+        for origin in ["https://player.example", "http://localhost:3000", "null", "http://localhost:8080.evil.example", ""] {
+            assert_eq!(ask(&closed, &[host, ("origin", origin)]), Err(403), "{origin}");
+        }
+        let one = Access::new(&[], &["https://Player.example/".to_owned()], true);
+        assert_eq!(ask(&one, &[host, other]), Ok(Reader::Origin("https://player.example".parse().unwrap())));
+        assert_eq!(ask(&one, &[host, ("origin", "https://other.example")]), Err(403));
+        assert_eq!(ask(&Access::new(&[], &["*".to_owned()], true), &[host, other]), Ok(Reader::Any));
+        let chosen = Access::new(&[], &["https://other.example".to_owned()], false);
+        assert_eq!(ask(&chosen, &[host, other]), Err(403), "a list holds without a credential, too");
+    }
+
+    #[test]
+    fn with_a_credential_nothing_is_embedded_in_other_pages() {
+        let closed = Access::new(&[], &[], true);
+        let ask = |site, mode, dest| {
+            let fetch = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+            ask(&closed, &[&[("host", "localhost")], &fetch[..]].concat())
+        };
+        assert_eq!(ask("cross-site", "no-cors", "video"), Err(403));
+        assert_eq!(ask("same-site", "no-cors", "video"), Err(403));
+        assert_eq!(ask("cross-site", "navigate", "iframe"), Err(403));
+        assert_eq!(ask("cross-site", "navigate", "document"), Ok(Reader::Own));
+        assert_eq!(ask("same-origin", "no-cors", "video"), Ok(Reader::Own));
+        assert_eq!(ask("none", "navigate", "document"), Ok(Reader::Own));
+    }
+}
