@@ -170,9 +170,10 @@ fn exit_of_bench(error: &bench::Error) -> Exit {
 
 fn exit_of(error: &server::Error) -> Exit {
     match error {
-        server::Error::Stream(_) | server::Error::Admission(_) | server::Error::Telemetry(telemetry::Error::Filter { .. }) => {
-            Exit::Config
-        }
+        server::Error::Stream(_)
+        | server::Error::Admission(_)
+        | server::Error::StillBound(_)
+        | server::Error::Telemetry(telemetry::Error::Filter { .. }) => Exit::Config,
         server::Error::Tls(_) => Exit::Certificate,
         server::Error::Device(_) => Exit::Device,
         server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,

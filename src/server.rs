@@ -71,6 +71,9 @@ pub enum Error {
     /// Who is admitted.
     #[error("admission: {0}")]
     Admission(#[from] admission::Error),
+    /// Everybody would be served by a socket that a reload leaves open.
+    #[error("`endpoint.listen` takes effect with a restart, and until then {0}")]
+    StillBound(#[source] admission::Error),
     /// The back end that codes.
     #[error("device: {0}")]
     Device(#[from] device::Error),
@@ -172,8 +175,10 @@ impl Server {
     }
 
     /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
-    /// admitted. If a stream cannot be opened, nor what it takes be computed as asked for, or keys cannot be read, nothing changes.
+    /// admitted. If a stream cannot be opened, nor what it takes be computed as asked for, or keys cannot be read, nothing changes. Nor
+    /// does it if everybody would be served by the sockets as they are bound, whatever `config` says of them.
     pub async fn apply(&self, config: &config::Config) -> Result<(), Error> {
+        config.admission.check_listen(self.front.addresses()).map_err(Error::StillBound)?;
         let admission = self.admission.read(&config.admission)?;
         open_prime(&self.device, config).await?;
         self.library.apply(&config.stream)?;

@@ -13,6 +13,7 @@ use ncserverd::object::RefusalCode;
 use ncserverd::peer::{self, Client};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Credential, GRANT_FOREVER, Message, Subscribe, Token};
+use ncserverd::{admission, config};
 use place::{HERE, PATIENCE, Place, Visitor, bytes, dial, drain, is_ours, is_refused, read, segment};
 use serde_json::json;
 
@@ -193,6 +194,22 @@ async fn a_reload_changes_the_rules_of_sessions_that_stand() {
     place.config.admission.keys = None;
     place.server.apply(&place.config).await.unwrap();
     assert!(place.visitor().await.get("/secret/a.ts").await.unwrap().is_ok(), "admission is off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_opens_no_public_socket_to_everybody() {
+    let everywhere = "0.0.0.0:0".parse().unwrap();
+    let mut place = Place::listening(everywhere).await;
+    place.config.endpoint.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    for open in [admission::Config::default(), admission::Config { required: false, ..place.config.admission.clone() }] {
+        let config = config::Config { admission: open, ..place.config.clone() };
+        let error = place.server.apply(&config).await.expect_err("the socket is still bound to every address").to_string();
+        assert!(error.contains("restart") && error.contains("0.0.0.0"), "{error}");
+        assert!(place.visitor().await.get("/live/a.ts").await.unwrap().is_err(), "a token is needed as before");
+    }
+    let config = config::Config { admission: admission::Config { insecure: true, ..Default::default() }, ..place.config.clone() };
+    place.server.apply(&config).await.expect("somebody has said to want that");
+    assert!(place.visitor().await.get("/live/a.ts").await.unwrap().is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

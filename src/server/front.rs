@@ -77,7 +77,12 @@ impl Front {
         tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
         let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
-        let addresses = endpoints.iter().filter_map(|endpoint| endpoint.local_addr().ok()).collect();
+        // Every one is needed: a reload is checked against the addresses that are bound.
+        let bound = endpoints
+            .iter()
+            .zip(&config.listen)
+            .map(|(endpoint, &address)| endpoint.local_addr().map_err(|source| endpoint::Error::Bind { address, source }));
+        let addresses = bound.collect::<Result<_, _>>()?;
         let metrics = endpoint::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {

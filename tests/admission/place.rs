@@ -59,8 +59,17 @@ impl Place {
         .await
     }
 
+    /// The same on a socket that is bound to this address.
+    pub(crate) async fn listening(listen: SocketAddr) -> Self {
+        Self::listening_with(listen, |_, _| {}).await
+    }
+
     /// The same with other rules; the second argument is the directory of the keys.
     pub(crate) async fn with(rules: impl FnOnce(&mut admission::Config, &std::path::Path)) -> Self {
+        Self::listening_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), rules).await
+    }
+
+    async fn listening_with(listen: SocketAddr, rules: impl FnOnce(&mut admission::Config, &std::path::Path)) -> Self {
         let origin = Origin::in_memory().await.unwrap();
         for (seed, path) in [(1, "/live/a.ts"), (2, "/live/b.ts"), (3, "/secret/a.ts")] {
             origin.put(path, bytes(seed, 200_000).into());
@@ -69,7 +78,7 @@ impl Place {
         let keys = directory.path().join("keys.json");
         std::fs::write(&keys, mint::keys().to_string()).unwrap();
         let mut config = config::Config::default();
-        config.endpoint.listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        config.endpoint.listen = vec![listen];
         config.device.cpu_threads = "2".parse().unwrap();
         for name in ["live", "secret"] {
             let settings =
@@ -87,8 +96,9 @@ impl Place {
         Self { origin, server, config, trust, directory, registry }
     }
 
+    /// Where visitors from here reach it.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.server.addresses()[0]
+        SocketAddr::new(HERE, self.server.addresses()[0].port())
     }
 
     pub(crate) fn keys_file(&self) -> PathBuf {
