@@ -32,7 +32,7 @@ pub mod planner;
 pub mod settle;
 
 pub use metrics::Metrics;
-pub use path::{ObjectPath, PathError};
+pub use path::{ObjectPath, Parameters, PathError};
 
 /// How origins are read; the same for every stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

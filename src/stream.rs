@@ -33,7 +33,7 @@ use crate::gf::rows::sparse::weight_min;
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::names::{self, Names};
-use crate::ingest::{self, ObjectPath, Source, directory, http};
+use crate::ingest::{self, ObjectPath, Parameters, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{Arrival, Codec, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
@@ -105,6 +105,9 @@ pub struct Config {
     /// Extensions of mutable objects.
     #[serde(deserialize_with = "crate::config::one_or_many")]
     pub mutable: Vec<String>,
+    /// Parameters behind `?` that select another object; `*` for all.
+    #[serde(deserialize_with = "crate::config::one_or_many")]
+    pub query: Vec<String>,
     /// Headers to send to the origin; the text, or the file or environment variable that it stands in.
     pub headers: BTreeMap<String, Setting>,
     /// `Host` to send to the origin instead of the URL's.
@@ -147,6 +150,7 @@ impl Default for Config {
             prefetch: 3,
             playlists: Vec::new(),
             mutable: ["m3u8", "m3u", "mpd"].map(Into::into).to_vec(),
+            query: vec!["*".into()],
             headers: BTreeMap::new(),
             host: None,
             redirect_hosts: Vec::new(),
@@ -585,6 +589,7 @@ struct Settings {
     prefetch: u16,
     playlists: Vec<ObjectPath>,
     mutable: Vec<String>,
+    parameters: Parameters,
     timeout: Duration,
 }
 
@@ -602,7 +607,11 @@ impl Settings {
             return Err(Fault::Name);
         }
         let codec = config.shape(ingest.segment_max_bytes.as_u64())?.codec();
-        let playlist = |text: &String| ObjectPath::parse(text).map_err(|error| Fault::Playlist(text.clone(), error));
+        let parameters = Parameters::new(&config.query);
+        let playlist = |text: &String| match ObjectPath::parse(text) {
+            Ok(path) => Ok(path.with_parameters(&parameters)),
+            Err(error) => Err(Fault::Playlist(text.clone(), error)),
+        };
         Ok(Self {
             place: Place::new(config)?,
             signer: config.signing_key.as_deref().map(|path| Signer::open(path, signer)).transpose()?.map(Arc::new),
@@ -620,6 +629,7 @@ impl Settings {
             prefetch: config.prefetch,
             playlists: config.playlists.iter().map(playlist).collect::<Result<_, _>>()?,
             mutable: config.mutable.iter().map(|text| text.trim_start_matches('.').to_ascii_lowercase()).collect(),
+            parameters,
             timeout: config.timeout,
         })
     }

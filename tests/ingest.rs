@@ -557,6 +557,40 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
     assert!(server.metric("ncserverd_store_evictions_total", Some("expired")) >= 1);
 }
 
+/// An origin that takes no notice of queries, and a peer that asks with many.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_playlist_of_a_path_is_followed_whatever_a_peer_asks_for() {
+    let origin = Origin::start().await;
+    origin.put_whatever_the_query("/base/live.m3u8", playlist(0, 3), Fault::None);
+    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) });
+    server.resolve("/live/live.m3u8", 0).await.unwrap();
+    for number in 0..50 {
+        server.resolve(&format!("/live/live.m3u8?{number}"), 0).await.unwrap();
+    }
+    let followed = || origin.asked("/base/live.m3u8").len();
+    let begun = followed();
+    until("the playlist is looked at again", || followed() > begun + 2).await;
+    let others: usize = (0..50).map(|number| origin.asked(&format!("/base/live.m3u8?{number}")).len()).sum();
+    assert_eq!(others, 50, "no other name of it is looked at");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_that_do_not_count_are_not_asked_for() {
+    let origin = Origin::start().await;
+    origin.put("/base/live.m3u8?v=1", playlist(0, 3).replace(".ts", ".ts?n=5&v=1"));
+    (0..3).for_each(|number| origin.put(&format!("/base/seg{number}.ts?v=1"), noise("segment", 9000)));
+    let server = Server::start(stream::Config { query: vec!["v".into()], ..http(&origin) });
+    for text in ["?v=1", "?x=1&v=1", "?v=1&v=2&7"] {
+        let resolved = server.resolve(&format!("/live/live.m3u8{text}"), 0).await.unwrap();
+        assert_eq!(resolved.path, format!("/live/live.m3u8{text}"), "the name that was asked for");
+    }
+    until("the live edge is fetched ahead", || server.metric("ncserverd_stream_announced_total", None) == 3).await;
+    assert_coded(&server.resolve("/live/seg2.ts?n=5&v=1", 0).await.unwrap(), &noise("segment", 9000));
+    assert_eq!(origin.asked("/base/seg2.ts?v=1").len(), 1);
+    assert!(origin.asked("/base/seg2.ts?n=5&v=1").is_empty());
+    assert_eq!(server.resolve("/live/live.m3u8?x", 0).await.unwrap_err().code, RefusalCode::Unknown);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_encoder_that_starts_over_replaces_its_segments() {
     let origin = Origin::start().await;

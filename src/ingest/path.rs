@@ -20,6 +20,22 @@ pub struct ObjectPath {
     path_length: usize,
 }
 
+/// Which parameters of a query select another object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parameters {
+    /// Every query is a name of its own.
+    All,
+    /// These alone, by name.
+    Listed(Arc<[String]>),
+}
+
+impl Parameters {
+    /// The names in a list, of which `*` stands for all.
+    pub fn new(names: &[String]) -> Self {
+        if names.iter().any(|name| name == "*") { Self::All } else { Self::Listed(names.into()) }
+    }
+}
+
 /// Why a text names no object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
@@ -95,6 +111,21 @@ impl ObjectPath {
             Some(_) => Self { text: self.path().into(), path_length: self.path_length },
             None => self.clone(),
         }
+    }
+
+    /// The same object by the name that it has where these parameters of its query count: each once, in the order of the list.
+    pub fn with_parameters(&self, parameters: &Parameters) -> Self {
+        let (Parameters::Listed(names), Some(query)) = (parameters, self.query()) else { return self.clone() };
+        let named = |name: &&String| {
+            query.split('&').find(|parameter| parameter.split('=').next() == Some(name.as_str())).map(ToOwned::to_owned)
+        };
+        let kept: Vec<String> = names.iter().filter_map(|name| named(&name)).collect();
+        let mut text = self.path().to_owned();
+        if !kept.is_empty() {
+            text.push('?');
+            text.push_str(&kept.join("&"));
+        }
+        Self { text: text.into(), path_length: self.path_length }
     }
 
     /// The components before the last `/`, percent-encoded; empty at the top of the stream.
@@ -246,6 +277,18 @@ mod tests {
         assert_eq!(path.to_file(), PathBuf::from("bunny/v0/seg-1 a.ts"));
         assert_eq!(path.without_query().as_str(), "bunny/v0/seg-1%20a.ts");
         assert_eq!(ObjectPath::from_file(&path.to_file()), Some(path.without_query()));
+    }
+
+    #[test]
+    fn parameters_that_do_not_count_are_no_part_of_a_name() {
+        let listed = |names: &[&str]| Parameters::new(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let name = |text: &str, names: &[&str]| ObjectPath::parse(text).unwrap().with_parameters(&listed(names)).to_string();
+        assert_eq!(name("a.ts?x=1&y", &["*"]), "a.ts?x=1&y");
+        assert_eq!(name("a.ts?x=1&y", &[]), "a.ts");
+        assert_eq!(name("a.ts?x=1&y=2&x=3&z", &["y", "x"]), "a.ts?y=2&x=1", "each once, in the order of the list");
+        assert_eq!(name("a.ts?xx=1&=x&&x", &["x"]), "a.ts?x");
+        assert_eq!(name("a.ts?7", &["x"]), "a.ts");
+        assert_eq!(ObjectPath::parse("a.ts?y").unwrap().with_parameters(&listed(&["x"])).query(), None);
     }
 
     #[test]

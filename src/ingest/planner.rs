@@ -9,6 +9,11 @@
 //! A playlist that goes back is one of two things. If what it lists agrees with what was listed before, a replica of the origin
 //! lags behind: the newer text stays. Otherwise the encoder has started over, and may use the old names for other bytes:
 //! everything listed before is dropped at once.
+//!
+//! An origin may answer a path whatever its query says, and a peer may ask with any query. So of the queries of a path few are
+//! followed at once ([`Config::queries_max`]); the others are answered like any file, and nothing is planned by them. A playlist
+//! that is configured or asked for without a query goes before those that are asked for with one, and those that nobody has
+//! asked for lately make room.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -17,10 +22,10 @@ use std::time::{Duration, Instant};
 use m3u8_rs::{ByteRange, MasterPlaylist, MediaPlaylist, MediaPlaylistType, Playlist};
 use url::Url;
 
-use super::path::ObjectPath;
+use super::path::{ObjectPath, Parameters};
 
 /// How playlists are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// How many segments at the live edge are fetched ahead; none with 0.
     pub prefetch: usize,
@@ -28,6 +33,10 @@ pub struct Config {
     pub stale_after: Duration,
     /// How long a playlist is followed after it was last asked for.
     pub interest: Duration,
+    /// Playlists of one path that are followed at once, told apart by their queries; at least one.
+    pub queries_max: usize,
+    /// Which parameters of a query select another object.
+    pub parameters: Parameters,
 }
 
 /// The playlists of a stream.
@@ -103,7 +112,7 @@ impl Planner {
     pub fn pin(&mut self, paths: impl IntoIterator<Item = ObjectPath>, now: Instant) {
         self.pinned = paths.into_iter().collect();
         for path in self.pinned.clone() {
-            self.track(&path, now).next.get_or_insert(now);
+            self.pinned_at(&path, now).next.get_or_insert(now);
         }
         for (path, tracked) in &mut self.playlists {
             tracked.pinned = self.pinned.contains(path);
@@ -116,6 +125,9 @@ impl Planner {
             return Ok(Plan::default());
         }
         let lines = Lines::read(text)?;
+        if !self.is_followed(path, now) {
+            return Ok(Plan::default());
+        }
         match m3u8_rs::parse_playlist_res(lines.text.as_bytes()) {
             Ok(Playlist::MasterPlaylist(master)) => {
                 let named = |variant: &&m3u8_rs::VariantStream| !variant.is_i_frame && !variant.uri.is_empty();
@@ -141,8 +153,7 @@ impl Planner {
     pub fn forget(&mut self, path: &ObjectPath, now: Instant) -> Plan {
         let Some(tracked) = self.playlists.remove(path) else { return Plan::default() };
         if tracked.pinned {
-            let kept = self.track(path, now);
-            kept.pinned = true;
+            let kept = self.pinned_at(path, now);
             kept.next = Some(now + RELOAD_MAX);
         }
         Plan { left: self.replace_cuts(&tracked.cuts, &[]), ..Plan::default() }
@@ -151,10 +162,11 @@ impl Planner {
     /// Notes that somebody wants a playlist, so that it is followed for a while.
     pub fn asked(&mut self, path: &ObjectPath, now: Instant) {
         if let Some(tracked) = self.playlists.get_mut(path) {
-            tracked.asked = now;
-            if tracked.next.is_none() && tracked.live {
-                tracked.next = Some(now + tracked.reload());
-            }
+            tracked.wanted(now);
+        } else if path.query().is_some() {
+            // It is not followed, but one of the same path is, which lists the same where the query says nothing to the origin.
+            let same_path = self.playlists.iter_mut().filter(|(other, _)| other.path() == path.path());
+            same_path.for_each(|(_, tracked)| tracked.wanted(now));
         }
     }
 
@@ -236,10 +248,8 @@ impl Planner {
             return;
         }
         for variant in variants {
-            let variant = self.track(&variant, now);
-            if !variant.pinned {
-                variant.pinned = true;
-                variant.next.get_or_insert(now);
+            if !self.playlists.get(&variant).is_some_and(|known| known.pinned) {
+                self.pinned_at(&variant, now).next.get_or_insert(now);
             }
         }
     }
@@ -337,15 +347,49 @@ impl Planner {
         if self.base.is_none() && is_absolute {
             return None;
         }
-        inside(base, &playlist.to_url(base)?.join(uri).ok()?)
+        let object = inside(base, &playlist.to_url(base)?.join(uri).ok()?)?;
+        Some(object.with_parameters(&self.config.parameters))
+    }
+
+    /// Whether a playlist is one to follow. Of those with the same path others make room for it, where it goes before them.
+    fn is_followed(&mut self, path: &ObjectPath, now: Instant) -> bool {
+        if self.playlists.contains_key(path) {
+            return true;
+        }
+        let same_path = self.playlists.iter().filter(|(other, _)| other.path() == path.path());
+        let same_path: Vec<(&ObjectPath, &Tracked)> = same_path.collect();
+        if same_path.len() < self.config.queries_max.max(1) {
+            return true;
+        }
+        let idle = |tracked: &Tracked| now.saturating_duration_since(tracked.asked) > self.config.interest;
+        let makes_room = |(other, tracked): &&(&ObjectPath, &Tracked)| {
+            !tracked.pinned && (idle(tracked) || (path.query().is_none() && other.query().is_some()))
+        };
+        let Some((other, _)) = same_path.iter().filter(makes_room).min_by_key(|(_, tracked)| tracked.asked) else { return false };
+        let other = (*other).clone();
+        self.let_go(&other);
+        true
+    }
+
+    /// Follows a playlist whether anybody asks for it or not.
+    fn pinned_at(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
+        let tracked = self.track(path, now);
+        tracked.pinned = true;
+        tracked
+    }
+
+    /// Follows a playlist no more.
+    fn let_go(&mut self, path: &ObjectPath) {
+        if let Some(tracked) = self.playlists.remove(path) {
+            self.replace_cuts(&tracked.cuts, &[]);
+        }
     }
 
     fn track(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
         if self.playlists.len() >= PLAYLISTS_MAX && !self.playlists.contains_key(path) {
             let idle = self.playlists.iter().filter(|(_, tracked)| !tracked.pinned).min_by_key(|(_, tracked)| tracked.asked);
             if let Some(path) = idle.map(|(path, _)| path.clone()) {
-                let tracked = self.playlists.remove(&path).expect("it was found a line ago");
-                self.replace_cuts(&tracked.cuts, &[]);
+                self.let_go(&path);
             }
         }
         self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(now))
@@ -472,6 +516,13 @@ impl Tracked {
     /// fetched ahead of clients, so the shorter one it is.
     fn reload(&self) -> Duration {
         (self.target / 2).clamp(RELOAD_MIN, RELOAD_MAX)
+    }
+
+    fn wanted(&mut self, now: Instant) {
+        self.asked = now;
+        if self.next.is_none() && self.live {
+            self.next = Some(now + self.reload());
+        }
     }
 
     fn looked(&mut self, now: Instant) {

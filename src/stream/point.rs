@@ -15,7 +15,7 @@ use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
 use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
-use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Source, Want};
+use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{Arrival, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
@@ -129,7 +129,10 @@ impl Point {
 
     /// Answers a question.
     pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64) -> Result<Resolved, Refusal> {
-        let path = if self.source.has_queries() { path.clone() } else { path.without_query() };
+        let path = match self.source.has_queries() {
+            true => path.with_parameters(&self.settings().parameters),
+            false => path.without_query(),
+        };
         if self.is_mutable(&path) || self.catalogue().document(&path).is_some() {
             return self.document(&path).await;
         }
@@ -645,7 +648,17 @@ impl Drop for Flight {
 }
 
 fn planning(settings: &Settings) -> planner::Config {
-    planner::Config { prefetch: settings.prefetch.into(), stale_after: settings.playlist_stale_after, interest: INTEREST }
+    let queries_max = match settings.parameters {
+        Parameters::All => 1,
+        Parameters::Listed(_) => LISTED_QUERIES_MAX,
+    };
+    planner::Config {
+        prefetch: settings.prefetch.into(),
+        stale_after: settings.playlist_stale_after,
+        interest: INTEREST,
+        queries_max,
+        parameters: settings.parameters.clone(),
+    }
 }
 
 /// The origin's word, unless it has none for this kind of file.
@@ -690,6 +703,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Smaller objects travel with their metadata.
 const INLINE_MAX: u64 = 4096;
+/// Playlists of one path that are followed where the configuration says which parameters select one.
+const LISTED_QUERIES_MAX: usize = 16;
 const INTEREST: Duration = Duration::from_secs(30);
 const RETRY_SOON: Duration = Duration::from_millis(500);
 const PREFETCH_RETRIES: usize = 3;

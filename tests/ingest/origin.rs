@@ -91,6 +91,11 @@ impl Origin {
         self.put_file(path, File { bytes: bytes.into(), fault, ..File::default() });
     }
 
+    /// The same whatever its query says.
+    pub(crate) fn put_whatever_the_query(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
+        self.put_fault(&format!("{path}?*"), bytes, fault);
+    }
+
     pub(crate) fn remove(&self, path: &str) {
         self.state.lock().unwrap().files.remove(path);
     }
@@ -118,7 +123,8 @@ async fn answer(State(state): State<Arc<Mutex<Contents>>>, request: Request) -> 
         let mut contents = state.lock().unwrap();
         let before = contents.asked.iter().filter(|asked| asked.path == path).count();
         contents.asked.push(Asked { path: path.clone(), headers: headers.clone() });
-        (contents.files.get(&path).cloned(), before)
+        let whatever = || contents.files.get(&format!("{}?*", path.split('?').next().unwrap_or_default()));
+        (contents.files.get(&path).or_else(whatever).cloned(), before)
     };
     let Some(file) = file else { return status(404) };
     match &file.fault {

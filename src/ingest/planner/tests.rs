@@ -2,8 +2,12 @@ use super::*;
 use proptest::prelude::*;
 
 fn planner(prefetch: usize) -> Planner {
-    let config = Config { prefetch, stale_after: Duration::from_secs(30), interest: Duration::from_secs(30) };
-    Planner::new(config, Some(Url::parse("http://origin.test/base/").unwrap()))
+    Planner::new(config(prefetch), Some(Url::parse("http://origin.test/base/").unwrap()))
+}
+
+fn config(prefetch: usize) -> Config {
+    let (stale_after, interest) = (Duration::from_secs(30), Duration::from_secs(30));
+    Config { prefetch, stale_after, interest, queries_max: 1, parameters: Parameters::All }
 }
 
 fn path(text: &str) -> ObjectPath {
@@ -148,7 +152,7 @@ fn uris_lead_into_the_stream_or_nowhere() {
     ] {
         assert_eq!(planner.locate(&list, uri), object.map(path), "{uri}");
     }
-    let directory = Planner::new(planner.config, None);
+    let directory = Planner::new(planner.config.clone(), None);
     assert_eq!(directory.locate(&list, "seg.ts"), Some(path("v0/seg.ts")));
     assert_eq!(directory.locate(&list, "/seg.ts"), None);
     assert_eq!(directory.locate(&list, "../../../seg.ts"), Some(path("seg.ts")), "as RFC 3986 and every player resolve it");
@@ -230,6 +234,55 @@ fn what_cannot_be_read_to_its_end_changes_nothing() {
     let delta =
         "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:0\n#EXT-X-SKIP:SKIPPED-SEGMENTS=2\n#EXTINF:4,\nseg3.ts\n";
     assert_eq!(planner.update(&list, delta.as_bytes(), now), Ok(Plan::default()));
+}
+
+#[test]
+fn one_playlist_of_a_path_is_followed_whatever_the_queries() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    let (plain, odd) = (path("live.m3u8"), |number: u64| path(&format!("live.m3u8?{number}")));
+    assert_eq!(planner.update(&odd(0), live(10, 5).as_bytes(), now).unwrap().prefetch.len(), 2);
+    for number in 1..180 {
+        // Other texts too, which would look as if the encoder had started over.
+        let plan = planner.update(&odd(number), live(number, 3).as_bytes(), now).unwrap();
+        assert_eq!((plan, planner.playlists.len()), (Plan::default(), 1));
+    }
+    let plan = planner.update(&plain, live(10, 5).as_bytes(), now).unwrap();
+    assert_eq!((plan.step, planner.playlists.len()), (Step::Forward, 1), "what everybody asks for goes before");
+    assert_eq!(planner.update(&odd(1), live(0, 5).as_bytes(), now), Ok(Plan::default()));
+    assert_eq!(planner.due(now + Duration::from_secs(2)), std::slice::from_ref(&plain));
+
+    // Whoever asks with another query keeps it followed; once nobody does, another may take its place.
+    let later = now + Duration::from_secs(25);
+    planner.asked(&odd(7), later);
+    assert_eq!(planner.due(later + Duration::from_secs(25)), std::slice::from_ref(&plain));
+    let idle = later + Duration::from_secs(31);
+    planner.update(&odd(3), live(20, 5).as_bytes(), idle).unwrap();
+    assert_eq!(planner.playlists.keys().collect::<Vec<_>>(), [&odd(3)]);
+}
+
+#[test]
+fn a_configured_playlist_is_followed_beside_others_of_its_path() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    planner.update(&path("live.m3u8?x"), live(10, 5).as_bytes(), now).unwrap();
+    planner.pin([path("live.m3u8?a=1"), path("live.m3u8?a=2")], now);
+    for query in ["a=1", "a=2"] {
+        let plan = planner.update(&path(&format!("live.m3u8?{query}")), live(3, 5).as_bytes(), now).unwrap();
+        assert_eq!(plan.prefetch.len(), 2, "{query}");
+    }
+    assert_eq!(planner.update(&path("live.m3u8"), live(3, 5).as_bytes(), now).unwrap().prefetch.len(), 2);
+    assert_eq!(planner.playlists.len(), 3, "the one that nobody has configured has made room");
+}
+
+#[test]
+fn as_many_queries_of_a_path_are_followed_as_may_be() {
+    let base = Some(Url::parse("http://origin.test/base/").unwrap());
+    let parameters = Parameters::new(&["v".to_owned()]);
+    let (mut planner, now) = (Planner::new(Config { queries_max: 3, parameters, ..config(1) }, base), Instant::now());
+    for number in 0..10 {
+        planner.update(&path(&format!("live.m3u8?v={number}")), live(0, 3).as_bytes(), now).unwrap();
+    }
+    assert_eq!(planner.playlists.len(), 3);
+    assert_eq!(planner.locate(&path("live.m3u8?v=1"), "seg.ts?x=1&v=2"), Some(path("seg.ts?v=2")));
 }
 
 #[test]
