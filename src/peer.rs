@@ -121,8 +121,10 @@ pub struct Config {
     pub trust: Trust,
     /// The certificate to show where a server asks for one.
     pub certificate: Option<ClientPair>,
-    /// The token to bring.
+    /// The token to bring: to the first server, and to those named in `entrusted`. Whoever gets it could use it.
     pub token: Option<TokenSource>,
+    /// Servers besides the first that get the token, too.
+    pub entrusted: Vec<Server>,
     /// Keys that streams are known to be signed with. Of others the first server names it.
     pub keys: proto::Keys,
     /// Whether blocks may come in datagrams.
@@ -184,6 +186,7 @@ impl Config {
             trust,
             certificate: None,
             token: None,
+            entrusted: Vec::new(),
             keys: proto::Keys::default(),
             datagrams: true,
             congestion: Congestion::default(),

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -17,7 +18,7 @@ use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
 use super::info;
 use super::proto::Keys;
-use super::{Client, Config, Server, Stats, TokenSource};
+use super::{Client, Config, ParseServerError, Server, Stats, TokenSource};
 use crate::admission;
 use crate::device::{self, BackendChoice, Device};
 use crate::endpoint::Congestion;
@@ -190,13 +191,14 @@ impl Decoding {
 
 #[derive(Debug, Args)]
 struct Connection {
-    /// Another server or relay of the same content, used at the same time (repeatable); its certificate's SHA-256 may follow behind a #
-    #[arg(long, global = true, value_name = "URL")]
-    source: Vec<Server>,
+    /// Another server or relay of the same content, used at the same time (repeatable); its certificate's SHA-256 may follow behind a #.
+    /// It gets no token, unless ",token" stands behind it
+    #[arg(long, global = true, value_name = "URL[,token]")]
+    source: Vec<Source>,
     /// Trust the certificate with this SHA-256 and no other, where the URL names none; without it the system's authorities decide
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
-    /// Bring this token, for servers that ask for one
+    /// Bring this token to the first server, and to each --source that says so
     #[arg(long, global = true, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Bring the token in this file, which is read again when it changes
@@ -224,6 +226,23 @@ struct Connection {
     /// What decides how fast this side sends; what the server sends is for its own configuration to say
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
+}
+
+/// A server besides the first.
+#[derive(Debug, Clone)]
+struct Source {
+    server: Server,
+    /// Whether it gets the token, too.
+    gets_token: bool,
+}
+
+impl FromStr for Source {
+    type Err = ParseServerError;
+
+    fn from_str(text: &str) -> Result<Self, ParseServerError> {
+        let (server, gets_token) = text.strip_suffix(",token").map_or((text, false), |server| (server, true));
+        Ok(Self { server: server.parse()?, gets_token })
+    }
 }
 
 /// Does what the command line says. What it returns is to be told to the user.
@@ -357,8 +376,15 @@ impl Connection {
         let (token, certificate) = (self.token()?, self.certificate()?);
         let (datagrams, congestion, deadline) = (!self.no_datagrams, self.congestion, self.deadline);
         let usual = Config { keys: self.keys()?, neighbours_max: self.peers, ..Config::new(server, trust) };
-        let mut config = Config { datagrams, congestion, deadline, device, token, certificate, ..usual };
-        config.servers.extend(self.source.iter().cloned());
+        let entrusted: Vec<Server> =
+            self.source.iter().filter(|source| source.gets_token).map(|source| source.server.clone()).collect();
+        if token.is_none()
+            && let Some(source) = entrusted.first()
+        {
+            return Err(Failure::Credential(format!("--source {source},token: there is no --token or --token-file to give it")));
+        }
+        let mut config = Config { datagrams, congestion, deadline, device, token, entrusted, certificate, ..usual };
+        config.servers.extend(self.source.iter().map(|source| source.server.clone()));
         Ok(config)
     }
 
@@ -636,6 +662,23 @@ mod tests {
         assert!(keys(&["--key", "client.key"]).unwrap_err().contains("64 hexadecimal digits"));
     }
 
+    /// Other sources may be anybody's: a token is theirs only where the command line says so.
+    #[test]
+    fn sources_get_the_token_that_are_marked() {
+        let config = |words: &[&str]| {
+            let cli =
+                Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words)).map_err(|error| error.to_string())?;
+            cli.connection.config("ncs://a".parse().unwrap(), None).map_err(|error| error.to_string())
+        };
+        let pinned = format!("ncs://c:7#{},token", "ab".repeat(32));
+        let with = config(&["--token", "x", "--source", "ncs://b", "--source", &pinned]).unwrap();
+        assert_eq!((with.servers.len(), &with.entrusted[..]), (3, &with.servers[2..]));
+        assert!(config(&["--source", "ncs://b"]).unwrap().entrusted.is_empty());
+        assert!(config(&["--source", "ncs://b,token"]).unwrap_err().contains("there is no --token"));
+        assert!(config(&["--token", "x", "--source", "ncs://b,tokens"]).is_err());
+        assert!(config(&["--token", "x", "--source", ",token"]).is_err());
+    }
+
     #[test]
     fn flags_may_stand_anywhere() {
         let fingerprint = "ab".repeat(32);
@@ -644,7 +687,8 @@ mod tests {
         assert!(cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1);
         let sources = ["ncpeer", "info", "a", "--source", "b", "--source", &format!("ncs://c:7#{fingerprint}")];
         let cli = Cli::try_parse_from(sources).unwrap();
-        assert_eq!(cli.connection.source.iter().map(|source| source.fingerprint.is_some()).collect::<Vec<_>>(), [false, true]);
+        let pinned = cli.connection.source.iter().map(|source| source.server.fingerprint.is_some());
+        assert_eq!(pinned.collect::<Vec<_>>(), [false, true]);
         let backend = |words: &[&str]| match Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/b/c"].iter().chain(words)) {
             Ok(Cli { command: Command::Fetch { backend, .. }, .. }) => Some(backend),
             _ => None,

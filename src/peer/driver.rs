@@ -65,8 +65,9 @@ pub(super) async fn run(
 ) {
     let mut links = Vec::new();
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
-        let shown = Shown::Token(Current::new(config.token.clone()));
-        match link_to(id, server.clone(), shown, &config) {
+        let gets_token = id.0 == 0 || config.entrusted.contains(server);
+        let token = config.token.clone().filter(|_| gets_token);
+        match link_to(id, server.clone(), Shown::Token(Current::new(token)), &config) {
             Ok(link) => links.push(link),
             Err(error) => {
                 let _ = ready.send(Err(Error::Setup(error)));
@@ -87,7 +88,9 @@ pub(super) async fn run(
 /// A link that is being connected.
 fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Result<Link, String> {
     let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
-    let tls = tls::client_config(&trust, config.certificate.as_ref()).map_err(|error| error.to_string())?;
+    // Whoever a server has named is shown a ticket, and does not learn who this is.
+    let certificate = config.certificate.as_ref().filter(|_| matches!(shown, Shown::Token(_)));
+    let tls = tls::client_config(&trust, certificate).map_err(|error| error.to_string())?;
     let mut quic = quinn::ClientConfig::new(Arc::new(tls));
     quic.transport_config(Arc::new(link::transport(config.congestion)));
     Ok(Link::new(id, server, quic, shown, config))

@@ -61,6 +61,7 @@ pub(crate) struct Imposter {
     endpoint: Endpoint,
     fingerprint: Fingerprint,
     ends: mpsc::UnboundedReceiver<ConnectionError>,
+    heard: mpsc::UnboundedReceiver<Message>,
 }
 
 impl Imposter {
@@ -69,27 +70,33 @@ impl Imposter {
         let quic = quinn::ServerConfig::with_crypto(Arc::new(identity.quic().unwrap()));
         let endpoint = Endpoint::server(quic, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let (ended, ends) = mpsc::unbounded_channel();
+        let (hears, heard) = mpsc::unbounded_channel();
         let incoming = endpoint.clone();
         tokio::spawn(async move {
             while let Some(connecting) = incoming.accept().await {
-                let (act, ended) = (act.clone(), ended.clone());
+                let (act, ended, hears) = (act.clone(), ended.clone(), hears.clone());
                 tokio::spawn(async move {
                     let Ok(connection) = connecting.await else { return };
                     tokio::select! {
                         // What it cannot say any more it does not say.
-                        _ = converse(&connection, &act) => {}
+                        _ = converse(&connection, &act, &hears) => {}
                         _ = connection.closed() => {}
                     }
                     let _ = ended.send(connection.closed().await);
                 });
             }
         });
-        Self { endpoint, fingerprint: identity.fingerprint(), ends }
+        Self { endpoint, fingerprint: identity.fingerprint(), ends, heard }
     }
 
     /// As it is written on a command line.
     pub(crate) fn url(&self) -> String {
         format!("ncs://{}#{}", self.endpoint.local_addr().unwrap(), self.fingerprint)
+    }
+
+    /// The next message that it has heard, on any connection.
+    pub(crate) async fn hears(&mut self) -> Message {
+        tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("a message").expect("a peer")
     }
 
     /// The code that a connection to it was closed with first.
@@ -103,13 +110,14 @@ impl Imposter {
 
 type Said = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-async fn converse(connection: &Connection, act: &Act) -> Said {
+async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSender<Message>) -> Said {
     let (mut send, mut receive) = connection.accept_bi().await?;
     send.write_all(&Message::Hello(Hello { agent: "imposter".to_owned(), ..Hello::defaults() }).to_frame()).await?;
     let (mut reader, mut streams) = (Reader::new(), std::collections::HashMap::new());
     while let Some(chunk) = receive.read_chunk(4096, true).await? {
         reader.push(&chunk.bytes);
         while let Some(message) = reader.next()? {
+            let _ = hears.send(message.clone());
             match (act, message) {
                 (Act::Names(tail) | Act::Lies(tail), Message::Get(get)) => send.write_all(&meta(&get, tail)).await?,
                 (Act::Sends { bytes, named }, Message::Get(get)) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncserverd::wire::CloseCode;
-use ncserverd::wire::message::{Message, StopReason, Subscribe};
+use ncserverd::wire::message::{Credential, Message, StopReason, Subscribe, Token};
 use tempfile::TempDir;
 
 use crate::attacker::{HUGE, frame, varint};
@@ -25,12 +25,17 @@ struct Fetch {
 
 impl Fetch {
     fn start(sources: &[&str]) -> Self {
+        Self::with(sources, &[])
+    }
+
+    fn with(sources: &[&str], flags: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let mut command = Command::new(program("ncpeer"));
         command.env_clear().args(["fetch", sources[0], LARGE, "-o"]).arg(directory.path().join("large"));
         for source in &sources[1..] {
             command.args(["--source", source]);
         }
+        command.args(flags);
         Self { program: Program::start(&mut command), directory, peak: ByteSize(0) }
     }
 
@@ -99,6 +104,24 @@ async fn beside_an_honest_server(ground: &Ground, act: Act) -> Imposter {
     peer.succeeds().await;
     peer.assert_less_than(PLAIN);
     imposter
+}
+
+/// Other sources may be anybody's, and whoever has a token can use it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_goes_to_the_first_server_and_to_sources_marked_for_it() {
+    let _turn = crate::ground::turn();
+    let mut sources = [(); 3].map(|()| Imposter::start(Act::Says(Vec::new())));
+    let urls = sources.each_ref().map(Imposter::url);
+    let marked = format!("{},token", urls[2]);
+    let _peer = Fetch::with(&[&urls[0], &urls[1], &marked], &["--token", "secret"]);
+    let mut shown = Vec::new();
+    for source in &mut sources {
+        assert!(matches!(source.hears().await, Message::Hello(_)));
+        // What is brought follows HELLO in the same write.
+        let next = tokio::time::timeout(Duration::from_millis(500), source.hears()).await;
+        shown.push(matches!(next, Ok(Message::Auth(Credential::Token(Token(token)))) if token == "secret"));
+    }
+    assert_eq!(shown, [true, false, true]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
