@@ -214,6 +214,20 @@ fn new_key() -> (TempDir, std::path::PathBuf, StreamKey) {
     (directory, path, SigningKey::from_pem(pem.as_bytes()).unwrap().public())
 }
 
+#[test]
+fn openssl_reads_the_key_that_a_server_makes_by_the_command_of_the_manual() {
+    let (directory, _, key) = new_key();
+    let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating.md")).unwrap();
+    let command = manual.lines().find(|line| line.starts_with("openssl pkey -in live.pem")).expect("the command");
+    if let Err(error) = std::process::Command::new("openssl").arg("version").output() {
+        assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "everything was to run, and there is no openssl: {error}");
+        println!("skipped: there is no openssl: {error}");
+        return;
+    }
+    let run = std::process::Command::new("sh").args(["-c", command]).current_dir(directory.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), key.to_string(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_replicas_say_is_signed_by_the_key_of_the_stream() {
     let (_directory, path, key) = new_key();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -94,7 +94,7 @@ impl SigningKey {
     /// Reads a key from PEM.
     pub fn from_pem(pem: &[u8]) -> Result<Self, NoSigningKey> {
         match PrivateKeyDer::from_pem_slice(pem) {
-            // Other programs write the private half alone.
+            // With the private half alone, or with the public half beside it.
             Ok(PrivateKeyDer::Pkcs8(der)) => {
                 Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der()).map(Self).map_err(|_| NoSigningKey)
             }
@@ -102,14 +102,18 @@ impl SigningKey {
         }
     }
 
-    /// A new key, as PEM.
+    /// A new key, as PEM: the private half alone (PKCS #8 version 1, RFC 8410), as OpenSSL writes it. OpenSSL 3.0 cannot read
+    /// version 2, which has the public half as well.
     ///
     /// # Panics
     /// If the system has no randomness.
     pub fn generate() -> String {
         use base64::Engine as _;
 
-        let der = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("the system has randomness");
+        let mut der = [0; PRIVATE_KEY_HEAD.len() + 32];
+        let (head, secret) = der.split_at_mut(PRIVATE_KEY_HEAD.len());
+        head.copy_from_slice(&PRIVATE_KEY_HEAD);
+        SystemRandom::new().fill(secret).expect("the system has randomness");
         let text = base64::engine::general_purpose::STANDARD.encode(der);
         let lines: String =
             text.as_bytes().chunks(64).flat_map(|line| line.iter().chain(b"\n")).map(|byte| char::from(*byte)).collect();
@@ -165,6 +169,10 @@ impl fmt::Debug for SigningKey {
         write!(f, "SigningKey({})", self.public())
     }
 }
+
+/// What precedes the 32 secret bytes in DER: a PrivateKeyInfo of version 0, the algorithm's object identifier, and two octet strings.
+const PRIVATE_KEY_HEAD: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 const TICKET_VERSION: u8 = 1;
 const TICKET_CONTEXT: &[u8] = b"ncs/1 ticket\0";
@@ -312,5 +320,8 @@ mod tests {
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         assert_eq!(key.public().to_string(), "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
         assert!(key.public().has_signed(b"", &key.sign(b"")));
+        // The same with the public half (version 2), as servers wrote it before.
+        let pem = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
+        assert_eq!(SigningKey::from_pem(pem.as_bytes()).unwrap().public(), key.public());
     }
 }
