@@ -1,5 +1,6 @@
 //! The command line of `ncserverd`.
 
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,6 +98,9 @@ pub(crate) struct Demo {
     /// How long a packet takes each way
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = humantime::parse_duration)]
     pub(crate) delay: Duration,
+    /// Fetch as fast as it comes, as without a terminal; on a terminal the clip's own pace can be watched
+    #[arg(long)]
+    pub(crate) fast: bool,
     /// Where --keep leaves the gateway for players
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
@@ -110,6 +114,7 @@ impl Demo {
             delay: self.delay,
             seed: self.seed,
             keep: self.keep,
+            paced: !self.fast && io::stderr().is_terminal(),
             gateway: self.listen,
             quiet: false,
         }
@@ -641,7 +646,8 @@ Examples:
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
 4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong,
-8 a check of doctor failed, 9 stopped, but something hung and did not end.";
+8 a check of doctor failed, 9 stopped, but something hung and did not end,
+141 nobody reads the output any more.";
 
 #[cfg(test)]
 mod tests {

@@ -8,11 +8,15 @@
 //!
 //! `ARCHITECTURE.md` says what each module owns and which others it may know.
 
+// They panic where nobody reads: `console` has the words for both outputs.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod admission;
 pub mod bench;
 pub mod block;
 pub mod codec;
 pub mod config;
+pub mod console;
 pub mod device;
 pub mod directory;
 pub mod doctor;

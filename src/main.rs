@@ -1,13 +1,15 @@
 //! `ncserverd`: reads the command line and hands over.
 
-use std::io::{self, Write};
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
 use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, doctor, offline, plan, server, telemetry};
+use ncserverd::{bench, config, console, doctor, offline, plan, server, telemetry};
 
 use crate::cli::{Cli, CodecCommand, Coding, Command, ConfigCommand};
 
@@ -17,7 +19,9 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("ncserverd: {failure}");
+            if !failure.is_closed_pipe() {
+                console::note(format_args!("ncserverd: {failure}"));
+            }
             failure.exit().into()
         }
     }
@@ -70,16 +74,16 @@ fn codec(command: &CodecCommand) -> Result<(), Failure> {
             let choice = encode.coders.choice().unwrap_or_else(|error| error.exit());
             match encode.coding().unwrap_or_else(|error| error.exit()) {
                 Coding::Raw(raw, output) => offline::encode_raw(&raw, &encode.file, &output)?,
-                Coding::Blocks(plan, directory) => eprintln!("{}", offline::encode(&plan, &encode.file, &directory, choice)?),
+                Coding::Blocks(plan, directory) => console::note(offline::encode(&plan, &encode.file, &directory, choice)?),
                 Coding::Chunks(plan, directory) => {
-                    eprintln!("{}", offline::encode_chunks(&plan, &encode.file, directory.as_deref(), choice)?);
+                    console::note(offline::encode_chunks(&plan, &encode.file, directory.as_deref(), choice)?);
                 }
             }
             Ok(())
         }
         CodecCommand::Decode(decode) => {
             let choice = decode.coders.choice().unwrap_or_else(|error| error.exit());
-            eprintln!("{}", offline::decode(&decode.directory, &decode.output, choice)?);
+            console::note(offline::decode(&decode.directory, &decode.output, choice)?);
             Ok(())
         }
     }
@@ -97,7 +101,7 @@ fn end(runtime: tokio::runtime::Runtime) -> Result<(), Failure> {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
+    console::print(text).map_err(Failure::Output)
 }
 
 /// Everything that ends the process early.
@@ -139,11 +143,24 @@ enum Exit {
     Incomplete = 7,
     Unfit = 8,
     Stuck = server::STUCK as isize,
+    ClosedPipe = console::CLOSED_PIPE as isize,
 }
 
 impl Failure {
+    /// Whether it is only that nobody reads the output any more.
+    fn is_closed_pipe(&self) -> bool {
+        match self {
+            Self::Output(error)
+            | Self::Bench(bench::Error::Output(error))
+            | Self::Demo(demo::Error::Output(error))
+            | Self::Offline(offline::Error::Write { source: error, .. }) => console::is_closed_pipe(error),
+            _ => false,
+        }
+    }
+
     fn exit(&self) -> Exit {
         match self {
+            _ if self.is_closed_pipe() => Exit::ClosedPipe,
             Self::Config(_) => Exit::Config,
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
             Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,

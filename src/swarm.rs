@@ -239,7 +239,7 @@ pub async fn run(
         running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     ended.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-    let report = report.close(&totals);
+    let report = report.map_err(|error| Error::Write("standard output".to_owned(), error))?.close(&totals);
     if let Some(file) = &options.json {
         report.write(file).map_err(|error| Error::Write(file.display().to_string(), error))?;
     }

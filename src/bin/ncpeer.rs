@@ -1,8 +1,11 @@
 //! `ncpeer`: reads the command line and hands over.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
+use ncserverd::console;
 use ncserverd::peer::cli;
 
 fn main() -> ExitCode {
@@ -10,7 +13,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("ncpeer: cannot start worker threads: {error}");
+            console::note(format_args!("ncpeer: cannot start worker threads: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -20,7 +23,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("ncpeer: {failure}");
+            if !failure.is_closed_pipe() {
+                console::note(format_args!("ncpeer: {failure}"));
+            }
             ExitCode::from(failure.exit())
         }
     }

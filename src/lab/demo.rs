@@ -3,13 +3,14 @@
 //! Everything is on loopback and on ports of the system's choice. The stream goes over datagrams, so that QUIC repairs none of
 //! its losses: what the network drops is replaced by further coded blocks, and the table at the end says how many. Each peer has
 //! a lossy path of its own, seeded by its number, and plays the clip as a player would: master playlist, media playlist, then
-//! segment after segment with the next one on its way.
+//! segment after segment with the next one on its way. For people who watch, it does so at the clip's pace, over paths that carry little more.
 
 mod screen;
 mod table;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -43,6 +44,8 @@ pub struct Options {
     pub keep: bool,
     /// Where that gateway listens.
     pub gateway: SocketAddr,
+    /// Whether the clip is fetched at the pace at which it plays, over paths that carry little more; otherwise as fast as it comes.
+    pub paced: bool,
     /// Whether progress and the table are printed.
     pub quiet: bool,
 }
@@ -55,6 +58,7 @@ impl Default for Options {
             delay: Duration::from_millis(10),
             seed: 1,
             keep: false,
+            paced: false,
             gateway: gateway::Config::default().listen,
             quiet: false,
         }
@@ -90,6 +94,9 @@ pub enum Error {
     /// A peer got something else than the clip's playlists.
     #[error("peer {0} got a playlist that is not the clip's")]
     Playlist(u16),
+    /// Standard output is gone.
+    #[error("cannot write: {0}")]
+    Output(#[source] io::Error),
     /// The gateway of `keep`.
     #[error("the gateway did not start: {0}")]
     Gateway(#[from] gateway::Error),
@@ -101,19 +108,19 @@ pub async fn run(options: Options) -> Result<Report, Error> {
     let server = Loopback::start(&origin).await?;
     let screen = Screen::start(options.quiet);
     screen.say(&format!(
-        "origin {}  server ncs://{}  metrics http://{}/metrics\n{} peers, each behind {:.0} % loss and {} ms each way\n",
+        "origin  {}\nserver  ncs://{}\nmetrics http://{}/metrics\n{} peers, each behind {:.0} % loss and {} ms each way\n",
         origin.url(),
         server.address,
         server.metrics.address(),
         options.peers,
         options.loss * 100.0,
         options.delay.as_millis(),
-    ));
+    ))?;
     let peers = (1..=options.peers).map(|number| Peer::start(number, &options, &server));
     let peers = peers.collect::<Result<Vec<_>, Error>>()?;
     let rows = try_join_all(peers.into_iter().map(|peer| peer.play(screen.line()))).await?;
     let report = Report { rows };
-    screen.end(&report.to_string());
+    screen.end(&report.to_string())?;
     if options.keep {
         keep(&options, &server, &screen).await?;
     }
@@ -159,15 +166,17 @@ struct Peer {
     number: u16,
     link: Link,
     trust: Trust,
+    paced: bool,
 }
 
 impl Peer {
     fn start(number: u16, options: &Options, server: &Loopback) -> Result<Self, Error> {
-        let direction = Direction { loss: options.loss, delay: options.delay, ..Direction::default() };
+        let rate = options.paced.then_some(PACED_BYTES_PER_SECOND);
+        let direction = Direction { loss: options.loss, delay: options.delay, rate, ..Direction::default() };
         let seed = options.seed.wrapping_mul(1000).wrapping_add(number.into());
         let config = lossy::Config { server: server.address, seed, to_server: direction, to_client: direction };
         let link = Link::start(config)?;
-        Ok(Self { number, link, trust: server.trust })
+        Ok(Self { number, link, trust: server.trust, paced: options.paced })
     }
 
     async fn connect(&self) -> Result<Client, Error> {
@@ -188,7 +197,10 @@ impl Peer {
         let names = media.maps.iter().chain(&media.segments).map(|file| file.uri.as_str()).collect::<Vec<_>>();
         let (mut segments, mut bytes) = (0, 0);
         for (place, name) in names.iter().enumerate() {
-            watching.at(place + 1, names.len());
+            watching.at(place + 1, names.len()).map_err(Error::Output)?;
+            if self.paced {
+                tokio::time::sleep_until((begun + due(&media, place)).into()).await;
+            }
             if let Some(next) = names.get(place + 1) {
                 client.prefetch(&path(next), None);
             }
@@ -214,6 +226,12 @@ impl Peer {
     }
 }
 
+/// When the file at this place is needed, by the clip's pace: first the maps, then the segments, each as long after the first as those
+/// between them play.
+fn due(media: &Media, place: usize) -> Duration {
+    media.durations.iter().take(place.saturating_sub(media.maps.len())).sum()
+}
+
 /// Hashes, as everything here that claims to be the same does.
 fn is_same(got: &[u8], origin: &[u8]) -> bool {
     blake3::hash(got) == blake3::hash(origin)
@@ -230,19 +248,38 @@ async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(
     let client = peer.connect().await?;
     let gateway = Gateway::start(gateway::Config { listen: options.gateway, ..Default::default() }, client).await?;
     let url = gateway.url(&path(clip::MASTER));
-    screen.say(&format!(
+    let said = screen.say(&format!(
         "\nThe stream through {:.0} % loss, until Ctrl-C:\n  ffplay {url}\n  vlc {url}\n  browser: {}?play={}\n",
         options.loss * 100.0,
         gateway.url("/"),
         path(clip::MASTER),
     ));
-    let _ = tokio::signal::ctrl_c().await;
+    if said.is_ok() {
+        let _ = tokio::signal::ctrl_c().await;
+    }
     gateway.stop(Duration::from_secs(1)).await;
-    Ok(())
+    said
 }
 
 const STREAM: &str = "demo";
+/// Of each path at the clip's pace: half as much again as the clip has, for what is lost and for headers.
+const PACED_BYTES_PER_SECOND: NonZeroU32 = NonZeroU32::new(60_000).expect("more than none");
 /// Within which statistics have caught up with what they count.
 const LAST_STATS: Duration = Duration::from_millis(200);
 /// How long peers may take to leave.
 const DRAIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_the_clips_pace_the_demo_lasts_ten_seconds() {
+        let playlist = clip::FILES.iter().find(|file| file.name == clip::PLAYLIST).unwrap();
+        let media = Media::parse(playlist.bytes).unwrap();
+        let places = media.maps.len() + media.segments.len();
+        let due = (0..places).map(|place| due(&media, place)).collect::<Vec<_>>();
+        assert_eq!(due[..3], [Duration::ZERO, Duration::ZERO, Duration::from_secs(2)]);
+        assert!(due.is_sorted() && due[places - 1] >= Duration::from_secs(10), "{due:?}");
+    }
+}

@@ -13,6 +13,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub struct Direction {
     pub reorder: f64,
     /// How much longer.
     pub reorder_by: Duration,
+    /// Bytes a second that it carries, one datagram after the other; what comes faster waits.
+    pub rate: Option<NonZeroU32>,
 }
 
 impl Direction {
@@ -175,6 +178,8 @@ struct Lane {
     dice: std::sync::Mutex<Dice>,
     counters: Arc<Counters>,
     late: mpsc::Sender<Late>,
+    /// When what came so far has left, where there is a rate.
+    free: std::sync::Mutex<Instant>,
 }
 
 impl Lane {
@@ -182,7 +187,7 @@ impl Lane {
         let counters = Arc::new(Counters::default());
         let (late, queue) = mpsc::channel(LATE_MAX);
         tasks.spawn(deliver_late(queue, Arc::clone(&counters)));
-        Arc::new(Self { direction, dice: dice.into(), counters, late })
+        Arc::new(Self { direction, dice: dice.into(), counters, late, free: Instant::now().into() })
     }
 
     /// Takes one datagram and sees to it that it arrives, if it is to.
@@ -199,6 +204,7 @@ impl Lane {
                 self.direction.delay + self.direction.reorder_by
             }
         };
+        let delay = delay + self.wait(datagram.len());
         if delay.is_zero() {
             send(socket, datagram, to, &self.counters);
             return;
@@ -207,6 +213,15 @@ impl Lane {
         if self.late.try_send(Late { due: Instant::now() + delay, bytes, socket: Arc::clone(socket), to }).is_err() {
             self.counters.overflowed.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Until so many bytes, behind those before them, are through.
+    fn wait(&self, bytes: usize) -> Duration {
+        let Some(rate) = self.direction.rate else { return Duration::ZERO };
+        let now = Instant::now();
+        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *free = now.max(*free) + Duration::from_secs_f64(bytes as f64 / f64::from(rate.get()));
+        *free - now
     }
 }
 

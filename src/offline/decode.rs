@@ -24,6 +24,7 @@ use super::progress::Progress;
 use super::split::BITE_BYTES;
 use super::symbols::{Collector, Room, Symbols};
 use crate::codec::rlnc::{self, System};
+use crate::console;
 use crate::device::portions::{Crew, Demand, Portion, Work};
 use crate::device::{Choice, Makers};
 use crate::gf::{Kernels, matrix};
@@ -140,7 +141,7 @@ impl Census {
                 }
                 Err(fault) => {
                     skipped += 1;
-                    eprintln!("{}: skipped, {fault}", path.display());
+                    console::note(format_args!("{}: skipped, {fault}", path.display()));
                 }
             }
         }
@@ -154,7 +155,7 @@ impl Census {
             skipped += others.len() as u64;
             for entry in others {
                 let path = directory.join(entry.name);
-                eprintln!("{}: skipped, a block of {}", path.display(), describe(&other));
+                console::note(format_args!("{}: skipped, a block of {}", path.display(), describe(&other)));
             }
         }
         Ok(Self { set, entries, skipped, length })

@@ -20,6 +20,7 @@ use super::output::Output;
 use super::progress::Progress;
 use super::split::BITE_BYTES;
 use crate::codec::rs::Code;
+use crate::console;
 use crate::device::portions::{Crew, Demand, Portion, Work};
 use crate::device::{Choice, Makers};
 use crate::gf::Kernels;
@@ -147,7 +148,7 @@ impl Census {
                 },
                 Err(fault) => {
                     skipped += 1;
-                    eprintln!("{}: skipped, {fault}", path.display());
+                    console::note(format_args!("{}: skipped, {fault}", path.display()));
                     if !matches!(fault, Fault::Foreign(_)) {
                         faults.push(format!("{}: {fault}", path.display()));
                     }
@@ -168,7 +169,7 @@ impl Census {
             }
             skipped += others.len() as u64;
             for chunk in others {
-                eprintln!("{}: skipped, a chunk of {}", chunk.path.display(), describe(&other));
+                console::note(format_args!("{}: skipped, a chunk of {}", chunk.path.display(), describe(&other)));
                 faults.push(format!("{}: a chunk of {}", chunk.path.display(), describe(&other)));
             }
         }

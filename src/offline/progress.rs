@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::console;
+
 /// Shows how far the work is, on standard error and only if that is a terminal.
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -29,7 +31,7 @@ impl Progress {
 
     /// A line for the user, terminal or not.
     pub(super) fn note(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
+        self.bar.suspend(|| console::note(text));
     }
 }
 

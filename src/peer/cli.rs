@@ -4,7 +4,7 @@
 //! standard error.
 
 use std::future::Future;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,6 +20,7 @@ use super::info;
 use super::proto::Keys;
 use super::{Client, Config, ParseServerError, Server, Stats, TokenSource};
 use crate::admission;
+use crate::console;
 use crate::device::{self, BackendChoice, Device};
 use crate::endpoint::Congestion;
 use crate::integrity::signing::{NoKey, StreamKey};
@@ -261,10 +262,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 fetch::fetch(&client, &path, target).await?;
                 let stats = client.stats().borrow().clone();
                 if backend != Decoding::Cpu {
-                    eprintln!("{}", fetch::summary(&stats));
+                    console::note(fetch::summary(&stats));
                 }
                 if let Some(pollution) = fetch::pollution(&stats) {
-                    eprintln!("{pollution}");
+                    console::note(pollution);
                 }
                 say_repair(&stats);
                 Ok(())
@@ -292,7 +293,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             .await?;
             tokio::spawn(followed.follow(stats.clone()));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
-            eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
+            console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
             readiness.ready("server");
             let ended = interrupted().await;
             gateway.stop(DRAIN).await;
@@ -332,7 +333,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                     .await?;
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
             for address in relay.addresses() {
-                eprintln!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint());
+                console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint()));
             }
             readiness.ready("relay");
             let ended = interrupted().await;
@@ -342,12 +343,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Swarm { server, path, options } => {
             let source = cli.connection.config(server, None)?;
             let report = swarm::run(&options, source, path.as_deref(), async { drop(interrupted().await) }).await?;
-            eprintln!("{report}");
+            console::note(report);
             Ok(())
         }
         Command::Plain { listen } => {
             let identity = ServerIdentity::ephemeral()?;
-            eprintln!("plain streams at ncs://{listen}#{} (Ctrl-C ends)", identity.fingerprint());
+            console::note(format_args!("plain streams at ncs://{listen}#{} (Ctrl-C ends)", identity.fingerprint()));
             let config = swarm::PlainConfig { listen, congestion: cli.connection.congestion };
             Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
         }
@@ -358,7 +359,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 if let Some(path) = path.filter(|_| fetch) {
                     text += &info::measure(&client, &path).await?;
                 }
-                io::stdout().write_all(text.as_bytes()).map_err(Failure::Output)
+                console::print(text).map_err(Failure::Output)
             })
             .await
         }
@@ -407,9 +408,9 @@ impl Connection {
         .await?;
         let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
         for address in relay.addresses() {
-            eprintln!("what is played is shared at {address}");
+            console::note(format_args!("what is played is shared at {address}"));
         }
-        eprintln!("{server} is at {} (Ctrl-C ends)", gateway.url("/"));
+        console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
         readiness.ready("relay");
         let ended = interrupted().await;
         gateway.stop(DRAIN).await;
@@ -465,7 +466,7 @@ impl Connection {
 /// Says what was asked for ahead of need, if anything was.
 fn say_repair(stats: &Stats) {
     if let Some(repair) = fetch::repair(stats) {
-        eprintln!("repair: {repair}");
+        console::note(format_args!("repair: {repair}"));
     }
 }
 
@@ -498,7 +499,7 @@ fn serve_metrics(
 ) -> Result<telemetry::Listener, Failure> {
     let config = telemetry::Config { listen, ..Default::default() };
     let listener = telemetry::serve(&config, registry, readiness.clone())?;
-    eprintln!("metrics on http://{}/metrics", listener.address());
+    console::note(format_args!("metrics on http://{}/metrics", listener.address()));
     Ok(listener)
 }
 
@@ -576,9 +577,20 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether it is only that nobody reads the output any more.
+    pub fn is_closed_pipe(&self) -> bool {
+        match self {
+            Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) | Self::Swarm(swarm::Error::Write(_, error)) => {
+                console::is_closed_pipe(error)
+            }
+            _ => false,
+        }
+    }
+
     /// The exit code; the help text lists them.
     pub fn exit(&self) -> u8 {
         match self {
+            _ if self.is_closed_pipe() => console::CLOSED_PIPE,
             Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) | Self::Swarm(swarm::Error::Peer(error)) => exit_of(error),
             Self::Swarm(swarm::Error::Program(_)) => 2,
             Self::Swarm(swarm::Error::Name(_)) => 3,
@@ -633,7 +645,8 @@ Examples:
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,
-5 the server could not give it now, 6 cannot listen, 130 and 143 interrupted.";
+5 the server could not give it now, 6 cannot listen, 130 and 143 interrupted,
+141 nobody reads the output any more.";
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::Options;
 use super::totals::{Percentiles, Snapshot, Spread, Totals};
+use crate::console;
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -85,14 +86,14 @@ pub struct Line {
     pub cores: f64,
 }
 
-/// Prints a line a second until the time is over or `stop` says so.
+/// Prints a line a second until the time is over, `stop` says so, or nobody reads them.
 pub(super) async fn watch(
     options: &Options,
     totals: &[Arc<Totals>],
     present: &AtomicU64,
     time: Duration,
     stop: impl Future<Output = ()>,
-) -> Report {
+) -> io::Result<Report> {
     let begin = Instant::now();
     let bar = ProgressBar::new(time.as_secs().max(1));
     // A table on the terminal is progress enough.
@@ -103,7 +104,7 @@ pub(super) async fn watch(
     let mut report = Report::new(options);
     let is_table = options.json.as_deref() != Some(Path::new("-"));
     if is_table {
-        println!("{}", Line::HEAD);
+        console::print(format_args!("{}\n", Line::HEAD))?;
     }
     let (mut before, mut cpu_before, mut last) = (Snapshot::default(), cpu_seconds(), begin);
     let cpu_begin = cpu_before;
@@ -130,7 +131,7 @@ pub(super) async fn watch(
             cores: (cpu - cpu_before) / seconds,
         };
         if is_table {
-            println!("{line}");
+            console::print(format_args!("{line}\n"))?;
         }
         bar.set_position((now - begin).as_secs());
         bar.set_message(format!("{} viewers, {} late", line.viewers, sum.late));
@@ -143,7 +144,7 @@ pub(super) async fn watch(
     bar.finish_and_clear();
     report.elapsed_seconds = begin.elapsed().as_secs_f64();
     report.cpu_seconds = cpu_seconds() - cpu_begin;
-    report
+    Ok(report)
 }
 
 impl Report {
@@ -179,7 +180,7 @@ impl Report {
     pub(super) fn write(&self, file: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self).expect("numbers and texts");
         text.push('\n');
-        if file == Path::new("-") { io::stdout().write_all(text.as_bytes()) } else { std::fs::write(file, text) }
+        if file == Path::new("-") { console::print(text) } else { std::fs::write(file, text) }
     }
 
     /// Whether everybody had everything in time, and nothing was wrong.

@@ -1,12 +1,16 @@
-//! What the demo shows while it runs: one line a peer, redrawn on a terminal, printed once in a while elsewhere.
+//! What the demo shows while it runs: one line a peer of at most 80 columns, redrawn on a terminal, printed once in a while elsewhere.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::{Error, table};
+use crate::console;
 use crate::peer::Stats;
 
 /// Where the demo speaks. Standard output carries lines and the table, standard error the moving ones.
@@ -14,29 +18,30 @@ use crate::peer::Stats;
 pub(super) struct Screen {
     quiet: bool,
     bars: MultiProgress,
+    /// Whether nobody reads standard output any more.
+    unread: Arc<AtomicBool>,
 }
 
 impl Screen {
     pub(super) fn start(quiet: bool) -> Self {
         let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self { quiet, bars: MultiProgress::with_draw_target(target) }
+        Self { quiet, bars: MultiProgress::with_draw_target(target), unread: Arc::default() }
     }
 
-    pub(super) fn say(&self, text: &str) {
-        if !self.quiet {
-            self.bars.suspend(|| print!("{text}"));
-        }
+    pub(super) fn say(&self, text: &str) -> Result<(), Error> {
+        if self.quiet { Ok(()) } else { self.bars.suspend(|| console::print(text)).map_err(Error::Output) }
     }
 
     /// A line for one peer.
     pub(super) fn line(&self) -> Line {
-        Line { bar: self.bars.add(ProgressBar::new(0)), printed: !self.quiet && !io::stderr().is_terminal() }
+        let bar = self.bars.add(ProgressBar::new(0));
+        Line { bar, printed: !self.quiet && !io::stderr().is_terminal(), unread: Arc::clone(&self.unread) }
     }
 
     /// Ends the moving lines and says the last word.
-    pub(super) fn end(&self, text: &str) {
+    pub(super) fn end(&self, text: &str) -> Result<(), Error> {
         let _ = self.bars.clear();
-        self.say(text);
+        self.say(text)
     }
 }
 
@@ -45,29 +50,31 @@ impl Screen {
 pub(super) struct Line {
     bar: ProgressBar,
     printed: bool,
+    unread: Arc<AtomicBool>,
 }
 
 impl Line {
     /// Shows what the peer's statistics say until the guard is dropped.
     pub(super) fn watch(self, peer: u16, stats: watch::Receiver<Stats>) -> Watching {
-        let style = ProgressStyle::with_template("{prefix} [{bar:20}] {msg}").expect("the template is valid");
-        self.bar.set_style(style.progress_chars("=> "));
-        let bar = self.bar.clone();
-        Watching { peer, bar, task: tokio::spawn(self.follow(stats)) }
+        self.bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
+        let place = Arc::new(Place { peer, segment: AtomicUsize::new(0), of: AtomicUsize::new(0) });
+        let unread = Arc::clone(&self.unread);
+        Watching { place: Arc::clone(&place), unread, task: tokio::spawn(self.follow(place, stats)) }
     }
 
-    async fn follow(self, mut stats: watch::Receiver<Stats>) {
+    async fn follow(self, place: Arc<Place>, mut stats: watch::Receiver<Stats>) {
         let every = if self.printed { PRINT_EVERY } else { DRAW_EVERY };
+        let mut rank = (0, 0);
         while stats.wait_for(|stats| stats.blocks_received > 0).await.is_ok() {
             let text = {
                 let stats = stats.borrow_and_update();
-                let (rank, n) = rank(&stats);
-                self.bar.set_length(n.max(1).into());
-                self.bar.set_position(rank.into());
-                describe(&stats)
+                // Between two generations the last one is complete.
+                rank = stats.progress.first().map_or((rank.1, rank.1), |progress| (progress.rank, progress.n));
+                describe(&place, rank, &stats)
             };
-            if self.printed {
-                println!("{}  {text}", self.bar.prefix());
+            if self.printed && console::print(format_args!("{text}\n")).is_err() {
+                self.unread.store(true, Ordering::Relaxed);
+                return;
             }
             self.bar.set_message(text);
             tokio::time::sleep(every).await;
@@ -75,18 +82,28 @@ impl Line {
     }
 }
 
+/// Where a peer is.
+#[derive(Debug)]
+struct Place {
+    peer: u16,
+    segment: AtomicUsize,
+    of: AtomicUsize,
+}
+
 /// Ends the line when dropped.
 #[derive(Debug)]
 pub(super) struct Watching {
-    peer: u16,
-    bar: ProgressBar,
+    place: Arc<Place>,
+    unread: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
 impl Watching {
-    /// The peer is at this segment, the first being 1.
-    pub(super) fn at(&self, segment: usize, of: usize) {
-        self.bar.set_prefix(format!("peer {}  segment {segment}/{of}", self.peer));
+    /// The peer is at this segment, the first being 1. An error if nobody reads what is printed.
+    pub(super) fn at(&self, segment: usize, of: usize) -> io::Result<()> {
+        self.place.segment.store(segment, Ordering::Relaxed);
+        self.place.of.store(of, Ordering::Relaxed);
+        if self.unread.load(Ordering::Relaxed) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 }
 
@@ -96,19 +113,45 @@ impl Drop for Watching {
     }
 }
 
-fn describe(stats: &Stats) -> String {
-    let (rank, n) = rank(stats);
-    let Stats { blocks_received, blocks_innovative, blocks_useless, .. } = stats;
-    let rate = stats.rate / 1e6;
+/// `rank`: rank and size of the generation that is asked for with most urgency.
+fn describe(place: &Place, (rank, n): (u16, u16), stats: &Stats) -> String {
+    let loss = table::loss(stats);
     format!(
-        "rank {rank:>2}/{n:<2}  blocks {blocks_received:>4}  innovative {blocks_innovative:>4}  useless {blocks_useless:>2}  {rate:5.2} MB/s"
+        "peer {:>2} {}/{}  rank [{}] {rank:>2}/{n:<2}  loss [{}] {:>3.0} %  {:>6.2} MB/s",
+        place.peer,
+        place.segment.load(Ordering::Relaxed),
+        place.of.load(Ordering::Relaxed),
+        cells(f64::from(rank) / f64::from(n.max(1)), 20),
+        cells(loss / LOSS_SHOWN, 8),
+        loss * 100.0,
+        stats.rate / 1e6,
     )
 }
 
-/// Rank and size of the generation that is asked for with most urgency.
-fn rank(stats: &Stats) -> (u16, u16) {
-    stats.progress.first().map_or((0, 0), |progress| (progress.rank, progress.n))
+/// A bar of so many cells of which this share is full.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of few cells")]
+fn cells(share: f64, cells: usize) -> String {
+    let full = (share.clamp(0.0, 1.0) * cells as f64).round() as usize;
+    format!("{:<cells$}", "=".repeat(full))
 }
 
 const DRAW_EVERY: Duration = Duration::from_millis(50);
 const PRINT_EVERY: Duration = Duration::from_secs(1);
+/// The loss at which its bar is full.
+const LOSS_SHOWN: f64 = 0.2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_two_bars_and_fits_80_columns() {
+        let place = Place { peer: 64, segment: AtomicUsize::new(7), of: AtomicUsize::new(7) };
+        let half = Stats { datagrams_lost: 10, blocks_received: 90, ..Stats::default() };
+        let line = describe(&place, (32, 64), &half);
+        assert!(line.contains("[==========          ] 32/64") && line.contains("[====    ]  10 %"), "{line}");
+        let most = describe(&place, (64, 64), &Stats { datagrams_lost: 1, rate: 999e6, ..Stats::default() });
+        assert!(most.len() <= 80, "{most}");
+        assert!(describe(&place, (0, 0), &Stats::default()).len() <= 80);
+    }
+}

@@ -42,7 +42,7 @@ impl Row {
             innovative: stats.blocks_innovative,
             useless: stats.blocks_useless,
             repaired: stats.blocks_repaired,
-            loss: share(stats.datagrams_lost, stats.datagrams_lost + stats.blocks_received + stats.blocks_late),
+            loss: loss(stats),
             time,
         }
     }
@@ -52,14 +52,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:>4}  {:>8}  {:>9}  {:>8}  {:>10}  {:>7}  {:>8}  {:>9}  {:>7}",
-            "peer", "segments", "bytes", "blocks", "innovative", "useless", "repaired", "loss seen", "time"
+            "{:>4}  {:>8}  {:>7}  {:>6}  {:>10}  {:>7}  {:>8}  {:>6}  {:>7}",
+            "peer", "segments", "bytes", "blocks", "innovative", "useless", "repaired", "loss", "time"
         )?;
         for row in &self.rows {
             let segments = format!("{}/{}", row.segments, row.segments_expected);
             writeln!(
                 f,
-                "{:>4}  {segments:>8}  {:>9}  {:>8}  {:>10}  {:>7}  {:>8}  {:>7.1} %  {:>5.2} s",
+                "{:>4}  {segments:>8}  {:>7}  {:>6}  {:>10}  {:>7}  {:>8}  {:>4.1} %  {:>5.2} s",
                 row.peer,
                 row.bytes,
                 row.blocks,
@@ -76,8 +76,13 @@ impl fmt::Display for Report {
             "SEGMENTS ARE MISSING OR DIFFER from the origin's"
         };
         let repaired: u64 = self.rows.iter().map(|row| row.repaired).sum();
-        writeln!(f, "\n{verdict}; coding repaired {repaired} lost datagrams, none was sent again")
+        writeln!(f, "\n{verdict};\ncoding repaired {repaired} lost datagrams, none was sent again")
     }
+}
+
+/// Share of the datagrams with blocks that never came.
+pub(super) fn loss(stats: &Stats) -> f64 {
+    share(stats.datagrams_lost, stats.datagrams_lost + stats.blocks_received + stats.blocks_late)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
@@ -101,5 +106,6 @@ mod tests {
         let torn = Report { rows: vec![row(7), row(6)] };
         assert!(!torn.is_complete() && torn.to_string().contains("DIFFER"));
         assert!(torn.to_string().contains("6/7"));
+        assert!(torn.to_string().lines().all(|line| line.len() <= 80), "{torn}");
     }
 }

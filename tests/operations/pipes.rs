@@ -1,0 +1,79 @@
+//! Whoever reads the output may stop: a program then ends quietly.
+
+use std::fs;
+use std::io::pipe;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::program::program;
+use crate::server::{Server, command};
+
+/// 128 and SIGPIPE.
+const CLOSED_PIPE: i32 = 141;
+
+/// Runs it into a pipe whose reader has gone: its exit code, and what it says on standard error.
+fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    let output = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_closed_pipe_ends_every_command_of_the_server_quietly() {
+    let place = TempDir::new().unwrap();
+    let source = place.path().join("source");
+    fs::write(&source, vec![7; 200_000]).unwrap();
+    let (source, blocks) = (source.to_str().unwrap(), place.path().join("blocks"));
+    let coded = command(&place, &["codec", "encode", source, "-o", blocks.to_str().unwrap()]).output().unwrap();
+    assert!(coded.status.success(), "{}", String::from_utf8_lossy(&coded.stderr));
+    for arguments in [
+        &["config", "check"][..],
+        &["config", "print"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["bench", "--list"],
+        &["bench", "cpu", "--list"],
+        &["bench", "--paper", "all", "--list"],
+        &["codec", "row", "--key", "0x1", "--generation", "0", "--seed", "1", "--n", "16"],
+        &["codec", "decode", blocks.to_str().unwrap(), "-o", "-"],
+        &["demo"],
+    ] {
+        let (code, said) = into_a_closed_pipe(&mut command(&place, arguments));
+        assert_eq!((code, said.as_str()), (Some(CLOSED_PIPE), ""), "{arguments:?}");
+    }
+    let (code, said) = into_a_closed_pipe(&mut command(&place, &["--help"]));
+    assert!(said.is_empty(), "{code:?}: {said}");
+}
+
+#[test]
+fn a_closed_pipe_ends_every_command_of_the_peer_quietly() {
+    let media = TempDir::new().unwrap();
+    fs::write(media.path().join("clip.mp4"), vec![7; 3_000_000]).unwrap();
+    let server = Server::start(&["--directory", &format!("media={}", media.path().display())]);
+    let (url, fingerprint) = server.peers_connect_with();
+    server.wait_for_status("/readyz", 200);
+    for (arguments, code) in [
+        (&["info", &url][..], CLOSED_PIPE),
+        (&["info", &url, "/media/clip.mp4"], CLOSED_PIPE),
+        (&["fetch", &url, "/media/clip.mp4", "-o", "-"], CLOSED_PIPE),
+        (&["swarm", &url, "/media/clip.mp4", "--viewers", "1", "--bitrate", "8e6"], CLOSED_PIPE),
+        (&["--help"], 0),
+    ] {
+        let mut peer = Command::new(program("ncpeer"));
+        let (ended, said) = into_a_closed_pipe(peer.args(arguments).args(["--fingerprint", &fingerprint]));
+        assert_eq!((ended, said.as_str()), (Some(code), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_closed_standard_error_changes_no_exit_code() {
+    let place = TempDir::new().unwrap();
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    let mut refused = command(&place, &["--set", "ring.byte=1"]);
+    assert_eq!(refused.stderr(writer.try_clone().unwrap()).status().unwrap().code(), Some(3));
+    let mut unconnected = Command::new(program("ncpeer"));
+    assert_eq!(unconnected.args(["info", "ncs://no-such-host.invalid"]).stderr(writer).status().unwrap().code(), Some(3));
+}
