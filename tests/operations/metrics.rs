@@ -108,6 +108,29 @@ fn rules_and_dashboards_use_series_that_exist() {
 }
 
 #[test]
+fn the_dashboard_begins_with_the_viewers_and_what_they_feel() {
+    let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../deploy/grafana/ncserverd.json")).unwrap();
+    let mut panels: Vec<_> = dashboard["panels"].as_array().unwrap().iter().collect();
+    let place = |panel: &serde_json::Value, axis: &str| panel["gridPos"][axis].as_u64().unwrap();
+    panels.sort_by_key(|panel| (place(panel, "y"), place(panel, "x")));
+    let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let all: String = queries.map(|target| target["expr"].as_str().unwrap().to_owned() + "\n").collect();
+    let first = |name: &str| all.find(name).unwrap_or_else(|| panic!("no panel shows {name}"));
+    let wanted = [
+        "ncserverd_session_stream_viewers",
+        "ncserverd_session_late_requests_total",
+        "ncserverd_session_stream_late_requests_total",
+        "ncserverd_endpoint_busy_ratio",
+        "ncserverd_endpoint_wait_seconds",
+        "ncserverd_session_stream_refused_total",
+        "ncserverd_endpoint_handshakes_total",
+    ];
+    assert_eq!(first(wanted[0]), all.find("ncserverd").unwrap());
+    let encoder = first("ncserverd:encode").min(first("ncserverd_ring"));
+    wanted.iter().for_each(|name| assert!(first(name) < encoder, "{name} comes after the encoder"));
+}
+
+#[test]
 fn promtool_finds_nothing_to_say() {
     if Command::new("promtool").arg("--version").output().is_err() {
         assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "promtool is not installed");
