@@ -19,6 +19,10 @@ COPY --from=build /src/target/dist/ncserverd /src/target/dist/ncpeer /usr/bin/
 COPY config/ncserverd.toml /etc/ncserverd/ncserverd.toml
 # Loopback would be of no use in a container, and state belongs on a volume. Whom to serve is for whoever starts it to say:
 # NCSERVERD_ADMISSION__KEYS or NCSERVERD_ADMISSION__INSECURE=true (docs/operating.md, "Admission").
+LABEL org.opencontainers.image.title="ncserverd"
+LABEL org.opencontainers.image.description="Network-coding streaming server over QUIC, and its client ncpeer"
+LABEL org.opencontainers.image.licenses="MIT OR Apache-2.0"
+LABEL org.opencontainers.image.version="0.1.0"
 ENV NCSERVERD_ENDPOINT__LISTEN=[::]:4443
 ENV NCSERVERD_TELEMETRY__LISTEN=[::]:9443
 ENV STATE_DIRECTORY=/var/lib/ncserverd
@@ -29,6 +33,9 @@ WORKDIR /var/lib/ncserverd
 VOLUME /var/lib/ncserverd
 EXPOSE 4443/udp 9443/tcp
 STOPSIGNAL SIGTERM
+# That the process lives and answers, which is what a restart mends; /readyz says whether it can serve. The image has no curl, and bash can connect.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["/bin/bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9443 && printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && [ \"$status\" = 200 ]"]
 USER ncserverd
 ENTRYPOINT ["/usr/bin/ncserverd"]
 CMD ["--config", "/etc/ncserverd/ncserverd.toml", "serve"]

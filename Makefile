@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 RULES := deploy/prometheus
+# What the configurations below deploy/ are tried with.
+NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
 	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers bench-abr smoke fuzz gpu-bundle
@@ -27,12 +29,15 @@ docs:
 deny:
 	cargo deny check
 
-# Alert rules with their tests, and the systemd unit.
+# Alert rules with their tests, the systemd unit, and every configuration that a container or a cluster is given; what compose.yaml starts
+# plays. Needs promtool, systemd and python3-yaml.
 check-deploy:
 	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml
 	promtool check rules $(RULES)/rules.yml
 	promtool test rules $(RULES)/rules_test.yml
 	deploy/check-unit.sh
+	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
+	deploy/check-configs.py $(NCSERVERD)
 
 # The steps of the Dockerfile in a clean root. Needs root and debootstrap; minutes.
 check-image:

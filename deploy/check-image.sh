@@ -117,7 +117,8 @@ step() {
         USER) echo "$rest" >"$root.user" ;;
         ENTRYPOINT) words "$rest" >"$root.entry" ;;
         CMD) words "$rest" >"$root.cmd" ;;
-        VOLUME | EXPOSE | STOPSIGNAL) ;;
+        HEALTHCHECK) words "${rest#*CMD }" >"$root.health" ;;
+        VOLUME | EXPOSE | STOPSIGNAL | LABEL) ;;
         *) fail "unknown instruction $instruction" ;;
     esac
 }
@@ -152,6 +153,9 @@ case $answer in
     *'"ready":true'*'(200)' | *'no streams'*'(503)') ;;
     *) cat "$root.server.log"; fail "/readyz did not answer as it should" ;;
 esac
+
+mapfile -t health <"$root.health"
+inside chroot "$root" "${health[@]}" || fail "the health check says that the server is not well"
 
 kill -TERM "$server"
 code=0
