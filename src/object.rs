@@ -91,7 +91,7 @@ impl FromStr for SegmentId {
 pub struct ParseIdError;
 
 /// The code that the blocks of a segment are made with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Codec {
     /// Random linear combinations, without end; who has some makes others of them.
     #[default]
@@ -205,6 +205,23 @@ impl Codec {
     }
 }
 
+/// How a stream has its segments coded. The same bytes may lie in streams that differ in this: an id and a coding together name what
+/// blocks are made of, and blocks of two codings never mix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Coding {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// The most blocks of a generation.
+    pub n_max: u16,
+    /// The code of the blocks.
+    pub codec: Codec,
+}
+
+impl Coding {
+    /// No segment has it, and it stands before all that segments have.
+    pub const LEAST: Self = Self { block_bytes: 0, n_max: 0, codec: Codec::Rlnc };
+}
+
 /// How a segment is cut into blocks and generations, and with which code.
 ///
 /// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the first N mod G generations are one
@@ -303,6 +320,11 @@ impl Shape {
     /// The code of its blocks.
     pub const fn codec(&self) -> Codec {
         self.codec
+    }
+
+    /// All but the length: what it has in common with other segments of its stream.
+    pub const fn coding(&self) -> Coding {
+        Coding { block_bytes: self.block_bytes, n_max: self.n_max, codec: self.codec }
     }
 
     /// Blocks of the whole segment.

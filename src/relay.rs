@@ -239,8 +239,8 @@ impl Answerer {
                     });
                 }
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
-                Ask::Find { id, told, reply } => {
-                    let found = self.holdings.find(&id, told);
+                Ask::Find { id, coding, told, reply } => {
+                    let found = self.holdings.find(&id, coding, told);
                     // What is not recoded is of no use before it is whole: nothing that is wanted of it makes it come.
                     if let (Some(fetcher), Some(held)) = (&self.fetcher, &found)
                         && held.is_recoded

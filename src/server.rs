@@ -247,8 +247,7 @@ async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory:
                     let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
                 });
             }
-            // The store has one segment of an id.
-            Ask::Find { id, reply, .. } => drop(reply.send(library.find(&id))),
+            Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),
             Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();

@@ -28,7 +28,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use audience::Audience;
 pub use metrics::Metrics;
 
-use crate::object::{Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
+use crate::object::{Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
 use crate::wire;
 use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
 
@@ -118,7 +118,9 @@ pub enum Ask {
     Find {
         /// Its id.
         id: SegmentId,
-        /// Which one the peer was told of, if it was, where there are several of this id.
+        /// How the one that is meant is coded; any of this id without.
+        coding: Option<Coding>,
+        /// Which one the peer was told of, if it was, where there are several of this id and coding.
         told: Option<SegmentKey>,
         /// Where the answer goes.
         reply: oneshot::Sender<Option<Held>>,

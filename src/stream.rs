@@ -36,7 +36,9 @@ use crate::ingest::names::{self, Names};
 use crate::ingest::{self, ObjectPath, Parameters, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
-use crate::object::{Arrival, Codec, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError};
+use crate::object::{
+    Arrival, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError,
+};
 use crate::secret::{Secret, SecretUrl, Setting};
 use crate::store::Store;
 use crate::wire::message::{Checks, GetChecks};
@@ -413,9 +415,10 @@ impl Library {
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
-    /// A held segment.
-    pub fn find(&self, id: &SegmentId) -> Option<Held> {
-        self.inner.shared.store.lookup(id)
+    /// A held segment, with this coding if one is meant.
+    pub fn find(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
+        let held = self.inner.shared.store.lookup(id)?;
+        coding.is_none_or(|coding| held.lease.shape.coding() == coding).then_some(held)
     }
 
     /// The hashes of a held segment's blocks, where its stream has a key.

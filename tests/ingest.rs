@@ -339,7 +339,7 @@ async fn large_objects_come_in_parts_of_one_version() {
     // The object changes; the part that has to be fetched again gives it away.
     let other = noise("other", 2 * PART + 30_000);
     origin.put("/base/film.mp4", other.clone());
-    let held = server.library.find(&ids[2]).unwrap();
+    let held = server.library.find(&ids[2], None).unwrap();
     server.store.expire(&ids[1], Instant::now());
     server.store.sweep(Instant::now());
     let refusal = server.resolve("/live/film.mp4", PART as u64).await.unwrap_err();
@@ -545,13 +545,13 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
         let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
         assert_eq!((resolved.path.as_str(), resolved.id), (format!("/live/v/seg{number}.ts").as_str(), id(number)));
         let arrival = tokio::time::timeout(PATIENCE, arrivals.recv()).await.unwrap().unwrap();
-        let held = server.library.find(&id(number)).unwrap();
+        let held = server.library.find(&id(number), None).unwrap();
         assert_eq!((arrival.segment, &*arrival.stream, held.birth.is_some()), (held.lease.key, "live", true));
     }
     assert!(origin.asked("/base/v/seg0.ts").is_empty());
     assert_eq!(origin.asked("/base/v/seg5.ts").len(), 1);
-    until("what left the window goes", || server.library.find(&id(2)).is_none()).await;
-    assert!(server.library.find(&id(7)).is_some());
+    until("what left the window goes", || server.library.find(&id(2), None).is_none()).await;
+    assert!(server.library.find(&id(7), None).is_some());
     assert_coded(&server.resolve("/live/v/seg7.ts", 0).await.unwrap(), &noise("seg7", 10_000));
     assert_eq!(origin.asked("/base/v/seg7.ts").len(), 1);
     assert!(server.metric("ncserverd_store_evictions_total", Some("expired")) >= 1);
@@ -601,10 +601,10 @@ async fn an_encoder_that_starts_over_replaces_its_segments() {
     assert_coded(&server.resolve("/live/seg0.ts", 0).await.unwrap(), &noise("old", 10_000));
     origin.put("/base/a.m3u8", playlist(7, 1));
     origin.put("/base/seg7.ts", noise("seven", 10_000));
-    until("it goes on", || server.library.find(&SegmentId::of(&noise("seven", 10_000))).is_some()).await;
+    until("it goes on", || server.library.find(&SegmentId::of(&noise("seven", 10_000)), None).is_some()).await;
     origin.put("/base/seg0.ts", noise("new", 10_000));
     origin.put("/base/a.m3u8", playlist(0, 1));
-    until("it has started over", || server.library.find(&SegmentId::of(&noise("new", 10_000))).is_some()).await;
+    until("it has started over", || server.library.find(&SegmentId::of(&noise("new", 10_000)), None).is_some()).await;
     assert_coded(&server.resolve("/live/seg0.ts", 0).await.unwrap(), &noise("new", 10_000));
 }
 
@@ -623,7 +623,7 @@ async fn what_peers_hold_is_never_evicted() {
     let (b_id, mut evictions) = (b.id, server.store.evictions());
     let c = server.resolve("/live/c.ts", 0).await.unwrap();
     assert_coded(&c, &noise("c", 60_000));
-    assert!(server.library.find(&b_id).is_some());
+    assert!(server.library.find(&b_id, None).is_some());
     assert!(evictions.try_recv().is_ok());
     drop(b);
     assert_coded(&server.resolve("/live/a.ts", 0).await.unwrap(), &noise("a", 60_000));
@@ -759,7 +759,7 @@ async fn a_live_playlist_in_a_directory_governs_its_segments() {
     put("seg4.ts", &noise("d4", 9000));
     while next().await != "/live/seg4.ts" {}
     let gone = SegmentId::of(&noise("d1", 9000));
-    until("what left the window goes", || server.library.find(&gone).is_none()).await;
+    until("what left the window goes", || server.library.find(&gone, None).is_none()).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let deleted = server.resolve("/live/seg0.ts", 0).await;
     assert_eq!(deleted.unwrap_err().code, RefusalCode::Unknown);
@@ -1008,7 +1008,7 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
     for path in ["/live/other.ts", "/live/another.ts"] {
         drop(server.resolve(path, 0).await.unwrap());
     }
-    until("the part is evicted", || server.library.find(&id).is_none()).await;
+    until("the part is evicted", || server.library.find(&id, None).is_none()).await;
     put("two");
     let again = server.resolve("/live/big.ts", 0).await.unwrap();
     assert_eq!(again.id, SegmentId::of(&noise("two", 3 * PART)[..PART]));

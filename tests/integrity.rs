@@ -23,7 +23,7 @@ use ncserverd::tls::{self, ServerIdentity, Trust};
 use ncserverd::wire::block::{Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Checks, Delivery, Get, GetChecks, Hello, Message, Meta, Request, RequestError, Subscribe,
+    Accept, Checks, Delivery, Get, GetChecks, Hello, Meant, Message, Meta, Request, RequestError, Subscribe,
 };
 use ncserverd::{config, endpoint, peer, stream};
 use prometheus::Registry;
@@ -148,7 +148,7 @@ impl Visitor {
 
     async fn hashes(&mut self, segment: SegmentId) -> Bytes {
         let request = self.number();
-        self.send(Message::GetHashes { request, segment }).await;
+        self.send(Message::GetHashes { request, segment, meant: Meant::LastNamed }).await;
         let (head, hashes) = self.stream().await;
         assert_eq!(head, StreamHead::Hashes { request });
         hashes
@@ -156,7 +156,7 @@ impl Visitor {
 
     async fn no_hashes(&mut self, segment: SegmentId) -> RequestError {
         let request = self.number();
-        self.send(Message::GetHashes { request, segment }).await;
+        self.send(Message::GetHashes { request, segment, meant: Meant::LastNamed }).await;
         match self.hear().await {
             Message::Error(error) if error.request == request => error,
             other => panic!("{other:?} in place of ERROR"),
@@ -164,7 +164,7 @@ impl Visitor {
     }
 
     async fn checks(&mut self, segment: SegmentId, generation: u32, nonce: u8) -> (GetChecks, Result<Checks, RequestError>) {
-        let asked = GetChecks { request: self.number(), segment, generation, nonce: [nonce; 32] };
+        let asked = GetChecks { request: self.number(), segment, generation, nonce: [nonce; 32], meant: Meant::LastNamed };
         self.send(Message::GetChecks(asked.clone())).await;
         let answer = match self.hear().await {
             Message::Checks(checks) if checks.request == asked.request => Ok(checks),
@@ -178,8 +178,16 @@ impl Visitor {
     async fn blocks(&mut self, meta: &Meta, generation: u32, count: u32) -> Vec<Block> {
         let alias = u16::try_from(self.number()).unwrap();
         let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: true };
-        let request =
-            Request { alias, segment: meta.id, generation, deadline_ms: 60_000, credit: count, accept, ranges: Vec::new() };
+        let request = Request {
+            alias,
+            segment: meta.id,
+            generation,
+            deadline_ms: 60_000,
+            credit: count,
+            accept,
+            ranges: Vec::new(),
+            meant: Meant::LastNamed,
+        };
         self.send(Message::Request(request)).await;
         let mut stream = tokio::time::timeout(PATIENCE, self.connection.accept_uni()).await.expect("a stream in time").unwrap();
         let mut head = [0; 3];
@@ -446,7 +454,7 @@ async fn a_relay_passes_on_what_is_signed_and_no_more_of_its_age_than_is_left() 
     let connection = visitor.connection.clone();
     let hashes = loop {
         let request = visitor.number();
-        visitor.send(Message::GetHashes { request, segment: meta.id }).await;
+        visitor.send(Message::GetHashes { request, segment: meta.id, meant: Meant::LastNamed }).await;
         tokio::select! {
             message = visitor.hear() => assert!(matches!(message, Message::Error(error) if error.request == request)),
             stream = connection.accept_uni() => break stream.unwrap().read_to_end(1 << 20).await.unwrap(),

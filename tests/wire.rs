@@ -13,8 +13,8 @@ use ncserverd::wire::Violation;
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Message, Meta,
-    Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
+    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Meant, Message,
+    Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
 };
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
@@ -137,14 +137,25 @@ fn messages() -> Vec<(&'static str, Message)> {
     signing_key().sign_meta(&mut prime, 1_800_000_000_000, Some(prime_hashes().digest()));
     let (rs, raptorq) = (coded_with(Codec::ReedSolomon { parity: 2 }), coded_with(Codec::RaptorQ));
     let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
-    let request = Request { alias: 7, segment: id, generation: 0, deadline_ms: 10_000, credit: 3, accept, ranges: Vec::new() };
+    let request = Request {
+        alias: 7,
+        segment: id,
+        generation: 0,
+        deadline_ms: 10_000,
+        credit: 3,
+        accept,
+        ranges: Vec::new(),
+        meant: Meant::LastNamed,
+    };
+    let coding = |codec| Meant::Coded(shape().coded_with(codec).unwrap().coding());
+    let as_coded = Request { meant: coding(Codec::ReedSolomon { parity: 2 }), ..request.clone() };
     let parity = Request { alias: 9, credit: 2, ranges: vec![(1, 1), (3, 2)], ..request.clone() };
     let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
     let error =
         RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
     let mut signed = meta.clone();
     signing_key().sign_meta(&mut signed, 1_800_000_000_000, Some(block_hashes().digest()));
-    let asked = GetChecks { request: 7, segment: id, generation: 0, nonce: [0x0b; 32] };
+    let asked = GetChecks { request: 7, segment: id, generation: 0, nonce: [0x0b; 32], meant: Meant::LastNamed };
     let projections = project(Kernels::detect(), &[0x0c; 32], &id, &generation(), 2, &object()).into();
     let mut checks = Checks { request: 7, seed: [0x0c; 32], columns: 2, projections, signature: None };
     signing_key().sign_checks(&asked, &mut checks);
@@ -171,6 +182,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("REQUEST", Message::Request(request)),
         ("REQUEST ranges", Message::Request(ranges)),
         ("REQUEST parity", Message::Request(parity)),
+        ("REQUEST coding", Message::Request(as_coded)),
         ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
         ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
@@ -178,7 +190,9 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
         ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
         ("META signed", Message::Meta(signed)),
-        ("GET_HASHES", Message::GetHashes { request: 6, segment: id }),
+        ("GET_HASHES", Message::GetHashes { request: 6, segment: id, meant: Meant::LastNamed }),
+        ("GET_HASHES coding", Message::GetHashes { request: 6, segment: id, meant: coding(Codec::RaptorQ) }),
+        ("GET_CHECKS coding", Message::GetChecks(GetChecks { meant: coding(Codec::Rlnc), ..asked.clone() })),
         ("GET_CHECKS", Message::GetChecks(asked)),
         ("CHECKS", Message::Checks(checks)),
         ("BLAME", Message::Blame { segment: id, generation: 0, blocks: 2, identity: IDENTITY }),

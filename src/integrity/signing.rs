@@ -218,6 +218,7 @@ const _: () = assert!(STREAM_NAME_MAX <= u8::MAX as usize);
 mod tests {
     use super::*;
     use crate::object::{SegmentId, Shape};
+    use crate::wire::message::Meant;
 
     fn meta() -> Meta {
         Meta {
@@ -280,7 +281,8 @@ mod tests {
     #[test]
     fn an_answer_counts_for_its_question_alone() {
         let key = key();
-        let asked = GetChecks { request: 1, segment: SegmentId::of(b"x"), generation: 2, nonce: [4; 32] };
+        let asked =
+            GetChecks { request: 1, segment: SegmentId::of(b"x"), generation: 2, nonce: [4; 32], meant: Meant::LastNamed };
         let mut answer = Checks { request: 1, seed: [5; 32], columns: 2, projections: vec![0; 8].into(), signature: None };
         assert!(!key.public().vouches_for(&asked, &answer));
         key.sign_checks(&asked, &mut answer);

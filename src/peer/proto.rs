@@ -933,8 +933,8 @@ impl Proto {
 
     /// Tells fetches which sources have heard of their segments.
     fn take_introductions(&mut self) {
-        while let Some((introduction, segment)) = self.gets.next_introduced() {
-            self.fetches.introduced(introduction, segment, &mut self.outbox, &mut self.events);
+        while let Some((introduction, named)) = self.gets.next_introduced() {
+            self.fetches.introduced(introduction, named, &mut self.outbox, &mut self.events);
         }
     }
 

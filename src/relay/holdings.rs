@@ -19,7 +19,7 @@ use crate::codec::rlnc::{Encoder, row_key};
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Codec, FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
 use crate::peer::proto::{Cut, SourceId};
 use crate::wire::message::{Delivery, Holding, HoldingState, Meta};
@@ -44,7 +44,7 @@ struct State {
     segments: HashMap<SegmentKey, Segment>,
     keys: HashMap<Cut, SegmentKey>,
     /// As each was named last.
-    named: HashMap<SegmentId, SegmentKey>,
+    named: BTreeMap<(SegmentId, Coding), SegmentKey>,
     next: u64,
     clock: u64,
     /// Of these more can be made than before.
@@ -131,7 +131,7 @@ impl Holdings {
             used: 0,
             segments: HashMap::new(),
             keys: HashMap::new(),
-            named: HashMap::new(),
+            named: BTreeMap::new(),
             next: 0,
             clock: 0,
             changed: HashSet::new(),
@@ -169,15 +169,21 @@ impl Holdings {
                 key
             }
         };
-        state.named.insert(meta.id, key);
+        state.named.insert((meta.id, shape.coding()), key);
         state.held(key).expect("it was found or put there")
     }
 
-    /// A segment that is known here: the one that is meant, if it is still there, and else as it was named last.
-    pub(super) fn find(&self, id: &SegmentId, meant: Option<SegmentKey>) -> Option<Held> {
+    /// A segment that is known here, with this coding if one is meant: the one that the peer was told of, if it is still there, and else the one
+    /// that was named or used last.
+    pub(super) fn find(&self, id: &SegmentId, coding: Option<Coding>, told: Option<SegmentKey>) -> Option<Held> {
         let mut state = self.state();
-        let meant = meant.filter(|key| state.segments.get(key).is_some_and(|segment| segment.lease.id == *id));
-        let key = meant.or_else(|| state.named.get(id).copied())?;
+        let is_meant = |lease: &Lease| lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding);
+        let told = told.filter(|key| state.segments.get(key).is_some_and(|segment| is_meant(&segment.lease)));
+        let named = || match coding {
+            Some(coding) => state.named.get(&(*id, coding)).copied(),
+            None => state.named_of(*id).max_by_key(|key| state.segments.get(key).map(|segment| segment.used_at)),
+        };
+        let key = told.or_else(named)?;
         state.held(key)
     }
 
@@ -549,17 +555,24 @@ impl State {
         let Some(segment) = self.segments.remove(&key) else { return };
         self.changed.remove(&key);
         self.keys.remove(&segment.cut);
-        let is_known_by_it = self.named.get(&segment.lease.id) == Some(&key);
+        let id = segment.lease.id;
+        let name = (id, segment.lease.shape.coding());
+        let is_known_by_it = self.named.get(&name) == Some(&key);
         if is_known_by_it {
-            // What is cut in another way is found again when it is named again.
-            self.named.remove(&segment.lease.id);
+            // What has other hashes is found again when it is named again.
+            self.named.remove(&name);
         }
         if !matches!(segment.body, Body::Named) {
             self.used -= segment.charged;
-            if is_known_by_it {
-                self.note(segment.lease.id, HoldingState::Gone);
+            if is_known_by_it && self.named_of(id).next().is_none() {
+                self.note(id, HoldingState::Gone);
             }
         }
+    }
+
+    /// Segments of this id, one of each coding.
+    fn named_of(&self, id: SegmentId) -> impl Iterator<Item = SegmentKey> {
+        self.named.range((id, Coding::LEAST)..).take_while(move |((other, _), _)| *other == id).map(|(_, key)| *key)
     }
 }
 
@@ -640,7 +653,7 @@ mod tests {
                 let held = keeper.holdings.name(&meta, shape);
                 assert!(keeper.holdings.start(held.lease.key, Instant::now()).is_some());
                 assert_eq!(
-                    keeper.holdings.find(&meta.id, None).unwrap().lease.key,
+                    keeper.holdings.find(&meta.id, None, None).unwrap().lease.key,
                     held.lease.key,
                     "the last is the one that is meant"
                 );
@@ -650,10 +663,14 @@ mod tests {
             .collect();
         let (first, shape) = (named[0].0, named[0].0.shape);
         for (cut, key) in &named {
-            let found = keeper.holdings.find(&cut.segment, Some(*key)).unwrap();
+            let found = keeper.holdings.find(&cut.segment, None, Some(*key)).unwrap();
             assert_eq!(found.lease.key, *key, "but for who was told of another");
+            let found = keeper.holdings.find(&cut.segment, Some(cut.shape.coding()), Some(named[1].1)).unwrap();
+            assert_eq!(found.lease.shape, cut.shape, "a coding that is named counts more");
         }
-        assert!(keeper.holdings.find(&SegmentId::of(b""), Some(named[0].1)).is_none(), "it has another id");
+        let other = Coding { n_max: 5, ..first.shape.coding() };
+        assert!(keeper.holdings.find(&first.segment, Some(other), Some(named[0].1)).is_none(), "nobody has named such a one");
+        assert!(keeper.holdings.find(&SegmentId::of(b""), None, Some(named[0].1)).is_none(), "it has another id");
         keeper.brought(&first, 0, ONE, block(8, 0), true);
         keeper.hashed(&first, hashes_of(&bytes(), &shape));
         assert_eq!(named.iter().map(|(_, key)| rows(&keeper, *key)).collect::<Vec<_>>(), [1, 0, 0]);
@@ -662,8 +679,13 @@ mod tests {
         // Nobody is told that it has gone as long as what is meant by its name is there.
         keeper.holdings.take_untold();
         keeper.holdings.state().remove(named[0].1);
-        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, Some(named[0].1)).is_some());
+        let coding = Some(first.shape.coding());
+        assert!(
+            keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, coding, Some(named[0].1)).is_some()
+        );
         keeper.holdings.state().remove(named[2].1);
+        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, coding, None).is_none());
+        keeper.holdings.state().remove(named[1].1);
         assert_eq!(keeper.holdings.take_untold().len(), 1);
     }
 

@@ -357,8 +357,8 @@ impl Session {
                     move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }
-            Event::Find { ticket, id, told } => {
-                self.ask(|reply| Ask::Find { id, told, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
+            Event::Find { ticket, id, coding, told } => {
+                self.ask(|reply| Ask::Find { id, coding, told, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
             }
             Event::Subscribe(subscribe) => {
                 let request = subscribe.request;

@@ -23,11 +23,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::block::Vector;
-use crate::object::{Body, Codec, FirstPass, Generation, GenerationKey, Held, Refusal, Resolved, SegmentId, SegmentKey};
+use crate::object::{
+    Body, Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, Resolved, SegmentId, SegmentKey,
+};
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
-    Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Message, Meta, Request,
-    RequestCode, RequestError, StopReason, Subscribe, stream_of,
+    Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Meant, Message, Meta,
+    Request, RequestCode, RequestError, StopReason, Subscribe, stream_of,
 };
 use crate::wire::{Violation, block};
 
@@ -109,11 +111,13 @@ pub struct Proto {
     events: VecDeque<Event>,
     unanswered: usize,
     subscriptions: Vec<u64>,
-    told: HashMap<SegmentId, Told>,
+    told: BTreeMap<(SegmentId, Coding), Told>,
     finding: HashMap<u64, Request>,
     /// Questions about segments that wait for the segment, or for the answer.
     asked: HashMap<u64, Asked>,
     next_ticket: u64,
+    /// How often the peer was told of a segment.
+    names: u64,
     requests: BTreeMap<u16, Open>,
     control: Budget,
     datagram_max: Option<usize>,
@@ -137,7 +141,9 @@ pub enum Event {
         ticket: u64,
         /// The segment.
         id: SegmentId,
-        /// What the peer was told of by this id, if it was told of anything.
+        /// How it is coded; any of this id if the peer has neither said so nor been told of one.
+        coding: Option<Coding>,
+        /// What the peer was told of by this id and coding, if it was told of anything.
         told: Option<SegmentKey>,
     },
     /// Ask for the hashes of a segment's blocks; answer with [`Proto::hashes`].
@@ -374,6 +380,8 @@ enum About {
 struct Told {
     path: Arc<str>,
     key: SegmentKey,
+    /// Its place in the order in which the peer was told of anything.
+    named: u64,
     until: Instant,
     /// How long the peer's question waited for the answer, once the segment was complete at its source.
     waited: Duration,
@@ -428,10 +436,11 @@ impl Proto {
             events: VecDeque::new(),
             unanswered: 0,
             subscriptions: Vec::new(),
-            told: HashMap::new(),
+            told: BTreeMap::new(),
             finding: HashMap::new(),
             asked: HashMap::new(),
             next_ticket: 0,
+            names: 0,
             requests: BTreeMap::new(),
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
             datagram_max: None,
@@ -483,8 +492,10 @@ impl Proto {
             }
             // A peer that leaves says so; what it still wants it goes on asking for.
             Message::GoAway { .. } => Ok(()),
-            Message::GetHashes { request, segment } => self.handle_question(now, request, segment, About::Hashes),
-            Message::GetChecks(asked) => self.handle_question(now, asked.request, asked.segment, About::Checks(asked)),
+            Message::GetHashes { request, segment, meant } => self.handle_question(now, request, (segment, meant), About::Hashes),
+            Message::GetChecks(asked) => {
+                self.handle_question(now, asked.request, (asked.segment, asked.meant), About::Checks(asked))
+            }
             Message::Blame { segment, generation, blocks, identity } => {
                 match self.blames.take(now) {
                     Ok(()) if !matches!(self.access, Access::Refused { .. }) => {
@@ -844,7 +855,7 @@ impl Proto {
         if !is_first || open.is_held_back {
             return None;
         }
-        let waited = self.told.get(&open.held.lease.id).map_or(Duration::ZERO, |told| told.waited);
+        let waited = self.told.get(&named(&open.held)).map_or(Duration::ZERO, |told| told.waited);
         let asked = self.aliases.get(&alias).map_or(now, |asking| asking.at);
         Some(waited + now.saturating_duration_since(asked))
     }
@@ -926,7 +937,13 @@ impl Proto {
     }
 
     /// A question about a segment. It counts as unanswered until all of the answer has left.
-    fn handle_question(&mut self, now: Instant, request: u64, segment: SegmentId, about: About) -> Result<(), Violation> {
+    fn handle_question(
+        &mut self,
+        now: Instant,
+        request: u64,
+        (segment, meant): (SegmentId, Meant),
+        about: About,
+    ) -> Result<(), Violation> {
         if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
@@ -943,10 +960,10 @@ impl Proto {
             self.answered(asked, Err(refusal));
             return Ok(());
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.look_for(ticket, segment);
-        self.asked.insert(ticket, asked);
+        match self.look_for(segment, meant) {
+            Some(ticket) => drop(self.asked.insert(ticket, asked)),
+            None => self.answered(asked, Err(not_there())),
+        }
         Ok(())
     }
 
@@ -995,7 +1012,7 @@ impl Proto {
         if self.requests.contains_key(&request.alias) || self.finding.values().any(|other| other.alias == request.alias) {
             return Err(Violation::Unexpected("alias that is open already"));
         }
-        let told = self.told.get(&request.segment).map(|told| Arc::clone(&told.path));
+        let told = self.told_of(request.segment, request.meant).map(|(_, told)| Arc::clone(&told.path));
         let stream = self.stream_named(told.as_deref().map_or("", stream_of));
         self.aliases.insert(request.alias, Asking { stream, at: now });
         if self.draining {
@@ -1006,10 +1023,10 @@ impl Proto {
             self.reject(request.alias, RequestCode::Overload, Some(CROWDED_RETRY));
             return Ok(());
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.look_for(ticket, request.segment);
-        self.finding.insert(ticket, request);
+        match self.look_for(request.segment, request.meant) {
+            Some(ticket) => drop(self.finding.insert(ticket, request)),
+            None => self.reject(request.alias, RequestCode::Unknown, None),
+        }
         Ok(())
     }
 
@@ -1090,7 +1107,7 @@ impl Proto {
             is_held_back: request.credit == 0,
         };
         self.tally.requests += 1;
-        self.consider_introducing(now, request.segment);
+        self.consider_introducing(now, named(&open.held));
         self.requests.insert(request.alias, open);
         Ok(())
     }
@@ -1117,8 +1134,8 @@ impl Proto {
                 }
                 let since = self.asking.get(&request).map_or(now, |asking| asking.at);
                 let since = held.birth.as_ref().map_or(since, |birth| birth.at().max(since));
-                self.remember(now, resolved.id, held.lease.key, &resolved.path, now.saturating_duration_since(since));
-                self.consider_introducing(now, resolved.id);
+                self.remember(now, &held.lease, &resolved.path, now.saturating_duration_since(since));
+                self.consider_introducing(now, named(&held));
                 (Delivery::Coded(shape), None)
             }
             Body::Inline(bytes) => (Delivery::Inline(bytes), None),
@@ -1146,33 +1163,57 @@ impl Proto {
 
     /// Of the paths that a segment's bytes lie at, the one that this peer has asked for counts.
     fn as_told(&mut self, now: Instant, held: Held) -> Held {
-        let told = self.told.get_mut(&held.lease.id).map(|told| {
+        let told = self.told.get_mut(&named(&held)).map(|told| {
             told.until = now + TOLD_FOR;
             Arc::clone(&told.path)
         });
         Held { path: told.or(held.path), ..held }
     }
 
-    /// Asks for a segment: for the one that the peer was told of, where there are several of one id.
-    fn look_for(&mut self, ticket: u64, id: SegmentId) {
-        let told = self.told.get(&id).map(|told| told.key);
-        self.events.push_back(Event::Find { ticket, id, told });
+    /// Asks for a segment: for the one that the peer means, where there are several of one id. `None` if nobody here has such a one.
+    fn look_for(&mut self, id: SegmentId, meant: Meant) -> Option<u64> {
+        let (coding, told) = match (meant, self.told_of(id, meant)) {
+            (Meant::Foreign, _) => return None,
+            (_, Some((coding, told))) => (Some(coding), Some(told.key)),
+            (Meant::Coded(coding), None) => (Some(coding), None),
+            (Meant::LastNamed, None) => (None, None),
+        };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.events.push_back(Event::Find { ticket, id, coding, told });
+        Some(ticket)
+    }
+
+    /// What the peer was told of that it means.
+    fn told_of(&self, id: SegmentId, meant: Meant) -> Option<(Coding, &Told)> {
+        match meant {
+            Meant::Coded(coding) => self.told.get(&(id, coding)).map(|told| (coding, told)),
+            Meant::LastNamed => {
+                let of_this_id = self.told.range((id, Coding::LEAST)..).take_while(|((other, _), _)| *other == id);
+                of_this_id.max_by_key(|(_, told)| told.named).map(|((_, coding), told)| (*coding, told))
+            }
+            Meant::Foreign => None,
+        }
     }
 
     /// Remembers by which path the peer knows a segment, for the request that follows its META.
-    fn remember(&mut self, now: Instant, id: SegmentId, key: SegmentKey, path: &str, waited: Duration) {
+    fn remember(&mut self, now: Instant, lease: &Lease, path: &str, waited: Duration) {
+        let name = (lease.id, lease.shape.coding());
+        let introduced = self.told.remove(&name).and_then(|told| told.introduced);
         if self.told.len() >= usize::from(self.config.known_segments_max)
-            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(id, _)| *id)
+            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(name, _)| *name)
         {
             self.told.remove(&oldest);
         }
-        let introduced = self.told.get(&id).and_then(|told| told.introduced);
-        self.told.insert(id, Told { path: path.into(), key, until: now + TOLD_FOR, waited, introduced });
+        self.names += 1;
+        let told = Told { path: path.into(), key: lease.key, named: self.names, until: now + TOLD_FOR, waited, introduced };
+        self.told.insert(name, told);
     }
 
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
-    fn consider_introducing(&mut self, now: Instant, segment: SegmentId) {
-        let Some(told) = self.told.get_mut(&segment) else { return };
+    fn consider_introducing(&mut self, now: Instant, name: (SegmentId, Coding)) {
+        let Some(told) = self.told.get_mut(&name) else { return };
+        let (segment, _) = name;
         // A ticket is for the whole stream: it must not bring more than there was.
         let stream = stream_of(&told.path);
         if !self.access.covers(stream) {
@@ -1390,6 +1431,11 @@ impl Budget {
         let empty_at = self.full_at.checked_sub(BUDGET_DEPTH)?;
         (empty_at > now).then_some(empty_at)
     }
+}
+
+/// What a segment is known by, where its bytes may be coded in several ways.
+fn named(held: &Held) -> (SegmentId, Coding) {
+    (held.lease.id, held.lease.shape.coding())
 }
 
 fn going_away() -> Refusal {

@@ -23,7 +23,7 @@ use crate::gf::Kernels;
 use crate::object::{Generation, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
 use crate::wire::frame::Reader;
-use crate::wire::message::{Accept, Delivery, Get, Message, Meta, RANGES_MAX, Request, StopReason};
+use crate::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, Request, StopReason};
 use crate::wire::{CloseCode, Violation};
 
 /// What all viewers of a thread share.
@@ -707,7 +707,8 @@ impl Fetch {
         self.left = u32::saturating_sub(named, credit);
         // Each block has a number, and comes once; source blocks are as good as others.
         let accept = Accept { systematic: accept.systematic || !self.generation.codec.is_endless(), ..accept };
-        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges }).encode(out);
+        let meant = Meant::Coded(self.shape.coding());
+        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges, meant }).encode(out);
     }
 
     /// Asks for as many more as are missing: anew, where the request names no more.

@@ -6,13 +6,13 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::message::{
-    ADDRESS_MAX, AGENT_MAX, Accept, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks,
-    HOLDINGS_MAX, Hello, Holding, HoldingState, INLINE_MAX, Introduction, Message, Meta, PARAMETERS_MAX, PATH_MAX, PEERS_MAX,
-    RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature, StopReason, Subscribe,
-    TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
+    ADDRESS_MAX, AGENT_MAX, Accept, CODING_MAX, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Codecs, Credential, Delivery, Get,
+    GetChecks, HOLDINGS_MAX, Hello, Holding, HoldingState, INLINE_MAX, Introduction, Meant, Message, Meta, PARAMETERS_MAX,
+    PATH_MAX, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature,
+    StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
 };
 use super::{Violation, varint};
-use crate::object::{Codec, HashGroup, SegmentId, Shape};
+use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
 
 /// Most bytes of a frame's body.
 pub const BODY_MAX: usize = 65_535;
@@ -238,16 +238,18 @@ impl Message {
                 kind::RANK
             }
             Self::GoAway { drain_ms } => write_only(kind::GOAWAY, *drain_ms, out),
-            Self::GetHashes { request, segment } => {
+            Self::GetHashes { request, segment, meant } => {
                 varint::write(*request, out);
                 out.extend_from_slice(segment.as_bytes());
+                write_meant(*meant, out);
                 kind::GET_HASHES
             }
-            Self::GetChecks(GetChecks { request, segment, generation, nonce }) => {
+            Self::GetChecks(GetChecks { request, segment, generation, nonce, meant }) => {
                 varint::write(*request, out);
                 out.extend_from_slice(segment.as_bytes());
                 varint::write(u64::from(*generation), out);
                 out.extend_from_slice(nonce);
+                write_meant(*meant, out);
                 kind::GET_CHECKS
             }
             Self::Checks(checks) => write_checks(checks, out),
@@ -286,7 +288,9 @@ impl Message {
             kind::REJECT => ("REJECT", parse_reject),
             kind::RANK => ("RANK", parse_rank),
             kind::GOAWAY => ("GOAWAY", |body| Ok(Self::GoAway { drain_ms: body.varint()? })),
-            kind::GET_HASHES => ("GET_HASHES", |body| Ok(Self::GetHashes { request: body.varint()?, segment: body.segment()? })),
+            kind::GET_HASHES => ("GET_HASHES", |body| {
+                Ok(Self::GetHashes { request: body.varint()?, segment: body.segment()?, meant: parse_meant(body)? })
+            }),
             kind::GET_CHECKS => ("GET_CHECKS", parse_get_checks),
             kind::CHECKS => ("CHECKS", parse_checks),
             kind::BLAME => ("BLAME", parse_blame),
@@ -509,21 +513,74 @@ fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
             out.push(if shape.codec() == Codec::Rlnc { delivery::CODED } else { delivery::CODED_WITH });
             varint::write(u64::from(shape.block_bytes()), out);
             varint::write(u64::from(shape.n_max()), out);
-            match shape.codec() {
-                Codec::Rlnc => {}
-                Codec::RaptorQ => varint::write(codec::RAPTORQ, out),
-                Codec::ReedSolomon { parity } => {
-                    varint::write(codec::REED_SOLOMON, out);
-                    varint::write(u64::from(parity), out);
-                }
-                Codec::RlncQ { group } => {
-                    varint::write(codec::RLNC_Q, out);
-                    varint::write(u64::from(group.number()), out);
-                }
+            if shape.codec() != Codec::Rlnc {
+                write_codec(shape.codec(), out);
             }
         }
         Delivery::Stream => out.push(delivery::STREAM),
     }
+}
+
+/// A code with what belongs to it.
+fn write_codec(codec: Codec, out: &mut Vec<u8>) {
+    match codec {
+        Codec::Rlnc => varint::write(codec::RLNC, out),
+        Codec::RaptorQ => varint::write(codec::RAPTORQ, out),
+        Codec::ReedSolomon { parity } => {
+            varint::write(codec::REED_SOLOMON, out);
+            varint::write(u64::from(parity), out);
+        }
+        Codec::RlncQ { group } => {
+            varint::write(codec::RLNC_Q, out);
+            varint::write(u64::from(group.number()), out);
+        }
+    }
+}
+
+/// A code other than the one that all speak.
+fn parse_codec(body: &mut Body) -> Result<Codec, Fault> {
+    Ok(match body.varint()? {
+        codec::RAPTORQ => Codec::RaptorQ,
+        codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
+        codec::RLNC_Q => Codec::RlncQ { group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)? },
+        _ => return Err(Fault::Malformed),
+    })
+}
+
+/// Which segment a question is about, behind its last field: who knows no such field skips it.
+fn write_meant(meant: Meant, out: &mut Vec<u8>) {
+    let mut coding = Vec::new();
+    match meant {
+        Meant::LastNamed => return,
+        Meant::Foreign => coding.push(0),
+        Meant::Coded(Coding { block_bytes, n_max, codec }) => {
+            varint::write(u64::from(block_bytes), &mut coding);
+            varint::write(u64::from(n_max), &mut coding);
+            write_codec(codec, &mut coding);
+        }
+    }
+    varint::write(coding.len() as u64, out);
+    out.append(&mut coding);
+}
+
+/// A coding that makes no sense here may do so to newer versions: nobody has such a segment, and that is the answer.
+fn parse_meant(body: &mut Body) -> Result<Meant, Fault> {
+    if body.0.is_empty() {
+        return Ok(Meant::LastNamed);
+    }
+    let length = body.length(CODING_MAX)?;
+    let mut coding = Body(body.take(length)?);
+    if length == 0 {
+        return Ok(Meant::LastNamed);
+    }
+    Ok(parse_coding(&mut coding).map_or(Meant::Foreign, Meant::Coded))
+}
+
+fn parse_coding(body: &mut Body) -> Option<Coding> {
+    let (block_bytes, n_max) = (body.at_most().ok()?, body.at_most().ok()?);
+    let is_linear = matches!(varint::read(&body.0), Ok(Some((codec::RLNC, 1))));
+    let codec = if is_linear { body.u8().map(|_| Codec::Rlnc) } else { parse_codec(body) }.ok()?;
+    body.0.is_empty().then_some(Coding { block_bytes, n_max, codec })
 }
 
 /// Ed25519 with what belongs to it.
@@ -614,12 +671,7 @@ fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
         delivery::CODED_WITH => {
             let (block_bytes, n_max) = (body.at_most()?, body.at_most()?);
             let shape = Shape::new(length, block_bytes, n_max).map_err(|_| Fault::Malformed)?;
-            let codec = match body.varint()? {
-                codec::RAPTORQ => Codec::RaptorQ,
-                codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
-                codec::RLNC_Q => Codec::RlncQ { group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)? },
-                _ => return Err(Fault::Malformed),
-            };
+            let codec = parse_codec(body)?;
             Delivery::Coded(shape.coded_with(codec).map_err(|_| Fault::Malformed)?)
         }
         delivery::STREAM => Delivery::Stream,
@@ -674,6 +726,7 @@ fn write_request(request: &Request, out: &mut Vec<u8>) -> u64 {
         varint::write(u64::from(*first), out);
         varint::write(u64::from(*count), out);
     }
+    write_meant(request.meant, out);
     kind::REQUEST
 }
 
@@ -700,7 +753,8 @@ fn parse_request(body: &mut Body) -> Result<Request, Fault> {
         end = next.ok_or(Fault::Malformed)?;
         ranges.push((first, blocks));
     }
-    Ok(Request { alias, segment, generation, deadline_ms, credit, accept, ranges })
+    let meant = parse_meant(body)?;
+    Ok(Request { alias, segment, generation, deadline_ms, credit, accept, ranges, meant })
 }
 
 fn parse_credit(body: &mut Body) -> Result<Message, Fault> {
@@ -720,7 +774,8 @@ fn parse_rank(body: &mut Body) -> Result<Message, Fault> {
 
 fn parse_get_checks(body: &mut Body) -> Result<Message, Fault> {
     let (request, segment, generation) = (body.varint()?, body.segment()?, body.at_most()?);
-    Ok(Message::GetChecks(GetChecks { request, segment, generation, nonce: body.array()? }))
+    let nonce = body.array()?;
+    Ok(Message::GetChecks(GetChecks { request, segment, generation, nonce, meant: parse_meant(body)? }))
 }
 
 fn write_checks(checks: &Checks, out: &mut Vec<u8>) -> u64 {

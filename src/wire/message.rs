@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{MINOR, Violation};
-use crate::object::{Codec, SegmentId, Shape};
+use crate::object::{Codec, Coding, SegmentId, Shape};
 pub use crate::object::{RefusalCode as RequestCode, Signature};
 
 /// Most bytes of a path with its query.
@@ -35,6 +35,8 @@ pub const BLOCK_HASH_LEN: usize = 16;
 pub const REASON_MAX: usize = 256;
 /// Most bytes of an agent's name in HELLO.
 pub const AGENT_MAX: usize = 64;
+/// Most bytes of the coding that a question about a segment names.
+pub const CODING_MAX: usize = 64;
 /// Most ranges of a REQUEST.
 pub const RANGES_MAX: usize = 64;
 /// Most bytes of a token.
@@ -144,6 +146,8 @@ pub enum Message {
         request: u64,
         /// The segment.
         segment: SegmentId,
+        /// Which one of those with these bytes.
+        meant: Meant,
     },
     /// Asks for secret checksums of a generation, to check rows by.
     GetChecks(GetChecks),
@@ -208,6 +212,20 @@ pub struct GetChecks {
     pub generation: u32,
     /// Random; what answers is signed with it, so that no earlier answer can be passed off as this one.
     pub nonce: [u8; 32],
+    /// Which segment of those with these bytes.
+    pub meant: Meant,
+}
+
+/// Which segment is meant of those that have the same bytes, and so the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Meant {
+    /// The one that the sender has named last: older peers ask so.
+    #[default]
+    LastNamed,
+    /// The one that is coded so, and no other.
+    Coded(Coding),
+    /// One with a coding that this version does not know, so nobody here has it.
+    Foreign,
 }
 
 /// Secret checksums of a generation: `columns` random combinations of the bytes of each source block.
@@ -434,6 +452,8 @@ pub struct Request {
     /// Source blocks wanted first, as (first index, count), disjoint and ascending; empty leaves the choice to the sender. With
     /// Reed-Solomon parity blocks are numbered behind them, and none comes that is not in here.
     pub ranges: Vec<(u16, u16)>,
+    /// Which segment of those with these bytes.
+    pub meant: Meant,
 }
 
 /// Which blocks a request takes, and how.

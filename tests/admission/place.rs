@@ -14,7 +14,7 @@ use ncserverd::server::Server;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{self, ClientPair, ServerIdentity, Trust};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Accept, Credential, Delivery, Get, Hello, Message, Meta, Request, RequestError, Token};
+use ncserverd::wire::message::{Accept, Credential, Delivery, Get, Hello, Meant, Message, Meta, Request, RequestError, Token};
 use ncserverd::wire::{CODE_BASE, CloseCode};
 use ncserverd::{admission, config, stream};
 use prometheus::Registry;
@@ -208,7 +208,16 @@ impl Visitor {
     /// Asks for all blocks of the first generation of a segment, on a stream.
     pub(crate) async fn request(&mut self, alias: u16, segment: SegmentId, credit: u32) {
         let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
-        let request = Request { alias, segment, generation: 0, deadline_ms: 60_000, credit, accept, ranges: Vec::new() };
+        let request = Request {
+            alias,
+            segment,
+            generation: 0,
+            deadline_ms: 60_000,
+            credit,
+            accept,
+            ranges: Vec::new(),
+            meant: Meant::LastNamed,
+        };
         self.send(Message::Request(request)).await;
     }
 

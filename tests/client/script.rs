@@ -405,7 +405,7 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     let answer = state.lock().unwrap().checks(&asked);
                     send.write_all(&answer.to_frame()).await?;
                 }
-                Message::GetHashes { request, segment } => {
+                Message::GetHashes { request, segment, .. } => {
                     let segment = {
                         let mut state = state.lock().unwrap();
                         state.seen.hashes += 1;

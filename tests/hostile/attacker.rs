@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ncserverd::object::SegmentId;
 use ncserverd::tls::{self, Trust};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Accept, Get, Hello, Message, Meta, Request, RequestError};
+use ncserverd::wire::message::{Accept, Get, Hello, Meant, Message, Meta, Request, RequestError};
 use ncserverd::wire::{ALPN, CloseCode};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
@@ -235,5 +235,5 @@ pub(crate) fn get(request: u64, path: &str) -> Message {
 /// A request for coded blocks of one generation, on a stream.
 pub(crate) fn request(alias: u16, segment: SegmentId, generation: u32, credit: u32) -> Request {
     let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
-    Request { alias, segment, generation, deadline_ms: 3_600_000, credit, accept, ranges: Vec::new() }
+    Request { alias, segment, generation, deadline_ms: 3_600_000, credit, accept, ranges: Vec::new(), meant: Meant::LastNamed }
 }

@@ -350,7 +350,7 @@ impl Swarm {
                 let meta = meta.expect("nobody asks for what is not there");
                 self.answer(from, source, Message::Meta(Meta { request: get.request, ..meta }));
             }
-            Message::GetHashes { request, segment } => {
+            Message::GetHashes { request, segment, .. } => {
                 let Segment { bytes, shape, .. } = &self.segments[self.index(segment)];
                 let mut out = Vec::new();
                 StreamHead::Hashes { request }.encode(&mut out);

@@ -19,7 +19,7 @@ use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
 use crate::wire::Violation;
-use crate::wire::message::{Checks, GetChecks, Message};
+use crate::wire::message::{Checks, GetChecks, Meant, Message};
 
 /// Questions that a source may have unanswered.
 const QUESTIONS_MAX: usize = 8;
@@ -412,10 +412,11 @@ impl Evidence {
         let want = self.wants.remove(index);
         let case = self.cases.get(&want.fetch)?;
         let (request, segment) = (number(), case.order.segment);
+        let meant = Meant::Coded(case.order.shape.coding());
         let (asked, message) = match want.generation {
-            None => (Asked::Hashes { received: BytesMut::new() }, Message::GetHashes { request, segment }),
+            None => (Asked::Hashes { received: BytesMut::new() }, Message::GetHashes { request, segment, meant }),
             Some(generation) => {
-                let question = GetChecks { request, segment, generation, nonce: rand::random() };
+                let question = GetChecks { request, segment, generation, nonce: rand::random(), meant };
                 let rows = case.parts.get(&generation).map_or(0, |part| part.rows.len());
                 (Asked::Checks { question: question.clone(), rows }, Message::GetChecks(question))
             }

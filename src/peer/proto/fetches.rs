@@ -33,10 +33,10 @@ use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::{Decoder, Progressive, row_key};
-use crate::object::{Generation, Refusal, RefusalCode, SegmentId};
+use crate::object::{Generation, Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
-use crate::wire::message::{Accept, Hello, Message, RANGES_MAX, Request, StopReason, stream_of};
+use crate::wire::message::{Accept, Hello, Meant, Message, RANGES_MAX, Request, StopReason, stream_of};
 
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
@@ -432,11 +432,12 @@ impl Fetches {
         None
     }
 
-    /// A source that did not know a segment has been asked for the path that leads to it, and has named this one.
+    /// A source that did not know a segment has been asked for the path that leads to it, and has named this one. One that has the same bytes in
+    /// another shape sends blocks of its own: it is left out, and nothing is held against it.
     pub(super) fn introduced(
         &mut self,
         introduction: Introduction,
-        segment: Option<SegmentId>,
+        named: Option<(SegmentId, Shape)>,
         outbox: &mut Outbox,
         events: &mut VecDeque<Event>,
     ) {
@@ -444,10 +445,14 @@ impl Fetches {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         fetch.strangers.insert(source, Stranger::Introduced);
         self.stirred = true;
-        if segment != Some(fetch.order.segment) {
-            let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
-            self.refuse(id, source, refusal, outbox, events);
-        }
+        let reason = match named {
+            Some(named) if named == (fetch.order.segment, fetch.order.shape) => return,
+            Some((segment, _)) if segment == fetch.order.segment => "the source codes the same bytes in another way",
+            Some(_) => "the source has other bytes there",
+            None => "the source does not know the segment",
+        };
+        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() };
+        self.refuse(id, source, refusal, outbox, events);
     }
 
     /// A source does not have a segment. If nobody does that may be asked, it cannot be had.
@@ -1004,6 +1009,7 @@ impl Fetches {
                 credit: blocks,
                 accept,
                 ranges: ranges.unwrap_or_default(),
+                meant: Meant::Coded(order.shape.coding()),
             }),
         );
         let asked = Asked::new(now, alias, deadline, blocks);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use super::{Answer, Event, Failure, FetchId, Place, SourceId};
-use crate::object::{Refusal, SegmentId};
+use crate::object::{Refusal, SegmentId, Shape};
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
 
@@ -26,7 +26,7 @@ pub(super) struct Gets {
     next: u64,
     object_bytes_max: u64,
     /// Introductions that are over, and which segment the source has named, if any.
-    introduced: VecDeque<(Introduction, Option<SegmentId>)>,
+    introduced: VecDeque<(Introduction, Option<(SegmentId, Shape)>)>,
 }
 
 /// What a source is asked a path for that leads to a segment.
@@ -85,7 +85,7 @@ impl Gets {
     }
 
     /// The next introduction that is over.
-    pub(super) fn next_introduced(&mut self) -> Option<(Introduction, Option<SegmentId>)> {
+    pub(super) fn next_introduced(&mut self) -> Option<(Introduction, Option<(SegmentId, Shape)>)> {
         self.introduced.pop_front()
     }
 
@@ -156,8 +156,11 @@ impl Gets {
         let reply = question.asked.get_mut(&source).filter(|reply| reply.meta.is_none() && covers);
         let reply = reply.ok_or(Violation::Unexpected("META"))?;
         if let Some(introduction) = question.introduction {
-            let is_coded = matches!(meta.delivery, Delivery::Coded(_));
-            self.introduced.push_back((introduction, is_coded.then_some(meta.id)));
+            let named = match meta.delivery {
+                Delivery::Coded(shape) => Some((meta.id, shape)),
+                Delivery::Inline(_) | Delivery::Stream => None,
+            };
+            self.introduced.push_back((introduction, named));
             self.open.remove(&request);
             return Ok(());
         }

@@ -639,23 +639,29 @@ fn two_answers_to_one_question_are_no_fault() {
 fn who_does_not_know_a_segment_is_asked_for_its_path() {
     let (mut proto, now) = open_both();
     let place = Place { path: "/a/b".to_owned(), offset: 0, length: Some(1000) };
-    for (shape, known) in [(order().shape, true), (order().shape, false)] {
+    // The same bytes in another shape are of no use: their blocks are others.
+    let coarser = Shape::new(1000, 128, 8).unwrap();
+    let same = source();
+    for (shape, bytes, known) in
+        [(order().shape, &same[..], true), (order().shape, b"something else", false), (coarser, &same[..], false)]
+    {
         let fetch = proto.fetch(now, order(), Some(place.clone()));
         assert!(!requests_to(&mut proto, now, HERE).is_empty());
         for request in requests_to(&mut proto, now, THERE) {
+            assert_eq!(request.meant, message::Meant::Coded(order().shape.coding()));
             let reject = Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 };
             proto.handle_message(now, THERE, reject).unwrap();
         }
         let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, THERE)).collect();
         let [Message::Get(get)] = &said[..] else { panic!("{said:?}") };
         assert_eq!((get.path.as_str(), get.offset, get.length), ("/a/b", 0, Some(1000)));
-        let bytes = if known { source() } else { b"something else".to_vec() };
-        let told = Meta { length: 1000, ..meta(get.request, Delivery::Coded(shape), &bytes) };
+        let told = Meta { length: 1000, ..meta(get.request, Delivery::Coded(shape), bytes) };
         proto.handle_message(now, THERE, Message::Meta(told)).unwrap();
         assert!(proto.poll_event().is_none(), "the program has not asked");
         // By now all is asked of the other; a part of it is lost there.
         proto.handle_disconnected(now, HERE);
         assert_eq!(!requests_to(&mut proto, now + SECOND, THERE).is_empty(), known);
+        assert_eq!(proto.counts().polluters, 0);
         proto.cancel_fetch(fetch);
         while proto.poll_message(now, THERE).is_some() {}
         proto.handle_connected(now, HERE, None);

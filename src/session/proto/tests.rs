@@ -50,6 +50,7 @@ fn request(alias: u16, credit: u32) -> Request {
         credit,
         accept: Accept { coded: true, systematic: true, datagrams: true, recoded: false },
         ranges: Vec::new(),
+        meant: Meant::LastNamed,
     }
 }
 
@@ -207,6 +208,43 @@ fn a_segment_is_looked_for_as_the_peer_was_told_of_it() {
     }
     proto.handle_message(now, get_hashes(9, b"segment")).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Find { told: Some(SegmentKey(1)), .. })));
+}
+
+/// The same bytes may lie in two streams that code them in different ways.
+#[test]
+fn a_segment_is_looked_for_with_the_coding_that_is_meant() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let first = held(FirstPass::Coded).lease.shape;
+    let second = first.coded_with(RS).unwrap();
+    let lease = Lease::new(SegmentKey(2), SegmentId::of(b"segment"), second, Arc::new(()));
+    let get = Get { request: 2, path: "/other/1.m4s".into(), offset: 0, length: None };
+    proto.handle_message(now, Message::Get(get)).unwrap();
+    let other = Resolved { path: "/other/1.m4s".into(), ..resolved(Held { lease, ..held(FirstPass::Coded) }) };
+    // This peer speaks no other code: it was not told of it.
+    proto.resolved(now, 2, Ok(other.clone()));
+    assert!(std::iter::from_fn(|| proto.poll_message()).any(|message| matches!(message, Message::Error(_))));
+    proto.peer = Some(Hello { codecs: Codecs::ALL, ..Hello::defaults() });
+    proto.resolved(now, 2, Ok(other));
+    while proto.poll_event().is_some() || proto.poll_message().is_some() {}
+    let third = Coding { block_bytes: 64, n_max: 1, codec: Codec::Rlnc };
+    for (alias, (meant, expected)) in (3..).zip([
+        (Meant::LastNamed, (second.coding(), Some(SegmentKey(2)))),
+        (Meant::Coded(first.coding()), (first.coding(), Some(SegmentKey(1)))),
+        (Meant::Coded(second.coding()), (second.coding(), Some(SegmentKey(2)))),
+        (Meant::Coded(third), (third, None)),
+    ]) {
+        proto.handle_message(now, Message::Request(Request { meant, ..request(alias, 1) })).unwrap();
+        let Some(Event::Find { coding: Some(coding), told, .. }) = proto.poll_event() else { panic!("it is looked for") };
+        assert_eq!((coding, told), expected, "{meant:?}");
+    }
+    // What this version does not know nobody here has.
+    proto.handle_message(now, Message::Request(Request { meant: Meant::Foreign, ..request(9, 1) })).unwrap();
+    let refused = Message::Reject { alias: 9, code: RequestCode::Unknown, retry_after_ms: 0 };
+    assert_eq!((proto.poll_message(), proto.poll_event().is_none()), (Some(refused), true));
+    let question = Message::GetHashes { request: 9, segment: SegmentId::of(b"segment"), meant: Meant::Foreign };
+    proto.handle_message(now, question).unwrap();
+    assert!(matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::Unknown));
+    assert!(proto.poll_event().is_none());
 }
 
 #[test]
@@ -695,11 +733,11 @@ fn offers_and_tickets_go_to_those_who_keep_them() {
 }
 
 fn get_hashes(request: u64, segment: &[u8]) -> Message {
-    Message::GetHashes { request, segment: SegmentId::of(segment) }
+    Message::GetHashes { request, segment: SegmentId::of(segment), meant: Meant::LastNamed }
 }
 
 fn get_checks(request: u64, generation: u32) -> GetChecks {
-    GetChecks { request, segment: SegmentId::of(b"segment"), generation, nonce: [1; 32] }
+    GetChecks { request, segment: SegmentId::of(b"segment"), generation, nonce: [1; 32], meant: Meant::LastNamed }
 }
 
 fn checks() -> Checks {
