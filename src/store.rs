@@ -31,7 +31,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::device::{self, Batch, Device, Kept, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, Codec, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Birth, Codec, Coding, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
 
 pub mod budget;
 pub mod index;
@@ -44,7 +44,7 @@ mod state;
 pub use metrics::Metrics;
 pub use portion::{NoPortion, Portion};
 
-use index::Tier;
+use index::{Name, Tier};
 use state::{Evicted, Form, Found, Hashes, State};
 
 /// Section `[store]` of the configuration.
@@ -219,14 +219,14 @@ impl Store {
         }
     }
 
-    /// Takes a segment in, and gives the one already held if these bytes are. Makes room if it has to. Waits for the device only
+    /// Takes a segment in, and gives the one already held if these bytes are, with this coding. Makes room if it has to. Waits for the device only
     /// where that is all that holds it. Must be called within a tokio runtime.
     pub async fn insert(&self, bytes: Bytes, shape: Shape, placement: Placement) -> Result<Held, Error> {
         if bytes.len() as u64 != shape.length() {
             return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
         }
         let id = identify(&bytes, shape.codec()).await;
-        if let Some(held) = self.shared.hold_again(&id, &placement) {
+        if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement) {
             return if placement.hashed { self.with_hashes(held, &bytes, &placement).await } else { Ok(held) };
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
@@ -306,10 +306,13 @@ impl Store {
         Ok(Some(bytes.freeze()))
     }
 
-    /// A held segment, kept until the last clone of its lease is dropped.
-    pub fn lookup(&self, id: &SegmentId) -> Option<Held> {
+    /// A held segment, kept until the last clone of its lease is dropped. Without a coding the one that was taken in last of those with these bytes.
+    pub fn lookup(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
         let mut state = self.shared.state();
-        let key = state.index.find(id)?;
+        let key = match coding {
+            Some(coding) => state.index.find(&(*id, coding)),
+            None => state.index.newest(id),
+        }?;
         state.index.touch(Tier::Host, key);
         state.held(key)
     }
@@ -360,9 +363,9 @@ impl Store {
     }
 
     /// Lets a segment go at `at`, before all that have not expired then.
-    pub fn expire(&self, id: &SegmentId, at: Instant) {
+    pub fn expire(&self, id: &SegmentId, coding: Coding, at: Instant) {
         let mut state = self.shared.state();
-        if let Some(key) = state.index.find(id) {
+        if let Some(key) = state.index.find(&(*id, coding)) {
             state.index.set_expiry(key, Some(at));
         }
     }
@@ -410,9 +413,9 @@ impl Shared {
         self.state().device.is_some()
     }
 
-    fn hold_again(self: &Arc<Self>, id: &SegmentId, placement: &Placement) -> Option<Held> {
+    fn hold_again(self: &Arc<Self>, name: &Name, placement: &Placement) -> Option<Held> {
         let mut state = self.state();
-        let key = state.index.find(id)?;
+        let key = state.index.find(name)?;
         state.renew(key, placement);
         if placement.eager {
             self.begin_load(&mut state, key, false);
@@ -456,7 +459,7 @@ impl Shared {
     ) -> Held {
         let mut gone = Vec::new();
         let mut state = self.state();
-        let key = match state.index.find(&id) {
+        let key = match state.index.find(&(id, shape.coding())) {
             // Somebody else was faster: what was made in vain, and what was spoken for, ends when the lock is free.
             Some(key) => {
                 state.renew(key, placement);
@@ -467,8 +470,7 @@ impl Shared {
                 state.admit(id, shape, form, (reservation.keep(), cost), placement)
             }
         };
-        // Those that are there may be of another shape: these are for the one that is held.
-        if let Some(hashes) = hashes.filter(|_| state.is_cut(key, shape)) {
+        if let Some(hashes) = hashes {
             state.keep_hashes(key, hashes);
         }
         if placement.eager {

@@ -417,8 +417,7 @@ impl Library {
 
     /// A held segment, with this coding if one is meant.
     pub fn find(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
-        let held = self.inner.shared.store.lookup(id)?;
-        coding.is_none_or(|coding| held.lease.shape.coding() == coding).then_some(held)
+        self.inner.shared.store.lookup(id, coding)
     }
 
     /// The hashes of a held segment's blocks, where its stream has a key.

@@ -340,7 +340,7 @@ async fn large_objects_come_in_parts_of_one_version() {
     let other = noise("other", 2 * PART + 30_000);
     origin.put("/base/film.mp4", other.clone());
     let held = server.library.find(&ids[2], None).unwrap();
-    server.store.expire(&ids[1], Instant::now());
+    server.store.expire(&ids[1], held.lease.shape.coding(), Instant::now());
     server.store.sweep(Instant::now());
     let refusal = server.resolve("/live/film.mp4", PART as u64).await.unwrap_err();
     assert_eq!((refusal.code, refusal.retry_after.is_some()), (RefusalCode::Changed, true));
@@ -897,7 +897,7 @@ async fn what_is_not_for_the_public_is_not_there() {
             break;
         }
     }
-    let held = server.store.lookup(&SegmentId::of(&noise("again", 9500)));
+    let held = server.store.lookup(&SegmentId::of(&noise("again", 9500)), None);
     assert!(held.is_none(), "fetched ahead");
 }
 

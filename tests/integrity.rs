@@ -15,9 +15,10 @@ use ncserverd::integrity::checks::RowChecks;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::{SigningKey, StreamKey};
 use ncserverd::lab::origin::Origin;
-use ncserverd::object::{RefusalCode, SegmentId, Shape};
+use ncserverd::object::{Codec, RefusalCode, SegmentId, Shape};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;
+use ncserverd::stream::CodecName;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{self, ServerIdentity, Trust};
 use ncserverd::wire::block::{Records, StreamHead};
@@ -393,6 +394,74 @@ async fn reports_of_wrong_blocks_are_counted() {
     visitor.get("/plain/short.vtt").await;
     let count = |label| place.value("ncserverd_session_blames_total", label);
     assert_eq!((count("heard"), count("ignored")), (8.0, 12.0));
+}
+
+/// A server of one origin with unsigned streams of these names, each cut and coded in its own way.
+async fn serve(origin: &Origin, streams: &[(&str, u16, CodecName)]) -> (Server, peer::Server) {
+    let mut config = config::Config::default();
+    config.endpoint.listen = vec![LOOPBACK];
+    config.device.cpu_threads = "2".parse().unwrap();
+    for (name, n_max, codec) in streams {
+        let (n_max, codec) = (*n_max, *codec);
+        let origin = Some(format!("{}live/", origin.url()).into());
+        let settings = stream::Config { origin, n_max, codec, block_bytes: 1088, ..stream::Config::default() };
+        config.stream.insert((*name).into(), settings);
+    }
+    let identity = ServerIdentity::ephemeral().unwrap();
+    let server = Server::start(config, identity.clone(), &Registry::new(), Readiness::new()).await.unwrap();
+    let at = server.addresses()[0];
+    let named = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: Some(identity.fingerprint()) };
+    (server, named)
+}
+
+async fn read(client: &peer::Client, path: &str) -> Vec<u8> {
+    tokio::time::timeout(PATIENCE, client.open(path, None).await.unwrap().read_to_end()).await.expect("it comes in time").unwrap()
+}
+
+/// An id is that of the bytes: who asks for blocks says whose.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_bytes_in_two_streams_are_served_as_each_codes_them() {
+    let origin = origin().await;
+    let streams = [("one", 32, CodecName::Rlnc), ("two", 16, CodecName::Rlnc), ("three", 32, CodecName::Rs)];
+    let (_server, at) = serve(&origin, &streams).await;
+    let client = peer::Client::connect(peer::Config::new(at.clone(), Trust::System)).await.unwrap();
+    let mut shapes = BTreeSet::new();
+    for (name, n_max, codec) in streams {
+        let path = format!("/{name}/a.ts");
+        let shape = client.stat(&path, 0, None).await.unwrap().shape.unwrap();
+        assert_eq!((shape.n_max(), shape.codec() == Codec::Rlnc), (n_max, codec == CodecName::Rlnc), "{name}");
+        shapes.insert(shape.coding());
+    }
+    assert_eq!(shapes.len(), 3);
+    for (name, ..) in streams {
+        // Each by somebody who has nothing yet.
+        let client = peer::Client::connect(peer::Config::new(at.clone(), Trust::System)).await.unwrap();
+        assert!(read(&client, &format!("/{name}/a.ts")).await == bytes(1, 100_001), "{name}");
+        let stats = client.stats().borrow().clone();
+        assert_eq!((stats.segments_corrupt, stats.blocks_wrong, stats.reconnects), (0, 0, 0), "{name}");
+    }
+}
+
+/// Two honest servers may have the same bytes in different shapes. Neither is blamed for what the other calls right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_codes_the_same_bytes_in_another_way_is_not_blamed() {
+    let origin = origin().await;
+    for (n_max, codec) in [(16, CodecName::Rlnc), (32, CodecName::Rs)] {
+        let (_one, one) = serve(&origin, &[("live", 32, CodecName::Rlnc)]).await;
+        let (_other, other) = serve(&origin, &[("live", n_max, codec)]).await;
+        // The other holds the segment by the time at which it is asked for it.
+        let alone = peer::Client::connect(peer::Config::new(other.clone(), Trust::System)).await.unwrap();
+        assert!(read(&alone, "/live/a.ts").await == bytes(1, 100_001));
+        let config = peer::Config { servers: vec![one.clone(), other], ..peer::Config::new(one, Trust::System) };
+        let client = peer::Client::connect(config).await.unwrap();
+        let mut stats = client.stats();
+        let both = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+        tokio::time::timeout(PATIENCE, both).await.expect("both answer in time").unwrap();
+        assert!(read(&client, "/live/a.ts").await == bytes(1, 100_001));
+        let stats = client.stats().borrow().clone();
+        assert_eq!((stats.polluters, stats.blocks_wrong, stats.segments_corrupt), (0, 0, 0), "{codec:?} {stats:?}");
+        assert_eq!(stats.reconnects, 0, "{codec:?} {stats:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -111,7 +111,7 @@ async fn serve_coded(
                     let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such object".into() };
                     let _ = reply.send(answers.get(&get.path).cloned().ok_or_else(unknown));
                 }
-                Ask::Find { id, reply, .. } => drop(reply.send(segments.lookup(&id))),
+                Ask::Find { id, coding, reply, .. } => drop(reply.send(segments.lookup(&id, coding))),
                 Ask::Subscribe { .. } | Ask::Hashes { .. } | Ask::Checks { .. } | Ask::Blame(_) => {}
             }
         }

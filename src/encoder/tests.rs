@@ -338,7 +338,7 @@ async fn over_the_prime_field_blocks_are_made_of_what_is_kept() {
     }
     let (kept, brought) = hoard.tasks();
     assert!(kept >= shape.generations() as usize && brought == 0, "{kept} and {brought}");
-    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), Instant::now());
+    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), shape.coding(), Instant::now());
     until(|| {
         rig.store.sweep(Instant::now());
         !rig.store.is_held(segment)
@@ -375,7 +375,7 @@ async fn a_segment_that_is_forgotten_during_a_call_leaves_nothing() {
     let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
     rig.ring.want_coded(SessionId(1), line, 4, soon());
     until(|| hoard.calls() == 1).await;
-    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), Instant::now());
+    rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), shape.coding(), Instant::now());
     rig.store.sweep(Instant::now());
     assert!(rig.store.is_held(segment), "a batch reads it");
     rig.ring.forget(segment);

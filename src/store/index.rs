@@ -1,14 +1,16 @@
 //! Which segments are held, on which tiers, and which goes first. A plain value: `now` and what is in use are arguments.
 //!
+//! The same bytes that are coded in two ways are two segments: neither's blocks serve who asks for the other's.
+//!
 //! A segment is held on the host's tier for as long as it is known at all; on the device's tier, it may or may not have a copy.
 //! Each tier has its own order of use: what many ask for by name is not what is encoded most.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 pub use super::order::Cause;
 use super::order::Order;
-use crate::object::{SegmentId, SegmentKey};
+use crate::object::{Coding, SegmentId, SegmentKey};
 
 /// Where a segment, or a copy of it, is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,11 +34,14 @@ impl Tier {
     }
 }
 
+/// What a segment is known by: its bytes, and how they are coded.
+pub type Name = (SegmentId, Coding);
+
 /// The held segments.
 #[derive(Debug, Default)]
 pub struct Index {
-    ids: HashMap<SegmentKey, SegmentId>,
-    by_id: HashMap<SegmentId, SegmentKey>,
+    names: HashMap<SegmentKey, Name>,
+    by_name: BTreeMap<Name, SegmentKey>,
     host: Order,
     device: Order,
     keys: u64,
@@ -54,21 +59,21 @@ impl Index {
     }
 
     /// Takes a segment in, as the one most recently used, under a key never given before; `None` if it is held already.
-    pub fn insert(&mut self, id: SegmentId, bytes: u64, expires: Option<Instant>) -> Option<SegmentKey> {
-        if self.by_id.contains_key(&id) {
+    pub fn insert(&mut self, name: Name, bytes: u64, expires: Option<Instant>) -> Option<SegmentKey> {
+        if self.by_name.contains_key(&name) {
             return None;
         }
         self.keys += 1;
         let key = SegmentKey(self.keys);
-        self.ids.insert(key, id);
-        self.by_id.insert(id, key);
+        self.names.insert(key, name);
+        self.by_name.insert(name, key);
         self.host.insert(key, bytes, expires);
         Some(key)
     }
 
     /// Notes that a held segment has a copy on the device, used just now.
     pub fn add_copy(&mut self, key: SegmentKey, bytes: u64) {
-        if self.ids.contains_key(&key) {
+        if self.names.contains_key(&key) {
             self.device.insert(key, bytes, self.host.expires(key));
         }
     }
@@ -84,8 +89,13 @@ impl Index {
     }
 
     /// The key of a held segment.
-    pub fn find(&self, id: &SegmentId) -> Option<SegmentKey> {
-        self.by_id.get(id).copied()
+    pub fn find(&self, name: &Name) -> Option<SegmentKey> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The key of the held segment with this id that was taken in last, however it is coded.
+    pub fn newest(&self, id: &SegmentId) -> Option<SegmentKey> {
+        self.by_name.range((*id, Coding::LEAST)..).take_while(|((other, _), _)| other == id).map(|(_, key)| *key).max()
     }
 
     /// What a segment costs on a tier, if it is there.
@@ -114,10 +124,10 @@ impl Index {
 
     /// Removes a segment from both tiers.
     pub fn remove(&mut self, key: SegmentKey) -> Option<Removed> {
-        let id = self.ids.remove(&key)?;
-        self.by_id.remove(&id);
+        let name = self.names.remove(&key)?;
+        self.by_name.remove(&name);
         let host = self.host.remove(key).unwrap_or_default();
-        Some(Removed { id, host, device: self.device.remove(key).unwrap_or_default() })
+        Some(Removed { name, host, device: self.device.remove(key).unwrap_or_default() })
     }
 
     /// The segments with a copy on the device, the one whose copy was used least recently first.
@@ -147,7 +157,7 @@ impl Index {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
     /// The segment.
-    pub id: SegmentId,
+    pub name: Name,
     /// What it cost on the host.
     pub host: u64,
     /// What its copy cost on the device, 0 without one.
@@ -157,23 +167,24 @@ pub struct Removed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::Codec;
     use proptest::prelude::*;
     use std::time::Duration;
 
     /// The same, as a list in order of use and another of copies.
     #[derive(Debug, Default)]
     struct Model {
-        held: Vec<(SegmentKey, SegmentId, u64, Option<Instant>)>,
+        held: Vec<(SegmentKey, Name, u64, Option<Instant>)>,
         copies: Vec<(SegmentKey, u64)>,
     }
 
     impl Model {
-        fn at(&self, id: &SegmentId) -> Option<usize> {
-            self.held.iter().position(|entry| entry.1 == *id)
+        fn at(&self, name: &Name) -> Option<usize> {
+            self.held.iter().position(|entry| entry.1 == *name)
         }
 
-        fn key(&self, id: &SegmentId) -> Option<SegmentKey> {
-            self.at(id).map(|place| self.held[place].0)
+        fn key(&self, name: &Name) -> Option<SegmentKey> {
+            self.at(name).map(|place| self.held[place].0)
         }
 
         fn forget(&mut self, key: SegmentKey) {
@@ -238,15 +249,16 @@ mod tests {
         fn it_does_what_lists_do(steps in steps()) {
             let begin = Instant::now();
             let at = |seconds: u64| begin + Duration::from_secs(seconds);
-            let segment = |id: u8| SegmentId::of(&[id]);
+            // The same bytes in two codings.
+            let segment = |id: u8| (SegmentId::of(&[id / 2]), Coding { block_bytes: 64, n_max: 1 + u16::from(id % 2), codec: Codec::Rlnc });
             let (mut index, mut model) = (Index::default(), Model::default());
             for step in steps {
                 match step {
                     Step::Insert { id, bytes, expires } => {
-                        let (id, expires) = (segment(id), expires.map(at));
-                        let key = index.insert(id, bytes, expires);
-                        prop_assert_eq!(key.is_none(), model.at(&id).is_some());
-                        model.held.extend(key.map(|key| (key, id, bytes, expires)));
+                        let (name, expires) = (segment(id), expires.map(at));
+                        let key = index.insert(name, bytes, expires);
+                        prop_assert_eq!(key.is_none(), model.at(&name).is_some());
+                        model.held.extend(key.map(|key| (key, name, bytes, expires)));
                     }
                     Step::Load { id, bytes } => {
                         // A key that is not held is not taken.
@@ -284,9 +296,9 @@ mod tests {
                     }
                     Step::Remove { id } => {
                         if let Some(place) = model.at(&segment(id)) {
-                            let (key, id, host, _) = model.held[place];
+                            let (key, name, host, _) = model.held[place];
                             let device = model.copies.iter().find(|copy| copy.0 == key).map_or(0, |copy| copy.1);
-                            prop_assert_eq!(index.remove(key), Some(Removed { id, host, device }));
+                            prop_assert_eq!(index.remove(key), Some(Removed { name, host, device }));
                             prop_assert!(index.remove(key).is_none());
                             model.forget(key);
                         }
@@ -314,9 +326,11 @@ mod tests {
                 prop_assert_eq!(index.host.by_use().collect::<Vec<_>>(), model.order(Tier::Host));
                 prop_assert_eq!(index.copies().collect::<Vec<_>>(), model.order(Tier::Device));
                 prop_assert!(index.host.is_consistent() && index.device.is_consistent());
-                prop_assert_eq!((index.ids.len(), index.by_id.len()), (model.held.len(), model.held.len()));
-                for (key, id, bytes, expires) in &model.held {
-                    prop_assert_eq!(index.find(id), Some(*key));
+                prop_assert_eq!((index.names.len(), index.by_name.len()), (model.held.len(), model.held.len()));
+                for (key, name, bytes, expires) in &model.held {
+                    prop_assert_eq!(index.find(name), Some(*key));
+                    let of_this_id = model.held.iter().filter(|entry| entry.1.0 == name.0);
+                    prop_assert_eq!(index.newest(&name.0), of_this_id.map(|entry| entry.0).max());
                     prop_assert_eq!((index.cost(Tier::Host, *key), index.expires(*key)), (Some(*bytes), *expires));
                     let copy = model.copies.iter().find(|copy| copy.0 == *key);
                     prop_assert_eq!(index.cost(Tier::Device, *key), copy.map(|copy| copy.1));

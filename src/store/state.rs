@@ -210,7 +210,7 @@ impl State {
         (reserved, cost): (u64, u64),
         placement: &Placement,
     ) -> SegmentKey {
-        let key = self.index.insert(id, cost, placement.expires).expect("the segment is not held");
+        let key = self.index.insert((id, shape.coding()), cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
         let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
         let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, hashes: None, guard: Arc::new(Guard) };
@@ -226,11 +226,6 @@ impl State {
             self.index.grow(key, bytes);
             self.host.correct(0, bytes);
         }
-    }
-
-    /// Whether a segment is held in this shape.
-    pub(super) fn is_cut(&self, key: SegmentKey, shape: Shape) -> bool {
-        self.slots.get(&key).is_some_and(|slot| slot.shape == shape)
     }
 
     /// The hashes of a segment's blocks, if they are kept.

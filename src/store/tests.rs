@@ -55,8 +55,8 @@ async fn the_same_bytes_are_held_once() {
     let (one, again) = (insert(&store, 1, None).await.unwrap(), insert(&store, 1, None).await.unwrap());
     assert_eq!(one.lease.key, again.lease.key);
     assert_eq!(store.usage(Tier::Host).1, 1);
-    assert_eq!(store.lookup(&id(1)).unwrap().lease.id, id(1));
-    assert!(store.lookup(&id(2)).is_none());
+    assert_eq!(store.lookup(&id(1), None).unwrap().lease.id, id(1));
+    assert!(store.lookup(&id(2), None).is_none());
     assert!(matches!(store.resident(one.lease.key), Residency::Ready(found) if found.id == id(1)));
 }
 
@@ -79,7 +79,7 @@ async fn the_least_recently_used_goes() {
     for number in 0..3 {
         keys.push(insert(&store, number, None).await.unwrap().lease.key);
     }
-    store.lookup(&id(0)).unwrap();
+    store.lookup(&id(0), None).unwrap();
     insert(&store, 3, None).await.unwrap();
     assert_eq!(evictions.try_recv(), Ok(keys[1]));
     assert!(!store.is_held(keys[1]) && store.is_held(keys[0]));
@@ -96,7 +96,7 @@ async fn the_expired_go_first() {
     let expired = insert(&store, 2, Some(Instant::now())).await.unwrap().lease.key;
     insert(&store, 3, None).await.unwrap();
     assert!(!store.is_held(expired));
-    assert!(store.lookup(&id(0)).is_some());
+    assert!(store.lookup(&id(0), None).is_some());
     assert_eq!(store.shared.metrics.evicted(Tier::Host, Cause::Expired).get(), 1);
 }
 
@@ -114,8 +114,8 @@ async fn what_is_leased_stays() {
     assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })), "a batch reads it");
     drop(batch);
     insert(&store, 2, None).await.unwrap();
-    assert!(store.lookup(&id(0)).is_none());
-    assert!(store.lookup(&id(1)).is_some());
+    assert!(store.lookup(&id(0), None).is_none());
+    assert!(store.lookup(&id(1), None).is_some());
 }
 
 #[tokio::test]
@@ -123,14 +123,14 @@ async fn a_sweep_takes_what_has_expired() {
     let store = store(1 << 20);
     let now = Instant::now();
     drop((insert(&store, 0, Some(now)).await, insert(&store, 1, None).await, insert(&store, 2, None).await));
-    store.expire(&id(1), now + Duration::from_secs(10));
+    store.expire(&id(1), segment(1).1.coding(), now + Duration::from_secs(10));
     store.sweep(now);
     assert_eq!(store.usage(Tier::Host).1, 2);
     // Wanted again without an end.
     insert(&store, 1, None).await.unwrap();
     store.sweep(now + Duration::from_secs(10));
     assert_eq!(store.usage(Tier::Host).1, 2);
-    store.expire(&id(1), now);
+    store.expire(&id(1), segment(1).1.coding(), now);
     store.sweep(now);
     assert_eq!(store.usage(Tier::Host).1, 1);
 }
@@ -227,7 +227,7 @@ async fn copies_that_were_used_or_live_longer_stay() {
     for key in &keys[..3] {
         drop(ready(&store, *key).await);
     }
-    store.expire(&id(1), Instant::now());
+    store.expire(&id(1), segment(1).1.coding(), Instant::now());
     drop(ready(&store, keys[0]).await);
     drop(ready(&store, keys[3]).await);
     let held = store.shared.state().index.copies().collect::<Vec<_>>();
@@ -426,10 +426,13 @@ fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
 }
 
 /// Two generations, the last block of which is short.
+fn prime_shape() -> Shape {
+    Shape::new(1000, K, 8).unwrap().coded_with(PRIME).unwrap()
+}
+
 async fn place_prime(store: &Store, number: u8, eager: bool) -> SegmentKey {
-    let shape = Shape::new(1000, K, 8).unwrap().coded_with(PRIME).unwrap();
     let placement = Placement { eager, ..Placement::default() };
-    store.insert(Bytes::from(vec![number; 1000]), shape, placement).await.unwrap().lease.key
+    store.insert(Bytes::from(vec![number; 1000]), prime_shape(), placement).await.unwrap().lease.key
 }
 
 /// What there is of a segment over the prime field: always its bytes.
@@ -467,7 +470,7 @@ async fn what_is_coded_over_the_prime_field_is_kept_on_the_device_too() {
     assert_eq!(store.shared.state().device_budget().used(), 2048);
     assert_eq!((store.shared.metrics.loads.get(), store.shared.metrics.loads_pending.get()), (2, 0));
     for number in 0..2 {
-        store.expire(&SegmentId::of_coded(&[number; 1000], PRIME), Instant::now());
+        store.expire(&SegmentId::of_coded(&[number; 1000], PRIME), prime_shape().coding(), Instant::now());
     }
     store.sweep(Instant::now());
     assert_eq!((store.usage(Tier::Host).1, store.usage(Tier::Device), hoard.used()), (0, (0, 0), 0));
@@ -564,7 +567,7 @@ async fn the_books_are_right_after_everything() {
                             batches.push_back(resident);
                         }
                     }
-                    5 => store.expire(&id(number), Instant::now()),
+                    5 => store.expire(&id(number), segment(number).1.coding(), Instant::now()),
                     6 => store.sweep(Instant::now()),
                     _ => tokio::time::sleep(Duration::from_micros(random.random_range(1..300))).await,
                 }
@@ -618,7 +621,7 @@ async fn hashes_are_kept_with_their_segment_and_cost_what_they_are() {
         assert_eq!(store.usage(Tier::Host).0, 2 * (before + 16 * 16));
         drop((plain, held, other));
         for number in [1, 2] {
-            store.expire(&id(number), Instant::now());
+            store.expire(&id(number), segment(number).1.coding(), Instant::now());
         }
         store.sweep(Instant::now());
         assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
@@ -626,14 +629,35 @@ async fn hashes_are_kept_with_their_segment_and_cost_what_they_are() {
 }
 
 #[tokio::test]
-async fn hashes_are_of_the_blocks_that_are_held() {
-    let store = store(1 << 20);
-    let (bytes, shape) = segment(1);
-    let held = insert(&store, 1, None).await.unwrap();
-    let other = Shape::new(1024, 2 * K, 8).unwrap();
-    let again = store.insert(bytes.clone(), other, hashed()).await.unwrap();
-    assert_eq!((again.lease.shape, again.lease.key), (shape, held.lease.key));
-    assert_eq!(again.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));
+async fn the_same_bytes_in_two_streams_are_held_as_each_codes_them() {
+    for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
+        let bytes = segment(1).0;
+        let with = |k, n_max, codec| Shape::new(1024, k, n_max).unwrap().coded_with(codec).unwrap();
+        let rs = Codec::ReedSolomon { parity: 2 };
+        let shapes = [with(K, 8, Codec::Rlnc), with(2 * K, 8, Codec::Rlnc), with(K, 4, Codec::Rlnc), with(K, 8, rs)];
+        let mut all = Vec::new();
+        for shape in shapes {
+            all.push(store.insert(bytes.clone(), shape, hashed()).await.unwrap());
+        }
+        assert_eq!((store.usage(Tier::Host).1, store.lookup(&id(1), None).map(|held| held.lease.key)), (4, Some(all[3].lease.key)));
+        for (held, shape) in all.iter().zip(shapes) {
+            assert_eq!(held.lease.shape, shape);
+            assert_eq!(held.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));
+            let again = store.insert(bytes.clone(), shape, hashed()).await.unwrap();
+            assert_eq!(again.lease.key, held.lease.key);
+            assert_eq!(store.lookup(&id(1), Some(shape.coding())).unwrap().lease.key, held.lease.key);
+            let generation = shape.generation(0).unwrap();
+            let got = store.generation(&held.lease, &generation).await.unwrap().unwrap();
+            assert_eq!(got, bytes.slice(..usize::try_from(generation.length).unwrap()));
+        }
+        assert!(store.lookup(&id(1), Some(with(K, 5, rs).coding())).is_none());
+        // What one stream lets go the others keep.
+        drop(all);
+        store.expire(&id(1), shapes[0].coding(), Instant::now());
+        store.sweep(Instant::now());
+        let is_held = shapes.map(|shape| store.lookup(&id(1), Some(shape.coding())).is_some());
+        assert_eq!(is_held, [false, true, true, true]);
+    }
 }
 
 #[tokio::test]
@@ -678,7 +702,7 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
         assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
         let id = held.lease.id;
         drop(held);
-        store.expire(&id, Instant::now());
+        store.expire(&id, shape.coding(), Instant::now());
         store.sweep(Instant::now());
         assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
     }
@@ -699,7 +723,7 @@ async fn what_proves_itself_is_not_what_has_the_same_bytes() {
     }
     for (held, codec) in all.iter().zip(codecs) {
         assert_eq!(held.lease.shape.codec(), codec);
-        assert_eq!(store.lookup(&held.lease.id).unwrap().lease.key, held.lease.key);
+        assert_eq!(store.lookup(&held.lease.id, None).unwrap().lease.key, held.lease.key);
     }
 }
 

@@ -16,7 +16,7 @@ use super::signer::wall_clock_ms;
 use super::{Place, Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
-use crate::object::{Arrival, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 
@@ -198,7 +198,19 @@ impl Point {
     /// A held segment that can be answered with: where there is a key, one whose blocks are hashed.
     fn stored(&self, id: &SegmentId) -> Option<Held> {
         let is_signed = self.settings().signer.is_some();
-        self.shared.store.lookup(id).filter(|held| held.blocks_digest.is_some() || !is_signed)
+        self.shared.store.lookup(id, Some(self.coding())).filter(|held| held.blocks_digest.is_some() || !is_signed)
+    }
+
+    /// How the stream's segments are coded now.
+    fn coding(&self) -> Coding {
+        let settings = self.settings();
+        Coding { block_bytes: settings.block_bytes, n_max: settings.n_max, codec: settings.codec }
+    }
+
+    /// Lets segments go at a time, if nobody uses them.
+    fn expire(&self, ids: &[SegmentId], at: Instant) {
+        let coding = self.coding();
+        ids.iter().for_each(|id| self.shared.store.expire(id, coding, at));
     }
 
     /// The time of an answer of the origin's that has come just now: later than those before, whatever the system's clock does.
@@ -436,9 +448,7 @@ impl Point {
         let id = if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&object.bytes) };
         let part = Part { id, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
         let admitted = self.catalogue().admit(path, description.clone(), part.clone(), now);
-        for id in &admitted.dropped {
-            self.shared.store.expire(id, now);
-        }
+        self.expire(&admitted.dropped, now);
         if admitted.changed {
             self.shared.metrics.changed.inc();
             tracing::info!(stream = self.name, path = redacted_path(path.as_str()), "the object has changed at the origin");
@@ -481,7 +491,7 @@ impl Point {
             // Names that have left the window long ago may be used again too.
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
             let ids = self.catalogue().forget_in(&parents);
-            ids.iter().for_each(|id| self.shared.store.expire(id, now));
+            self.expire(&ids, now);
             tracing::info!(stream = self.name, "the encoder has started over");
         }
         for cut in &plan.left {
@@ -497,13 +507,13 @@ impl Point {
     pub(super) fn let_go(&self, cut: &Cut, now: Instant) {
         let at = now + self.settings().retention;
         let ids = self.catalogue().leave(cut.clone(), at);
-        ids.iter().for_each(|id| self.shared.store.expire(id, at));
+        self.expire(&ids, at);
     }
 
     /// Forgets what a path was.
     pub(super) fn invalidate(&self, path: &ObjectPath, now: Instant) {
         let ids = self.catalogue().forget(path);
-        ids.iter().for_each(|id| self.shared.store.expire(id, now));
+        self.expire(&ids, now);
     }
 
     /// Fetches what nobody has asked for yet, all at once, and announces it in order.
