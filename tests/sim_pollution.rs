@@ -94,6 +94,22 @@ fn a_relay_that_cannot_test_is_not_blamed() {
     }
 }
 
+/// Who has the same bytes in another shape sends what is right there: it is left, whether it heeds what a request means or not, and a liar
+/// beside it is found.
+#[test]
+fn who_has_the_same_bytes_in_another_shape_is_never_blamed() {
+    for seed in runs() {
+        let other = |heeds| Role::Other { heeds };
+        let roles =
+            vec![SERVER, other(true), other(false), PEER, Role::Liar { share: 1.0 }, Role::Viewer { sources: vec![0, 1, 2, 3, 4] }];
+        let mut swarm = Swarm::new(seed, roles, 3, !seed.is_multiple_of(3), loss(seed));
+        swarm.watch(5, LIMIT);
+        check_blame(&swarm, &[5], 4, seed);
+        assert_eq!(swarm.polluters(5).len(), 1, "seed {seed}: {:?}", swarm.counts(5));
+        assert_eq!(swarm.blocks_from(5, 1), 0, "seed {seed}");
+    }
+}
+
 /// With one liar beside the server nothing is tested ahead: the first segment turns out to be wrong and is mended of what is right in it.
 #[test]
 fn a_segment_is_mended_without_starting_over() {

@@ -483,7 +483,9 @@ impl Proto {
     pub fn fetch(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
         let key = place.as_ref().and_then(|place| self.keyring.key(&place.path));
         let proof = order.proof.filter(|proof| key == Some(proof.key));
-        self.fetches.add(now, order, place, proof)
+        let fetch = self.fetches.add(now, order, place, proof);
+        self.ask_to_name(now);
+        fetch
     }
 
     /// Says whether the bytes of a fetch, all of whose generations have come, have the hash that names them. True if they have not, and all
@@ -882,10 +884,19 @@ impl Proto {
     fn advance(&mut self, now: Instant) {
         // What they have sent besides is not to be tested.
         self.condemn_liars(now);
+        self.ask_to_name(now);
         self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        self.ask_to_name(now);
         if self.condemn_liars(now) {
             // What they were to send is asked of the others.
             self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        }
+    }
+
+    /// Asks for the path of a segment who is to name it before anything else is made of it.
+    fn ask_to_name(&mut self, now: Instant) {
+        while let Some((introduction, place)) = self.fetches.next_unnamed(&mut self.outbox) {
+            self.gets.introduce(introduction, place, now + self.config.answer_timeout);
         }
     }
 

@@ -37,6 +37,8 @@ pub(crate) enum Role {
     Server { answers: bool },
     /// Has all segments, and sends wrong blocks: the first of each request, and this share of the others.
     Liar { share: f64 },
+    /// Has the same bytes in another shape. It sends blocks of that, unless it heeds that a request says which is meant.
+    Other { heeds: bool },
     /// Passes on what it gets from these.
     Relay { sources: Vec<usize> },
     /// The one that looks.
@@ -347,7 +349,13 @@ impl Swarm {
             Message::Hello(_) => self.answer(from, source, Message::Hello(Hello::defaults())),
             Message::Get(get) => {
                 let meta = self.segments.iter().find(|segment| segment.path == get.path).map(|segment| segment.meta.clone());
-                let meta = meta.expect("nobody asks for what is not there");
+                let mut meta = meta.expect("nobody asks for what is not there");
+                if let (Role::Other { .. }, Delivery::Coded(shape)) = (&self.nodes[node].role, &mut meta.delivery) {
+                    *shape = Shape::new(shape.length(), 2 * shape.block_bytes(), shape.n_max()).unwrap();
+                    if self.is_signed {
+                        KEY.sign_meta(&mut meta, 1000, Some([1; 32]));
+                    }
+                }
                 self.answer(from, source, Message::Meta(Meta { request: get.request, ..meta }));
             }
             Message::GetHashes { request, segment, .. } => {
@@ -367,6 +375,10 @@ impl Swarm {
                     }
                 };
                 self.answer(from, source, answer);
+            }
+            Message::Request(request) if matches!(self.nodes[node].role, Role::Other { heeds: true }) => {
+                let (alias, code) = (request.alias, RefusalCode::Unknown);
+                self.answer(from, source, Message::Reject { alias, code, retry_after_ms: 0 });
             }
             Message::Request(request) => {
                 let segment = self.index(request.segment);
@@ -500,7 +512,12 @@ impl Swarm {
                 Block { vector: Vector::Seed(sending.seed), payload: payload.into() }
             }
         };
-        if let Role::Liar { share } = node.role
+        let share = match node.role {
+            Role::Liar { share } => Some(share),
+            Role::Other { .. } => Some(1.0),
+            _ => None,
+        };
+        if let Some(share) = share
             && (sending.sent == 0 || rng.random_bool(share))
         {
             let mut wrong = next.payload.to_vec();
@@ -561,7 +578,7 @@ impl Node {
         let consumer = match &role {
             Role::Relay { sources } => Some(Consumer::new(sources.clone(), true, now)),
             Role::Viewer { sources } => Some(Consumer::new(sources.clone(), false, now)),
-            Role::Server { .. } | Role::Liar { .. } => None,
+            Role::Server { .. } | Role::Liar { .. } | Role::Other { .. } => None,
         };
         Self { role, consumer, open: BTreeMap::new(), encoders: HashMap::new() }
     }

@@ -60,6 +60,8 @@ struct Case {
     hashes: Option<BlockHashes>,
     wants_hashes: bool,
     refused: BTreeSet<(SourceId, Topic)>,
+    /// Who has named this segment itself, with this coding.
+    named_by: BTreeSet<SourceId>,
     /// Who has sent homomorphic hashes that are others than the signed ones: it is not asked again, whatever its next connection is.
     forgers: BTreeSet<SourceId>,
     stage: Stage,
@@ -180,6 +182,7 @@ impl Evidence {
             hashes: None,
             wants_hashes: false,
             refused: BTreeSet::new(),
+            named_by: BTreeSet::new(),
             forgers: BTreeSet::new(),
             stage: Stage::Coming,
             trials: 0,
@@ -216,6 +219,18 @@ impl Evidence {
     /// A segment and where it is.
     pub(super) fn order(&self, id: FetchId) -> Option<(Order, Option<Place>)> {
         self.cases.get(&id).map(|case| (case.order, case.place.clone()))
+    }
+
+    /// A source has named a segment under way itself.
+    pub(super) fn note_named(&mut self, id: FetchId, source: SourceId) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            case.named_by.insert(source);
+        }
+    }
+
+    /// Whether a source has named a segment under way itself.
+    pub(super) fn is_named_by(&self, id: FetchId, source: SourceId) -> bool {
+        self.cases.get(&id).is_some_and(|case| case.named_by.contains(&source))
     }
 
     /// Looks at a block of an open request.

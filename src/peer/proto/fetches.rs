@@ -100,6 +100,11 @@ pub(super) struct Fetches {
     testing: usize,
     /// Who has been proved to send wrong blocks, and is not dealt with yet.
     liars: VecDeque<Lie>,
+    /// Who has sent wrong blocks of a segment that it has not named itself, with the shape that it is to name for this to be a lie.
+    accused: BTreeMap<(FetchId, SourceId), (Lie, Shape)>,
+    /// Who is to name a segment, and was not asked yet; and all that have not answered.
+    unnamed: VecDeque<(Introduction, Place)>,
+    naming: BTreeSet<Introduction>,
     /// Who has broken the rules by what was tested later than it came.
     broken: VecDeque<(Instant, SourceId, Violation)>,
 }
@@ -159,6 +164,9 @@ impl Fetches {
             next_trial: 0,
             testing: 0,
             liars: VecDeque::new(),
+            accused: BTreeMap::new(),
+            unnamed: VecDeque::new(),
+            naming: BTreeSet::new(),
             broken: VecDeque::new(),
         }
     }
@@ -175,10 +183,12 @@ impl Fetches {
         let patience = self.patience_with_neighbours(now, place.as_ref());
         let (patient_until, expect_until) = (now + patience, now + patience / 2);
         self.evidence.open(id, order, place.clone(), proof);
+        let leads_there = place.clone();
         if order.shape.codec().is_proving() {
             self.evidence.want_hashes(id);
         }
         self.fetches.insert(id, Fetch { strangers, patient_until, expect_until, ..Fetch::new(now, order, place) });
+        self.ask_doubted(id, leads_there.as_ref());
         self.stirred = true;
         id
     }
@@ -278,6 +288,12 @@ impl Fetches {
         path.trust = Trust::New;
         path.requests_max = self.config.requests_max.min(usize::from(hello.requests_max));
         path.credit_max = hello.credit_max;
+        if path.is_doubted && !path.is_neighbour {
+            let places = self.fetches.iter().filter_map(|(id, fetch)| Some((*id, fetch.place.clone()?)));
+            for (id, place) in places.collect::<Vec<_>>() {
+                self.ask_to_name(id, source, place);
+            }
+        }
         self.stirred = true;
     }
 
@@ -380,6 +396,9 @@ impl Fetches {
                 work.useless.remove(&source);
             });
         }
+        self.accused.retain(|(_, accused), _| *accused != source);
+        self.unnamed.retain(|(introduction, _)| introduction.source != source);
+        self.naming.retain(|introduction| introduction.source != source);
         self.evidence.disconnected(source);
         self.stirred = true;
     }
@@ -442,11 +461,20 @@ impl Fetches {
         events: &mut VecDeque<Event>,
     ) {
         let Introduction { fetch: id, source } = introduction;
+        self.naming.remove(&introduction);
+        if let Some((lie, shape)) = self.accused.remove(&(id, source))
+            && named == Some((lie.segment, shape))
+        {
+            // What it names is what it was asked for, and what it sent is not.
+            self.liars.push_back(lie);
+            self.stirred = true;
+            return;
+        }
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         fetch.strangers.insert(source, Stranger::Introduced);
         self.stirred = true;
         let reason = match named {
-            Some(named) if named == (fetch.order.segment, fetch.order.shape) => return,
+            Some(named) if named == (fetch.order.segment, fetch.order.shape) => return self.evidence.note_named(id, source),
             Some((segment, _)) if segment == fetch.order.segment => "the source codes the same bytes in another way",
             Some(_) => "the source has other bytes there",
             None => "the source does not know the segment",

@@ -30,7 +30,7 @@ pub(super) struct Gets {
 }
 
 /// What a source is asked a path for that leads to a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Introduction {
     pub(super) fetch: FetchId,
     pub(super) source: SourceId,

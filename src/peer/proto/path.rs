@@ -34,6 +34,8 @@ pub(super) struct Path {
     /// Streams of which it was named for some segment, and how many in a row it has been found to lack since.
     pub(super) follows: BTreeMap<String, u8>,
     pub(super) trust: Trust,
+    /// Whether it has sent blocks of something else than it was asked for: it is asked for nothing before it has named it itself.
+    pub(super) is_doubted: bool,
     pub(super) requests_max: usize,
     /// Credit that one request may have.
     pub(super) credit_max: u32,
@@ -82,6 +84,7 @@ impl Default for Path {
             holds: VecDeque::new(),
             follows: BTreeMap::new(),
             trust: Trust::New,
+            is_doubted: false,
             requests_max: 0,
             credit_max: 0,
             aliases: HashMap::new(),

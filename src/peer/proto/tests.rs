@@ -721,6 +721,71 @@ fn who_passes_on_wrong_rows_is_not_blamed_and_gets_little_credit() {
     assert!(!credits.is_empty() && credits.iter().all(|credit| *credit <= 8), "{credits:?}");
 }
 
+/// A server may have the same bytes in another shape, and not know that a request can say which is meant. What it sends is right there.
+#[test]
+fn a_server_is_held_to_what_it_has_named_and_to_nothing_else() {
+    use crate::integrity::checks::{COLUMNS, project};
+    use crate::wire::message::Checks;
+
+    let bytes = [5; 12_800];
+    let (ours, theirs) = (Shape::new(12_800, 64, 64).unwrap(), Shape::new(12_800, 64, 50).unwrap());
+    let order = Order { segment: SegmentId::of(&bytes), shape: ours, proof: None, deadline: None, urgency: Urgency::Now };
+    let place = Place { path: "/a/b".to_owned(), offset: 0, length: None };
+    for (named, is_lie) in [(Some(ours), true), (Some(theirs), false), (None, false)] {
+        let now = Instant::now();
+        let mut proto = Proto::new(Config { tells: true, ..config() });
+        for source in [HERE, THERE] {
+            proto.handle_connected(now, source, None);
+            proto.handle_message(now, source, Message::Hello(Hello::defaults())).unwrap();
+        }
+        proto.fetch(now, order, Some(place.clone()));
+        let request = requests_to(&mut proto, now, THERE).remove(0);
+        let generation = ours.generation(request.generation).unwrap();
+        let mut wrong = vec![0; 10 + 64];
+        block::write_datagram_header(&mut wrong[..10], &Vector::Seed(9), request.alias, 0, false);
+        proto.handle_datagram(now, THERE, wrong.into()).unwrap();
+        let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, HERE)).collect();
+        let asked = said.iter().find_map(|message| match message {
+            Message::GetChecks(asked) if asked.generation == request.generation => Some(asked.clone()),
+            _ => None,
+        });
+        let asked = asked.unwrap_or_else(|| panic!("{said:?}"));
+        let part = &bytes[..usize::try_from(generation.length).unwrap()];
+        let projections = project(Kernels::detect(), &[1; 32], &asked.segment, &generation, COLUMNS, part).into();
+        let answer = Checks { request: asked.request, seed: [1; 32], columns: COLUMNS, projections, signature: None };
+        proto.handle_message(now, HERE, Message::Checks(answer)).unwrap();
+
+        // It is asked what it has there, and for nothing of it before it answers.
+        let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, THERE)).collect();
+        let gets = said.iter().filter_map(|message| match message {
+            Message::Get(get) => Some(get.clone()),
+            _ => None,
+        });
+        let [get] = &gets.collect::<Vec<_>>()[..] else { panic!("{said:?}") };
+        assert!(said.iter().all(|message| !matches!(message, Message::Request(_) | Message::Credit { .. })), "{said:?}");
+        assert_eq!((proto.counts().wrong, proto.counts().polluters), (1, 0));
+        let answer = match named {
+            Some(shape) => Message::Meta(meta(get.request, Delivery::Coded(shape), &bytes)),
+            None => {
+                let (code, retry_after_ms, reason) = (RefusalCode::Unknown, 0, String::new());
+                Message::Error(RequestError { request: get.request, code, retry_after_ms, reason })
+            }
+        };
+        proto.handle_message(now, THERE, answer).unwrap();
+        assert!(requests_to(&mut proto, now + SECOND, THERE).is_empty());
+        assert_eq!(proto.counts().polluters, u64::from(is_lie), "{named:?}");
+        let blames = std::iter::from_fn(|| proto.poll_message(now, HERE)).filter(|said| matches!(said, Message::Blame { .. }));
+        assert_eq!(blames.count(), 0, "it has shown no certificate");
+        if is_lie {
+            continue;
+        }
+        // The next segment it has to name first.
+        proto.fetch(now, Order { segment: SegmentId::of(b"next"), ..order }, Some(place.clone()));
+        let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, THERE)).collect();
+        assert!(matches!(&said[..], [Message::Get(_)]), "{said:?}");
+    }
+}
+
 const NEIGHBOUR: SourceId = SourceId(7);
 
 /// A segment of a stream, unlike those with other numbers: 8 blocks of 64 bytes.

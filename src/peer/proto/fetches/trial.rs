@@ -7,16 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{Fetch, Fetches, Turn, find};
+use super::{Fetch, Fetches, Stranger, Turn, find};
 use crate::block::{Block, Vector};
 use crate::codec::numbers::Numbers;
 use crate::object::{Generation, SegmentId};
 use crate::peer::proto::evidence::{Findings, Look, Row};
+use crate::peer::proto::gets::Introduction;
 use crate::peer::proto::keyring::FIRST;
 use crate::peer::proto::rebuilder::Rebuilder;
 use crate::peer::proto::words::{Tested, Verdict};
 use crate::peer::proto::work::Work;
-use crate::peer::proto::{Event, Failure, FetchId, Outbox, SourceId};
+use crate::peer::proto::{Event, Failure, FetchId, Outbox, Place, SourceId};
 use crate::wire::Violation;
 use crate::wire::message::{Checks, Message, StopReason};
 
@@ -167,7 +168,7 @@ impl Fetches {
         }
         if !wrong.is_empty() {
             self.evidence.alarm();
-            self.accuse(segment, index, true, &wrong);
+            self.accuse(id, segment, index, true, &wrong);
         }
     }
 
@@ -342,13 +343,13 @@ impl Fetches {
     /// Lays wrong rows of a segment under way at their senders' door.
     fn blame(&mut self, id: FetchId, index: u32, wrong: &[Row]) {
         if let Some((order, _)) = self.evidence.order(id) {
-            self.accuse(order.segment, index, order.shape.codec().is_proving(), wrong);
+            self.accuse(id, order.segment, index, order.shape.codec().is_proving(), wrong);
         }
     }
 
     /// Lays wrong rows at their senders' door. Whoever marks a row as unverified may have got it so, and the trusted source is believed by whoever named
     /// it: of these it is counted and no more. But for blocks that prove themselves: whoever passes on wrong ones has not looked at them.
-    fn accuse(&mut self, segment: SegmentId, index: u32, proves_itself: bool, wrong: &[Row]) {
+    fn accuse(&mut self, id: FetchId, segment: SegmentId, index: u32, proves_itself: bool, wrong: &[Row]) {
         let mut lies: BTreeMap<SourceId, u32> = BTreeMap::new();
         for Row { source, block, .. } in wrong {
             if let Some(path) = self.paths.get_mut(source) {
@@ -359,8 +360,67 @@ impl Fetches {
                 *lies.entry(*source).or_default() += 1;
             }
         }
-        let lies = lies.into_iter().map(|(source, blocks)| Lie { source, segment, generation: index, blocks });
-        self.liars.extend(lies);
+        for (source, blocks) in lies {
+            let lie = Lie { source, segment, generation: index, blocks };
+            if proves_itself || !self.doubt(id, lie) {
+                self.liars.push_back(lie);
+            }
+        }
+    }
+
+    /// Whether wrong blocks may be right ones of another segment with the same bytes: those of a server that has not named this one. It is asked to,
+    /// and held to what it says; neighbours are named by what they are asked for.
+    fn doubt(&mut self, id: FetchId, lie: Lie) -> bool {
+        let Some((order, Some(place))) = self.evidence.order(id) else { return false };
+        let Some(path) = self.paths.get_mut(&lie.source) else { return false };
+        if path.is_neighbour || self.evidence.is_named_by(id, lie.source) {
+            return false;
+        }
+        path.is_doubted = true;
+        if let Some((known, _)) = self.accused.get_mut(&(id, lie.source)) {
+            known.blocks += lie.blocks;
+        } else if path.is_open {
+            self.accused.insert((id, lie.source), (lie, order.shape));
+            self.ask_to_name(id, lie.source, place);
+        }
+        true
+    }
+
+    /// A source is to name a segment before it is asked for it.
+    pub(super) fn ask_to_name(&mut self, id: FetchId, source: SourceId, place: Place) {
+        if let Some(fetch) = self.fetches.get_mut(&id) {
+            fetch.strangers.insert(source, Stranger::AskedForPath);
+        }
+        let introduction = Introduction { fetch: id, source };
+        if self.naming.insert(introduction) {
+            self.unnamed.push_back((introduction, place));
+        }
+        self.stirred = true;
+    }
+
+    /// The next source that is to name a segment. What it sends of it meanwhile is of no use.
+    pub(in crate::peer::proto) fn next_unnamed(&mut self, outbox: &mut Outbox) -> Option<(Introduction, Place)> {
+        let (introduction, place) = self.unnamed.pop_front()?;
+        let Introduction { fetch, source } = introduction;
+        let works = self.fetches.get_mut(&fetch).into_iter().flat_map(|fetch| fetch.works.values_mut());
+        for asked in works.filter_map(|work| work.asked.remove(&source)) {
+            if let Some(path) = self.paths.get_mut(&source) {
+                path.aliases.remove(&asked.alias);
+            }
+            outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+        }
+        Some((introduction, place))
+    }
+
+    /// Those that have to name a segment before they are asked for it.
+    pub(super) fn ask_doubted(&mut self, id: FetchId, place: Option<&Place>) {
+        let Some(place) = place else { return };
+        let doubted = self.paths.iter().filter(|(_, path)| path.is_doubted && path.is_open && !path.is_neighbour);
+        for source in doubted.map(|(source, _)| *source).collect::<Vec<_>>() {
+            if !self.evidence.is_named_by(id, source) {
+                self.ask_to_name(id, source, place.clone());
+            }
+        }
     }
 
     /// A generation under way goes on with the rows that are left.
@@ -393,7 +453,8 @@ impl Fetches {
     /// A segment that was tried is decoded again of the rows that are left, and what is missing now is asked for.
     fn reopen(&mut self, now: Instant, id: FetchId, events: &mut VecDeque<Event>) {
         let Some((order, place)) = self.evidence.order(id) else { return };
-        let mut fetch = Fetch { strangers: self.strangers(&order.segment, place.as_ref()), ..Fetch::new(now, order, place) };
+        let strangers = self.strangers(&order.segment, place.as_ref());
+        let mut fetch = Fetch { strangers, ..Fetch::new(now, order, place.clone()) };
         fetch.next = order.shape.generations();
         for generation in order.shape.iter() {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
@@ -409,6 +470,7 @@ impl Fetches {
         self.stirred = true;
         if !fetch.works.is_empty() {
             self.fetches.insert(id, fetch);
+            self.ask_doubted(id, place.as_ref());
         }
     }
 
