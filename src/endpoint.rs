@@ -41,6 +41,8 @@ use crate::admission::{AddressPlace, Admission, Crowded};
 use crate::telemetry::register;
 use crate::tls::{self, ServerIdentity};
 use crate::wire::CloseCode;
+use crate::wire::message::REASON_MAX;
+use crate::wire::text::plain;
 
 /// The round trip that QUIC assumes until it has measured one, on both sides. It times out after three of them, so that every flight
 /// of a handshake that is lost costs that, and twice that if lost again: 333 ms, which RFC 9002 (section 6.2.2) recommends, makes a
@@ -192,7 +194,7 @@ pub async fn accept<S, F>(
                 Ok(connection) => serve(connection, place).await,
                 Err(error) => {
                     metrics.failed.inc();
-                    tracing::debug!(%error, "handshake failed");
+                    tracing::debug!(error = plain(&error.to_string(), REASON_MAX), "handshake failed");
                 }
             }
             metrics.connections.dec();

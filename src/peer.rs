@@ -60,13 +60,17 @@ pub struct Server {
     pub fingerprint: Option<Fingerprint>,
 }
 
+impl Server {
+    /// Where it is, whatever certificate it has to show.
+    pub fn address(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("ncs://[{host}]:{port}") } else { format!("ncs://{host}:{port}") }
+    }
+}
+
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "ncs://[{}]:{}", self.host, self.port)?;
-        } else {
-            write!(f, "ncs://{}:{}", self.host, self.port)?;
-        }
+        f.write_str(&self.address())?;
         self.fingerprint.map_or(Ok(()), |fingerprint| write!(f, "#{fingerprint}"))
     }
 }
@@ -310,9 +314,9 @@ pub enum Error {
     /// It was not complete in time.
     #[error("too late")]
     Deadline,
-    /// Nothing came for too long.
-    #[error("nothing came for too long")]
-    Stalled,
+    /// Nothing came for too long; with what had gone wrong last, if anything had.
+    #[error("{}", .0.as_deref().unwrap_or("nothing came for too long"))]
+    Stalled(Option<String>),
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]
     Connection(String),
@@ -341,7 +345,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Refused(refusal) => Self::Refused(refusal),
             Failure::Deadline => Self::Deadline,
-            Failure::Stalled => Self::Stalled,
+            Failure::Stalled => Self::Stalled(None),
             Failure::Corrupt => Self::Corrupt,
         }
     }

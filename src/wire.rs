@@ -6,6 +6,7 @@
 pub mod block;
 pub mod frame;
 pub mod message;
+pub mod text;
 mod varint;
 
 use message::RequestCode;
@@ -86,6 +87,24 @@ impl CloseCode {
             }
     }
 
+    /// As `docs/protocol.md` names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "DONE",
+            Self::Protocol => "PROTOCOL",
+            Self::Version => "VERSION",
+            Self::Auth => "AUTH",
+            Self::Limit => "LIMIT",
+            Self::Flood => "FLOOD",
+            Self::Pollution => "POLLUTION",
+            Self::Timeout => "TIMEOUT",
+            Self::Overload => "OVERLOAD",
+            Self::Unsupported => "UNSUPPORTED",
+            Self::Internal => "INTERNAL",
+            Self::GoingAway => "GOING_AWAY",
+        }
+    }
+
     /// The code behind a number in QUIC's frames; `None` for one that `ncs/1` does not define.
     pub fn from_quic(code: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|known| u64::from(known.quic()) == code)
@@ -105,6 +124,21 @@ impl RequestCode {
             Self::Origin => 15,
             Self::Changed => 16,
             Self::Forbidden => 17,
+        }
+    }
+
+    /// As `docs/protocol.md` names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "LIMIT",
+            Self::Unknown => "UNKNOWN",
+            Self::Deadline => "DEADLINE",
+            Self::Overload => "OVERLOAD",
+            Self::Internal => "INTERNAL",
+            Self::GoingAway => "GOING_AWAY",
+            Self::Origin => "ORIGIN",
+            Self::Changed => "CHANGED",
+            Self::Forbidden => "FORBIDDEN",
         }
     }
 

@@ -100,8 +100,14 @@ fn a_relay_that_cannot_test_is_not_blamed() {
 fn who_has_the_same_bytes_in_another_shape_is_never_blamed() {
     for seed in runs() {
         let other = |heeds| Role::Other { heeds };
-        let roles =
-            vec![SERVER, other(true), other(false), PEER, Role::Liar { share: 1.0 }, Role::Viewer { sources: vec![0, 1, 2, 3, 4] }];
+        let roles = vec![
+            SERVER,
+            other(true),
+            other(false),
+            PEER,
+            Role::Liar { share: 1.0 },
+            Role::Viewer { sources: vec![0, 1, 2, 3, 4] },
+        ];
         let mut swarm = Swarm::new(seed, roles, 3, !seed.is_multiple_of(3), loss(seed));
         swarm.watch(5, LIMIT);
         check_blame(&swarm, &[5], 4, seed);

@@ -508,6 +508,19 @@ fn what_newer_versions_may_add_is_skipped_as_documented() {
 }
 
 #[test]
+fn reasons_are_made_plain_as_documented() {
+    let shown = fenced("shown as ");
+    assert!(!shown.is_empty());
+    for (expected, lines) in shown {
+        let (messages, violation) = read(&bytes_in(&lines));
+        let [Message::Error(error)] = &messages[..] else { panic!("{messages:?}, {violation:?}") };
+        assert_eq!(error.reason, expected);
+        // And so it may be passed on.
+        assert_eq!(read(&messages[0].to_frame()), (messages.clone(), None));
+    }
+}
+
+#[test]
 fn what_ends_a_connection_has_the_code_of_the_document() {
     let refused = fenced("refused");
     assert!(refused.len() >= 12);

@@ -22,7 +22,8 @@ use super::proto::{Answer, Cut, Order, Place, Proof, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
-use crate::wire::message::{self, Delivery, Holding, is_path, is_stream_name};
+use crate::wire::message::{self, Delivery, Holding, PATH_MAX, is_path, is_stream_name};
+use crate::wire::text::plain;
 
 /// Commands that wait for the driver; whoever has one more waits.
 const COMMANDS_MAX: usize = 64;
@@ -337,7 +338,7 @@ impl Client {
     /// Metadata of the part that covers `offset`: remembered, or asked for once however many want it.
     async fn meta(&self, path: &str, offset: u64, length: Option<u64>) -> Result<Known, Error> {
         if !is_path(path) {
-            return Err(Error::Path(path.to_owned()));
+            return Err(Error::Path(plain(path, PATH_MAX)));
         }
         if let Some(known) = self.remembered(path, offset)? {
             return Ok(known);

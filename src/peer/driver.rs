@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::bulk::{self, Bulk};
 use super::neighbours::{Advice, Neighbours};
-use super::proto::{self, Answer, Event, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested};
+use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use crate::codec::rlnc::System;
@@ -280,6 +280,7 @@ impl Driver {
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);
                 }
+                self.proto.note_trouble(Instant::now(), source, fault.clone());
                 self.failed(source, fault);
                 Ok(())
             }
@@ -312,7 +313,7 @@ impl Driver {
         for _ in 1..DATAGRAMS_A_TURN {
             match connection.read_datagram().now_or_never() {
                 Some(Ok(datagram)) => self.proto.handle_datagram(now, source, datagram)?,
-                Some(Err(error)) => return Err(End::Lost(error.to_string())),
+                Some(Err(error)) => return Err(End::Lost(link::fault(&error))),
                 None => break,
             }
         }
@@ -425,7 +426,7 @@ impl Driver {
                         self.keys.learn(&meta.path, key);
                     }
                     if let Some(reply) = self.gets.remove(&request) {
-                        let _ = reply.send(answer.map_err(Error::from));
+                        let _ = reply.send(answer.map_err(|failure| self.error(links, failure)));
                     }
                 }
                 Event::Announced { request, meta } => {
@@ -464,7 +465,7 @@ impl Driver {
                 }
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
-                        let _ = rebuild.reply.send(Err(failure.into()));
+                        let _ = rebuild.reply.send(Err(self.error(links, failure)));
                     }
                 }
                 Event::TokenRefused(source) => {
@@ -486,6 +487,18 @@ impl Driver {
                 Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),
             }
         }
+    }
+
+    /// Why a wish was not granted. Where nothing came, that is what has gone wrong last.
+    fn error(&self, links: &[Link], failure: Failure) -> Error {
+        if failure != Failure::Stalled {
+            return failure.into();
+        }
+        let cause = self.proto.trouble().map(|(source, what)| {
+            let server = links.iter().find(|link| link.id == source).map(|link| link.server.address());
+            server.map_or_else(|| what.to_owned(), |server| format!("{server}: {what}"))
+        });
+        Error::Stalled(cause)
     }
 
     /// A server has named a peer that holds something of a segment.
@@ -631,7 +644,7 @@ impl Driver {
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
-            End::Left => (CloseCode::Done, "closed".to_owned()),
+            End::Left => (CloseCode::Done, "the server has gone away".to_owned()),
             End::Violation(violation) => {
                 let peer = link.connection().map(Connection::remote_address);
                 tracing::warn!(server = %link.server, ?peer, %violation, "the server breaks the rules");
@@ -654,6 +667,7 @@ impl Driver {
         if self.neighbours.failed(link.id, broke_the_rules) {
             self.dismissed.push(link.id);
         }
+        self.proto.note_trouble(Instant::now(), link.id, fault.clone());
         self.failed(link.id, fault);
     }
 

@@ -392,6 +392,10 @@ pub struct Proto {
     /// SHA-256 of the certificates that sources have shown.
     identities: BTreeMap<SourceId, [u8; 32]>,
     polluters: BTreeSet<SourceId>,
+    /// What has gone wrong last, and with whom.
+    trouble: Option<(Instant, SourceId, String)>,
+    /// When a question was last answered well.
+    answered_at: Option<Instant>,
 }
 
 /// What servers are told that this side would serve.
@@ -466,6 +470,8 @@ impl Proto {
             offer: None,
             identities: BTreeMap::new(),
             polluters: BTreeSet::new(),
+            trouble: None,
+            answered_at: None,
         }
     }
 
@@ -622,6 +628,18 @@ impl Proto {
         self.keyring.key(path)
     }
 
+    /// Something has gone wrong with a source: whoever waits in vain is told of the last such thing.
+    pub fn note_trouble(&mut self, now: Instant, source: SourceId, what: String) {
+        self.trouble = Some((now, source, what));
+    }
+
+    /// What has gone wrong last, if nothing has gone well since.
+    pub fn trouble(&self) -> Option<(SourceId, &str)> {
+        let good = self.answered_at.max(self.fetches.progress_at());
+        let (at, source, what) = self.trouble.as_ref()?;
+        good.is_none_or(|good| good <= *at).then_some((*source, what))
+    }
+
     /// The connection to a source is gone.
     pub fn handle_disconnected(&mut self, now: Instant, source: SourceId) {
         self.sources.remove(&source);
@@ -653,6 +671,7 @@ impl Proto {
                 Ok(())
             }
             Message::Error(error) => {
+                self.note_trouble(now, source, refused("the question", error.code, error.retry_after_ms, &error.reason));
                 let refusal = refusal(error.code, error.retry_after_ms, error.reason);
                 if self.fetches.question_refused(now, error.request, source, refusal.retry_after) {
                     return Ok(());
@@ -667,6 +686,7 @@ impl Proto {
                 if code == RefusalCode::GoingAway {
                     self.leave(source);
                 }
+                self.note_trouble(now, source, refused("the request", code, retry_after_ms, ""));
                 let refusal = refusal(code, retry_after_ms, String::new());
                 let stranger = self.fetches.rejected(now, source, alias, refusal, &mut self.outbox, &mut self.events);
                 if let Some((introduction, place)) = stranger {
@@ -919,6 +939,7 @@ impl Proto {
             self.outbox.push(FIRST, Message::Blame { segment, generation, blocks, identity });
         }
         if self.polluters.insert(source) {
+            self.note_trouble(now, source, "what it sent is proved wrong, so it is not used any more".to_owned());
             self.handle_disconnected(now, source);
             self.fetches.forget(source);
             self.events.push_back(Event::Polluter(source));
@@ -1023,7 +1044,10 @@ impl Proto {
             return self.gets.answered(source, meta, &mut self.events);
         };
         match self.keyring.judge(source, Some(path), &meta) {
-            Verdict::Taken => self.gets.answered(source, meta, &mut self.events),
+            Verdict::Taken => {
+                self.answered_at = Some(now);
+                self.gets.answered(source, meta, &mut self.events)
+            }
             Verdict::Refused(reason) => {
                 let others = self.open_servers();
                 let refusal = refusal(RefusalCode::Origin, 0, reason.to_owned());
@@ -1155,6 +1179,13 @@ impl Link {
             Self::Leaving => None,
         }
     }
+}
+
+/// What a source has said no to, for people.
+fn refused(what: &str, code: RefusalCode, retry_after_ms: u64, reason: &str) -> String {
+    let again = if retry_after_ms > 0 { format!(", again after {retry_after_ms} ms") } else { String::new() };
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    format!("{what} was refused with {}{again}{reason}", code.name())
 }
 
 fn refusal(code: RefusalCode, retry_after_ms: u64, reason: String) -> Refusal {

@@ -29,8 +29,9 @@ use crate::object::{
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
     Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Meant, Message, Meta,
-    Request, RequestCode, RequestError, StopReason, Subscribe, stream_of,
+    REASON_MAX, Request, RequestCode, RequestError, StopReason, Subscribe, stream_of,
 };
+use crate::wire::text::plain;
 use crate::wire::{Violation, block};
 
 use super::Config;
@@ -1237,8 +1238,8 @@ impl Proto {
         let uniform = not_there();
         let is_unknown = refusal.code == RequestCode::Unknown && self.access != Access::Free;
         let refusal = if is_unknown { &uniform } else { refusal };
-        let mut reason = refusal.reason.clone();
-        reason.truncate(reason.floor_char_boundary(crate::wire::message::REASON_MAX));
+        // It may speak of what an origin has said.
+        let reason = plain(&refusal.reason, REASON_MAX);
         let retry_after_ms = refusal.retry_after.map_or(0, |after| millis(after).max(1));
         self.send(Message::Error(RequestError { request, code: refusal.code, retry_after_ms, reason }));
     }

@@ -639,7 +639,10 @@ async fn the_same_bytes_in_two_streams_are_held_as_each_codes_them() {
         for shape in shapes {
             all.push(store.insert(bytes.clone(), shape, hashed()).await.unwrap());
         }
-        assert_eq!((store.usage(Tier::Host).1, store.lookup(&id(1), None).map(|held| held.lease.key)), (4, Some(all[3].lease.key)));
+        assert_eq!(
+            (store.usage(Tier::Host).1, store.lookup(&id(1), None).map(|held| held.lease.key)),
+            (4, Some(all[3].lease.key))
+        );
         for (held, shape) in all.iter().zip(shapes) {
             assert_eq!(held.lease.shape, shape);
             assert_eq!(held.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));

@@ -23,7 +23,8 @@ use crate::gf::Kernels;
 use crate::object::{Generation, RefusalCode, SegmentId, Shape};
 use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
 use crate::wire::frame::Reader;
-use crate::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, Request, StopReason};
+use crate::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, REASON_MAX, Request, StopReason};
+use crate::wire::text::plain;
 use crate::wire::{CloseCode, Violation};
 
 /// What all viewers of a thread share.
@@ -125,7 +126,7 @@ async fn connect(shard: &Shard) -> Result<Connection, End> {
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_))) => Err(End::Refused),
-        Ok(Err(error)) => Err(End::Failed(error.to_string())),
+        Ok(Err(error)) => Err(End::Failed(plain(&error.to_string(), REASON_MAX))),
         Err(_) => Err(End::Failed("no connection in time".to_owned())),
     }
 }
@@ -251,7 +252,7 @@ impl<'a> Viewer<'a> {
 
     /// What it means that the connection is over.
     fn lost(&self, error: &ConnectionError) -> End {
-        if is_refusal(error, self.greeted) { End::Refused } else { End::Failed(error.to_string()) }
+        if is_refusal(error, self.greeted) { End::Refused } else { End::Failed(plain(&error.to_string(), REASON_MAX)) }
     }
 
     async fn talk(&mut self, connection: &Connection, whims: &mut Whims) -> Result<End, Fault> {

@@ -11,6 +11,7 @@ use super::message::{
     PATH_MAX, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature,
     StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
 };
+use super::text::{is_plain, plain};
 use super::{Violation, varint};
 use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
 
@@ -685,6 +686,7 @@ fn write_error(error: &RequestError, out: &mut Vec<u8>) -> u64 {
     varint::write(error.request, out);
     varint::write(u64::from(error.code.value()), out);
     varint::write(error.retry_after_ms, out);
+    debug_assert!(error.reason.chars().all(is_plain), "a reason that is not plain: {:?}", error.reason);
     write_text(&error.reason, REASON_MAX, out);
     kind::ERROR
 }
@@ -694,7 +696,8 @@ fn parse_error(body: &mut Body) -> Result<RequestError, Fault> {
         request: body.varint()?,
         code: RequestCode::from_value(body.varint()?),
         retry_after_ms: body.varint()?,
-        reason: body.text(REASON_MAX)?,
+        // Older versions send what they please. It is no reason to hang up, and nothing to show as it is.
+        reason: plain(&body.text(REASON_MAX)?, REASON_MAX),
     })
 }
 

@@ -478,7 +478,7 @@ pub struct RequestError {
     pub code: RequestCode,
     /// When asking again makes sense, in milliseconds; 0 for never.
     pub retry_after_ms: u64,
-    /// For people, at most 256 bytes.
+    /// For people: one line of at most 256 bytes, without a character that is not [plain](super::text::is_plain).
     pub reason: String,
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
+use ncserverd::object::RefusalCode;
 use ncserverd::tls::{Fingerprint, ServerIdentity};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::block::{self, StreamHead};
@@ -40,6 +41,10 @@ pub(crate) enum Act {
     Blocks { excess: u32, row: Row },
     /// Answers each GET with a META that ends like this, and each REQUEST with blocks of noise.
     Lies(Vec<u8>),
+    /// Answers each GET with a META that ends like this, and each REQUEST with OVERLOAD.
+    Rejects(Vec<u8>),
+    /// Closes the connection with this code and reason.
+    Closes(CloseCode, Vec<u8>),
     /// Asks without end, and does not read what it is answered.
     Asks,
 }
@@ -119,7 +124,9 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
         while let Some(message) = reader.next()? {
             let _ = hears.send(message.clone());
             match (act, message) {
-                (Act::Names(tail) | Act::Lies(tail), Message::Get(get)) => send.write_all(&meta(&get, tail)).await?,
+                (Act::Names(tail) | Act::Lies(tail) | Act::Rejects(tail), Message::Get(get)) => {
+                    send.write_all(&meta(&get, tail)).await?
+                }
                 (Act::Sends { bytes, named }, Message::Get(get)) => {
                     if let Some(named) = named {
                         send.write_all(&meta(&get, &stream_of(*named))).await?;
@@ -140,6 +147,10 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
                     if let Some(open) = streams.get_mut(&alias) {
                         open.send(blocks).await;
                     }
+                }
+                (Act::Rejects(_), Message::Request(Request { alias, .. })) => {
+                    let reject = Message::Reject { alias, code: RefusalCode::Overload, retry_after_ms: 200 };
+                    send.write_all(&reject.to_frame()).await?;
                 }
                 (act, Message::Get(_)) => begin(connection, &mut send, act).await?,
                 (_, Message::Stop { alias, .. }) => drop(streams.remove(&alias)),
@@ -169,6 +180,7 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
             }
         }
         Act::Stream(bytes) => connection.open_uni().await?.write_all(bytes).await?,
+        Act::Closes(code, reason) => connection.close(code.quic().into(), reason),
         Act::Asks => {
             let questions: Vec<u8> = (0..1000).flat_map(|number| get(number, "/live/0.ts").to_frame()).collect();
             loop {

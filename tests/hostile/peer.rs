@@ -4,6 +4,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use ncserverd::peer::{self, Client};
+use ncserverd::tls::Trust;
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Credential, Message, StopReason, Subscribe, Token};
 use tempfile::TempDir;
@@ -239,6 +241,43 @@ async fn rows_that_bring_nothing_cost_time_and_no_segment() {
 async fn a_server_that_asks_and_does_not_read_is_left() {
     let _turn = crate::ground::turn();
     alone(Act::Asks, CloseCode::Flood, PLAIN).await;
+}
+
+/// What is for people is shown on their terminals.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reason_does_nothing_to_a_terminal() {
+    let _turn = crate::ground::turn();
+    let reason = "\u{1b}]0;owned\u{7}\u{1b}[2Jgone\u{202e}\nncpeer: all is well".as_bytes();
+    let error = [&varint(1)[..], &varint(8), &varint(0), &varint(reason.len() as u64), reason].concat();
+    let imposter = Imposter::start(Act::Says(frame(0x0a, &error)));
+    let mut peer = Fetch::start(&[&imposter.url()]);
+    assert_eq!(peer.end().await.code(), Some(4));
+    let said = peer.program.said();
+    assert!(said.ends_with("ncpeer: refused: �]0;owned��[2Jgone��ncpeer: all is well"), "{said:?}");
+    assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said:?}");
+}
+
+/// Whoever has waited in vain is told why.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_word_is_what_has_gone_wrong() {
+    let _turn = crate::ground::turn();
+    let tail = coded(u64::from(N) * BLOCK_BYTES as u64, BLOCK_BYTES as u64, N.into());
+    for (act, said) in [
+        (Act::Rejects(tail), "the request was refused with OVERLOAD, again after 200 ms"),
+        (Act::Closes(CloseCode::Limit, b"\x1b[1mtoo many\n".to_vec()), "closed by the server with LIMIT: �[1mtoo many�"),
+        (Act::Closes(CloseCode::Overload, Vec::new()), "closed by the server with OVERLOAD"),
+        (Act::Streams(0), "nothing came for too long"),
+    ] {
+        let imposter = Imposter::start(act.clone());
+        let server: peer::Server = imposter.url().parse().unwrap();
+        let address = server.address();
+        let short = Duration::from_secs(2);
+        let config = peer::Config { answer_timeout: short, stall_timeout: short, ..peer::Config::new(server, Trust::System) };
+        let client = Client::connect(config).await.unwrap();
+        let object = async { client.open(LARGE, None).await?.read_to_end().await };
+        let error = object.await.unwrap_err().to_string();
+        assert!(error == said || error == format!("{address}: {said}"), "{act:?}: {error}");
+    }
 }
 
 /// All blocks of one sender, and every one a lie: the segment is fetched twice, and nothing of it is handed out.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
-use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -20,7 +20,8 @@ use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
 use crate::tls::Fingerprint;
-use crate::wire::message::{Credential, Ticket};
+use crate::wire::message::{Credential, REASON_MAX, Ticket};
+use crate::wire::text::plain;
 use crate::wire::{CloseCode, Violation, frame};
 
 /// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
@@ -298,13 +299,14 @@ impl Wires {
     }
 
     async fn next(&mut self) -> Happening {
-        let lost = |error: quinn::ConnectionError| Happening::Ended(End::Lost(error.to_string()));
+        let lost = |error: ConnectionError| Happening::Ended(End::Lost(fault(&error)));
         loop {
             tokio::select! {
                 chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
                     Ok(Some(chunk)) => Happening::Control(chunk.bytes),
                     Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
                     Err(ReadError::Reset(_)) => Happening::Ended(Violation::Unexpected("reset of the control stream").into()),
+                    Err(ReadError::ConnectionLost(error)) => lost(error),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
                 datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
@@ -323,6 +325,7 @@ impl Wires {
                         Err(WriteError::Stopped(_)) => {
                             Happening::Ended(Violation::Unexpected("STOP_SENDING of the control stream").into())
                         }
+                        Err(WriteError::ConnectionLost(error)) => lost(error),
                         Err(error) => Happening::Ended(End::Lost(error.to_string())),
                     };
                 }
@@ -394,10 +397,21 @@ async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) 
     let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
         .map_err(|error| error.to_string())?;
     let connecting = endpoint.connect_with(quic, address, name).map_err(|error| error.to_string())?;
-    let connection = connecting.await.map_err(|error| error.to_string())?;
-    let (out, control) = connection.open_bi().await.map_err(|error| error.to_string())?;
+    let connection = connecting.await.map_err(|error| fault(&error))?;
+    let (out, control) = connection.open_bi().await.map_err(|error| fault(&error))?;
     let frames = frame::Reader::new();
     Ok(Wires { endpoint, connection, control, frames, out: Some(out), writing: None, reading: FuturesUnordered::new() })
+}
+
+/// Why there is no connection. What the other side has said about it is made safe to show.
+pub(super) fn fault(error: &ConnectionError) -> String {
+    let ConnectionError::ApplicationClosed(close) = error else { return plain(&error.to_string(), REASON_MAX) };
+    let code = close.error_code.into_inner();
+    let code = CloseCode::from_quic(code).map_or_else(|| format!("code {code:#x}"), |code| code.name().to_owned());
+    match plain(&String::from_utf8_lossy(&close.reason), REASON_MAX).as_str() {
+        "" => format!("closed by the server with {code}"),
+        reason => format!("closed by the server with {code}: {reason}"),
+    }
 }
 
 /// A socket of the address's family on any free port.

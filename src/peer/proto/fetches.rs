@@ -309,6 +309,11 @@ impl Fetches {
         self.stirred
     }
 
+    /// When anything last brought something.
+    pub(super) fn progress_at(&self) -> Option<Instant> {
+        self.progress_at
+    }
+
     /// Whether no request is open.
     pub(super) fn is_quiet(&self) -> bool {
         self.paths.values().all(|path| path.aliases.is_empty())
