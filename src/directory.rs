@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::{Now, neighbourhood};
 use crate::integrity::signing::SigningKey;
-use crate::object::SegmentId;
+use crate::object::{Coding, SegmentId};
 use crate::ring::SessionId;
-use crate::wire::message::{Holding, HoldingState, Introduction, Ticket};
+use crate::wire::message::{Holding, HoldingState, Introduction, Meant, Ticket};
 
 pub use metrics::Metrics;
 
@@ -90,7 +90,7 @@ struct State {
     random: StdRng,
     streams: HashMap<String, Stream>,
     offers: BTreeMap<SessionId, Offer>,
-    holders: HashMap<SegmentId, Vec<SessionId>>,
+    holders: HashMap<Name, Vec<SessionId>>,
     /// Who follows a stream.
     followers: HashMap<Circle, Followers>,
     blamed: HashMap<[u8; 32], Blame>,
@@ -100,6 +100,9 @@ struct State {
 
 /// Those who may be told of each other: a stream, and the network where the stream's policy asks for it.
 type Circle = (String, Option<IpAddr>);
+
+/// A segment as a peer has said that it holds it: of the same bytes in two codings, blocks of one are of no use for the other.
+type Name = (SegmentId, Meant);
 
 /// Sessions in no order, and the place of each.
 #[derive(Default)]
@@ -115,9 +118,9 @@ struct Offer {
     follows: HashMap<Circle, Instant>,
     /// How often it was named.
     named: u64,
-    held: HashMap<SegmentId, HoldingState>,
+    held: HashMap<Name, HoldingState>,
     /// In the order in which they were told of.
-    order: VecDeque<SegmentId>,
+    order: VecDeque<Name>,
     tickets: HashMap<String, (Ticket, Instant)>,
 }
 
@@ -177,13 +180,13 @@ impl Directory {
     /// What has changed of what a peer holds. Without an offer it counts for nothing.
     pub fn have(&self, session: SessionId, holdings: &[Holding]) {
         let mut state = self.state();
-        for Holding { segment, state: held } in holdings {
-            state.have(session, *segment, *held);
+        for Holding { segment, meant, state: held } in holdings {
+            state.have(session, (*segment, *meant), *held);
         }
     }
 
-    /// Peers that hold something of a segment of this stream, those with all of it first, or else will, for somebody who asks for it.
-    pub fn introduce(&self, now: Now, asker: Asker, stream: &str, segment: &SegmentId) -> Vec<Introduction> {
+    /// Peers that hold something of a segment of this stream, with this coding as far as they have said, those with all of it first, or else will, for somebody who asks for it.
+    pub fn introduce(&self, now: Now, asker: Asker, stream: &str, (segment, coding): (SegmentId, Coding)) -> Vec<Introduction> {
         let mut state = self.state();
         let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
         let network = match policy {
@@ -192,7 +195,8 @@ impl Directory {
             Policy::All => None,
         };
         let circle = (stream.to_owned(), network);
-        let mut chosen = state.candidates(now.instant, asker, policy, segment);
+        let mut chosen = state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
+        chosen.extend(state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed)));
         if chosen.len() < NAMED_MAX {
             let followers = state.following(now.instant, asker, &circle);
             let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
@@ -297,7 +301,7 @@ impl State {
         session != asker.session && Some(*identity) != own && !self.is_blamed(now, identity)
     }
 
-    fn forget(&mut self, session: SessionId, segment: &SegmentId) {
+    fn forget(&mut self, session: SessionId, segment: &Name) {
         if let Some(holders) = self.holders.get_mut(segment) {
             let before = holders.len();
             holders.retain(|holder| *holder != session);
@@ -308,7 +312,7 @@ impl State {
         }
     }
 
-    fn have(&mut self, session: SessionId, segment: SegmentId, held: HoldingState) {
+    fn have(&mut self, session: SessionId, segment: Name, held: HoldingState) {
         let Some(offer) = self.offers.get_mut(&session) else { return };
         if held == HoldingState::Gone {
             if offer.held.remove(&segment).is_some() {
@@ -343,7 +347,7 @@ impl State {
         now: Instant,
         asker: Asker,
         policy: Policy,
-        segment: &SegmentId,
+        segment: &Name,
     ) -> Vec<(SessionId, Option<HoldingState>)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
         // From somewhere among them, so that all have their turn.

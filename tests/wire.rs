@@ -148,7 +148,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         meant: Meant::LastNamed,
     };
     let coding = |codec| Meant::Coded(shape().coded_with(codec).unwrap().coding());
-    let as_coded = Request { meant: coding(Codec::ReedSolomon { parity: 2 }), ..request.clone() };
+    let request_coding = Request { meant: coding(Codec::ReedSolomon { parity: 2 }), ..request.clone() };
     let parity = Request { alias: 9, credit: 2, ranges: vec![(1, 1), (3, 2)], ..request.clone() };
     let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
     let error =
@@ -159,6 +159,8 @@ fn messages() -> Vec<(&'static str, Message)> {
     let projections = project(Kernels::detect(), &[0x0c; 32], &id, &generation(), 2, &object()).into();
     let mut checks = Checks { request: 7, seed: [0x0c; 32], columns: 2, projections, signature: None };
     signing_key().sign_checks(&asked, &mut checks);
+    let holding = Holding { segment: id, meant: Meant::LastNamed, state: HoldingState::Partial };
+    let as_coded = Holding { meant: coding(Codec::Rlnc), state: HoldingState::Complete, ..holding };
     let introduction =
         Introduction { address: "192.0.2.1:4443".parse().unwrap(), identity: IDENTITY, lasts_ms: 300_000, ticket: ticket() };
     vec![
@@ -182,7 +184,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("REQUEST", Message::Request(request)),
         ("REQUEST ranges", Message::Request(ranges)),
         ("REQUEST parity", Message::Request(parity)),
-        ("REQUEST coding", Message::Request(as_coded)),
+        ("REQUEST coding", Message::Request(request_coding)),
         ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
         ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
@@ -197,7 +199,8 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("CHECKS", Message::Checks(checks)),
         ("BLAME", Message::Blame { segment: id, generation: 0, blocks: 2, identity: IDENTITY }),
         ("OFFER", Message::Offer { port: 4443, identity: IDENTITY }),
-        ("HAVE", Message::Have(vec![Holding { segment: id, state: HoldingState::Partial }])),
+        ("HAVE", Message::Have(vec![holding])),
+        ("HAVE codings", Message::Have(vec![as_coded, holding])),
         ("PEERS", Message::Peers { segment: id, peers: vec![introduction] }),
     ]
 }

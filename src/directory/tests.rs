@@ -1,5 +1,6 @@
 use super::*;
 use crate::integrity::signing::Admitted;
+use crate::object::Codec;
 
 struct Rig {
     directory: Directory,
@@ -14,6 +15,9 @@ fn rig(policy: Policy) -> Rig {
     Rig { directory, key, start: Instant::now() }
 }
 
+const CODING: Coding = Coding { block_bytes: 1088, n_max: 32, codec: Codec::Rlnc };
+const MEANT: Meant = Meant::Coded(CODING);
+
 fn segment(number: u32) -> SegmentId {
     SegmentId::of(&number.to_be_bytes())
 }
@@ -23,7 +27,7 @@ impl Rig {
     fn peer(&self, number: u8, state: HoldingState) {
         let session = SessionId(number.into());
         self.directory.offer(session, SocketAddr::from(([10, 0, number, 1], 4444)), [number; 32]);
-        self.directory.have(session, &[Holding { segment: segment(1), state }]);
+        self.directory.have(session, &[Holding { segment: segment(1), meant: MEANT, state }]);
     }
 
     fn now(&self, seconds: u64) -> Now {
@@ -33,7 +37,7 @@ impl Rig {
 
     fn ask(&self, session: u64, seconds: u64) -> Vec<Introduction> {
         let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
-        self.directory.introduce(self.now(seconds), asker, "live", &segment(1))
+        self.directory.introduce(self.now(seconds), asker, "live", (segment(1), CODING))
     }
 
     fn named(&self, session: u64) -> Vec<u8> {
@@ -49,10 +53,20 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
     rig.peer(3, HoldingState::Partial);
     assert_eq!(rig.named(9)[0], 2);
     assert_eq!(rig.named(9).len(), 3);
+    // Who holds other blocks of the same bytes is of no use; older peers do not say which they hold.
+    let other = Meant::Coded(Coding { n_max: 64, ..CODING });
+    for (number, meant) in [(4, other), (5, Meant::LastNamed), (6, Meant::Foreign)] {
+        let session = SessionId(number.into());
+        rig.directory.offer(session, SocketAddr::from(([10, 0, number, 1], 4444)), [number; 32]);
+        rig.directory.have(session, &[Holding { segment: segment(1), meant, state: HoldingState::Partial }]);
+    }
+    let named = rig.named(9);
+    assert_eq!([4, 5, 6].map(|number| named.contains(&number)), [false, true, false], "{named:?}");
+    rig.directory.withdraw(SessionId(5));
     // Nothing is told of what nobody holds or what is not to be told of, and nobody is told of itself.
     let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
-    assert!(rig.directory.introduce(rig.now(0), asker, "live", &segment(2)).is_empty());
-    assert!(rig.directory.introduce(rig.now(0), asker, "vod", &segment(1)).is_empty());
+    assert!(rig.directory.introduce(rig.now(0), asker, "live", (segment(2), CODING)).is_empty());
+    assert!(rig.directory.introduce(rig.now(0), asker, "vod", (segment(1), CODING)).is_empty());
     assert_eq!(rig.named(2).len(), 2);
     // The same peer over a second connection of its own is itself, too.
     rig.directory.offer(SessionId(7), SocketAddr::from(([10, 0, 2, 1], 4444)), [2; 32]);
@@ -60,7 +74,7 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
 
     rig.directory.withdraw(SessionId(2));
     rig.directory.withdraw(SessionId(7));
-    rig.directory.have(SessionId(1), &[Holding { segment: segment(1), state: HoldingState::Gone }]);
+    rig.directory.have(SessionId(1), &[Holding { segment: segment(1), meant: MEANT, state: HoldingState::Gone }]);
     assert_eq!(rig.named(9), [3]);
 }
 
@@ -83,7 +97,7 @@ fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
     let rig = rig(Policy::All);
     let new = |session: u64, seconds| {
         let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
-        let named = rig.directory.introduce(rig.now(seconds), asker, "live", &segment(5));
+        let named = rig.directory.introduce(rig.now(seconds), asker, "live", (segment(5), CODING));
         let mut named: Vec<u8> = named.iter().map(|peer| peer.identity[0]).collect();
         named.sort_unstable();
         named
@@ -95,9 +109,9 @@ fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
     assert_eq!(new(9, 1), [1, 2], "the third offers, but may watch something else");
     assert_eq!(new(1, 1), [2]);
     // Whoever holds it comes before those who will.
-    rig.directory.have(SessionId(3), &[Holding { segment: segment(5), state: HoldingState::Partial }]);
+    rig.directory.have(SessionId(3), &[Holding { segment: segment(5), meant: MEANT, state: HoldingState::Partial }]);
     let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
-    let first = &rig.directory.introduce(rig.now(1), asker, "live", &segment(5))[0];
+    let first = &rig.directory.introduce(rig.now(1), asker, "live", (segment(5), CODING))[0];
     assert_eq!(first.identity[0], 3);
     rig.directory.withdraw(SessionId(2));
     assert_eq!(new(9, 2), [1, 3]);
@@ -112,7 +126,7 @@ fn in_a_network_of_their_own_those_are_named_that_follow_there() {
     (1..=2).for_each(|number| rig.peer(number, HoldingState::Complete));
     let ask = |session: u64, network: u8| {
         let asker = Asker { session: SessionId(session), address: [10, 0, network, 9].into() };
-        let named = rig.directory.introduce(rig.now(0), asker, "live", &segment(5));
+        let named = rig.directory.introduce(rig.now(0), asker, "live", (segment(5), CODING));
         named.iter().map(|peer| peer.identity[0]).collect::<Vec<_>>()
     };
     ask(1, 1);
@@ -172,7 +186,7 @@ fn what_a_peer_tells_is_bounded() {
     let rig = rig(Policy::All);
     rig.peer(1, HoldingState::Complete);
     for number in (2..).take(HOLDINGS_MAX) {
-        let holding = Holding { segment: segment(number), state: HoldingState::Partial };
+        let holding = Holding { segment: segment(number), meant: MEANT, state: HoldingState::Partial };
         rig.directory.have(SessionId(1), &[holding]);
         rig.directory.have(SessionId(1), &[holding]);
     }
@@ -180,7 +194,7 @@ fn what_a_peer_tells_is_bounded() {
     assert!(rig.named(9).is_empty());
     assert_eq!(rig.directory.state().holders.len(), HOLDINGS_MAX);
     // Without an offer nothing counts, and twelve are not named at once.
-    rig.directory.have(SessionId(50), &[Holding { segment: segment(1), state: HoldingState::Complete }]);
+    rig.directory.have(SessionId(50), &[Holding { segment: segment(1), meant: MEANT, state: HoldingState::Complete }]);
     assert!(rig.named(9).is_empty());
     (1..=12).for_each(|number| rig.peer(number, HoldingState::Complete));
     assert_eq!(rig.ask(99, 0).len(), NAMED_MAX);

@@ -570,7 +570,7 @@ impl Proto {
     pub fn tell_holdings(&mut self, changed: &[Holding]) {
         let Some(offer) = &mut self.offer else { return };
         for holding in changed {
-            offer.held.retain(|other| other.segment != holding.segment);
+            offer.held.retain(|other| (other.segment, other.meant) != (holding.segment, holding.meant));
             if holding.state != HoldingState::Gone {
                 offer.held.push_back(*holding);
             }

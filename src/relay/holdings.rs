@@ -22,7 +22,7 @@ use crate::integrity::hashes::BlockHashes;
 use crate::object::{Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
 use crate::peer::proto::{Cut, SourceId};
-use crate::wire::message::{Delivery, Holding, HoldingState, Meta};
+use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
 
 /// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
 const NAMED_MAX: usize = 4096;
@@ -50,7 +50,7 @@ struct State {
     /// Of these more can be made than before.
     changed: HashSet<SegmentKey>,
     /// What servers have not been told of what is held.
-    untold: HashMap<SegmentId, HoldingState>,
+    untold: HashMap<(SegmentId, Coding), HoldingState>,
     tells: bool,
 }
 
@@ -262,7 +262,7 @@ impl Holdings {
             state.used = state.used + whole - before;
             self.show(&state);
             state.changed.insert(key);
-            state.note(id, HoldingState::Complete);
+            state.note((id, shape.coding()), HoldingState::Complete);
             self.metrics.completed.inc();
             self.changed.notify_one();
         }
@@ -366,7 +366,7 @@ impl Holdings {
     /// What has changed of what is held since the last call.
     pub(super) fn take_untold(&self) -> Vec<Holding> {
         let untold = std::mem::take(&mut self.state().untold);
-        untold.into_iter().map(|(segment, state)| Holding { segment, state }).collect()
+        untold.into_iter().map(|((segment, coding), state)| Holding { segment, meant: Meant::Coded(coding), state }).collect()
     }
 
     /// Something has come of a generation that is coming.
@@ -377,7 +377,7 @@ impl Holdings {
         let Some(part) = parts.get_mut(generation as usize) else { return };
         put(part);
         if !std::mem::replace(is_told, true) {
-            state.note(cut.segment, HoldingState::Partial);
+            state.note((cut.segment, cut.shape.coding()), HoldingState::Partial);
         }
         state.changed.insert(key);
         self.changed.notify_one();
@@ -504,7 +504,7 @@ pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
 
 impl State {
     /// What is held has changed.
-    fn note(&mut self, segment: SegmentId, state: HoldingState) {
+    fn note(&mut self, segment: (SegmentId, Coding), state: HoldingState) {
         if self.tells {
             self.untold.insert(segment, state);
         }
@@ -564,8 +564,8 @@ impl State {
         }
         if !matches!(segment.body, Body::Named) {
             self.used -= segment.charged;
-            if is_known_by_it && self.named_of(id).next().is_none() {
-                self.note(id, HoldingState::Gone);
+            if is_known_by_it {
+                self.note(name, HoldingState::Gone);
             }
         }
     }
@@ -683,10 +683,12 @@ mod tests {
         assert!(
             keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, coding, Some(named[0].1)).is_some()
         );
-        keeper.holdings.state().remove(named[2].1);
-        assert!(keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, coding, None).is_none());
-        keeper.holdings.state().remove(named[1].1);
-        assert_eq!(keeper.holdings.take_untold().len(), 1);
+        for (cut, key) in [named[2], named[1]] {
+            keeper.holdings.state().remove(key);
+            assert!(keeper.holdings.find(&cut.segment, Some(cut.shape.coding()), None).is_none());
+            let (meant, state) = (Meant::Coded(cut.shape.coding()), HoldingState::Gone);
+            assert_eq!(keeper.holdings.take_untold(), [Holding { segment: cut.segment, meant, state }]);
+        }
     }
 
     #[test]

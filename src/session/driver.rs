@@ -32,7 +32,7 @@ use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::endpoint::Headroom;
-use crate::object::{Held, Refusal, RefusalCode, Resolved, SegmentId};
+use crate::object::{Coding, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
 use crate::wire::message::{Checks, Credential, Message};
@@ -380,7 +380,7 @@ impl Session {
                 }
             },
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
-            Event::Introduce { segment, stream } => self.introduce(segment, &stream),
+            Event::Introduce { segment, coding, stream } => self.introduce((segment, coding), &stream),
             Event::Hashes { ticket, held } => self.ask(
                 |reply| Ask::Hashes { held, reply },
                 move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
@@ -408,9 +408,9 @@ impl Session {
     }
 
     /// Names others that hold a segment.
-    fn introduce(&mut self, segment: SegmentId, stream: &str) {
+    fn introduce(&mut self, (segment, coding): (SegmentId, Coding), stream: &str) {
         let asker = Asker { session: self.id, address: self.visitor.ip() };
-        let peers = self.context.directory.introduce(Now::read(), asker, stream, &segment);
+        let peers = self.context.directory.introduce(Now::read(), asker, stream, (segment, coding));
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);
         }

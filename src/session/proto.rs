@@ -190,6 +190,8 @@ pub enum Event {
     Introduce {
         /// The segment.
         segment: SegmentId,
+        /// How it is coded.
+        coding: Coding,
         /// The stream that it is of.
         stream: String,
     },
@@ -1214,7 +1216,7 @@ impl Proto {
     /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
     fn consider_introducing(&mut self, now: Instant, name: (SegmentId, Coding)) {
         let Some(told) = self.told.get_mut(&name) else { return };
-        let (segment, _) = name;
+        let (segment, coding) = name;
         // A ticket is for the whole stream: it must not bring more than there was.
         let stream = stream_of(&told.path);
         if !self.access.covers(stream) {
@@ -1222,7 +1224,7 @@ impl Proto {
         }
         if told.introduced.is_none_or(|at| now.saturating_duration_since(at) >= INTRODUCE_EVERY) {
             told.introduced = Some(now);
-            self.events.push_back(Event::Introduce { segment, stream: stream.to_owned() });
+            self.events.push_back(Event::Introduce { segment, coding, stream: stream.to_owned() });
         }
     }
 

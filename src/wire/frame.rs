@@ -550,9 +550,15 @@ fn parse_codec(body: &mut Body) -> Result<Codec, Fault> {
 
 /// Which segment a question is about, behind its last field: who knows no such field skips it.
 fn write_meant(meant: Meant, out: &mut Vec<u8>) {
+    if meant != Meant::LastNamed {
+        write_coding(meant, out);
+    }
+}
+
+fn write_coding(meant: Meant, out: &mut Vec<u8>) {
     let mut coding = Vec::new();
     match meant {
-        Meant::LastNamed => return,
+        Meant::LastNamed => {}
         Meant::Foreign => coding.push(0),
         Meant::Coded(Coding { block_bytes, n_max, codec }) => {
             varint::write(u64::from(block_bytes), &mut coding);
@@ -566,9 +572,10 @@ fn write_meant(meant: Meant, out: &mut Vec<u8>) {
 
 /// A coding that makes no sense here may do so to newer versions: nobody has such a segment, and that is the answer.
 fn parse_meant(body: &mut Body) -> Result<Meant, Fault> {
-    if body.0.is_empty() {
-        return Ok(Meant::LastNamed);
-    }
+    if body.0.is_empty() { Ok(Meant::LastNamed) } else { parse_said(body) }
+}
+
+fn parse_said(body: &mut Body) -> Result<Meant, Fault> {
     let length = body.length(CODING_MAX)?;
     let mut coding = Body(body.take(length)?);
     if length == 0 {
@@ -817,13 +824,16 @@ fn parse_blame(body: &mut Body) -> Result<Message, Fault> {
 fn write_have(holdings: &[Holding], out: &mut Vec<u8>) -> u64 {
     debug_assert!(holdings.len() <= HOLDINGS_MAX, "{} holdings", holdings.len());
     varint::write(holdings.len() as u64, out);
-    for Holding { segment, state } in holdings {
+    for Holding { segment, state, .. } in holdings {
         out.extend_from_slice(segment.as_bytes());
         out.push(match state {
             HoldingState::Gone => 0,
             HoldingState::Partial => 1,
             HoldingState::Complete => 2,
         });
+    }
+    if holdings.iter().any(|holding| holding.meant != Meant::LastNamed) {
+        holdings.iter().for_each(|holding| write_coding(holding.meant, out));
     }
     kind::HAVE
 }
@@ -839,7 +849,12 @@ fn parse_have(body: &mut Body) -> Result<Message, Fault> {
             2 => HoldingState::Complete,
             _ => return Err(Fault::Malformed),
         };
-        holdings.push(Holding { segment, state });
+        holdings.push(Holding { segment, meant: Meant::LastNamed, state });
+    }
+    if !body.0.is_empty() {
+        for holding in &mut holdings {
+            holding.meant = parse_said(body)?;
+        }
     }
     Ok(Message::Have(holdings))
 }

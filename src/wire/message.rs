@@ -255,6 +255,8 @@ impl std::fmt::Debug for Checks {
 pub struct Holding {
     /// The segment.
     pub segment: SegmentId,
+    /// Which one of those with these bytes; older peers do not say.
+    pub meant: Meant,
     /// How much of it is there.
     pub state: HoldingState,
 }

@@ -724,7 +724,7 @@ fn offers_and_tickets_go_to_those_who_keep_them() {
     while proto.poll_event().is_some() {}
     proto.handle_message(now, Message::Offer { port: 7, identity: [1; 32] }).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Offer { port: 7, .. })));
-    let holding = Holding { segment: SegmentId::of(b"x"), state: HoldingState::Partial };
+    let holding = Holding { segment: SegmentId::of(b"x"), meant: Meant::LastNamed, state: HoldingState::Partial };
     proto.handle_message(now, Message::Have(vec![holding])).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Have(holdings)) if holdings == [holding]));
     let ticket = Credential::Ticket(Ticket(Bytes::from_static(b"t")));

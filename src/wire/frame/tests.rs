@@ -131,6 +131,7 @@ fn older(mut message: Message) -> (Message, usize) {
         Message::Request(Request { meant, .. })
         | Message::GetHashes { meant, .. }
         | Message::GetChecks(GetChecks { meant, .. }) => vec![meant],
+        Message::Have(holdings) => holdings.iter_mut().map(|holding| &mut holding.meant).collect(),
         _ => Vec::new(),
     };
     let count = codings.len();
@@ -192,7 +193,7 @@ fn about_blocks() -> impl Strategy<Value = Message> {
 
 fn about_peers() -> impl Strategy<Value = Message> {
     let state = prop::sample::select(vec![HoldingState::Gone, HoldingState::Partial, HoldingState::Complete]);
-    let holding = (segment(), state).prop_map(|(segment, state)| Holding { segment, state });
+    let holding = (segment(), meant(), state).prop_map(|(segment, meant, state)| Holding { segment, meant, state });
     let introduction =
         (any::<SocketAddr>(), any::<[u8; 32]>(), any_varint(), ticket()).prop_map(|(address, identity, lasts_ms, ticket)| {
             // Only what is written of an address comes back: no flow label, no zone.
