@@ -181,15 +181,15 @@ pub async fn accept<S, F>(
         metrics.handshakes.inc();
         let half_opened = half_open.load(Ordering::Relaxed);
         let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics, half_opened) else { continue };
-        let (half_open, metrics, serve) = (Arc::clone(&half_open), metrics.clone(), serve.clone());
-        half_open.fetch_add(1, Ordering::Relaxed);
-        metrics.connections.inc();
+        let (half_open, open) = (HalfOpen::new(&half_open), Open::new(&metrics.connections));
+        let (metrics, serve) = (metrics.clone(), serve.clone());
         tokio::spawn(async move {
+            let _open = open;
             let connection = match incoming.accept() {
                 Ok(connecting) => connecting.await,
                 Err(error) => Err(error),
             };
-            half_open.fetch_sub(1, Ordering::Relaxed);
+            drop(half_open);
             match connection {
                 Ok(connection) => serve(connection, place).await,
                 Err(error) => {
@@ -197,8 +197,39 @@ pub async fn accept<S, F>(
                     tracing::debug!(error = plain(&error.to_string(), REASON_MAX), "handshake failed");
                 }
             }
-            metrics.connections.dec();
         });
+    }
+}
+
+/// Counts a handshake until it is dropped, with a task that panicked as well.
+struct HalfOpen(Arc<AtomicUsize>);
+
+impl HalfOpen {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a connection likewise.
+struct Open(IntGauge);
+
+impl Open {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -39,6 +39,7 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod stream;
+pub mod supervise;
 pub mod swarm;
 pub mod telemetry;
 pub mod tls;

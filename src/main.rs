@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Parser;
 use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, console, doctor, offline, plan, server, telemetry};
+use ncserverd::{bench, config, console, doctor, offline, plan, server, supervise, telemetry};
 
 use crate::cli::{Cli, CodecCommand, Coding, Command, ConfigCommand};
 
@@ -34,8 +34,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
             let loaded = sources.load()?;
             let runtime = runtime()?;
             let served = runtime.block_on(server::run(sources, loaded));
-            end(runtime)?;
-            Ok(served?)
+            let ended = end(runtime);
+            // Why it stopped says more than that something else hangs besides.
+            served?;
+            ended
         }
         Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
@@ -143,6 +145,7 @@ enum Exit {
     Incomplete = 7,
     Unfit = 8,
     Stuck = server::STUCK as isize,
+    Died = supervise::DIED as isize,
     ClosedPipe = console::CLOSED_PIPE as isize,
 }
 
@@ -191,6 +194,7 @@ fn exit_of(error: &server::Error) -> Exit {
         | server::Error::Admission(_)
         | server::Error::StillBound(_)
         | server::Error::Telemetry(telemetry::Error::Filter { .. }) => Exit::Config,
+        server::Error::Died(_) => Exit::Died,
         server::Error::Tls(_) => Exit::Certificate,
         server::Error::Device(_) => Exit::Device,
         server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,

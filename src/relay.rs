@@ -41,6 +41,7 @@ use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
 use crate::server::{Aside, Front, Parts};
 use crate::session::{self, Ask};
+use crate::supervise::{self, Part, Supervisor};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
 use crate::wire::message::{Delivery, Meta};
@@ -126,8 +127,10 @@ pub enum Error {
 pub struct Relay {
     front: Front,
     client: Client,
+    supervisor: Supervisor,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
+    closing: supervise::Closing,
 }
 
 impl Relay {
@@ -144,6 +147,7 @@ impl Relay {
         if !by_ticket {
             config.admission.check_listen(&config.endpoint.listen)?;
         }
+        let supervisor = Supervisor::new(registry, readiness.clone())?;
         let metrics = Metrics::new(registry)?;
         let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), config.offers, metrics.clone()));
         // What is verified is kept here and not there, unless its own program reads it, too.
@@ -159,22 +163,31 @@ impl Relay {
         let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings)));
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
         let aside = Aside::start("recode").map_err(Error::Thread)?;
-        let mut tasks = vec![aside.spawn(recoder.run()), tokio::spawn(follow)];
+        let mut tasks = vec![
+            aside.spawn(supervisor.vital(Part::Recoder, recoder.run())),
+            // It ends with the task that draws on the sources.
+            tokio::spawn(supervisor.vital(Part::Client, follow)),
+        ];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let told = Arc::clone(&holdings);
-        let answerer = Answerer { client: client.clone(), holdings, fetcher, news: HashMap::new() };
-        tasks.push(tokio::spawn(answerer.run(questions)));
+        let (asked, contain) = (client.clone(), supervisor.clone());
+        let answerer = Answerer { client: asked, holdings, fetcher, news: HashMap::new(), supervisor: contain };
+        tasks.push(tokio::spawn(supervisor.vital(Part::Answers, answerer.run(questions))));
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names nobody.
         let directory = Directory::new(directory::Metrics::new(registry)?);
-        let parts = Parts { endpoint, session, identity, admission, directory, ring, asks, aside: &aside };
+        let parts =
+            Parts { endpoint, session, identity, admission, directory, ring, asks, aside: &aside, supervisor: &supervisor };
         let front = Front::open::<Error>(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
             client.offer(address.port(), fingerprint).await?;
-            tasks.push(tokio::spawn(tell(client.clone(), told)));
+            let teller = client.clone();
+            let tell = move || tell(teller.clone(), Arc::clone(&told));
+            tasks.push(tokio::spawn(supervisor.clone().revived(Part::Teller, tell)));
         }
-        Ok(Self { front, client, tasks, _aside: aside })
+        let closing = supervisor.closing();
+        Ok(Self { front, client, supervisor, tasks, _aside: aside, closing })
     }
 
     /// The UDP addresses that peers reach it at.
@@ -187,8 +200,14 @@ impl Relay {
         &self.client
     }
 
+    /// What watches over its parts.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
+    }
+
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
+        drop(self.closing);
         self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
     }
@@ -214,6 +233,7 @@ struct Answerer {
     /// Without it nothing is fetched for others, and no question answered.
     fetcher: Option<Fetcher>,
     news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
+    supervisor: Supervisor,
 }
 
 impl Answerer {
@@ -229,14 +249,14 @@ impl Answerer {
                         continue;
                     };
                     let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
-                    tokio::spawn(async move {
+                    tokio::spawn(self.supervisor.contained(Part::Question, async move {
                         let found = client.look_up(&get.path, get.offset, get.length).await;
                         let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
                         if let Ok(Resolved { body: Body::Coded(held), .. }) = &found {
                             fetcher.start(held.lease.key);
                         }
                         let _ = reply.send(found.map_err(refusal));
-                    });
+                    }));
                 }
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
                 Ask::Find { id, coding, told, reply } => {
@@ -287,7 +307,7 @@ impl Answerer {
         let (sender, receiver) = broadcast::channel(NEWS_KEPT);
         self.news.insert(stream.to_owned(), sender.clone());
         let holdings = Arc::clone(&self.holdings);
-        tokio::spawn(async move {
+        tokio::spawn(self.supervisor.contained(Part::LiveEdge, async move {
             while let Some(meta) = incoming.recv().await {
                 let whole = match &meta.delivery {
                     Delivery::Inline(bytes) => Some(bytes.clone()),
@@ -299,7 +319,7 @@ impl Answerer {
                     return;
                 }
             }
-        });
+        }));
         Ok(receiver)
     }
 }

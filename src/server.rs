@@ -34,6 +34,7 @@ use crate::ring::{self, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
 use crate::stream::{self, Library};
+use crate::supervise::{self, Death, Part, Supervisor};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
 
@@ -89,6 +90,9 @@ pub enum Error {
     /// The system does not let this process hear signals.
     #[error("signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// A part has died without which nothing is served.
+    #[error(transparent)]
+    Died(#[from] Death),
 }
 
 /// A running server.
@@ -100,10 +104,12 @@ pub struct Server {
     admission: Admission,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
+    supervisor: Supervisor,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
     device: Device,
     thread: device::Thread,
+    closing: supervise::Closing,
 }
 
 /// What most batches will be like: the first stream's generations.
@@ -122,6 +128,7 @@ impl Server {
         readiness: Readiness,
     ) -> Result<Self, Error> {
         config.admission.check_listen(&config.endpoint.listen)?;
+        let supervisor = Supervisor::new(registry, readiness.clone())?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
         open_prime(&device, &config).await?;
@@ -137,18 +144,21 @@ impl Server {
             }
         };
 
-        let mut tasks = vec![tokio::spawn(heed_health(device.health(), readiness.clone()))];
+        let (health, of_health) = (device.health(), readiness.clone());
+        let heed = move || heed_health(health.clone(), of_health.clone());
+        let mut tasks = vec![tokio::spawn(supervisor.clone().revived(Part::DeviceHealth, heed))];
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
         let encoder =
             Encoder::new(config.encoder, ring.clone(), store, device.clone(), metrics, random).paced(Pace::of(Handle::current()));
         let aside = Aside::start("encode").map_err(Error::Thread)?;
-        tasks.push(aside.spawn(encoder.run(library.arrivals(), settings)));
+        tasks.push(aside.spawn(supervisor.vital(Part::Encoder, encoder.run(library.arrivals(), settings))));
 
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
-        tasks.push(aside.spawn(answer(questions, library.clone(), directory.clone(), Handle::current())));
+        let answering = answer(questions, library.clone(), directory.clone(), Handle::current(), supervisor.clone());
+        tasks.push(aside.spawn(supervisor.vital(Part::Answers, answering)));
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = Parts {
             endpoint,
@@ -159,10 +169,24 @@ impl Server {
             ring,
             asks,
             aside: &aside,
+            supervisor: &supervisor,
         };
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
-        let server =
-            Self { front, library, directory, admission, readiness, encoder_settings, tasks, _aside: aside, device, thread };
+        let closing = supervisor.closing();
+        let server = Self {
+            front,
+            library,
+            directory,
+            admission,
+            readiness,
+            encoder_settings,
+            supervisor,
+            tasks,
+            _aside: aside,
+            device,
+            thread,
+            closing,
+        };
         server.front.set_streams(config.stream.keys());
         server.name_peers(&config);
         server.judge_streams(&config);
@@ -172,6 +196,11 @@ impl Server {
     /// The UDP addresses that peers reach it at.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
+    }
+
+    /// What watches over its parts.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 
     /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
@@ -192,6 +221,7 @@ impl Server {
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then stops every part.
     pub async fn drain(self, bound: Duration) {
+        drop(self.closing);
         self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.thread.close();
@@ -237,23 +267,29 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// Answers what sessions ask. A question about an object may take as long as its origin, so each has a task; there are no more of them
 /// than sessions allow their peers. These run on `runtime`: what is answered at once does not wait for them.
-async fn answer(mut questions: mpsc::Receiver<Ask>, library: Library, directory: Directory, runtime: Handle) {
+async fn answer(
+    mut questions: mpsc::Receiver<Ask>,
+    library: Library,
+    directory: Directory,
+    runtime: Handle,
+    supervisor: Supervisor,
+) {
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
             Ask::Resolve { get, reply } => {
                 let library = library.clone();
-                runtime.spawn(async move {
+                runtime.spawn(supervisor.contained(Part::Question, async move {
                     let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
-                });
+                }));
             }
             Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),
             Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();
-                runtime.spawn(async move {
+                runtime.spawn(supervisor.contained(Part::Question, async move {
                     let _ = reply.send(library.checks(&held, &asked).await);
-                });
+                }));
             }
             Ask::Blame(blame) => {
                 tracing::debug!("{blame}");

@@ -5,7 +5,7 @@
 //! the kernel's queue.
 //!
 //! - `/metrics`: the registry in Prometheus' text format.
-//! - `/healthz`: 200 as long as the process lives.
+//! - `/healthz`: 200 as long as the process lives; 503 when a part has died without which it serves nothing, and it ends.
 //! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A part that serves otherwise than it
 //!   is meant to makes the status `degraded`, which counts as ready unless configured otherwise.
 

@@ -150,8 +150,9 @@ impl Loopback {
         let trust = Trust::Fingerprint(identity.fingerprint());
         let registry = telemetry::registry().map_err(server::Error::from)?;
         let readiness = Readiness::new();
-        let metrics = telemetry::serve(&config.telemetry, registry.clone(), readiness.clone()).map_err(server::Error::from)?;
-        let server = Server::start(config, identity, &registry, readiness).await?;
+        let telemetry = config.telemetry.clone();
+        let server = Server::start(config, identity, &registry, readiness.clone()).await?;
+        let metrics = telemetry::serve(&telemetry, registry, readiness, server.supervisor()).map_err(server::Error::from)?;
         let address = server.addresses().first().copied().unwrap_or(free);
         Ok(Self { server, metrics, address, trust })
     }

@@ -26,6 +26,7 @@ use crate::endpoint::Congestion;
 use crate::integrity::signing::{NoKey, StreamKey};
 use crate::object::RefusalCode;
 use crate::relay::{self, Relay};
+use crate::supervise::{DIED, Death, Part, Supervisor};
 use crate::swarm;
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
@@ -291,11 +292,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 Ok((Gateway::start(config, client).await?, stats))
             })
             .await?;
-            tokio::spawn(followed.follow(stats.clone()));
-            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
+            let supervisor = supervisor(&registry, &readiness)?;
+            tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
+            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
             readiness.ready("server");
-            let ended = interrupted().await;
+            let ended = until_interrupted(&supervisor).await;
+            drop(supervisor.closing());
             gateway.stop(DRAIN).await;
             say_repair(&stats.borrow());
             ended.map(drop)
@@ -331,12 +334,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let relay =
                 unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry, &readiness).await?) })
                     .await?;
-            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
+            let supervisor = relay.supervisor().clone();
+            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             for address in relay.addresses() {
                 console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint()));
             }
             readiness.ready("relay");
-            let ended = interrupted().await;
+            let ended = until_interrupted(&supervisor).await;
             relay.drain(DRAIN).await;
             ended.map(drop)
         }
@@ -406,13 +410,14 @@ impl Connection {
             Ok((relay, gateway))
         })
         .await?;
-        let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness)).transpose()?;
+        let supervisor = relay.supervisor().clone();
+        let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
         for address in relay.addresses() {
             console::note(format_args!("what is played is shared at {address}"));
         }
         console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
         readiness.ready("relay");
-        let ended = interrupted().await;
+        let ended = until_interrupted(&supervisor).await;
         gateway.stop(DRAIN).await;
         relay.drain(DRAIN).await;
         ended.map(drop)
@@ -488,6 +493,15 @@ async fn interrupted() -> Result<u8, Failure> {
     }
 }
 
+/// The same, unless a part dies first without which nothing is served.
+async fn until_interrupted(supervisor: &Supervisor) -> Result<u8, Failure> {
+    supervisor.until_done(interrupted()).await?
+}
+
+fn supervisor(registry: &prometheus::Registry, readiness: &Readiness) -> Result<Supervisor, Failure> {
+    Supervisor::new(registry, readiness.clone()).map_err(|error| Failure::Logs(error.to_string()))
+}
+
 fn registry() -> Result<prometheus::Registry, Failure> {
     telemetry::registry().map_err(|error| Failure::Logs(error.to_string()))
 }
@@ -496,9 +510,10 @@ fn serve_metrics(
     listen: SocketAddr,
     registry: prometheus::Registry,
     readiness: &Readiness,
+    supervisor: &Supervisor,
 ) -> Result<telemetry::Listener, Failure> {
     let config = telemetry::Config { listen, ..Default::default() };
-    let listener = telemetry::serve(&config, registry, readiness.clone())?;
+    let listener = telemetry::serve(&config, registry, readiness.clone(), supervisor)?;
     console::note(format_args!("metrics on http://{}/metrics", listener.address()));
     Ok(listener)
 }
@@ -571,6 +586,9 @@ pub enum Failure {
     /// The system does not let this process hear signals.
     #[error("signals: {0}")]
     Signals(#[source] io::Error),
+    /// A part has died without which nothing is served.
+    #[error(transparent)]
+    Died(#[from] Death),
     /// A signal, by number.
     #[error("interrupted")]
     Interrupted(u8),
@@ -596,6 +614,7 @@ impl Failure {
             Self::Swarm(swarm::Error::Name(_)) => 3,
             Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
+            Self::Died(_) => DIED,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
             Self::Gateway(gateway::Error::Listen(..))
             | Self::Relay(relay::Error::Endpoint(_) | relay::Error::Thread(_))
@@ -645,8 +664,8 @@ Examples:
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,
-5 the server could not give it now, 6 cannot listen, 130 and 143 interrupted,
-141 nobody reads the output any more.";
+5 the server could not give it now, 6 cannot listen, 10 a part died without which nothing
+is served, 130 and 143 interrupted, 141 nobody reads the output any more.";
 
 #[cfg(test)]
 mod tests {

@@ -18,6 +18,7 @@ use crate::endpoint::{self, Headroom};
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
+use crate::supervise::{Part, Supervisor};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
 
@@ -48,6 +49,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) asks: mpsc::Sender<Ask>,
     /// What looks after all sessions runs there.
     pub(crate) aside: &'a Aside,
+    /// What watches over its tasks.
+    pub(crate) supervisor: &'a Supervisor,
 }
 
 impl Front {
@@ -56,13 +59,20 @@ impl Front {
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
-        let Parts { endpoint: config, session, identity, admission, directory, ring, asks, aside } = parts;
-        let mut tasks = vec![tokio::spawn(keep_gauges(ring.clone()))];
+        let Parts { endpoint: config, session, identity, admission, directory, ring, asks, aside, supervisor } = parts;
+        let gauges = ring.clone();
+        let gauges = supervisor.clone().revived(Part::Gauges, move || keep_gauges(gauges.clone()));
+        let mut tasks = vec![tokio::spawn(gauges)];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
         let audience = metrics.audience.clone();
         let headroom = Headroom::new(registry)?;
-        tasks.push(aside.spawn(headroom.clone().watch(ring.clone(), Handle::current(), config.wait_max, readiness.clone())));
+        let (watched, sessions) = ((headroom.clone(), ring.clone(), readiness.clone()), Handle::current());
+        let wait_max = config.wait_max;
+        tasks.push(aside.spawn(supervisor.clone().revived(Part::Headroom, move || {
+            let (headroom, ring, readiness) = watched.clone();
+            headroom.watch(ring, sessions.clone(), wait_max, readiness)
+        })));
         let context = Context {
             ring,
             asks,
@@ -74,7 +84,9 @@ impl Front {
             drain: drained,
         };
         admission.refresh(readiness).await;
-        tasks.push(tokio::spawn(admission.clone().keep_fresh(readiness.clone())));
+        let kept = (admission.clone(), readiness.clone());
+        let keep = move || kept.0.clone().keep_fresh(kept.1.clone());
+        tasks.push(tokio::spawn(supervisor.clone().revived(Part::Keys, keep)));
         let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
         // Every one is needed: a reload is checked against the addresses that are bound.
@@ -86,14 +98,14 @@ impl Front {
         let metrics = endpoint::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
-            let (context, next_session) = (context.clone(), Arc::clone(&next_session));
+            let (context, next_session, contain) = (context.clone(), Arc::clone(&next_session), supervisor.clone());
             let serve = move |connection, place| {
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                session::driver::run(connection, session, place, context.clone())
+                contain.contained(Part::Session, session::driver::run(connection, session, place, context.clone()))
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
             let accepting = endpoint::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
-            tasks.push(tokio::spawn(accepting));
+            tasks.push(tokio::spawn(supervisor.vital(Part::Accept, accepting)));
         }
         Ok(Self { addresses, endpoints, drain, audience, tasks })
     }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::{Error, Server};
 use crate::config::{Effect, Loaded, Sources, changes};
+use crate::supervise;
 use crate::telemetry::{self, Logs, Readiness};
 use crate::tls::ServerIdentity;
 
@@ -23,7 +24,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     }
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
     // After the parts have registered theirs: a scrape sees every series from the first on.
-    let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone())?;
+    let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
     tracing::info!("metrics on http://{}/metrics", listener.address());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");
@@ -32,14 +33,24 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
     end_in_time(bound)?;
     let mut running = Running { sources, loaded, logs, identity, server, drain_timeout };
-    running.until_stopped().await?;
+    let ended = running.until_stopped().await;
     notify(&[sd_notify::NotifyState::Stopping]);
-    readiness.not_ready("server", "draining");
-    let bound = running.loaded.config.server.drain_timeout;
-    tracing::info!("draining: open requests have {}", humantime::format_duration(bound));
+    let bound = match &ended {
+        Ok(()) => {
+            readiness.not_ready("server", "draining");
+            let bound = running.loaded.config.server.drain_timeout;
+            tracing::info!("draining: open requests have {}", humantime::format_duration(bound));
+            bound
+        }
+        // Nothing that is open would be answered: peers are told to go, and go elsewhere.
+        Err(_) => {
+            end_after(2 * END_WITHIN, supervise::DIED)?;
+            Duration::ZERO
+        }
+    };
     running.server.drain(bound).await;
     tracing::info!("stopped");
-    Ok(())
+    ended
 }
 
 struct Running {
@@ -57,9 +68,11 @@ impl Running {
         let listen = |kind| signal(kind).map_err(Error::Signals);
         let (mut hangup, mut terminate, mut interrupt): (Signal, Signal, Signal) =
             (listen(SignalKind::hangup())?, listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let supervisor = self.server.supervisor().clone();
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.reload().await,
+                death = supervisor.death() => return Err(death.into()),
+                _ = hangup.recv() => supervisor.until_done(self.reload()).await?,
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             }
@@ -115,18 +128,23 @@ fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
             _ = interrupt.recv() => {}
         }
         let bound = *drain_timeout.borrow() + 2 * END_WITHIN;
-        // Not a task: the threads that run those may be what hangs.
-        let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
-            std::thread::sleep(bound);
-            std::thread::spawn(|| tracing::error!("the process ends though a part of it has not: it hangs"));
-            std::thread::sleep(Duration::from_secs(1));
-            std::process::exit(STUCK.into());
-        });
-        if let Err(error) = watching {
+        if let Err(error) = end_after(bound, STUCK) {
             tracing::error!("nobody watches whether the process ends: {error}");
         }
     });
     Ok(())
+}
+
+/// Ends the process with this exit code if it has not ended by itself by then.
+fn end_after(bound: Duration, code: u8) -> Result<(), Error> {
+    // Not a task: the threads that run those may be what hangs.
+    let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
+        std::thread::sleep(bound);
+        std::thread::spawn(|| tracing::error!("the process ends though a part of it has not: it hangs"));
+        std::thread::sleep(Duration::from_secs(1));
+        std::process::exit(code.into());
+    });
+    watching.map(drop).map_err(Error::Thread)
 }
 
 /// How long threads have to end after the server has stopped.

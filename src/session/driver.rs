@@ -21,6 +21,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
+use prometheus::IntGauge;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -78,10 +79,10 @@ pub struct Context {
 pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
-    metrics.sessions.inc();
+    let open = Open::new(&metrics.sessions);
     let visitor = context.admission.visitor(place, certificates(&connection));
     let end = Session::serve(connection.clone(), session, visitor, context).await;
-    metrics.sessions.dec();
+    drop(open);
     if let End::Violation(violation) = end {
         let counter = if violation == Violation::Unauthorised { &metrics.unadmitted } else { &metrics.violations };
         counter.inc();
@@ -89,6 +90,22 @@ pub async fn run(connection: Connection, session: SessionId, place: AddressPlace
     }
     let (code, reason) = end.close();
     connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+}
+
+/// Counts a session until it is dropped, by a panic as well.
+struct Open(IntGauge);
+
+impl Open {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// How a session ended.
@@ -248,13 +265,10 @@ impl Session {
             draining: None,
             viewing,
         };
-        let end = match session.converse(receive).await {
+        match session.converse(receive).await {
             Ok(never) => match never {},
             Err(end) => end,
-        };
-        session.leave_all();
-        session.context.directory.withdraw(session.id);
-        end
+        }
     }
 
     async fn converse(&mut self, receive: RecvStream) -> Result<std::convert::Infallible, End> {
@@ -757,6 +771,14 @@ impl Session {
         for line in self.proto.lines() {
             self.leave(Ended { alias: 0, line, abandon: true });
         }
+    }
+}
+
+/// Whatever ends a session, the ring and the directory forget it.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.leave_all();
+        self.context.directory.withdraw(self.id);
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::{Config, Error, Readiness, Reason, Status, rate, register};
 use crate::listener::{self, Limits};
+use crate::supervise::{Part, Supervisor};
 
 /// The running listener. Dropping it ends its thread.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Drop for Listener {
 }
 
 /// Listens and starts the thread that answers. Also starts the log line about the encoder.
-pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Result<Listener, Error> {
+pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervisor: &Supervisor) -> Result<Listener, Error> {
     let listen = |source| Error::Listen { address: config.listen, source };
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
     socket.set_nonblocking(true).map_err(listen)?;
@@ -57,10 +58,15 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness) -> Resul
     let (stop, stopped) = oneshot::channel();
     let shown = Shown { registry, readiness, ready, ready_when_degraded: config.ready_when_degraded };
     let interval = config.rate_interval;
-    let thread = std::thread::Builder::new()
-        .name("telemetry".into())
-        .spawn(move || runtime.block_on(answer(socket, shown, interval, stopped)))
-        .map_err(Error::Thread)?;
+    let answering = supervisor.clone().revived(Part::Telemetry, move || answer(socket.try_clone(), shown.clone(), interval));
+    let answering = async move {
+        tokio::select! {
+            _ = stopped => {}
+            () = answering => {}
+        }
+    };
+    let thread = std::thread::Builder::new().name("telemetry".into());
+    let thread = thread.spawn(move || runtime.block_on(answering)).map_err(Error::Thread)?;
     Ok(Listener { address, stop: Some(stop), thread: Some(thread) })
 }
 
@@ -84,8 +90,8 @@ impl Shown {
     }
 }
 
-async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration, stopped: oneshot::Receiver<()>) {
-    let socket = match tokio::net::TcpListener::from_std(socket) {
+async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, interval: Duration) {
+    let socket = match socket.and_then(tokio::net::TcpListener::from_std) {
         Ok(socket) => socket,
         Err(error) => return tracing::error!("cannot answer for metrics: {error}"),
     };
@@ -94,18 +100,13 @@ async fn answer(socket: std::net::TcpListener, shown: Shown, interval: Duration,
     let page = move |request, _| routes.call(request).map(|page| page.unwrap_or_else(|never| match never {}));
     let pages = listener::serve(socket, LIMITS, page, pending());
     tokio::select! {
-        _ = stopped => {}
         () = lines => {}
         () = pages => {}
     }
 }
 
 fn routes(shown: Shown) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .with_state(shown)
+    Router::new().route("/metrics", get(metrics)).route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(shown)
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
@@ -115,6 +116,10 @@ async fn metrics(State(shown): State<Shown>) -> Response {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
+}
+
+async fn healthz(State(shown): State<Shown>) -> (StatusCode, &'static str) {
+    if shown.readiness.is_dead() { (StatusCode::SERVICE_UNAVAILABLE, "a part has died\n") } else { (StatusCode::OK, "ok\n") }
 }
 
 async fn readyz(State(shown): State<Shown>) -> Response {
@@ -152,7 +157,25 @@ mod tests {
     fn started_with(ready_when_degraded: bool) -> (Listener, Readiness) {
         let config = Config { listen: "127.0.0.1:0".parse().unwrap(), ready_when_degraded, ..Config::default() };
         let readiness = Readiness::new();
-        (serve(&config, super::super::registry().unwrap(), readiness.clone()).unwrap(), readiness)
+        (serve_at(&config, readiness.clone()).unwrap(), readiness)
+    }
+
+    fn serve_at(config: &Config, readiness: Readiness) -> Result<Listener, Error> {
+        let registry = super::super::registry().unwrap();
+        let supervisor = Supervisor::new(&registry, readiness.clone()).unwrap();
+        serve(config, registry, readiness, &supervisor)
+    }
+
+    #[test]
+    fn a_dead_part_is_shown_on_both_pages() {
+        let (listener, readiness) = started();
+        readiness.ready("server");
+        assert!(request(listener.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+        readiness.dead("encoder", "it panicked");
+        assert!(request(listener.address(), "GET /healthz").starts_with("HTTP/1.1 503"));
+        let unready = request(listener.address(), "GET /readyz");
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        assert!(unready.contains(r#"{"part":"encoder","reason":"it panicked"}"#), "{unready}");
     }
 
     #[test]
@@ -224,7 +247,7 @@ mod tests {
     fn an_address_in_use_is_named() {
         let (listener, readiness) = started();
         let config = Config { listen: listener.address(), ..Config::default() };
-        let error = serve(&config, Registry::new(), readiness).unwrap_err().to_string();
+        let error = serve_at(&config, readiness).unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot listen on {} for metrics", listener.address())), "{error}");
     }
 }

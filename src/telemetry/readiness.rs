@@ -1,6 +1,7 @@
 //! Whether the server can serve and how well, and if not, why: each part speaks for itself.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
@@ -9,6 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Clone)]
 pub struct Readiness {
     words: Arc<Mutex<BTreeMap<&'static str, Word>>>,
+    is_dead: Arc<AtomicBool>,
 }
 
 /// What a part says of itself that is not well.
@@ -42,7 +44,7 @@ pub enum Status {
 impl Readiness {
     /// Nothing is ready until the part `server` says that the start is over.
     pub fn new() -> Self {
-        let readiness = Self { words: Arc::default() };
+        let readiness = Self { words: Arc::default(), is_dead: Arc::default() };
         readiness.not_ready("server", "starting");
         readiness
     }
@@ -60,6 +62,17 @@ impl Readiness {
     /// This part cannot serve. The latest word of a part counts.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
         self.lock().insert(part, Word { serves: false, reason: reason.into() });
+    }
+
+    /// This part has died, and the process ends because of that.
+    pub fn dead(&self, part: &'static str, reason: impl Into<String>) {
+        self.not_ready(part, reason);
+        self.is_dead.store(true, Ordering::Release);
+    }
+
+    /// Whether the process ends because of a part that has died.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
     }
 
     /// How the server fares, and which parts it is due to.

@@ -1,0 +1,396 @@
+//! Notices parts of the process that die although they should run on.
+//!
+//! A part is a task or a thread. What its death means follows from what it is for:
+//!
+//! - *vital*: without it nothing is served. Its end, or its panic, is the end of the process: `/healthz` and `/readyz` answer 503,
+//!   an error line names it, and the exit code is [`DIED`], so that a service manager starts the process again.
+//! - *revived*: it is started again after a pause, which doubles from death to death. `/readyz` answers 503 with its name meanwhile.
+//! - *contained*: it works for one session or one question, which ends with it. It is logged and counted.
+//!
+//! A part costs nothing while it runs: what notices its death is a guard that is dropped with it. Nothing is noticed any more once
+//! [`Closing`] is dropped, because parts then end in their order.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use prometheus::{IntCounterVec, Registry};
+use tokio::sync::watch;
+
+use crate::telemetry::{Readiness, register};
+
+/// What the process exits with when a vital part has died.
+pub const DIED: u8 = 10;
+
+/// The parts of a server and of a relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Takes connections from a socket.
+    Accept,
+    /// Answers what sessions ask at once.
+    Answers,
+    /// Draws on a relay's sources.
+    Client,
+    /// The back end that codes, where no other can take its place.
+    Device,
+    /// Says at `/readyz` how the device is.
+    DeviceHealth,
+    /// Listens to the changes of a directory.
+    Directory,
+    /// Fills the ring of a server.
+    Encoder,
+    /// Fetches an object, or part of one.
+    Fetch,
+    /// Keeps gauges up to date.
+    Gauges,
+    /// Measures whether there is time for newcomers.
+    Headroom,
+    /// Keeps the keys of admission fresh.
+    Keys,
+    /// Looks at the live playlists of a stream.
+    LiveEdge,
+    /// Brings a segment to the device.
+    Load,
+    /// Answers a question that takes time.
+    Question,
+    /// Fills the ring of a relay.
+    Recoder,
+    /// One peer's conversation.
+    Session,
+    /// Ends what has expired in the store.
+    Sweep,
+    /// Answers `/metrics`, `/healthz` and `/readyz`.
+    Telemetry,
+    /// Tells a relay's servers what it holds.
+    Teller,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::Accept,
+        Self::Answers,
+        Self::Client,
+        Self::Device,
+        Self::DeviceHealth,
+        Self::Directory,
+        Self::Encoder,
+        Self::Fetch,
+        Self::Gauges,
+        Self::Headroom,
+        Self::Keys,
+        Self::LiveEdge,
+        Self::Load,
+        Self::Question,
+        Self::Recoder,
+        Self::Session,
+        Self::Sweep,
+        Self::Telemetry,
+        Self::Teller,
+    ];
+
+    /// As logs, metrics and `/readyz` name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Answers => "answers",
+            Self::Client => "client",
+            Self::Device => "device",
+            Self::DeviceHealth => "device-health",
+            Self::Directory => "directory",
+            Self::Encoder => "encoder",
+            Self::Fetch => "fetch",
+            Self::Gauges => "gauges",
+            Self::Headroom => "headroom-watch",
+            Self::Keys => "keys",
+            Self::LiveEdge => "live-edge",
+            Self::Load => "load",
+            Self::Question => "question",
+            Self::Recoder => "recoder",
+            Self::Session => "session",
+            Self::Sweep => "sweep",
+            Self::Telemetry => "telemetry",
+            Self::Teller => "teller",
+        }
+    }
+}
+
+/// How a vital part died.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the process ends because a part of it has died: {}: {reason}", part.name())]
+pub struct Death {
+    /// Which part.
+    pub part: Part,
+    /// Why, as far as is known.
+    pub reason: String,
+}
+
+/// Watches over parts. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    readiness: Readiness,
+    /// The first death of a vital part.
+    death: watch::Sender<Option<Death>>,
+    is_closing: AtomicBool,
+    deaths: IntCounterVec,
+}
+
+/// From its drop on parts may end.
+#[derive(Debug)]
+pub struct Closing(Supervisor);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.shared.is_closing.store(true, Ordering::Release);
+    }
+}
+
+impl Supervisor {
+    /// Registers its series; what has died is said in `readiness`.
+    pub fn new(registry: &Registry, readiness: Readiness) -> Result<Self, prometheus::Error> {
+        let help = "Parts of the process that panicked, or ended although they should run on.";
+        let deaths = register::counters(registry, "ncserverd_supervise_deaths_total", help, &["part"])?;
+        for part in Part::ALL {
+            deaths.with_label_values(&[part.name()]);
+        }
+        let (death, is_closing) = (watch::Sender::new(None), AtomicBool::new(false));
+        Ok(Self { shared: Arc::new(Shared { readiness, death, is_closing, deaths }) })
+    }
+
+    /// To be held by whoever ends the parts, and dropped before it does.
+    pub fn closing(&self) -> Closing {
+        Closing(self.clone())
+    }
+
+    /// A task without which the process serves nothing. It may be aborted, and must not end by itself.
+    pub fn vital<F>(&self, part: Part, task: F) -> impl Future<Output = ()> + Send + use<F>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let guard = Guard { supervisor: self.clone(), part, is_vital: true };
+        async move {
+            let guard = guard;
+            task.await;
+            guard.supervisor.died(part, "it has ended");
+        }
+    }
+
+    /// A task that works for one session or one question, which ends with it.
+    pub fn contained<F>(&self, part: Part, task: F) -> impl Future<Output = F::Output> + Send + use<F>
+    where
+        F: Future<Output: Send> + Send,
+    {
+        let guard = Guard { supervisor: self.clone(), part, is_vital: false };
+        async move {
+            let _guard = guard;
+            task.await
+        }
+    }
+
+    /// Runs a task that is made again when it has died.
+    pub async fn revived<F: Future<Output = ()> + Send>(self, part: Part, mut make: impl FnMut() -> F + Send) {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let begun = Instant::now();
+            let ended = AssertUnwindSafe(make()).catch_unwind().await;
+            if self.is_closing() {
+                return;
+            }
+            let reason = if ended.is_err() { "it panicked" } else { "it has ended" };
+            self.count(part);
+            self.shared.readiness.not_ready(part.name(), format!("{reason}, and is started again"));
+            if begun.elapsed() >= STEADY_AFTER {
+                pause = PAUSE_FIRST;
+            }
+            tracing::error!("{} has died, and is started again in {pause:?}: {reason}", part.name());
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PAUSE_MOST);
+            self.shared.readiness.ready(part.name());
+        }
+    }
+
+    /// A vital part has died for this reason: the process is to end. The first death counts.
+    pub fn died(&self, part: Part, reason: impl Into<String>) {
+        if self.is_closing() {
+            return;
+        }
+        self.count(part);
+        let death = Death { part, reason: reason.into() };
+        self.shared.readiness.dead(part.name(), death.reason.as_str());
+        self.shared.death.send_if_modified(|first| {
+            let is_first = first.is_none();
+            if is_first {
+                tracing::error!("{death}");
+                *first = Some(death);
+            }
+            is_first
+        });
+    }
+
+    /// Waits for the death of a vital part.
+    pub async fn death(&self) -> Death {
+        let mut deaths = self.shared.death.subscribe();
+        let death = deaths.wait_for(Option::is_some).await.ok().and_then(|death| death.clone());
+        match death {
+            Some(death) => death,
+            // Its sender is in `self`.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Does this, unless a vital part dies first.
+    pub async fn until_done<T>(&self, work: impl Future<Output = T>) -> Result<T, Death> {
+        tokio::select! {
+            biased;
+            death = self.death() => Err(death),
+            done = work => Ok(done),
+        }
+    }
+
+    fn panicked(&self, part: Part) {
+        self.count(part);
+        tracing::error!("{} panicked; the others go on", part.name());
+    }
+
+    fn count(&self, part: Part) {
+        self.shared.deaths.with_label_values(&[part.name()]).inc();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.shared.is_closing.load(Ordering::Acquire)
+    }
+}
+
+/// Is dropped with a task's state: while its thread unwinds if the task panicked.
+struct Guard {
+    supervisor: Supervisor,
+    part: Part,
+    is_vital: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            true if self.is_vital => self.supervisor.died(self.part, "it panicked"),
+            true => self.supervisor.panicked(self.part),
+            false => {}
+        }
+    }
+}
+
+/// The pause after the first death, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MOST: Duration = Duration::from_secs(10);
+/// A part that has run for so long begins with the first pause again.
+const STEADY_AFTER: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Status;
+
+    fn supervisor() -> Supervisor {
+        let readiness = Readiness::new();
+        readiness.ready("server");
+        Supervisor::new(&Registry::new(), readiness).unwrap()
+    }
+
+    fn deaths(supervisor: &Supervisor, part: Part) -> u64 {
+        supervisor.shared.deaths.with_label_values(&[part.name()]).get()
+    }
+
+    #[test]
+    fn every_part_has_a_name_of_its_own() {
+        let names: std::collections::HashSet<_> = Part::ALL.iter().map(|part| part.name()).collect();
+        assert_eq!(names.len(), Part::ALL.len());
+    }
+
+    #[tokio::test]
+    async fn a_vital_part_that_panics_or_ends_ends_the_process() {
+        for (panics, reason) in [(true, "it panicked"), (false, "it has ended")] {
+            let supervisor = supervisor();
+            let part = supervisor.vital(Part::Encoder, async move {
+                tokio::task::yield_now().await;
+                assert!(!panics, "injected");
+            });
+            let _ = tokio::spawn(part).await;
+            let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
+            assert_eq!(death, Death { part: Part::Encoder, reason: reason.to_owned() });
+            assert_eq!(death.to_string(), format!("the process ends because a part of it has died: encoder: {reason}"));
+            assert!(supervisor.shared.readiness.is_dead());
+            assert_eq!(supervisor.shared.readiness.status().0, Status::NotReady);
+            supervisor.died(Part::Answers, "later");
+            assert_eq!(supervisor.death().await.part, Part::Encoder, "the first one counts");
+            assert_eq!((deaths(&supervisor, Part::Encoder), deaths(&supervisor, Part::Answers)), (1, 1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_vital_part_may_be_aborted_and_may_end_once_the_server_closes() {
+        let supervisor = supervisor();
+        let part = tokio::spawn(supervisor.vital(Part::Accept, std::future::pending()));
+        tokio::task::yield_now().await;
+        part.abort();
+        assert!(part.await.unwrap_err().is_cancelled());
+        drop(supervisor.closing());
+        tokio::spawn(supervisor.vital(Part::Accept, async {})).await.unwrap();
+        assert_eq!(supervisor.until_done(async { 7 }).await, Ok(7));
+        assert!(!supervisor.shared.readiness.is_dead());
+        assert_eq!(deaths(&supervisor, Part::Accept), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_contained_ends_alone() {
+        let supervisor = supervisor();
+        let part = supervisor.contained(Part::Session, async {
+            tokio::task::yield_now().await;
+            panic!("injected");
+        });
+        assert!(tokio::spawn(part).await.unwrap_err().is_panic());
+        assert_eq!(tokio::spawn(supervisor.contained(Part::Session, async { 7 })).await.unwrap(), 7);
+        assert_eq!(deaths(&supervisor, Part::Session), 1);
+        assert_eq!(supervisor.shared.readiness.status().0, Status::Ready);
+    }
+
+    #[tokio::test]
+    async fn a_revived_part_is_not_ready_until_it_runs_again() {
+        let (supervisor, is_well) = (supervisor(), Arc::new(AtomicBool::new(false)));
+        let readiness = supervisor.shared.readiness.clone();
+        let mut panics = true;
+        let wellness = Arc::clone(&is_well);
+        let part = tokio::spawn(supervisor.clone().revived(Part::Keys, move || {
+            // It panics and ends in turn.
+            panics = !panics;
+            let (panics, is_well) = (panics, wellness.load(Ordering::Relaxed));
+            async move {
+                match (is_well, panics) {
+                    (true, _) => std::future::pending().await,
+                    (false, true) => panic!("injected"),
+                    (false, false) => {}
+                }
+            }
+        }));
+        let is = async |status: Status| {
+            while readiness.status().0 != status {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        is(Status::NotReady).await;
+        assert_eq!(readiness.status().1[0].part, "keys");
+        while deaths(&supervisor, Part::Keys) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        is_well.store(true, Ordering::Relaxed);
+        is(Status::Ready).await;
+        assert!(!part.is_finished() && !readiness.is_dead());
+        part.abort();
+    }
+}
