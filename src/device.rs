@@ -14,8 +14,9 @@
 //!
 //! Files that are coded offline are nothing resident and go another way: [`portions`] has who codes them.
 //!
-//! A GPU that fails, by a fault of a kernel or of itself, is given up for the rest of the run: the CPU takes its place, what was
-//! resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so.
+//! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is given up for the rest of the run: the CPU takes
+//! its place, what was resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. If the
+//! CPU's own thread dies there is nothing left to fall back to, and that says so, too.
 
 use std::any::Any;
 use std::fmt;
@@ -147,6 +148,11 @@ impl Device {
     /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the CPU does it.
     pub fn open_prime(&self) -> Result<(), Error> {
         self.prime.open().map(drop)
+    }
+
+    /// Notices threads that die though nothing is asked of them, for as long as it is polled; what is asked of them notices that, too.
+    pub async fn watch(&self) {
+        self.members.watch().await;
     }
 
     /// Whether it is as it was opened.
@@ -300,7 +306,7 @@ pub struct Maker {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
-    /// As it was handed in; what the slots contain is undefined. Empty only if the thread died over it.
+    /// As it was handed in; what the slots contain is undefined. Empty only if a thread died over it, or hangs.
     pub batch: Batch,
     /// What was wrong.
     pub error: Error,
@@ -314,6 +320,8 @@ pub enum Health {
     Good,
     /// A back end was lost for this reason, and the CPU does its work.
     Degraded(String),
+    /// The CPU was lost for this reason: nothing is coded any more.
+    Dead(String),
 }
 
 /// What can go wrong, by what can be done about it.

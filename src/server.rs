@@ -144,8 +144,16 @@ impl Server {
             }
         };
 
-        let (health, of_health) = (device.health(), readiness.clone());
-        let heed = move || heed_health(health.clone(), of_health.clone());
+        let heeding = (device.clone(), readiness.clone(), supervisor.clone());
+        let heed = move || {
+            let (device, readiness, supervisor) = heeding.clone();
+            async move {
+                tokio::select! {
+                    () = device.watch() => {}
+                    () = heed_health(device.health(), readiness, supervisor) => {}
+                }
+            }
+        };
         let mut tasks = vec![tokio::spawn(supervisor.clone().revived(Part::DeviceHealth, heed))];
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
@@ -308,12 +316,13 @@ fn no_such_stream() -> Refusal {
     Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such stream".to_owned() }
 }
 
-/// Says of the device at `/readyz` what it says of itself.
-async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness) {
+/// Says of the device at `/readyz` what it says of itself; without one the process ends.
+async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, supervisor: Supervisor) {
     loop {
         match &*health.borrow_and_update() {
             Health::Good => readiness.ready("device"),
             Health::Degraded(reason) => readiness.degraded("device", reason.as_str()),
+            Health::Dead(reason) => supervisor.died(Part::Device, reason.as_str()),
         }
         if health.changed().await.is_err() {
             return;
@@ -331,7 +340,8 @@ mod tests {
         let (say, health) = watch::channel(Health::Degraded("the GPU was lost".to_owned()));
         let readiness = Readiness::new();
         readiness.ready("server");
-        let heeding = tokio::spawn(heed_health(health, readiness.clone()));
+        let supervisor = Supervisor::new(&Registry::new(), readiness.clone()).unwrap();
+        let heeding = tokio::spawn(heed_health(health, readiness.clone(), supervisor));
         while readiness.status().0 != Status::Degraded {
             tokio::task::yield_now().await;
         }
@@ -340,5 +350,19 @@ mod tests {
         drop(say);
         heeding.await.unwrap();
         assert_eq!(readiness.status().0, Status::Ready);
+    }
+
+    #[tokio::test]
+    async fn a_dead_device_ends_the_process() {
+        let (say, health) = watch::channel(Health::Good);
+        let readiness = Readiness::new();
+        let supervisor = Supervisor::new(&Registry::new(), readiness.clone()).unwrap();
+        let heeding = tokio::spawn(heed_health(health, readiness.clone(), supervisor.clone()));
+        say.send(Health::Dead("its thread has died".to_owned())).unwrap();
+        let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(death, Death { part: Part::Device, reason: "its thread has died".to_owned() });
+        assert!(readiness.is_dead());
+        drop(say);
+        heeding.await.unwrap();
     }
 }

@@ -94,7 +94,7 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
-        let runtime = Builder::new_current_thread().build()?;
+        let runtime = Builder::new_current_thread().enable_time().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
         let bytes = Bytes::from(work.source.repeat(load.generations(work)));
         let generation = &work.generation;

@@ -90,6 +90,7 @@ fn numbers(config: &Config, report: &mut Report) {
         ("session.stall_timeout", config.session.stall_timeout),
         ("session.hello_timeout", config.session.hello_timeout),
         ("admission.refresh", config.admission.refresh),
+        ("device.hang_timeout", config.device.hang_timeout),
         ("ingest.connect_timeout", config.ingest.connect_timeout),
         ("ingest.read_timeout", config.ingest.read_timeout),
         ("ingest.rescan", config.ingest.rescan),

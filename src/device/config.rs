@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU16;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -26,6 +27,9 @@ pub struct Config {
     pub cpu_threads: Threads,
     /// Batches, and as many loads and calls to decode, that wait for the device; when it is full the encoder waits.
     pub queue_batches: NonZeroU16,
+    /// How long a GPU may end nothing of what is under way until it is given up.
+    #[serde(with = "crate::config::duration")]
+    pub hang_timeout: Duration,
 }
 
 impl Default for Config {
@@ -37,6 +41,7 @@ impl Default for Config {
             cpu_isa: IsaChoice::Auto,
             cpu_threads: Threads::Auto,
             queue_batches: NonZeroU16::new(4).expect("4 is not zero"),
+            hang_timeout: Duration::from_secs(10),
         }
     }
 }

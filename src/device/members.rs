@@ -5,16 +5,19 @@
 //! the first rows: as large a share as its measured rate is of all rates.
 //!
 //! When a back end is lost, the CPU is put in its place and a new *epoch* begins: residents of older epochs are of no use any
-//! more, and whoever combines one is told so.
+//! more, and whoever combines one is told so. A GPU is lost when it says so, when its thread dies, and when it ends nothing for
+//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose thread dies: that is told as
+//! [`Health::Dead`].
 
 use std::any::Any;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use prometheus::Registry;
 use tokio::sync::watch;
 
@@ -172,7 +175,10 @@ impl Members {
     pub(super) async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         let set = self.set.load_full();
         let shares = set.shares();
-        let loads = set.seats.iter().zip(shares).map(|(seat, share)| seat.member.load(bytes.clone(), shape, share));
+        let loads = set.seats.iter().zip(shares).map(|(seat, share)| {
+            let load = seat.member.load(bytes.clone(), shape, share);
+            async { self.answer_of(&seat.member, load).await?.map_err(|error| self.meaning_of(error)) }
+        });
         let mut parts = Vec::with_capacity(set.seats.len());
         for (index, part) in join_all(loads).await.into_iter().enumerate() {
             parts.push(part.inspect_err(|error| self.judge(&set, index, error))?);
@@ -188,14 +194,23 @@ impl Members {
         }
         let Split { parts, mut tasks } = set.split(batch);
         let jobs = set.seats.iter().zip(parts).enumerate().filter(|(_, (_, part))| !part.is_empty());
-        let jobs = jobs.map(|(index, (seat, part))| async move { (index, seat.member.combine(part).await) });
+        let jobs = jobs.map(|(index, (seat, part))| async move {
+            let ended = self.answer_of(&seat.member, seat.member.combine(part)).await;
+            (index, ended.and_then(|ended| ended.ok_or_else(|| self.meaning_of(Error::Closed))))
+        });
         let (mut makers, mut longest, mut fault) = (Vec::with_capacity(1), Duration::ZERO, None);
-        let mut works = Vec::new();
+        let (mut works, mut is_torn) = (Vec::new(), false);
         for (index, ended) in join_all(jobs).await {
-            let Some(Ended { batch, result, elapsed }) = ended else {
-                return Err(Failed { batch: Batch::default(), error: Error::Closed });
+            let Ended { batch, result, elapsed } = match ended {
+                Ok(ended) => ended,
+                Err(error) => {
+                    self.judge(&set, index, &error);
+                    fault.get_or_insert(error);
+                    is_torn = true;
+                    continue;
+                }
             };
-            match result {
+            match result.map_err(|error| self.meaning_of(error)) {
                 Ok(()) => {
                     let seat = &set.seats[index];
                     seat.rate.observe(batch.iter().map(Work::products).sum(), elapsed);
@@ -214,7 +229,11 @@ impl Members {
             }
             works.extend(batch);
         }
-        put_back(&mut tasks, works);
+        if is_torn {
+            tasks.clear();
+        } else {
+            put_back(&mut tasks, works);
+        }
         let batch = Batch { tasks };
         match fault {
             None => Ok(Done { batch, elapsed: longest, turnaround: longest, makers }),
@@ -233,10 +252,18 @@ impl Members {
         let seats = &set.seats[dealt.start..dealt.end.min(dealt.start + count)];
         let mut parts: Vec<Vec<Decode>> = seats.iter().map(|_| Vec::with_capacity(count.div_ceil(seats.len()))).collect();
         jobs.drain(..).enumerate().for_each(|(index, job)| parts[index % seats.len()].push(job));
-        let work = seats.iter().zip(parts).map(|(seat, part)| seat.member.decode(part));
+        let work = seats.iter().zip(parts).map(|(seat, part)| self.answer_of(&seat.member, seat.member.decode(part)));
         let (mut ended, mut fault) = (Vec::with_capacity(seats.len()), None);
         for (index, solved) in join_all(work).await.into_iter().enumerate() {
-            let Some(Solved { jobs: part, result, .. }) = solved else { return Err(Undecoded { jobs, error: Error::Closed }) };
+            let solved = solved.and_then(|solved| solved.ok_or_else(|| self.meaning_of(Error::Closed)));
+            let Solved { jobs: part, result, .. } = match solved {
+                Ok(solved) => solved,
+                Err(error) => {
+                    self.judge(&set, dealt.start + index, &error);
+                    return Err(Undecoded { jobs, error });
+                }
+            };
+            let result = result.map_err(|error| self.meaning_of(error));
             if let Err(error) = &result {
                 self.judge(&set, dealt.start + index, error);
                 fault.get_or_insert_with(|| error.clone());
@@ -257,6 +284,35 @@ impl Members {
         Ok(decoded.collect())
     }
 
+    /// What a back end answers, unless it is a GPU that hangs.
+    async fn answer_of<T>(&self, member: &Member, answer: impl Future<Output = T>) -> Result<T, Error> {
+        let limit = self.config.hang_timeout;
+        let answer = member.unless_hung((member.backend != "cpu").then_some(limit), answer).await;
+        answer.ok_or_else(|| Error::Lost(format!("it has ended nothing for {}", humantime::format_duration(limit))))
+    }
+
+    /// A thread that has ended before the device was closed is a loss.
+    fn meaning_of(&self, error: Error) -> Error {
+        match error {
+            Error::Closed if self.owners.strong_count() > 0 => Error::Lost(THREAD_ENDED.to_owned()),
+            error => error,
+        }
+    }
+
+    /// Notices threads that end though nothing is asked of them, for as long as it is polled.
+    pub(super) async fn watch(&self) {
+        loop {
+            let set = self.set.load_full();
+            let ends = set.seats.iter().map(|seat| Box::pin(seat.member.ended()));
+            let ((), index, _) = select_all(ends).await;
+            self.judge(&set, index, &self.meaning_of(Error::Closed));
+            if self.set.load().epoch == set.epoch {
+                // Nothing has taken its place: there is nothing more to notice.
+                return std::future::pending().await;
+            }
+        }
+    }
+
     /// Puts the CPU in a lost back end's place.
     fn judge(&self, seen: &Set, index: usize, error: &Error) {
         let Error::Lost(reason) = error else { return };
@@ -267,6 +323,11 @@ impl Members {
             return;
         }
         let lost = &set.seats[index].member;
+        if lost.backend == "cpu" {
+            tracing::error!("the CPU back end is lost, and nothing takes its place: {reason}");
+            self.health.send_replace(Health::Dead(reason.clone()));
+            return;
+        }
         tracing::error!("{} is lost, and the CPU does its work from now on: {reason}", lost.backend);
         let mut next = Set { epoch: set.epoch + 1, ..Set::clone(&set) };
         match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
@@ -413,6 +474,8 @@ fn open_cpu(config: &Config, families: &Families, is_substitute: bool) -> Result
     Ok(opened)
 }
 
+/// Why a back end is lost whose thread is gone.
+const THREAD_ENDED: &str = "its thread has died";
 /// How much a new measurement counts.
 const RATE_WEIGHT: f64 = 0.2;
 /// Until both have been measured.

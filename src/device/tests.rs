@@ -244,7 +244,7 @@ fn what_is_asked_for_by_name_is_had_or_refused() {
 
 #[test]
 fn the_section_reads_and_prints() {
-    let text = "backend = \"cpu\"\ngpus = [0, 2]\nkernel = \"table\"\ncpu_isa = \"ssse3\"\ncpu_threads = 3\nqueue_batches = 2\n";
+    let text = "backend = \"cpu\"\ngpus = [0, 2]\nkernel = \"table\"\ncpu_isa = \"ssse3\"\ncpu_threads = 3\nqueue_batches = 2\nhang_timeout = \"2s\"\n";
     let config: Config = toml::from_str(text).unwrap();
     assert_eq!(config.cpu_isa.isa(), Some(Isa::Ssse3));
     assert_eq!(config.cpu_threads.count(), 3);

@@ -5,8 +5,12 @@
 //! pauses later. Nothing spins when nothing is asked for.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::hint;
 use std::num::NonZeroU16;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +57,9 @@ pub(super) struct Member {
     batches: mpsc::Sender<Combine>,
     loads: mpsc::Sender<Load>,
     solves: mpsc::Sender<Solve>,
+    /// How many batches, loads and decodings have ended.
+    pulse: Arc<AtomicU64>,
+    is_hung: Arc<AtomicBool>,
 }
 
 /// What a device holds of a segment, until this is dropped.
@@ -83,12 +90,14 @@ impl Drop for Part {
 pub(super) struct Owner {
     stop: Option<oneshot::Sender<()>>,
     join: Option<JoinHandle<()>>,
+    is_hung: Arc<AtomicBool>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(join) = self.join.take()
+        // Nobody waits for a thread that hangs in a driver. What it holds stays where it is.
+        if let Some(join) = self.join.take().filter(|_| !self.is_hung.load(Ordering::Acquire))
             && join.join().is_err()
         {
             tracing::error!("the device's thread had died");
@@ -111,6 +120,8 @@ impl Member {
         let (stop_in, stop) = oneshot::channel();
         let (opened_in, opened) = std::sync::mpsc::channel();
         let (families, label) = (families.clone(), device.to_owned());
+        let (pulse, is_hung) = (Arc::default(), Arc::default());
+        let beat = Arc::clone(&pulse);
         let run = move || {
             let backend = match open() {
                 Ok(backend) => backend,
@@ -133,6 +144,7 @@ impl Member {
                     waiting,
                     solving,
                     loading: None,
+                    beat,
                     next_id: 0,
                     memory_reported,
                     memory_changed,
@@ -142,10 +154,33 @@ impl Member {
         };
         let thread = std::thread::Builder::new().name(format!("device-{device}"));
         let join = thread.spawn(run).map_err(|error| Error::Thread(error.to_string()))?;
-        let owner = Owner { stop: Some(stop_in), join: Some(join) };
+        let owner = Owner { stop: Some(stop_in), join: Some(join), is_hung: Arc::clone(&is_hung) };
         let died = |_| Err(Error::Thread("it died while it opened the device".to_owned()));
         let (backend, kernel, memory) = opened.recv().unwrap_or_else(died)?;
-        Ok((Self { backend, kernel, memory, batches: batches_in, loads: loads_in, solves: solves_in }, owner))
+        let (batches, loads, solves) = (batches_in, loads_in, solves_in);
+        Ok((Self { backend, kernel, memory, batches, loads, solves, pulse, is_hung }, owner))
+    }
+
+    /// Waits for what the thread answers: as long as that takes, or until it has ended nothing for `limit`. `None` if so: it is not
+    /// waited for any more.
+    pub(super) async fn unless_hung<T>(&self, limit: Option<Duration>, answer: impl Future<Output = T>) -> Option<T> {
+        let Some(limit) = limit else { return Some(answer.await) };
+        let mut answer = pin!(answer);
+        loop {
+            let before = self.pulse.load(Ordering::Acquire);
+            if let Ok(answer) = tokio::time::timeout(limit, &mut answer).await {
+                return Some(answer);
+            }
+            if self.pulse.load(Ordering::Acquire) == before {
+                self.is_hung.store(true, Ordering::Release);
+                return None;
+            }
+        }
+    }
+
+    /// Waits for the end of the thread.
+    pub(super) async fn ended(&self) {
+        self.batches.closed().await;
     }
 
     /// Brings some generations of a segment onto the device. Waits while the queue is full.
@@ -193,6 +228,8 @@ struct Worker {
     /// Who waits for generations that are being decoded, oldest first.
     solving: VecDeque<oneshot::Sender<Solved>>,
     loading: Option<UnderWay>,
+    /// How many of all these have ended.
+    beat: Arc<AtomicU64>,
     next_id: u64,
     /// When the metrics were last told of the device's memory, and whether it has changed since.
     memory_reported: Instant,
@@ -313,6 +350,7 @@ impl Worker {
 
     fn end_batch(&mut self, ended: Ended) {
         self.metrics.in_flight.dec();
+        self.beat.fetch_add(1, Ordering::AcqRel);
         match &ended.result {
             Ok(()) => self.metrics.combined(&ended),
             Err(_) => self.metrics.failures.inc(),
@@ -330,6 +368,7 @@ impl Worker {
     }
 
     fn end_solve(&mut self, solved: Solved) {
+        self.beat.fetch_add(1, Ordering::AcqRel);
         match &solved.result {
             Ok(_) => self.metrics.decoded(&solved),
             Err(_) => self.metrics.failures.inc(),
@@ -352,6 +391,7 @@ impl Worker {
     }
 
     fn end_load(&mut self, result: Result<u64, Error>) {
+        self.beat.fetch_add(1, Ordering::AcqRel);
         let UnderWay { id, begun, reply } = self.loading.take().expect("a load that ends was begun");
         match result {
             Ok(bytes) => {

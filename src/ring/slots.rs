@@ -59,6 +59,8 @@ pub(super) struct Pool {
     /// Slots that are out or on a shelf, and their bytes: as counted when slots were last taken.
     out: AtomicUsize,
     out_bytes: AtomicUsize,
+    /// Not 0 once a device has kept memory of slots.
+    is_torn: AtomicUsize,
     budget: usize,
     pin: Option<Pin>,
 }
@@ -100,6 +102,8 @@ struct Class {
 pub struct Slot {
     bytes: BytesMut,
     headroom: usize,
+    /// Bytes of headroom and payload.
+    size: usize,
     number: usize,
     home: Arc<Home>,
     held_by: Option<Arc<Quota>>,
@@ -127,9 +131,9 @@ impl Pool {
 
     fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
         let state = State { classes: BTreeMap::new(), allocated: 0, next_shelf: 0, waiting: None };
-        let (out, out_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let [waits, out, out_bytes, is_torn] = [0; 4].map(AtomicUsize::new);
         let shelves = std::array::from_fn(|_| Shelf(Mutex::new(Vec::new())));
-        Arc::new(Self { state: Mutex::new(state), shelves, waits: AtomicUsize::new(0), out, out_bytes, budget, pin })
+        Arc::new(Self { state: Mutex::new(state), shelves, waits, out, out_bytes, is_torn, budget, pin })
     }
 
     /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
@@ -148,7 +152,7 @@ impl Pool {
                 if taken.len() % TOGETHER == TOGETHER - 1 {
                     home = state.next_home(pool);
                 }
-                taken.push(Slot { bytes, headroom, number, home: Arc::clone(&home), held_by: None });
+                taken.push(Slot { bytes, headroom, size, number, home: Arc::clone(&home), held_by: None });
                 continue;
             }
             if state.grow(size, pool.budget, pool.pin.as_ref()) {
@@ -364,10 +368,13 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        if !bytes.is_empty() {
-            self.home.pool.give_back(self.home.shelf, self.number, bytes);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.is_empty() {
+            // A device has died, or hangs, with the memory: other memory takes its place.
+            self.home.pool.is_torn.store(1, Ordering::Release);
+            bytes = BytesMut::zeroed(self.size);
         }
+        self.home.pool.give_back(self.home.shelf, self.number, bytes);
         if let Some(quota) = self.held_by.take() {
             quota.release();
         }

@@ -64,7 +64,7 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn open(config: &Config, load: &Load) -> Result<Self, Error> {
-        let runtime = Builder::new_current_thread().build()?;
+        let runtime = Builder::new_current_thread().enable_time().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
         let (n, k) = (u16::try_from(load.n).expect("a possible shape"), u32::try_from(load.k).expect("a possible shape"));
         let shape = Shape::local(load.sources.len() as u64, k, n).map_err(Error::Shape)?;

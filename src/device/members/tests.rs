@@ -11,14 +11,33 @@ const GENERATIONS: u32 = 7;
 /// A back end that says it is a GPU, and is lost with the batch or load after so many of them.
 struct Mortal {
     inner: cpu::Cpu,
+    name: &'static str,
+    end: End,
     batches_left: usize,
     loads_left: usize,
     lost: Option<Error>,
 }
 
+/// How a batch is the last of a back end.
+#[derive(Debug, Clone)]
+enum End {
+    /// It says so.
+    Says,
+    /// Its thread panics.
+    Panics,
+    /// It never ends, until this is set.
+    Hangs(Arc<std::sync::atomic::AtomicBool>),
+}
+
+impl Mortal {
+    fn lasting(config: &Config, (batches_left, loads_left): (usize, usize), name: &'static str, end: End) -> Result<Self, Error> {
+        Ok(Self { inner: cpu::Cpu::open(config)?, name, end, batches_left, loads_left, lost: None })
+    }
+}
+
 impl Backend for Mortal {
     fn name(&self) -> &'static str {
-        "cuda"
+        self.name
     }
 
     fn kernel(&self) -> &'static str {
@@ -48,9 +67,15 @@ impl Backend for Mortal {
     }
 
     fn ended(&mut self) -> Option<Ended> {
+        if let (0, End::Hangs(until)) = (self.batches_left, &self.end)
+            && !until.load(Ordering::Relaxed)
+        {
+            return None;
+        }
         let mut ended = self.inner.ended()?;
         match self.batches_left.checked_sub(1) {
             Some(left) => self.batches_left = left,
+            None if matches!(self.end, End::Panics) => panic!("injected"),
             None => ended.result = Err(Error::Lost("injected".to_owned())),
         }
         Some(ended)
@@ -99,9 +124,8 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
     for (index, &(batches_left, loads_left)) in mortals.iter().enumerate() {
         let open = {
             let config = config.clone();
-            move || {
-                Ok(Box::new(Mortal { inner: cpu::Cpu::open(&config)?, batches_left, loads_left, lost: None }) as Box<dyn Backend>)
-            }
+            let lasts = (batches_left, loads_left);
+            move || Ok(Box::new(Mortal::lasting(&config, lasts, "cuda", End::Says)?) as Box<dyn Backend>)
         };
         opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
     }
@@ -140,6 +164,8 @@ async fn expected() -> Vec<Vec<BytesMut>> {
 }
 
 const FOREVER: (usize, usize) = (usize::MAX, usize::MAX);
+/// No back end of a test takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn generations_are_dealt_to_all_and_come_back_in_order() {
@@ -187,11 +213,70 @@ pub(in crate::device) async fn lose_one(
     let member = Member::start("0", config.queue_batches, &families, open).unwrap();
     let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
     let (device, _thread) = (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners });
-    lose(&device, &registry, check_reason).await;
+    lose(&device, &registry, 63, check_reason).await;
+}
+
+/// A device over one back end that lasts for a batch and ends like this.
+fn ending(name: &'static str, end: End, hang_timeout: Duration) -> (Device, Thread, Registry) {
+    let (config, registry) = (Config { hang_timeout, ..config() }, Registry::new());
+    let families = Families::new(&registry).unwrap();
+    let opened = config.clone();
+    let open = move || Ok(Box::new(Mortal::lasting(&opened, (1, usize::MAX), name, end)?) as Box<dyn Backend>);
+    let member = Member::start("0", config.queue_batches, &families, open).unwrap();
+    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners }, registry)
+}
+
+#[tokio::test]
+async fn a_thread_that_dies_is_a_lost_card() {
+    let (device, thread, registry) = ending("cuda", End::Panics, PATIENCE);
+    lose(&device, &registry, 0, |reason| assert_eq!(reason, THREAD_ENDED)).await;
+    thread.close();
+}
+
+#[tokio::test]
+async fn a_card_that_hangs_is_lost_and_nobody_waits_for_its_thread() {
+    let until = Arc::default();
+    let (device, thread, registry) = ending("cuda", End::Hangs(Arc::clone(&until)), Duration::from_secs(2));
+    lose(&device, &registry, 0, |reason| assert_eq!(reason, "it has ended nothing for 2s")).await;
+    thread.close();
+    until.store(true, Ordering::Relaxed);
+}
+
+#[tokio::test]
+async fn nothing_takes_the_place_of_the_cpu() {
+    let (device, _thread, registry) = ending("cpu", End::Panics, PATIENCE);
+    let health = device.health();
+    let resident = load(&device).await.unwrap();
+    device.combine(batch(&resident)).await.unwrap();
+    let lost = Error::Lost(THREAD_ENDED.to_owned());
+    assert_eq!(device.combine(batch(&resident)).await.unwrap_err().error, lost);
+    assert_eq!(*health.borrow(), Health::Dead(THREAD_ENDED.to_owned()));
+    assert_eq!(load(&device).await.unwrap_err(), lost);
+    assert_eq!(fallbacks(&registry), 0.0);
+}
+
+#[tokio::test]
+async fn a_dead_thread_is_noticed_though_nothing_is_asked_of_it() {
+    let (device, _thread, _) = ending("cuda", End::Panics, PATIENCE);
+    let (mut health, watching) = (device.health(), device.clone());
+    let resident = load(&device).await.unwrap();
+    device.combine(batch(&resident)).await.unwrap();
+    // Whoever asks is gone before the thread dies over it.
+    let member = device.members.set.load().seats[0].member.clone();
+    let Split { parts, .. } = device.members.set.load().split(batch(&resident));
+    drop(member.combine(parts.into_iter().next().unwrap()).await);
+    assert_eq!(*health.borrow_and_update(), Health::Good);
+    let watch = tokio::spawn(async move { watching.watch().await });
+    health.changed().await.unwrap();
+    assert_eq!(*health.borrow(), Health::Degraded(THREAD_ENDED.to_owned()));
+    let again = load(&device).await.unwrap();
+    assert_eq!(blocks(&device.combine(batch(&again)).await.unwrap()), expected().await);
+    watch.abort();
 }
 
 /// From the loss of one back end to blocks from the CPU: what the store and the encoder rely on.
-async fn lose(device: &Device, registry: &Registry, check_reason: impl Fn(&str)) {
+async fn lose(device: &Device, registry: &Registry, slots: usize, check_reason: impl Fn(&str)) {
     let health = device.health();
     assert_eq!(*health.borrow(), Health::Good);
     let resident = load(device).await.unwrap();
@@ -201,7 +286,7 @@ async fn lose(device: &Device, registry: &Registry, check_reason: impl Fn(&str))
     let failed = device.combine(batch(&resident)).await.unwrap_err();
     let Error::Lost(reason) = failed.error else { panic!("{}", failed.error) };
     check_reason(&reason);
-    assert_eq!(failed.batch.blocks(), 63, "the slots come back");
+    assert_eq!(failed.batch.blocks(), slots, "the slots come back, unless the thread has them");
     assert_eq!(*health.borrow(), Health::Degraded(reason));
     assert!(!resident.is_alive());
     assert_eq!(device.combine(batch(&resident)).await.unwrap_err().error, Error::Stale);
@@ -210,8 +295,12 @@ async fn lose(device: &Device, registry: &Registry, check_reason: impl Fn(&str))
     let done = device.combine(batch(&again)).await.unwrap();
     assert_eq!(blocks(&done), expected().await);
     assert!(done.makers.iter().any(|maker| maker.backend == "cpu"));
+    assert_eq!(fallbacks(registry), 1.0);
+}
+
+fn fallbacks(registry: &Registry) -> f64 {
     let fallbacks = registry.gather().into_iter().find(|family| family.name() == "ncserverd_device_fallbacks_total").unwrap();
-    assert_eq!(fallbacks.get_metric()[0].get_counter().get_value(), 1.0);
+    fallbacks.get_metric()[0].get_counter().get_value()
 }
 
 #[tokio::test]
@@ -224,7 +313,7 @@ async fn the_cpu_takes_the_place_of_what_is_lost() {
         (Policy::Hybrid, vec![FOREVER, mortal]),
     ] {
         let (device, thread, registry) = device(policy, &mortals);
-        lose(&device, &registry, |reason| assert_eq!(reason, "injected")).await;
+        lose(&device, &registry, 63, |reason| assert_eq!(reason, "injected")).await;
         thread.close();
     }
 }
