@@ -4,6 +4,8 @@
 //! known by the BLAKE3 hash of its bytes. A segment is cut into *generations* of at most `n_max` blocks of `block_bytes` bytes,
 //! and each generation is coded by itself (RFC 8406 section 2.1), with the [`Codec`] of its stream.
 
+mod tree;
+
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU16;
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+pub use tree::Tree;
 
 /// Content address of a segment: a BLAKE3 hash of its bytes.
 ///
@@ -533,6 +537,8 @@ pub struct Held {
     pub path: Option<Arc<str>>,
     /// BLAKE3 of the hashes of its source blocks, where these are kept.
     pub blocks_digest: Option<[u8; 32]>,
+    /// What proves its parts alone, unless it is short.
+    pub tree: Option<Tree>,
 }
 
 /// When a live segment came to be, and whether any of it has been sent.

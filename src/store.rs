@@ -31,7 +31,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::device::{self, Batch, Device, Kept, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, Codec, Coding, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Birth, Codec, Coding, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
 
 pub mod budget;
 pub mod index;
@@ -225,23 +225,25 @@ impl Store {
         if bytes.len() as u64 != shape.length() {
             return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
         }
-        let id = identify(&bytes, shape.codec()).await;
+        let (id, tree) = identify(&bytes, shape.codec()).await;
         if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement) {
             return if placement.hashed { self.with_hashes(held, &bytes, &placement).await } else { Ok(held) };
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
         let length = if is_bytes { shape.length() } else { state::padded(&shape) };
         // Before anything is made of it, which may take long.
-        let reservation = self.shared.reserve(length + if placement.hashed { BlockHashes::bytes(&shape) } else { 0 })?;
+        let tree_bytes = tree.as_ref().map_or(0, |tree| tree.values().len() as u64);
+        let hash_bytes = if placement.hashed { BlockHashes::bytes(&shape) } else { 0 };
+        let reservation = self.shared.reserve(length + tree_bytes + hash_bytes)?;
         let hashes = if placement.hashed { Some(self.hash(&bytes, shape, &placement).await?) } else { None };
         let (form, cost) = if is_bytes {
-            (Form::Bytes { bytes, copy: None, load: None }, shape.length())
+            (Form::Bytes { bytes, copy: None, load: None }, shape.length() + tree_bytes)
         } else {
             let resident = self.load(bytes, shape).await?;
-            let cost = resident.resident_bytes();
+            let cost = resident.resident_bytes() + tree_bytes;
             (Form::Resident(Arc::new(resident)), cost)
         };
-        Ok(self.shared.admit(id, shape, (form, hashes), cost, reservation, &placement))
+        Ok(self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement))
     }
 
     /// The same segment with its hashes, which were not asked for when it was taken in.
@@ -450,7 +452,7 @@ impl Shared {
 
     fn admit(
         self: &Arc<Self>,
-        id: SegmentId,
+        (id, tree): (SegmentId, Option<Tree>),
         shape: Shape,
         (form, hashes): (Form, Option<Hashes>),
         cost: u64,
@@ -467,7 +469,7 @@ impl Shared {
             }
             None => {
                 self.metrics.inserted.inc();
-                state.admit(id, shape, form, (reservation.keep(), cost), placement)
+                state.admit((id, tree), shape, form, (reservation.keep(), cost), placement)
             }
         };
         if let Some(hashes) = hashes {
@@ -568,13 +570,13 @@ impl Drop for Reservation {
 }
 
 /// Hashes long segments where they hold nobody up.
-async fn identify(bytes: &Bytes, codec: Codec) -> SegmentId {
+async fn identify(bytes: &Bytes, codec: Codec) -> (SegmentId, Option<Tree>) {
     if bytes.len() < HASHED_IN_PLACE {
-        return SegmentId::of_coded(bytes, codec);
+        return Tree::of(bytes, codec);
     }
     let copy = bytes.clone();
-    let made = tokio::task::spawn_blocking(move || SegmentId::of_coded(&copy, codec)).await;
-    made.unwrap_or_else(|_| SegmentId::of_coded(bytes, codec))
+    let made = tokio::task::spawn_blocking(move || Tree::of(&copy, codec)).await;
+    made.unwrap_or_else(|_| Tree::of(bytes, codec))
 }
 
 /// Hashes the blocks of long segments where that holds nobody up.

@@ -831,6 +831,7 @@ async fn what_is_signed_bears_the_name_that_was_asked_for() {
             content_type: resolved.content_type.clone(),
             delivery: Delivery::Coded(held.lease.shape),
             signature: Some(signature),
+            tree: held.tree.clone(),
         };
         assert_eq!(StreamKey::of(&meta), server.library.status()[0].key, "{path}");
         signatures.push(signature);

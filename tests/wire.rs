@@ -8,7 +8,7 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape, Tree};
 use ncserverd::wire::Violation;
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
@@ -100,6 +100,26 @@ fn ticket() -> Ticket {
     signing_key().ticket("live", 1_800_000_300_000, IDENTITY, [0x0e; 8])
 }
 
+/// An object of several groups, described as the others are.
+fn with_tree() -> Meta {
+    let bytes: Vec<u8> = (0..3000u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let (id, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
+    Meta {
+        request: 1,
+        path: "/live/v0/seg_00001.m4s".to_string(),
+        id,
+        offset: 0,
+        length: 3000,
+        object_length: Some(3000),
+        version: 0x0123_4567_89ab_cdef,
+        max_age_ms: 3_600_000,
+        content_type: "video/iso.segment".to_string(),
+        delivery: Delivery::Coded(Shape::new(3000, 64, 4).unwrap()),
+        signature: None,
+        tree,
+    }
+}
+
 fn messages() -> Vec<(&'static str, Message)> {
     let id = SegmentId::of(&object());
     let path = "/live/v0/seg_00001.m4s".to_string();
@@ -115,6 +135,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         content_type: "video/iso.segment".to_string(),
         delivery: Delivery::Coded(Shape::new(150, 64, 4).unwrap()),
         signature: None,
+        tree: None,
     };
     let playlist = b"#EXTM3U\n";
     let inline = Meta {
@@ -172,6 +193,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
         ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
         ("META coded", Message::Meta(meta)),
+        ("META tree", Message::Meta(with_tree())),
         ("META Reed-Solomon", Message::Meta(rs)),
         ("META RaptorQ", Message::Meta(raptorq)),
         ("META prime field", Message::Meta(prime)),

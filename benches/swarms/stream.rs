@@ -58,6 +58,7 @@ impl Segment {
             content_type: "video/mp4".to_owned(),
             delivery: Delivery::Coded(self.shape),
             signature: None,
+            tree: None,
         })
     }
 

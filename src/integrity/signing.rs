@@ -233,6 +233,7 @@ mod tests {
             content_type: "video/mp2t".into(),
             delivery: Delivery::Coded(Shape::new(150, 64, 4).unwrap()),
             signature: None,
+            tree: None,
         }
     }
 

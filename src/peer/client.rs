@@ -641,6 +641,7 @@ mod tests {
             content_type: String::new(),
             delivery: Delivery::Coded(Shape::new(length, 64, 4).unwrap()),
             signature: None,
+            tree: None,
         }
     }
 

@@ -525,6 +525,7 @@ impl State {
             birth: None,
             path: Some(segment.meta.path.as_str().into()),
             blocks_digest: segment.signed_blocks(),
+            tree: segment.meta.tree.clone(),
         })
     }
 
@@ -623,6 +624,7 @@ mod tests {
             content_type: String::new(),
             delivery: Delivery::Coded(shape),
             signature: Some(Signature { key: [1; 32], issued_ms: 1, blocks, bytes: [0; 64] }),
+            tree: None,
         };
         (Arc::new(meta), shape)
     }

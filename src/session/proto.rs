@@ -1124,7 +1124,7 @@ impl Proto {
 
     fn answer(&mut self, now: Instant, request: u64, resolved: Resolved) {
         let length = resolved.length;
-        let (delivery, after) = match resolved.body {
+        let (delivery, tree, after) = match resolved.body {
             Body::Coded(held) => {
                 let shape = held.lease.shape;
                 if !self.peer.as_ref().is_some_and(|peer| peer.takes(&shape)) {
@@ -1139,10 +1139,10 @@ impl Proto {
                 let since = held.birth.as_ref().map_or(since, |birth| birth.at().max(since));
                 self.remember(now, &held.lease, &resolved.path, now.saturating_duration_since(since));
                 self.consider_introducing(now, named(&held));
-                (Delivery::Coded(shape), None)
+                (Delivery::Coded(shape), held.tree, None)
             }
-            Body::Inline(bytes) => (Delivery::Inline(bytes), None),
-            Body::Whole(bytes) => (Delivery::Stream, Some(Event::Deliver { request, bytes })),
+            Body::Inline(bytes) => (Delivery::Inline(bytes), None, None),
+            Body::Whole(bytes) => (Delivery::Stream, None, Some(Event::Deliver { request, bytes })),
         };
         if self.asking.contains_key(&request) {
             let stream = self.stream_named(stream_of(&resolved.path));
@@ -1160,6 +1160,7 @@ impl Proto {
             content_type: resolved.content_type,
             delivery,
             signature: resolved.signature,
+            tree,
         }));
         self.events.extend(after);
     }

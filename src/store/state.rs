@@ -21,7 +21,7 @@ use super::index::{Cause, Index, Tier};
 use super::{OnDevice, Placement, Plain};
 use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
 
 pub(super) struct State {
     pub(super) index: Index,
@@ -43,6 +43,7 @@ struct Slot {
     row_weight: Option<NonZeroU16>,
     birth: Option<Arc<Birth>>,
     path: Option<Arc<str>>,
+    tree: Option<Tree>,
     hashes: Option<Hashes>,
     /// Its other owners are leases.
     guard: Arc<Guard>,
@@ -179,7 +180,7 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
-        let Slot { first_pass, row_weight, birth, path, hashes, .. } = slot;
+        let Slot { first_pass, row_weight, birth, path, tree, hashes, .. } = slot;
         Some(Held {
             lease,
             first_pass: *first_pass,
@@ -188,6 +189,7 @@ impl State {
             birth: birth.clone(),
             path: path.clone(),
             blocks_digest: hashes.as_ref().map(|hashes| hashes.digest),
+            tree: tree.clone(),
         })
     }
 
@@ -204,7 +206,7 @@ impl State {
     /// Takes a segment in that is not held, and whose `reserved` bytes of the host's budget turn out to be `cost`.
     pub(super) fn admit(
         &mut self,
-        id: SegmentId,
+        (id, tree): (SegmentId, Option<Tree>),
         shape: Shape,
         form: Form,
         (reserved, cost): (u64, u64),
@@ -213,7 +215,7 @@ impl State {
         let key = self.index.insert((id, shape.coding()), cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
         let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
-        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, hashes: None, guard: Arc::new(Guard) };
+        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, tree, hashes: None, guard: Arc::new(Guard) };
         self.slots.insert(key, slot);
         key
     }

@@ -771,3 +771,19 @@ async fn who_is_in_a_hurry_waits_for_two_at_most() {
     waiting.join_all().await;
     assert_eq!(*order.lock().unwrap(), ["one", "live", "live again", "two", "three"]);
 }
+
+/// The tree is made with the id, and what it takes counts.
+#[tokio::test]
+async fn a_segment_of_several_groups_is_held_with_its_tree() {
+    for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
+        assert!(insert(&store, 1, None).await.unwrap().tree.is_none(), "one group is proven by the id");
+        let before = store.usage(Tier::Host).0;
+        let bytes = Bytes::from(vec![7; 40_000]);
+        let held = store.insert(bytes.clone(), Shape::new(40_000, 64, 8).unwrap(), Placement::default()).await.unwrap();
+        let tree = held.tree.unwrap();
+        assert!(bytes.chunks(16_384).enumerate().all(|(index, group)| tree.proves(index, group)));
+        assert_eq!((held.lease.id, tree.groups()), (SegmentId::of(&bytes), 3));
+        assert_eq!(store.usage(Tier::Host).0, before + 40_000 + 3 * 32);
+        assert_eq!(store.lookup(&held.lease.id, None).unwrap().tree, Some(tree));
+    }
+}

@@ -102,6 +102,7 @@ impl Signer {
             content_type: resolved.content_type.clone(),
             delivery,
             signature: None,
+            tree: None,
         };
         let name = *blake3::hash(&meta.signed_part(issued_ms, &blocks.unwrap_or_default())).as_bytes();
         if let Some(signature) = self.made().signatures.get(&name) {

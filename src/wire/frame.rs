@@ -9,7 +9,7 @@ use super::message::{
     ADDRESS_MAX, AGENT_MAX, Accept, CODING_MAX, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Codecs, Credential, Delivery, Get,
     GetChecks, HOLDINGS_MAX, Hello, Holding, HoldingState, INLINE_MAX, Introduction, Meant, Message, Meta, PARAMETERS_MAX,
     PATH_MAX, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature,
-    StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, is_path, is_stream_name, is_token,
+    StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, is_path, is_stream_name, is_token,
 };
 use super::text::{is_plain, plain};
 use super::{Violation, varint};
@@ -490,6 +490,9 @@ fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
         out.extend_from_slice(bytes);
     }
     write_signature(meta.signature.as_ref(), out);
+    if let Some(tree) = &meta.tree {
+        write_tree(tree, out);
+    }
     kind::META
 }
 
@@ -625,6 +628,29 @@ fn parse_signature(body: &mut Body) -> Result<Option<Signature>, Fault> {
     if rest.0.is_empty() { Ok(Some(signature)) } else { Err(Fault::Malformed) }
 }
 
+/// Most bytes of a tree: the size of its groups and their values.
+const TREE_MAX: usize = 1 + Tree::GROUPS_MAX * Tree::VALUE_LEN;
+
+fn write_tree(tree: &Tree, out: &mut Vec<u8>) {
+    varint::write(1 + tree.values().len() as u64, out);
+    out.push(tree.group_log());
+    out.extend_from_slice(tree.values());
+}
+
+/// None where the message ends before it, or says that there is none. One that is not the tree of the bytes described is malformed.
+fn parse_tree(body: &mut Body, id: &SegmentId, length: u64, codec: Codec) -> Result<Option<Tree>, Fault> {
+    if body.0.is_empty() {
+        return Ok(None);
+    }
+    let bytes = body.length(TREE_MAX)?;
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let mut rest = Body(body.take(bytes)?);
+    let group_log = rest.u8()?;
+    Tree::checked(id, length, codec, group_log, rest.0).map(Some).ok_or(Fault::Malformed)
+}
+
 impl Meta {
     /// The bytes that a signature with this time and this hash of block hashes stands for: `docs/protocol.md`, section 3.
     pub fn signed_part(&self, issued_ms: u64, blocks: &[u8; 32]) -> Vec<u8> {
@@ -686,7 +712,8 @@ fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
         _ => return Err(Fault::Malformed),
     };
     let signature = parse_signature(body)?;
-    Ok(Meta { request, path, id, offset, length, object_length, version, max_age_ms, content_type, delivery, signature })
+    let tree = parse_tree(body, &id, length, delivery.codec())?;
+    Ok(Meta { request, path, id, offset, length, object_length, version, max_age_ms, content_type, delivery, signature, tree })
 }
 
 fn write_error(error: &RequestError, out: &mut Vec<u8>) -> u64 {

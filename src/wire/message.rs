@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{MINOR, Violation};
 use crate::object::{Codec, Coding, SegmentId, Shape};
-pub use crate::object::{RefusalCode as RequestCode, Signature};
+pub use crate::object::{RefusalCode as RequestCode, Signature, Tree};
 
 /// Most bytes of a path with its query.
 pub const PATH_MAX: usize = 2048;
@@ -423,6 +423,8 @@ pub struct Meta {
     pub delivery: Delivery,
     /// Signature of the stream's key, if it has one.
     pub signature: Option<Signature>,
+    /// What proves parts of the bytes alone; those who do not know of it skip it.
+    pub tree: Option<Tree>,
 }
 
 /// How the bytes of a META come.
@@ -434,6 +436,16 @@ pub enum Delivery {
     Inline(Bytes),
     /// Whole, on a unidirectional stream that names the request.
     Stream,
+}
+
+impl Delivery {
+    /// The code of the blocks, if there are any.
+    pub(super) const fn codec(&self) -> Codec {
+        match self {
+            Self::Coded(shape) => shape.codec(),
+            Self::Inline(_) | Self::Stream => Codec::Rlnc,
+        }
+    }
 }
 
 /// Asks for blocks of one generation.

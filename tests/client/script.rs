@@ -324,6 +324,7 @@ impl State {
             content_type: "video/mp4".to_owned(),
             delivery,
             signature: None,
+            tree: None,
         };
         if let Some(key) = self.key.clone().filter(|_| !self.take(Fault::Unsigned)) {
             key.sign_meta(&mut meta, self.issued_ms, digest);

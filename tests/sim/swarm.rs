@@ -565,6 +565,7 @@ impl Segment {
             content_type: String::new(),
             delivery: Delivery::Coded(shape),
             signature: None,
+            tree: None,
         };
         if is_signed {
             KEY.sign_meta(&mut meta, 1000, Some(hashes_of(&bytes, &shape).digest()));

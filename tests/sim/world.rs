@@ -263,7 +263,8 @@ impl World {
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap().coded_with(self.setup.codec).unwrap();
         let lease = Lease::new(SegmentKey(key), SegmentId::of_coded(&bytes, shape.codec()), shape, Arc::new(()));
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
-        let held = Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None };
+        let held =
+            Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None, tree: None };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -768,6 +769,7 @@ fn signed(resolved: &Resolved, shape: Shape, bytes: &[u8]) -> Signature {
         content_type: resolved.content_type.clone(),
         delivery: Delivery::Coded(shape),
         signature: None,
+        tree: None,
     };
     KEY.sign_meta(&mut meta, 1, Some(hashes_of(bytes, &shape).digest()));
     meta.signature.expect("it was signed just now")

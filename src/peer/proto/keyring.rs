@@ -136,6 +136,7 @@ mod tests {
             content_type: String::new(),
             delivery: Delivery::Inline(bytes.into()),
             signature: None,
+            tree: None,
         }
     }
 

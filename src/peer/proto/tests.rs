@@ -63,6 +63,7 @@ fn meta(request: u64, delivery: Delivery, bytes: &[u8]) -> Meta {
         content_type: String::new(),
         delivery,
         signature: None,
+        tree: None,
     }
 }
 

@@ -19,6 +19,7 @@ fn held(first_pass: FirstPass) -> Held {
         birth: None,
         path: Some("/live/1.m4s".into()),
         blocks_digest: None,
+        tree: None,
     }
 }
 
@@ -182,6 +183,7 @@ fn sparse(n: u16) -> Held {
         birth: None,
         path: None,
         blocks_digest: None,
+        tree: None,
     }
 }
 
@@ -753,15 +755,17 @@ fn unknown(request: u64) -> Option<Message> {
 fn a_signature_goes_with_what_it_is_for() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let signature = Some(crate::object::Signature { key: [1; 32], issued_ms: 5, blocks: [2; 32], bytes: [3; 64] });
-    let signed = || Resolved { signature, ..resolved(held(FirstPass::Coded)) };
+    let (_, tree) = crate::object::Tree::of(&[7; 64 * 1088], Codec::Rlnc);
+    let with_tree = Held { tree: tree.clone(), ..held(FirstPass::Coded) };
+    let signed = || Resolved { signature, ..resolved(with_tree.clone()) };
     proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
     proto.resolved(now, 2, Ok(signed()));
-    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature));
+    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree));
     proto.handle_message(now, Message::Subscribe(Subscribe { request: 20, stream: "live".into() })).unwrap();
     proto.subscribed(20, Ok(()));
     proto.poll_message();
     proto.announced(now, 20, signed());
-    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature));
+    assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree));
 }
 
 #[test]

@@ -45,28 +45,37 @@ fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
 fn meta() -> impl Strategy<Value = Message> {
     let texts = (path(), "[ -~]{0,40}", prop::option::of(any::<([u8; 32], u64, [u8; 32], [[u8; 32]; 2])>()));
     let numbers = (any_varint(), 0u64..1 << 50, prop::option::of(0u64..1 << 50), any::<u64>(), any_varint());
-    (texts, numbers, any::<[u8; 32]>(), delivery()).prop_map(|(texts, numbers, id, (length, delivery))| {
-        let (path, content_type, signature) = texts;
-        let (request, offset, more, version, max_age_ms) = numbers;
-        Message::Meta(Meta {
-            request,
-            path,
-            id: SegmentId::from_bytes(id),
-            offset,
-            length,
-            object_length: more.map(|more| offset + length + more),
-            version,
-            max_age_ms,
-            content_type,
-            delivery,
-            signature: signature.map(|(key, issued_ms, blocks, halves)| Signature {
-                key,
-                issued_ms,
-                blocks,
-                bytes: halves.concat().try_into().unwrap(),
-            }),
-        })
-    })
+    (texts, numbers, any::<[u8; 32]>(), delivery(), any::<bool>()).prop_map(
+        |(texts, numbers, id, (length, delivery), has_tree)| {
+            let (path, content_type, signature) = texts;
+            // Bytes of this length, as far as trees of them are made here.
+            let bytes = vec![id[0]; if has_tree { usize::try_from(length.min(1 << 17)).unwrap() } else { 0 }];
+            let (id, tree) = match bytes.len() as u64 == length {
+                true => Tree::of(&bytes, delivery.codec()),
+                false => (SegmentId::from_bytes(id), None),
+            };
+            let (request, offset, more, version, max_age_ms) = numbers;
+            Message::Meta(Meta {
+                request,
+                path,
+                id,
+                offset,
+                length,
+                object_length: more.map(|more| offset + length + more),
+                version,
+                max_age_ms,
+                content_type,
+                delivery,
+                signature: signature.map(|(key, issued_ms, blocks, halves)| Signature {
+                    key,
+                    issued_ms,
+                    blocks,
+                    bytes: halves.concat().try_into().unwrap(),
+                }),
+                tree,
+            })
+        },
+    )
 }
 
 fn ranges() -> impl Strategy<Value = Vec<(u16, u16)>> {
