@@ -363,6 +363,16 @@ impl Shape {
         })
     }
 
+    /// The index of the generation in which a byte lies; of bytes behind the end the last one's.
+    pub fn generation_at(&self, offset: u64) -> u32 {
+        let count = u64::from(self.generations());
+        let (even, longer) = (self.blocks() / count, self.blocks() % count);
+        let block = offset / u64::from(self.block_bytes);
+        let in_longer = longer * (even + 1);
+        let index = if block < in_longer { block / (even + 1) } else { longer + (block - in_longer) / even };
+        u32::try_from(index.min(count - 1)).expect("there are no more generations")
+    }
+
     /// Like [`new`](Self::new) with any number of blocks a generation, for codes that solve large ones and decoders that do not know
     /// [`N_LIMIT`](Self::N_LIMIT).
     pub fn wide(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
@@ -694,6 +704,9 @@ mod tests {
                 assert_eq!(generation.offset, offset);
                 assert!(generation.n >= 1 && generation.n <= n_max);
                 assert!(generation.padded_length() - generation.length < u64::from(block_bytes));
+                for byte in [offset, offset + generation.length / 2, offset + generation.length - 1] {
+                    assert_eq!(shape.generation_at(byte), generation.index);
+                }
                 offset += generation.length;
                 blocks += u64::from(generation.n);
             }

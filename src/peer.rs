@@ -9,12 +9,14 @@
 //! When full: a reader that does not read stops its own object after one part; the cache drops what was used longest ago;
 //! prefetches beyond the bound are dropped; everything else waits.
 
+pub mod assembly;
 mod bulk;
 mod cache;
 pub mod cli;
 mod client;
 mod driver;
 pub mod fetch;
+mod flow;
 pub mod gateway;
 pub mod http;
 mod info;

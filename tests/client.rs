@@ -8,7 +8,7 @@ use std::time::Duration;
 use ncserverd::object::{Codec, HashGroup, RefusalCode};
 use ncserverd::peer::fetch::{self, Target};
 use ncserverd::peer::proto::Keys;
-use ncserverd::peer::{Client, Config, Error};
+use ncserverd::peer::{Client, Config, Error, Object};
 use ncserverd::wire::CloseCode;
 use script::{Fault, Script, bytes};
 
@@ -60,6 +60,69 @@ async fn a_pipe_is_written_as_it_comes_and_stays_a_pipe() {
     assert!(tokio::time::timeout(PATIENCE, reader).await.unwrap().unwrap() == all);
     assert!(pipe.metadata().unwrap().file_type().is_fifo());
     assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+}
+
+/// Segments of 8 generations, each of which is a group of the segment's tree.
+const FLOWING: usize = 8 * 16 * 1024;
+
+async fn next(object: &mut Object) -> Option<Result<bytes::Bytes, Error>> {
+    tokio::time::timeout(PATIENCE, object.next()).await.expect("something comes")
+}
+
+/// What comes until so many bytes have.
+async fn read_some(object: &mut Object, length: usize) -> Vec<u8> {
+    let mut read = Vec::new();
+    while read.len() < length {
+        read.extend_from_slice(&next(object).await.unwrap().unwrap());
+    }
+    read
+}
+
+#[tokio::test]
+async fn the_beginning_of_a_segment_is_read_before_the_rest_has_come() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(7, FLOWING);
+    server.publish("/a/b", &all, FLOWING);
+    server.give_trees();
+    server.hold_from(Some(3));
+    let client = connect(&server).await;
+    let mut object = client.open("/a/b", None).await.unwrap();
+    let mut part = client.open("/a/b", Some(20_000..100_000)).await.unwrap();
+    assert!(read_some(&mut object, 3 * 16_384).await == all[..3 * 16_384]);
+    assert!(read_some(&mut part, 3 * 16_384 - 20_000).await == all[20_000..3 * 16_384], "a range flows as well");
+    assert!(tokio::time::timeout(Duration::from_millis(100), object.next()).await.is_err(), "nothing that is not there");
+    server.hold_from(None);
+    assert!(object.read_to_end().await.unwrap() == all[3 * 16_384..]);
+    assert!(part.read_to_end().await.unwrap() == all[3 * 16_384..100_000]);
+    assert_eq!((server.seen().requests, client.stats().borrow().segments_verified), (8, 1));
+}
+
+#[tokio::test]
+async fn a_wrong_generation_comes_again_and_the_answer_goes_on() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(8, FLOWING);
+    server.publish("/a/b", &all, FLOWING);
+    server.give_trees();
+    server.spoil_generation(5, 1);
+    let client = connect(&server).await;
+    assert!(read(&client, "/a/b").await.unwrap() == all);
+    let stats = client.stats().borrow().clone();
+    assert_eq!((server.seen().requests, stats.segments_corrupt, stats.segments_verified), (9, 1, 1));
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_right_is_cut_behind_what_is_proven() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(9, FLOWING);
+    server.publish("/a/b", &all, FLOWING);
+    server.give_trees();
+    server.spoil_generation(5, u32::MAX);
+    let client = connect(&server).await;
+    let mut object = client.open("/a/b", None).await.unwrap();
+    assert!(read_some(&mut object, 5 * 16_384).await == all[..5 * 16_384]);
+    assert_eq!(next(&mut object).await, Some(Err(Error::Corrupt)));
+    assert_eq!(next(&mut object).await, None);
+    assert_eq!((server.seen().requests, client.stats().borrow().segments_verified), (9, 0));
 }
 
 #[tokio::test]
@@ -404,7 +467,10 @@ async fn find_polluter(codec: Codec, is_signed: bool) -> ([Script; 3], Client) {
         server.code_with(codec);
         server.publish("/a/b", &all, all.len());
         match is_signed {
-            true => server.sign(&key, 1000),
+            true => {
+                server.sign(&key, 1000);
+                server.give_trees();
+            }
             false => server.give_checks(true),
         }
     }

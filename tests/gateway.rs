@@ -1,5 +1,9 @@
 //! The gateway as a player sees it: playlists that ffmpeg wrote, and HTTP against a server with its own origin.
 
+#[expect(dead_code, reason = "other tests use all of it")]
+#[path = "client/script.rs"]
+mod script;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -340,6 +344,58 @@ async fn an_origin_that_is_gone_is_a_bad_gateway() {
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
     assert_eq!(header(&response, "content-type"), "text/plain; charset=utf-8");
     path.close().await;
+}
+
+/// A segment of 8 generations of 16 KiB from a server of the test's, and a gateway in front of it.
+async fn flowing() -> (script::Script, Bytes, Gateway, reqwest::Client) {
+    let server = script::Script::start("127.0.0.1:0").await;
+    let all = bytes(8 * 16_384);
+    server.publish("/live/1.mp4", &all, all.len());
+    server.give_trees();
+    let client = Client::connect(server.config()).await.unwrap();
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let gateway = Gateway::start(gateway::Config { listen, ..gateway::Config::default() }, client).await.unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    (server, all, gateway, reqwest::Client::new())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_player_gets_the_head_and_the_beginning_before_the_rest_has_come() {
+    let (server, all, gateway, http) = flowing().await;
+    server.hold_from(Some(0));
+    let mut response = http.get(gateway.url("/live/1.mp4")).send().await.unwrap();
+    assert_eq!((response.status(), header(&response, "content-length")), (StatusCode::OK, "131072"));
+    server.hold_from(Some(4));
+    let mut read = Vec::new();
+    while read.len() < 4 * 16_384 {
+        let some = tokio::time::timeout(Duration::from_secs(30), response.chunk()).await.expect("the beginning comes");
+        read.extend_from_slice(&some.unwrap().unwrap());
+    }
+    assert!(read == all[..4 * 16_384]);
+    let part = http.get(gateway.url("/live/1.mp4")).header("range", "bytes=10-70000").send().await.unwrap();
+    assert_eq!((part.status(), header(&part, "content-range")), (StatusCode::PARTIAL_CONTENT, "bytes 10-70000/131072"));
+    server.hold_from(None);
+    assert!(part.bytes().await.unwrap() == all.slice(10..70_001));
+    assert!(response.bytes().await.unwrap() == all.slice(4 * 16_384..));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_a_wrong_end_is_cut_and_never_complete() {
+    let (server, all, gateway, http) = flowing().await;
+    server.spoil_generation(6, u32::MAX);
+    let mut response = http.get(gateway.url("/live/1.mp4")).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut read = Vec::new();
+    let end = loop {
+        match response.chunk().await {
+            Ok(Some(some)) => read.extend_from_slice(&some),
+            end => break end,
+        }
+    };
+    assert!(end.is_err() && read == all[..6 * 16_384], "{} bytes", read.len());
+    // A wrong end that comes right when it is asked for again is no matter.
+    server.spoil_generation(7, 1);
+    assert!(http.get(gateway.url("/live/1.mp4")).send().await.unwrap().bytes().await.unwrap() == all);
 }
 
 async fn until(mut done: impl FnMut() -> bool) {

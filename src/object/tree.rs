@@ -88,6 +88,16 @@ impl Tree {
         at(index)..at(index.saturating_add(1))
     }
 
+    /// The group in which a byte lies.
+    pub fn group_at(&self, offset: u64) -> usize {
+        usize::try_from(offset >> self.group_log).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of the segment.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
     /// Whether these are the bytes of a group.
     pub fn proves(&self, index: usize, bytes: &[u8]) -> bool {
         let range = self.group(index);

@@ -14,6 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use super::proto::FetchId;
 use crate::codec::rlnc::System;
 use crate::device::{Decode, Device, Error, Undecoded};
+use crate::object::Generation;
 
 /// The device, what waits for it, and what it does.
 pub(super) struct Bulk {
@@ -42,7 +43,7 @@ pub(super) type Maker = (&'static str, &'static str);
 /// What has become of a generation.
 pub(super) enum Outcome {
     /// Its source.
-    Decoded { fetch: FetchId, index: usize, bytes: Vec<u8>, maker: Maker },
+    Decoded { fetch: FetchId, generation: Generation, bytes: Vec<u8>, maker: Maker },
     /// To be solved here.
     Back { fetch: FetchId, system: System },
 }
@@ -94,7 +95,7 @@ impl Bulk {
         match result {
             Ok(decoded) => {
                 let outcome = |((fetch, system), Decoded { bytes, maker }): ((FetchId, System), Decoded)| match bytes {
-                    Some(bytes) => Outcome::Decoded { fetch, index: system.generation.index as usize, bytes, maker },
+                    Some(bytes) => Outcome::Decoded { fetch, generation: system.generation, bytes, maker },
                     None => back((fetch, system)),
                 };
                 systems.into_iter().zip(decoded).map(outcome).collect()

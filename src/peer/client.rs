@@ -6,7 +6,7 @@ use std::future::{Future, pending};
 use std::hash::Hash;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::cache::Cache;
 use super::driver::{self, Command};
+use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
@@ -57,6 +58,8 @@ struct Common {
     shelf: Mutex<Shelf>,
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<Cut, Bytes>,
+    /// What has come of segments under way.
+    flows: Mutex<HashMap<Cut, Weak<Flow>>>,
     prefetches: Arc<Semaphore>,
     keys: Arc<KnownKeys>,
     listener: Option<Arc<dyn Listener>>,
@@ -160,6 +163,7 @@ impl Client {
             shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
             metas: Coalesced::default(),
             segments: Coalesced::default(),
+            flows: Mutex::default(),
             prefetches: Arc::new(Semaphore::new(config.prefetches_max)),
         };
         tokio::spawn(driver::run(config, inbox, publish, keys, ready));
@@ -280,42 +284,69 @@ impl Client {
         Ok(receiver)
     }
 
-    /// Hands the parts of an object to its reader, a few of them fetched ahead.
+    /// Hands an object to its reader as its bytes are proven, a few parts of it fetched ahead.
     async fn pump(self, first: Arc<message::Meta>, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
-        let mut loading = VecDeque::from([self.load(first.clone(), range.clone())]);
+        let mut loading = VecDeque::from([self.load(first.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
+        let mut failed = None;
         loop {
-            let room = loading.len() < PARTS_AHEAD;
+            let room = loading.len() < PARTS_AHEAD && failed.is_none();
             tokio::select! {
                 () = reader.closed() => return,
-                part = front(&mut loading) => {
-                    loading.pop_front();
-                    let failed = part.is_err();
-                    if reader.send(part).await.is_err() || failed {
-                        return;
+                piece = front(&mut loading) => match piece {
+                    None => drop(loading.pop_front()),
+                    Some(piece) => {
+                        let has_failed = piece.is_err();
+                        if reader.send(piece).await.is_err() || has_failed {
+                            return;
+                        }
                     }
-                }
+                },
                 meta = own(&mut next), if room => match meta {
                     Ok(meta) => {
                         next = self.ask_after(&meta, &range);
-                        loading.push_back(self.load(meta, range.clone()));
+                        loading.push_back(self.load(meta, &range));
                     }
                     Err(error) => {
                         next = None;
-                        loading.push_back(Task::spawn(async { Err(error) }));
+                        failed = Some(error);
                     }
                 },
             }
             if next.is_none() && loading.is_empty() {
+                if let Some(error) = failed {
+                    // Whoever has gone does not hear of it.
+                    let _ = reader.send(Err(error)).await;
+                }
                 return;
             }
         }
     }
 
-    /// Fetches a part and cuts what the reader wants from it.
-    fn load(&self, meta: Arc<message::Meta>, range: Range<u64>) -> Task<Bytes> {
-        let client = self.clone();
-        Task::spawn(async move { Ok(slice(&client.segment(&meta, Urgency::Now).await?, &meta, &range)) })
+    /// Fetches a part, of which the reader wants what lies in the range.
+    fn load(&self, meta: Arc<message::Meta>, range: &Range<u64>) -> Loading {
+        let end = meta.offset + meta.length;
+        let (at, end) = (range.start.clamp(meta.offset, end), range.end.clamp(meta.offset, end));
+        let flow = match meta.delivery {
+            Delivery::Coded(shape) => self.flow(&Cut::of(&meta, shape)),
+            _ => Arc::new(Flow::new()),
+        };
+        let (client, told) = (self.clone(), flow.watch());
+        let (at, end) = (at - meta.offset, end - meta.offset);
+        let fetched = Task::spawn(async move { client.segment(&meta, Urgency::Now).await });
+        Loading { flow, told, fetched, at, end }
+    }
+
+    /// What has come of a segment, for all who fetch or read it.
+    fn flow(&self, cut: &Cut) -> Arc<Flow> {
+        let mut flows = self.common.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(flow) = flows.get(cut).and_then(Weak::upgrade) {
+            return flow;
+        }
+        flows.retain(|_, flow| flow.strong_count() > 0);
+        let flow = Arc::new(Flow::new());
+        flows.insert(*cut, Arc::downgrade(&flow));
+        flow
     }
 
     /// Asks for the part that follows, if the reader wants it.
@@ -428,7 +459,8 @@ impl Client {
         let (reply, bytes) = oneshot::channel();
         let place = Place { path: meta.path.clone(), offset: meta.offset, length: Some(meta.length) };
         let order = Order { segment: meta.id, shape, proof: Proof::of(meta), deadline, urgency };
-        self.command(Command::Fetch { order, place, reply }).await?;
+        let flow = self.flow(&Cut::of(meta, shape));
+        self.command(Command::Fetch { order, place, tree: meta.tree.clone(), flow, reply }).await?;
         bytes.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -480,7 +512,8 @@ impl Client {
 }
 
 impl Object {
-    /// The next verified bytes, in order; `None` after the last. After an error there is nothing more.
+    /// The next bytes, in order, as soon as they are proven; `None` after the last. After an error there is nothing more: what was handed on
+    /// is right, and not all.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         match &mut self.bytes {
             Parts::Whole(bytes) => bytes.take().map(Ok),
@@ -607,17 +640,57 @@ impl<T> Drop for Task<T> {
     }
 }
 
-async fn front<T>(tasks: &mut VecDeque<Task<T>>) -> Result<T, Error> {
-    own_task(tasks.front_mut()).await
+/// A part of an object on its way to a reader.
+struct Loading {
+    flow: Arc<Flow>,
+    told: watch::Receiver<u64>,
+    fetched: Task<Bytes>,
+    /// What the reader wants next, and where that ends, in the part.
+    at: u64,
+    end: u64,
 }
 
-async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
-    own_task(task.as_mut()).await
+impl Loading {
+    /// The next proven bytes; `None` behind the last. May be dropped before it is ready, and asked again.
+    async fn next(&mut self) -> Option<Result<Bytes, Error>> {
+        while self.at < self.end {
+            self.told.mark_unchanged();
+            if let Some(piece) = self.flow.from(self.at) {
+                return Some(Ok(self.cut(piece)));
+            }
+            let Self { told, fetched, .. } = self;
+            tokio::select! {
+                biased;
+                // The sender is in the flow, which is here.
+                _ = told.changed() => {}
+                whole = fetched => return Some(whole.map(|whole| {
+                    let at = usize::try_from(self.at).unwrap_or(usize::MAX).min(whole.len());
+                    self.cut(whole.slice(at..))
+                })),
+            }
+        }
+        None
+    }
+
+    /// What of these bytes is wanted; they are handed on.
+    fn cut(&mut self, bytes: Bytes) -> Bytes {
+        let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(bytes.len());
+        self.at += wanted as u64;
+        bytes.slice(..wanted)
+    }
+}
+
+/// What comes next of the part that is first; without any, never.
+async fn front(parts: &mut VecDeque<Loading>) -> Option<Result<Bytes, Error>> {
+    match parts.front_mut() {
+        Some(part) => part.next().await,
+        None => pending().await,
+    }
 }
 
 /// The result of a task; without one, never.
-async fn own_task<T>(task: Option<&mut Task<T>>) -> Result<T, Error> {
-    match task {
+async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
+    match task.as_mut() {
         Some(task) => task.await,
         None => pending().await,
     }
@@ -653,6 +726,33 @@ mod tests {
         assert_eq!(clip(&known, &(250..300)), Err(Error::Range(250)));
         let unknown = part(0, 100, None);
         assert_eq!(clip(&unknown, &(10..u64::MAX)), Ok(10..u64::MAX));
+    }
+
+    #[tokio::test]
+    async fn a_part_is_read_as_it_is_proven_and_cut_to_the_range() {
+        let (flow, bytes) = (Arc::new(Flow::new()), Bytes::from((0..100).collect::<Vec<u8>>()));
+        let (done, whole) = oneshot::channel::<Bytes>();
+        let fetched = Task::spawn(async move { whole.await.map_err(|_| Error::Corrupt) });
+        let mut part = Loading { told: flow.watch(), flow: flow.clone(), fetched, at: 10, end: 90 };
+        flow.put(0, &bytes.slice(..10));
+        assert!(part.next().now_or_never().is_none(), "nothing of it is proven");
+        flow.put(10, &bytes.slice(10..40));
+        assert_eq!(part.next().await, Some(Ok(bytes.slice(10..40))));
+        assert!(part.next().now_or_never().is_none());
+        flow.put(40, &bytes.slice(40..95));
+        assert_eq!(part.next().await, Some(Ok(bytes.slice(40..90))));
+        assert_eq!(part.next().await, None);
+
+        // What does not flow comes in the end, and a fetch that fails cuts it off.
+        let mut part = Loading { at: 50, ..part };
+        part.flow = Arc::new(Flow::new());
+        part.told = part.flow.watch();
+        done.send(bytes.clone()).unwrap();
+        assert_eq!(part.next().await, Some(Ok(bytes.slice(50..90))));
+        part.flow.put(0, &bytes.slice(..60));
+        (part.at, part.fetched) = (0, Task::spawn(async { Err(Error::Corrupt) }));
+        assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
+        assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
     }
 
     #[test]

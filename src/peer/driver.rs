@@ -18,7 +18,9 @@ use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::assembly::{Assembly, Examined, Taken, examine, join};
 use super::bulk::{self, Bulk};
+use super::flow::Flow;
 use super::neighbours::{Advice, Neighbours};
 use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested};
 use super::token::Current;
@@ -27,7 +29,7 @@ use crate::codec::rlnc::System;
 use crate::codec::rlnc_q::{Arithmetic, Cores};
 use crate::device::Device;
 use crate::gf::Kernels;
-use crate::object::{SegmentId, Shape};
+use crate::object::{Generation, SegmentId, Shape, Tree};
 use crate::tls::{self, Fingerprint};
 use crate::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
 use crate::wire::{CloseCode, Violation, frame};
@@ -42,8 +44,8 @@ const STATS_EVERY: Duration = Duration::from_millis(50);
 pub(super) enum Command {
     /// What is this path?
     Get { path: String, offset: u64, length: Option<u64>, reply: oneshot::Sender<Result<Answer, Error>> },
-    /// The bytes of this segment, please.
-    Fetch { order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>> },
+    /// The bytes of this segment, please: all of them in the end, and its proven beginning as it grows.
+    Fetch { order: Order, place: Place, tree: Option<Tree>, flow: Arc<Flow>, reply: oneshot::Sender<Result<Bytes, Error>> },
     /// Somebody waits for this segment now.
     Hurry(SegmentId),
     /// Tell of new segments.
@@ -129,17 +131,28 @@ struct Waiting {
 /// A segment that comes generation by generation.
 struct Rebuild {
     order: Order,
-    generations: Vec<Option<Vec<u8>>>,
-    left: usize,
+    assembly: Assembly,
+    flow: Arc<Flow>,
     reply: oneshot::Sender<Result<Bytes, Error>>,
 }
 
 /// What the blocking pool has done.
 enum Done {
-    Gathered { fetch: FetchId, index: usize, system: Option<System> },
-    Multiplied { fetch: FetchId, index: usize, bytes: Option<Vec<u8>> },
+    Gathered {
+        fetch: FetchId,
+        generation: Generation,
+        system: Option<System>,
+    },
+    Examined {
+        fetch: FetchId,
+        examined: Examined,
+    },
     Tested(Tested),
-    Verified { fetch: FetchId, bytes: Option<Bytes> },
+    /// All bytes in a row, if they have the hash that names them.
+    Joined {
+        fetch: FetchId,
+        bytes: Option<Bytes>,
+    },
 }
 
 impl Driver {
@@ -355,7 +368,11 @@ impl Driver {
                 let request = self.proto.get(now, &path, offset, length);
                 self.gets.insert(request, reply);
             }
-            Command::Fetch { order, place, reply } => self.fetch(order, place, reply),
+            Command::Fetch { order, place, tree, flow, reply } => {
+                let fetch = self.proto.fetch(now, order, Some(place));
+                let assembly = Assembly::new(order.segment, order.shape, tree);
+                self.fetches.insert(fetch, Rebuild { order, assembly, flow, reply });
+            }
             Command::Hurry(segment) => {
                 let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| rebuild.order.segment == segment);
                 wanted.for_each(|(fetch, rebuild)| {
@@ -373,13 +390,6 @@ impl Driver {
             }
             Command::Have(changed) => self.proto.tell_holdings(&changed),
         }
-    }
-
-    fn fetch(&mut self, order: Order, place: Place, reply: oneshot::Sender<Result<Bytes, Error>>) {
-        let fetch = self.proto.fetch(Instant::now(), order, Some(place));
-        let left = order.shape.generations() as usize;
-        let generations = (0..left).map(|_| None).collect();
-        self.fetches.insert(fetch, Rebuild { order, generations, left, reply });
     }
 
     /// Ends what nobody waits for any more.
@@ -460,8 +470,8 @@ impl Driver {
                 }
                 Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
                 Event::Decoded { fetch, decoder } => {
-                    let device = self.config.device.clone();
-                    self.jobs.add(move || multiply(fetch, *decoder, device));
+                    let (device, tree) = (self.config.device.clone(), self.tree(fetch));
+                    self.jobs.add(move || multiply(fetch, *decoder, device, tree.as_ref()));
                 }
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
@@ -566,32 +576,54 @@ impl Driver {
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Gathered { fetch, index, system: None } => self.multiplied(fetch, index, None),
+            Done::Gathered { fetch, generation, system: None } => self.examined(fetch, examine(&generation, None, None)),
             Done::Gathered { fetch, system: Some(system), .. } => {
                 if let Some(system) = self.bulk.add(Instant::now(), fetch, system) {
-                    self.jobs.add(move || solve(fetch, system));
+                    self.solve(fetch, system);
                 }
             }
-            Done::Multiplied { fetch, index, bytes } => self.multiplied(fetch, index, bytes),
+            Done::Examined { fetch, examined } => self.examined(fetch, examined),
             Done::Tested(tested) => self.proto.tested(Instant::now(), tested),
-            Done::Verified { fetch, bytes } => {
-                self.verified(fetch, bytes);
-            }
+            Done::Joined { fetch, bytes } => self.joined(fetch, bytes),
         }
     }
 
-    /// A generation has its bytes, if they could be had.
-    fn multiplied(&mut self, fetch: FetchId, index: usize, bytes: Option<Vec<u8>>) {
+    /// What proves parts of a segment under way.
+    fn tree(&self, fetch: FetchId) -> Option<Tree> {
+        self.fetches.get(&fetch)?.assembly.tree().cloned()
+    }
+
+    fn solve(&mut self, fetch: FetchId, system: System) {
+        let tree = self.tree(fetch);
+        self.jobs.add(move || {
+            let generation = system.generation;
+            Done::Examined { fetch, examined: examine(&generation, system.solve().ok().map(Bytes::from), tree.as_ref()) }
+        });
+    }
+
+    /// A generation has its bytes, if they could be had, and it is known which of them are proven.
+    fn examined(&mut self, fetch: FetchId, examined: Examined) {
         let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
-        rebuild.left -= 1;
-        if let Some(place) = rebuild.generations.get_mut(index) {
-            *place = bytes;
+        let Taken { refuted, settled, released: (mut at, pieces) } = rebuild.assembly.take(examined);
+        for piece in pieces {
+            rebuild.flow.put(at, &piece);
+            at += piece.len() as u64;
         }
-        if rebuild.left == 0 {
-            let Order { segment: id, shape, .. } = rebuild.order;
-            let generations = std::mem::take(&mut rebuild.generations);
-            let is_right = move |all: &Bytes| SegmentId::of_coded(all, shape.codec()) == id;
-            self.jobs.add(move || Done::Verified { fetch, bytes: join(generations).filter(is_right) });
+        settled.into_iter().for_each(|generation| self.proto.settle(fetch, generation));
+        if rebuild.assembly.is_proven() || rebuild.assembly.awaits_proof() {
+            let parts = rebuild.assembly.parts().unwrap_or_default();
+            let (is_proven, id, codec) = (rebuild.assembly.is_proven(), rebuild.assembly.id(), rebuild.order.shape.codec());
+            self.jobs.add(move || {
+                let bytes = join(&parts);
+                let is_right = is_proven || SegmentId::of_coded(&bytes, codec) == id;
+                Done::Joined { fetch, bytes: is_right.then_some(bytes) }
+            });
+        }
+        if !refuted.is_empty() {
+            self.note_corrupt(fetch);
+            if !self.proto.refute(Instant::now(), fetch, &refuted) {
+                self.fail(fetch);
+            }
         }
     }
 
@@ -599,42 +631,57 @@ impl Driver {
     fn decoded(&mut self, outcomes: Vec<bulk::Outcome>) {
         for outcome in outcomes {
             match outcome {
-                bulk::Outcome::Decoded { fetch, index, bytes, maker } => {
+                bulk::Outcome::Decoded { fetch, generation, bytes, maker } => {
                     self.stats.generations_on_device += 1;
                     self.stats.device = Some(maker);
-                    self.multiplied(fetch, index, Some(bytes));
+                    let tree = self.tree(fetch);
+                    self.jobs
+                        .add(move || Done::Examined { fetch, examined: examine(&generation, Some(bytes.into()), tree.as_ref()) });
                 }
-                bulk::Outcome::Back { fetch, system } => self.jobs.add(move || solve(fetch, system)),
+                bulk::Outcome::Back { fetch, system } => self.solve(fetch, system),
             }
         }
     }
 
-    fn verified(&mut self, fetch: FetchId, bytes: Option<Bytes>) {
+    /// All bytes of a segment are there in a row, and right if there are any.
+    fn joined(&mut self, fetch: FetchId, bytes: Option<Bytes>) {
         let comes_again = self.proto.confirm(Instant::now(), fetch, bytes.is_some());
-        if comes_again && let Some(rebuild) = self.fetches.get_mut(&fetch) {
-            self.stats.segments_corrupt += 1;
-            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are not those of the segment");
-            rebuild.left = rebuild.order.shape.generations() as usize;
-            rebuild.generations = (0..rebuild.left).map(|_| None).collect();
+        let Some(bytes) = bytes else {
+            self.note_corrupt(fetch);
+            match self.fetches.get_mut(&fetch) {
+                Some(rebuild) if comes_again => rebuild.assembly.forget(),
+                _ => self.fail(fetch),
+            }
             return;
+        };
+        let Some(mut rebuild) = self.fetches.remove(&fetch) else { return };
+        if !rebuild.assembly.is_proven() {
+            let (at, pieces) = rebuild.assembly.prove_whole(bytes.clone()).released;
+            pieces.iter().for_each(|piece| rebuild.flow.put(at, piece));
         }
-        let Some(rebuild) = self.fetches.remove(&fetch) else { return };
-        match bytes {
-            Some(bytes) => {
-                self.stats.segments_verified += 1;
-                self.stats.bytes += bytes.len() as u64;
-                let counts = self.proto.counts();
-                self.stats.generations = counts.generations;
-                self.stats.generations_progressive = counts.generations_progressive;
-                // Whoever has the bytes finds them counted.
-                self.publish.send_replace(self.stats.clone());
-                let _ = rebuild.reply.send(Ok(bytes));
-            }
-            None => {
-                self.stats.segments_corrupt += 1;
-                tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are once more not those of the segment");
-                let _ = rebuild.reply.send(Err(Error::Corrupt));
-            }
+        self.stats.segments_verified += 1;
+        self.stats.bytes += bytes.len() as u64;
+        let counts = self.proto.counts();
+        self.stats.generations = counts.generations;
+        self.stats.generations_progressive = counts.generations_progressive;
+        // Whoever has the bytes finds them counted.
+        self.publish.send_replace(self.stats.clone());
+        let _ = rebuild.reply.send(Ok(bytes));
+    }
+
+    /// Some bytes of a segment are not those that it has.
+    fn note_corrupt(&mut self, fetch: FetchId) {
+        self.stats.segments_corrupt += 1;
+        if let Some(rebuild) = self.fetches.get(&fetch) {
+            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are not those of the segment");
+        }
+    }
+
+    /// What was wrong has come again, and is wrong once more.
+    fn fail(&mut self, fetch: FetchId) {
+        if let Some(rebuild) = self.fetches.remove(&fetch) {
+            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are once more not those of the segment");
+            let _ = rebuild.reply.send(Err(Error::Corrupt));
         }
     }
 
@@ -798,33 +845,19 @@ fn prime(device: Option<Device>) -> Arc<dyn Arithmetic> {
     device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.prime())
 }
 
-fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>) -> Done {
+fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>, tree: Option<&Tree>) -> Done {
     let generation = *decoder.generation();
     let bytes = match generation.codec.is_proving() {
         true => decoder.into_bytes(&*prime(device)),
         // Of others it is not asked.
         false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
     };
-    Done::Multiplied { fetch, index: generation.index as usize, bytes: bytes.ok() }
+    Done::Examined { fetch, examined: examine(&generation, bytes.ok().map(Bytes::from), tree) }
 }
 
 fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {
-    let index = decoder.generation().index as usize;
-    Done::Gathered { fetch, index, system: decoder.into_system() }
-}
-
-fn solve(fetch: FetchId, system: System) -> Done {
-    let index = system.generation.index as usize;
-    Done::Multiplied { fetch, index, bytes: system.solve().ok() }
-}
-
-/// All generations in a row; `None` if one is missing.
-fn join(generations: Vec<Option<Vec<u8>>>) -> Option<Bytes> {
-    let generations = generations.into_iter().collect::<Option<Vec<_>>>()?;
-    match <[Vec<u8>; 1]>::try_from(generations) {
-        Ok([only]) => Some(only.into()),
-        Err(several) => Some(several.concat().into()),
-    }
+    let generation = *decoder.generation();
+    Done::Gathered { fetch, generation, system: decoder.into_system() }
 }
 
 async fn until(due: Option<Instant>) {
@@ -857,11 +890,11 @@ mod tests {
         let fetch = driver.proto.fetch(Instant::now(), Order { segment, shape, proof: None, deadline: None, urgency }, None);
         let generation = shape.generation(0).unwrap();
         let decoder = Decoder::new(generation, row_key(&segment, &generation), Kernels::detect());
-        multiply(fetch, Rebuilder::Blocked(decoder), driver.config.device.clone());
+        multiply(fetch, Rebuilder::Blocked(decoder), driver.config.device.clone(), None);
         assert!(!is_found(), "{device:?}");
         let shape = shape.coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
         let words = Words::new(shape.generation(0).unwrap()).unwrap();
-        multiply(fetch, Rebuilder::Words(Box::new(words)), driver.config.device.clone());
+        multiply(fetch, Rebuilder::Words(Box::new(words)), driver.config.device.clone(), None);
         assert!(is_found(), "{device:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Fetches one object to a file or to standard output, and shows how it goes.
 //!
 //! A file appears under its name only when it is complete and verified; until then it is a hidden file beside it, removed
-//! if the fetch ends early. Standard output, devices and pipes get every part as soon as it is verified.
+//! if the fetch ends early. Standard output, devices and pipes get all bytes as soon as they are proven.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -2,7 +2,7 @@
 //!
 //! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself; what lies between, coded blocks
 //! and their losses, it does not notice. Playlists are collected and turned to the gateway before they are handed on, everything
-//! else flows through part by part as it is verified, and what the player will ask for next is fetched before it asks.
+//! else flows through as its bytes are proven, with the head sent before the first of them, and what the player will ask for next is fetched before it asks.
 //!
 //! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
 //! request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
@@ -235,8 +235,9 @@ impl Shared {
         if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
             return Ok(finish(Response::builder().status(StatusCode::NOT_MODIFIED).header(header::ETAG, tag), Body::empty()));
         }
-        // An answer that has begun can only be cut off; one whose first bytes fail still tells why.
-        let first = object.next().await.transpose()?;
+        // A player measures the path by how the bytes of a media file come, from the head on. Of others the first bytes tell whether they are a
+        // playlist, and where these fail it can still be said why; an answer that has begun can only be cut off.
+        let first = if is_media(path, &object.content_type) { None } else { object.next().await.transpose()? };
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
         }
@@ -424,6 +425,15 @@ fn is_playlist_type(content_type: &str) -> bool {
     ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
 }
 
+/// Whether an object is sound, pictures or text of a stream, and so no playlist, by its type or by its name.
+fn is_media(path: &str, content_type: &str) -> bool {
+    let is = |kind: &str| {
+        let kind = kind.trim_start().to_ascii_lowercase();
+        ["video/", "audio/", "image/", "text/vtt", "application/mp4"].iter().any(|media| kind.starts_with(media))
+    };
+    !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,5 +441,13 @@ mod tests {
     #[test]
     fn playlist_types_are_known_with_parameters() {
         assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
+    }
+
+    #[test]
+    fn media_are_known_by_type_or_name() {
+        assert!(is_media("/a/1", "Video/MP2T") && is_media("/a/1.m4s?x", "application/octet-stream") && is_media("/a/1.m4a", ""));
+        for (path, content_type) in [("/a/1.ts", "audio/mpegurl"), ("/a/list", ""), ("/a/v.mpd", "application/dash+xml")] {
+            assert!(!is_media(path, content_type), "{path}");
+        }
     }
 }

@@ -500,6 +500,17 @@ impl Proto {
         self.fetches.confirm(now, fetch, is_right)
     }
 
+    /// Says that the bytes of these generations, which have come, are not all right: some part of them does not have the hash that its segment's
+    /// tree gives it. True if they will come again; else the fetch is over.
+    pub fn refute(&mut self, now: Instant, fetch: FetchId, generations: &BTreeSet<u32>) -> bool {
+        self.fetches.refute(now, fetch, generations)
+    }
+
+    /// Says that all bytes of a generation, which has come, are proven. Nothing is kept to test it by.
+    pub fn settle(&mut self, fetch: FetchId, generation: u32) {
+        self.fetches.settle(fetch, generation);
+    }
+
     /// Blocks that [`Event::Test`] gave away are tested.
     pub fn tested(&mut self, now: Instant, tested: Tested) {
         self.fetches.tested(now, tested, &mut self.outbox, &mut self.events);

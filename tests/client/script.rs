@@ -11,7 +11,7 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape};
+use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape, Tree};
 use ncserverd::peer::{Config, Server};
 use ncserverd::tls::{ServerIdentity, Trust};
 use ncserverd::wire::block::{self, StreamHead};
@@ -86,6 +86,12 @@ struct State {
     /// Whether source blocks come first.
     is_systematic: bool,
     codec: Codec,
+    /// Whether METAs have trees.
+    gives_trees: bool,
+    /// No block of this generation or a later one is sent.
+    held_from: Option<u32>,
+    /// Blocks of this generation are wrong, so many of them.
+    spoiled: Option<(u32, u32)>,
 }
 
 struct Object {
@@ -241,6 +247,21 @@ impl Script {
         self.state.lock().unwrap().codec = codec;
     }
 
+    /// From now on METAs have trees.
+    pub(crate) fn give_trees(&self) {
+        self.state.lock().unwrap().gives_trees = true;
+    }
+
+    /// From now on nothing of this generation or a later one is sent, until `None` is said. Whoever asks for it waits, with all that it says later.
+    pub(crate) fn hold_from(&self, generation: Option<u32>) {
+        self.state.lock().unwrap().held_from = generation;
+    }
+
+    /// So many blocks of this generation will be wrong.
+    pub(crate) fn spoil_generation(&self, generation: u32, blocks: u32) {
+        self.state.lock().unwrap().spoiled = Some((generation, blocks));
+    }
+
     pub(crate) fn identity(&self) -> [u8; 32] {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
         *fingerprint.as_bytes()
@@ -271,6 +292,18 @@ impl State {
         let due = *left > 0;
         *left = left.saturating_sub(1);
         due
+    }
+
+    /// Whether a block of this generation is to be wrong.
+    fn takes_wrong(&mut self, index: u32) -> bool {
+        if let Some((spoiled, left)) = &mut self.spoiled
+            && *spoiled == index
+            && *left > 0
+        {
+            *left -= 1;
+            return true;
+        }
+        self.take(Fault::Corrupt)
     }
 
     fn answer(&mut self, get: &Get) -> (Message, Option<Bytes>) {
@@ -312,6 +345,10 @@ impl State {
             Delivery::Coded(shape) => SegmentId::of_coded(&described, shape.codec()),
             _ => SegmentId::of(&described),
         };
+        let tree = match &delivery {
+            Delivery::Coded(shape) if self.gives_trees => Tree::of(&described, shape.codec()).1,
+            _ => None,
+        };
         let mut meta = Meta {
             request: get.request,
             path: get.path.clone(),
@@ -324,7 +361,7 @@ impl State {
             content_type: "video/mp4".to_owned(),
             delivery,
             signature: None,
-            tree: None,
+            tree,
         };
         if let Some(key) = self.key.clone().filter(|_| !self.take(Fault::Unsigned)) {
             key.sign_meta(&mut meta, self.issued_ms, digest);
@@ -475,6 +512,9 @@ async fn begin(
     let numbers = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
     let mut numbered: Vec<_> = numbers.map(|number| Vector::numbered(number, generation.n)).collect();
     numbered.reverse();
+    while state.lock().unwrap().held_from.is_some_and(|from| generation.index >= from) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     let open = open.entry(request.alias).or_insert(Open { encoder, generation, numbered, seed, stream });
     send_blocks(open, request.credit, state, ration).await?;
     Ok(None)
@@ -516,7 +556,7 @@ async fn send_blocks(
             record.truncate(header + generation.block_length(index));
         }
         // The lowest bit of a word over the prime field, too: what comes of it is no malformed block.
-        record[header + 31] ^= u8::from(state.lock().unwrap().take(Fault::Corrupt));
+        record[header + 31] ^= u8::from(state.lock().unwrap().takes_wrong(generation.index));
         // The client may have refused the stream: it has enough.
         if open.stream.write_all(&record).await.is_err() {
             break;

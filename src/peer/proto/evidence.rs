@@ -66,19 +66,21 @@ struct Case {
     forgers: BTreeSet<SourceId>,
     stage: Stage,
     trials: u32,
-    /// Whether rows were dropped of generations that were complete.
-    has_dropped: bool,
+    /// Generations that are wrong, and are to be mended when the trial is over.
+    refuted: BTreeSet<u32>,
+    /// Generations that were complete, and of which rows were dropped.
+    dropped: BTreeSet<u32>,
     /// When a trial ends whatever has been found.
     tried_until: Option<Instant>,
-    /// Whether it was begun anew.
-    is_second: bool,
+    /// Generations that were begun anew.
+    again: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// Its blocks come.
     Coming,
-    /// It is wrong; these generations are to be tested.
+    /// Some of it is wrong; these generations are to be tested.
     Trial(BTreeSet<u32>),
 }
 
@@ -186,9 +188,10 @@ impl Evidence {
             forgers: BTreeSet::new(),
             stage: Stage::Coming,
             trials: 0,
-            has_dropped: false,
+            refuted: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             tried_until: None,
-            is_second: false,
+            again: BTreeSet::new(),
         };
         self.cases.insert(id, case);
     }
@@ -333,40 +336,65 @@ impl Evidence {
         self.wants.retain(|want| !(want.is_early && want.fetch == id && want.generation == Some(generation)));
     }
 
-    /// The bytes of a segment are wrong. Whether that can be tried: there are rows, and somebody may know which are wrong.
-    pub(super) fn begin_trial(&mut self, now: Instant, id: FetchId, open: &BTreeSet<SourceId>) -> bool {
+    /// These generations are complete, and proven. Nothing of them is kept for tests any more.
+    pub(super) fn settle(&mut self, id: FetchId, generation: u32) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            self.bytes -= case.parts.remove(&generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
+        }
+    }
+
+    /// The bytes of these generations are wrong, or of some of them. Whether that can be tried: there are rows, and somebody may know which
+    /// are wrong. Joins the trial that is under way.
+    pub(super) fn begin_trial(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        generations: &BTreeSet<u32>,
+        open: &BTreeSet<SourceId>,
+    ) -> bool {
         self.is_alarmed = true;
         let Some(case) = self.cases.get_mut(&id) else { return false };
         let mut known = open.iter().filter(|source| **source == FIRST || case.proof.is_some());
         let can_ask = known.any(|source| !case.refused.contains(&(*source, Topic::Checks)));
-        let untested = case.parts.iter().filter(|(_, part)| part.rows.iter().any(|row| !row.is_right));
+        let untested =
+            case.parts.iter().filter(|(index, part)| generations.contains(index) && part.rows.iter().any(|row| !row.is_right));
         let untested: BTreeSet<u32> = untested.map(|(index, _)| *index).collect();
-        if case.trials >= TRIALS_MAX || !(case.has_dropped || (can_ask && !untested.is_empty())) {
+        let has_dropped = !case.dropped.is_disjoint(generations);
+        if case.trials >= TRIALS_MAX || !(has_dropped || (can_ask && !untested.is_empty())) {
             return false;
         }
-        case.trials += 1;
         let want =
             |generation: &u32| Want { fetch: id, generation: Some(*generation), is_early: false, not_before: None, retries: 0 };
-        self.wants.retain(|want| want.fetch != id || want.generation.is_none());
+        self.wants.retain(|want| want.fetch != id || want.generation.is_none_or(|index| !untested.contains(&index)));
         self.wants.extend(untested.iter().map(want));
-        case.stage = Stage::Trial(untested);
-        case.tried_until = Some(now + TRIAL_MAX);
+        case.refuted.extend(generations);
+        match &mut case.stage {
+            Stage::Trial(left) => left.extend(untested),
+            Stage::Coming => {
+                case.trials += 1;
+                case.stage = Stage::Trial(untested);
+                case.tried_until = Some(now + TRIAL_MAX);
+            }
+        }
         true
     }
 
     /// Rows of a generation that was complete have turned out to be wrong.
-    pub(super) fn note_dropped(&mut self, id: FetchId) {
+    pub(super) fn note_dropped(&mut self, id: FetchId, generation: u32) {
         if let Some(case) = self.cases.get_mut(&id) {
-            case.has_dropped = true;
+            case.dropped.insert(generation);
         }
     }
 
-    /// The next trial that is over, and whether it has found anything.
-    pub(super) fn next_concluded(&mut self) -> Option<(FetchId, bool)> {
+    /// The next trial that is over: the generations that are wrong, and whether rows of any of them were dropped.
+    pub(super) fn next_concluded(&mut self) -> Option<(FetchId, BTreeSet<u32>, bool)> {
         let is_over = |case: &Case| matches!(&case.stage, Stage::Trial(left) if left.is_empty());
         let (id, case) = self.cases.iter_mut().find(|(_, case)| is_over(case))?;
         case.stage = Stage::Coming;
-        Some((*id, std::mem::take(&mut case.has_dropped)))
+        let refuted = std::mem::take(&mut case.refuted);
+        let has_dropped = !case.dropped.is_disjoint(&refuted);
+        case.dropped.retain(|generation| !refuted.contains(generation));
+        Some((*id, refuted, has_dropped))
     }
 
     /// Trials that have taken too long.
@@ -388,22 +416,24 @@ impl Evidence {
         self.cases.get(&id).and_then(|case| case.parts.get(&generation)).map_or(&[], |part| &part.rows)
     }
 
-    /// A segment is begun anew; false if it was before.
-    pub(super) fn begin_anew(&mut self, id: FetchId) -> bool {
-        let Some(case) = self.cases.get_mut(&id).filter(|case| !case.is_second) else { return false };
-        self.bytes -= case.bytes();
-        case.parts.clear();
-        case.is_second = true;
-        case.has_dropped = false;
-        case.stage = Stage::Coming;
-        self.wants.retain(|want| want.fetch != id || want.generation.is_none());
+    /// Generations are begun anew, each once: those that were not before.
+    pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let Some(case) = self.cases.get_mut(&id) else { return BTreeSet::new() };
+        let fresh: BTreeSet<u32> = generations.difference(&case.again).copied().collect();
+        for generation in &fresh {
+            self.bytes -= case.parts.remove(generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
+            case.dropped.remove(generation);
+        }
+        case.again.extend(&fresh);
+        let is_fresh = |want: &Want| want.fetch == id && want.generation.is_some_and(|generation| fresh.contains(&generation));
+        self.wants.retain(|want| !is_fresh(want));
         // What is answered now is about rows that are gone: those to come may be made by who has seen the answer.
-        for question in self.questions.values_mut().filter(|question| question.want.fetch == id) {
+        for question in self.questions.values_mut().filter(|question| is_fresh(&question.want)) {
             if let Asked::Checks { rows, .. } = &mut question.asked {
                 *rows = 0;
             }
         }
-        true
+        fresh
     }
 
     /// Questions that a source has not answered.
@@ -593,7 +623,7 @@ impl Evidence {
                 && case.tried_until.is_some_and(|until| until <= now)
             {
                 left.clear();
-                self.wants.retain(|want| want.fetch != *id || want.generation.is_none());
+                self.wants.retain(|want| want.fetch != *id || want.generation.is_none() || want.is_early);
             }
         }
         // What may be asked now is not due any more: it waits for its turn.

@@ -49,6 +49,9 @@ const USELESS_PARTS_MAX: u32 = 2;
 const STRAY_MAX: u64 = 1000;
 /// Aliases back from the newest whose blocks count as late and not as stray.
 const LATE_ALIASES: u16 = 4096;
+/// Deadlines of requests are so far apart, which servers tell apart, and no more than so much in all.
+const DEADLINE_STEP: Duration = Duration::from_millis(10);
+const DEADLINE_SPREAD: Duration = Duration::from_secs(1);
 /// RANK goes out after at least this many blocks.
 const RANK_BLOCKS: u32 = 8;
 /// The pause after GOING_AWAY, in which the connection ends.
@@ -86,6 +89,8 @@ pub(super) struct Fetches {
     paths: BTreeMap<SourceId, Path>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
+    /// Of the last requests: those that somebody waits for, and the others.
+    last_deadlines: (Option<Instant>, Option<Instant>),
     /// When the last segments of each stream were wished for.
     cadences: BTreeMap<String, VecDeque<Instant>>,
     /// But for what is counted by source.
@@ -98,6 +103,8 @@ pub(super) struct Fetches {
     next_trial: u64,
     /// Those under way, also of fetches that are over.
     testing: usize,
+    /// Fetches that are over while some of their generations are still asked for.
+    given_up: Vec<FetchId>,
     /// Who has been proved to send wrong blocks, and is not dealt with yet.
     liars: VecDeque<Lie>,
     /// Who has sent wrong blocks of a segment that it has not named itself, with the shape that it is to name for this to be a lie.
@@ -157,12 +164,14 @@ impl Fetches {
             paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
             next_fetch: 0,
+            last_deadlines: (None, None),
             cadences: BTreeMap::new(),
             counts: Counts::default(),
             progress_at: None,
             stirred: false,
             next_trial: 0,
             testing: 0,
+            given_up: Vec::new(),
             liars: VecDeque::new(),
             accused: BTreeMap::new(),
             unnamed: VecDeque::new(),
@@ -1002,6 +1011,8 @@ impl Fetches {
     ) {
         let sources = self.paths.values().filter(|path| path.is_open).count();
         let is_shared = self.paths.values().any(|path| path.is_neighbour && path.is_open);
+        let is_new = !work.asked.contains_key(&source);
+        let deadline = if is_new { self.deadline(now, order) } else { now };
         let Some(path) = self.paths.get_mut(&source) else { return };
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
         path.load.ahead += bytes;
@@ -1014,9 +1025,6 @@ impl Fetches {
             return;
         }
         path.load.add(order.urgency, 1, bytes);
-        // Later requests get later deadlines, so that the server serves them in this order too.
-        let patience = self.config.stall_timeout * if order.urgency == Urgency::Now { 1 } else { 2 };
-        let deadline = order.deadline.unwrap_or(now + patience);
         let all = Numbers::of(work.decoder.generation());
         let numbers = all.map(|all| work.allot(&all, blocks, sources).in_ranges(RANGES_MAX));
         let ranges = match numbers {
@@ -1049,6 +1057,22 @@ impl Fetches {
         let flight = asked.flight.after(work.silences.get(&source).copied().unwrap_or_default());
         let flight = if is_on_stream { flight.on_stream() } else { flight };
         work.asked.insert(source, Asked { numbers, flight, ..asked });
+    }
+
+    /// When the blocks of a request that is made now are of no use any more. Later requests get later deadlines, so that the server serves them in
+    /// this order too: the beginning of a segment is of use before its end has come.
+    fn deadline(&mut self, now: Instant, order: &Order) -> Instant {
+        if let Some(deadline) = order.deadline {
+            return deadline;
+        }
+        let (patience, last) = match order.urgency {
+            Urgency::Now => (self.config.stall_timeout, &mut self.last_deadlines.0),
+            Urgency::Ahead => (self.config.stall_timeout * 2, &mut self.last_deadlines.1),
+        };
+        let earliest = now + patience;
+        let deadline = last.map_or(earliest, |last| last + DEADLINE_STEP).clamp(earliest, earliest + DEADLINE_SPREAD);
+        *last = Some(deadline);
+        deadline
     }
 
     /// Asks for a few blocks more where nothing has come for so long that the end of the flight may be lost.

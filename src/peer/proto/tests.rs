@@ -126,6 +126,52 @@ fn a_segment_is_asked_for_exactly_and_stopped_when_complete() {
     assert_eq!((counts.late, counts.stray, counts.useless), (0, 1, 0));
 }
 
+/// Sends all that these requests ask for, and takes what is decoded.
+fn serve(proto: &mut Proto, now: Instant, requests: &[Request]) -> Vec<u32> {
+    for request in requests {
+        for seq in 0..8 {
+            proto.handle_datagram(now, HERE, datagram(request, seq, 40 + u32::from(seq), seq == 7)).unwrap();
+        }
+    }
+    let events = std::iter::from_fn(|| proto.poll_event());
+    let index = |event| if let Event::Decoded { decoder, .. } = event { decoder.generation().index } else { panic!("{event:?}") };
+    events.map(index).collect()
+}
+
+#[test]
+fn a_generation_that_was_wrong_is_asked_for_again_while_others_come() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, order(), None);
+    let asked = requests(&messages(&mut proto, now));
+    assert!(asked[0].deadline_ms + 10 <= asked[1].deadline_ms, "the beginning is to come first");
+    assert_eq!(serve(&mut proto, now, &asked[..1]), [0]);
+    assert!(proto.refute(now, fetch, &[0].into()), "once more");
+    let again = requests(&messages(&mut proto, now));
+    assert_eq!(again.iter().map(|request| (request.generation, request.credit)).collect::<Vec<_>>(), [(0, 8)]);
+    assert_eq!(serve(&mut proto, now, &asked[1..]), [1]);
+    proto.settle(fetch, 1);
+    assert_eq!(serve(&mut proto, now, &again), [0]);
+    assert!(!proto.confirm(now, fetch, true));
+    messages(&mut proto, now);
+    assert!(proto.is_idle());
+}
+
+#[test]
+fn a_generation_that_is_wrong_twice_ends_the_fetch() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, order(), None);
+    let asked = requests(&messages(&mut proto, now));
+    assert_eq!(serve(&mut proto, now, &asked[..1]), [0]);
+    assert!(proto.refute(now, fetch, &[0].into()));
+    let again = requests(&messages(&mut proto, now));
+    assert_eq!(serve(&mut proto, now, &again), [0]);
+    assert!(!proto.refute(now, fetch, &[0].into()));
+    // Nothing more is wanted of the other generation.
+    let (alias, reason) = (asked[1].alias, StopReason::Cancelled);
+    assert!(messages(&mut proto, now).contains(&Message::Stop { alias, reason }));
+    assert!(proto.is_idle() && proto.poll_event().is_none());
+}
+
 #[test]
 fn a_block_that_was_under_way_when_its_request_ended_is_late() {
     let (mut proto, now) = open();

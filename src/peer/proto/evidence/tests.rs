@@ -75,7 +75,7 @@ fn checksums_that_another_has_seen_are_for_rows_that_were_there_before() {
     let open = [OTHER, THIRD];
     bench.evidence.want_checks(FETCH, 0);
     assert!(bench.asked(OTHER, &open).is_none(), "for rows to come nobody but the trusted source is asked");
-    assert!(bench.evidence.begin_trial(bench.now, FETCH, &open.into_iter().collect()));
+    assert!(bench.evidence.begin_trial(bench.now, FETCH, &[0].into(), &open.into_iter().collect()));
     let Some(Message::GetChecks(asked)) = bench.asked(OTHER, &open) else { panic!() };
     // Came after the question: its sender may have been told.
     bench.keep(THIRD, bench.wrong(3));
@@ -111,7 +111,7 @@ fn what_is_not_signed_counts_for_nothing_and_the_next_is_asked() {
     let mut bench = Bench::new();
     bench.keep(OTHER, bench.wrong(1));
     let open = [FIRST, OTHER];
-    assert!(bench.evidence.begin_trial(bench.now, FETCH, &open.into_iter().collect()));
+    assert!(bench.evidence.begin_trial(bench.now, FETCH, &[0].into(), &open.into_iter().collect()));
     let Some(Message::GetChecks(asked)) = bench.asked(FIRST, &open) else { panic!() };
     assert!(bench.asked(OTHER, &open).is_none(), "one at a time");
     let unsigned = Checks { signature: None, ..bench.answer(&asked) };
@@ -122,9 +122,10 @@ fn what_is_not_signed_counts_for_nothing_and_the_next_is_asked() {
     // Nobody is left.
     assert!(bench.evidence.next_concluded().is_none());
     bench.evidence.expire(bench.now, &open.into_iter().collect());
-    assert_eq!(bench.evidence.next_concluded(), Some((FETCH, false)));
-    assert!(!bench.evidence.begin_trial(bench.now, FETCH, &open.into_iter().collect()));
-    assert!(bench.evidence.begin_anew(FETCH) && !bench.evidence.begin_anew(FETCH));
+    assert_eq!(bench.evidence.next_concluded(), Some((FETCH, [0].into(), false)));
+    assert!(!bench.evidence.begin_trial(bench.now, FETCH, &[0].into(), &open.into_iter().collect()));
+    assert_eq!(bench.evidence.begin_anew(FETCH, &[0].into()), [0].into());
+    assert_eq!(bench.evidence.begin_anew(FETCH, &[0].into()), [].into(), "once");
 }
 
 #[test]
@@ -192,7 +193,7 @@ fn a_trial_ends_whatever_others_say() {
     let mut bench = Bench::new();
     bench.keep(OTHER, bench.block(1));
     let open = [OTHER, THIRD];
-    assert!(bench.evidence.begin_trial(bench.now, FETCH, &open.into_iter().collect()));
+    assert!(bench.evidence.begin_trial(bench.now, FETCH, &[0].into(), &open.into_iter().collect()));
     let Some(Message::GetChecks(asked)) = bench.asked(OTHER, &open) else { panic!("a question") };
     assert!(bench.evidence.refused(bench.now, asked.request, OTHER, Some(Duration::from_secs(1 << 40))));
     let again = bench.evidence.due().unwrap();
@@ -203,7 +204,7 @@ fn a_trial_ends_whatever_others_say() {
     assert!(bench.evidence.next_concluded().is_none());
     let end = bench.now - PATIENCE + TRIAL_MAX;
     bench.evidence.expire(end, &open.into_iter().collect());
-    assert_eq!(bench.evidence.next_concluded(), Some((FETCH, false)));
+    assert_eq!(bench.evidence.next_concluded(), Some((FETCH, [0].into(), false)));
 }
 
 /// The rows that there were when it was asked are gone.
@@ -212,9 +213,9 @@ fn an_answer_to_an_older_question_says_nothing_of_rows_that_came_anew() {
     let mut bench = Bench::new();
     bench.keep(OTHER, bench.block(1));
     let open = [OTHER, THIRD];
-    assert!(bench.evidence.begin_trial(bench.now, FETCH, &open.into_iter().collect()));
+    assert!(bench.evidence.begin_trial(bench.now, FETCH, &[0].into(), &open.into_iter().collect()));
     let Some(Message::GetChecks(asked)) = bench.asked(OTHER, &open) else { panic!("a question") };
-    assert!(bench.evidence.begin_anew(FETCH));
+    assert_eq!(bench.evidence.begin_anew(FETCH, &[0].into()), [0].into());
     bench.keep(OTHER, bench.wrong(2));
     let answer = bench.answer(&asked);
     let findings = bench.evidence.checks(OTHER, &answer, true).unwrap();

@@ -73,12 +73,32 @@ impl Fetches {
     /// The driver has the bytes of a segment, and has compared their hash. True if they are wrong and the segment comes again, all of its
     /// generations.
     pub(in crate::peer::proto) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
+        if is_right {
+            self.evidence.close(id);
+            return false;
+        }
+        let shape = self.evidence.order(id).map(|(order, _)| order.shape);
+        let all = shape.map(|shape| (0..shape.generations()).collect()).unwrap_or_default();
+        self.refute(now, id, &all)
+    }
+
+    /// A generation, which was complete, is proven.
+    pub(in crate::peer::proto) fn settle(&mut self, id: FetchId, generation: u32) {
+        // Who passes rows on is told which of them are right when checksums come.
+        if !self.config.tells {
+            self.evidence.settle(id, generation);
+        }
+    }
+
+    /// These generations were complete, and some of their bytes are wrong. True if they come again; else the fetch is over.
+    pub(in crate::peer::proto) fn refute(&mut self, now: Instant, id: FetchId, generations: &BTreeSet<u32>) -> bool {
+        self.stirred = true;
         let open = self.open();
-        if !is_right && (self.evidence.begin_trial(now, id, &open) || self.begin_anew(now, id)) {
-            self.stirred = true;
+        if self.evidence.begin_trial(now, id, generations, &open) || self.begin_anew(now, id, generations) {
             return true;
         }
         self.evidence.close(id);
+        self.given_up.push(id);
         false
     }
 
@@ -198,15 +218,20 @@ impl Fetches {
         self.evidence.expire(now, &open);
         for id in self.evidence.overdue(now) {
             self.evidence.close(id);
+            self.remove(id, StopReason::Deadline, outbox);
             events.push_back(Event::Failed { fetch: id, failure: Failure::Deadline });
         }
-        while let Some((id, has_dropped)) = self.evidence.next_concluded() {
+        while let Some((id, refuted, has_dropped)) = self.evidence.next_concluded() {
             if has_dropped {
-                self.reopen(now, id, events);
-            } else if !self.begin_anew(now, id) {
+                self.reopen(now, id, &refuted, events);
+            } else if !self.begin_anew(now, id, &refuted) {
                 self.evidence.close(id);
+                self.remove(id, StopReason::Cancelled, outbox);
                 events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
             }
+        }
+        for id in std::mem::take(&mut self.given_up) {
+            self.remove(id, StopReason::Cancelled, outbox);
         }
     }
 
@@ -316,7 +341,7 @@ impl Fetches {
             if find(&mut self.fetches, id, index).is_some() {
                 self.rebuild(id, index);
             } else {
-                self.evidence.note_dropped(id);
+                self.evidence.note_dropped(id, index);
             }
         }
         if is_checked
@@ -450,38 +475,51 @@ impl Fetches {
         self.evidence.rows(id, generation).iter().filter_map(|row| Numbers::number(&row.block.vector)).collect()
     }
 
-    /// A segment that was tried is decoded again of the rows that are left, and what is missing now is asked for.
-    fn reopen(&mut self, now: Instant, id: FetchId, events: &mut VecDeque<Event>) {
+    /// Generations that were tried are decoded again of the rows that are left, and what is missing now is asked for.
+    fn reopen(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>, events: &mut VecDeque<Event>) {
         let Some((order, place)) = self.evidence.order(id) else { return };
-        let strangers = self.strangers(&order.segment, place.as_ref());
-        let mut fetch = Fetch { strangers, ..Fetch::new(now, order, place.clone()) };
-        fetch.next = order.shape.generations();
-        for generation in order.shape.iter() {
+        let mut works = BTreeMap::new();
+        for generation in refuted.iter().filter_map(|index| order.shape.generation(*index)) {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
             if decoder.missing() == 0 {
                 events.push_back(Event::Decoded { fetch: id, decoder });
             } else {
                 // Source blocks have had their turn.
                 let held = self.numbers_of_rows(id, generation.index);
-                fetch.works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder) });
+                works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder) });
             }
         }
         self.counts.mended += 1;
         self.stirred = true;
-        if !fetch.works.is_empty() {
-            self.fetches.insert(id, fetch);
+        if !works.is_empty() {
+            let next = order.shape.generations();
+            let strangers = self.strangers(&order.segment, place.as_ref());
+            let fetch = self.fetches.entry(id).or_insert_with(|| Fetch { next, ..Fetch::new(now, order, place.clone()) });
+            fetch.strangers = strangers;
+            fetch.works.append(&mut works);
             self.ask_doubted(id, place.as_ref());
         }
     }
 
-    /// Nobody knows which rows are wrong: all of it comes once more, from the trusted source if it can be asked.
-    fn begin_anew(&mut self, now: Instant, id: FetchId) -> bool {
-        let Some((order, place)) = self.evidence.order(id).filter(|_| self.evidence.begin_anew(id)) else { return false };
+    /// Nobody knows which rows are wrong: these generations come once more, from the trusted source if it can be asked. False if they have before.
+    fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>) -> bool {
+        let Some((order, place)) = self.evidence.order(id) else { return false };
+        let fresh = self.evidence.begin_anew(id, refuted);
+        if fresh.is_empty() {
+            return false;
+        }
+        let count = order.shape.generations();
+        let is_all = fresh.len() as u64 == u64::from(count) && !self.fetches.contains_key(&id);
+        let generations = fresh.iter().filter(|_| !is_all).filter_map(|index| order.shape.generation(*index));
+        let works: Vec<_> =
+            generations.map(|generation| (generation.index, self.decoder(&order.segment, generation, false))).collect();
         let is_alone = self.paths.get(&FIRST).is_some_and(|path| path.is_open);
-        let mut fetch =
-            Fetch { is_alone, strangers: self.strangers(&order.segment, place.as_ref()), ..Fetch::new(now, order, place) };
+        let strangers = self.strangers(&order.segment, place.as_ref());
+        let next = if is_all { 0 } else { count };
+        let fetch = self.fetches.entry(id).or_insert_with(|| Fetch { next, ..Fetch::new(now, order, place) });
+        (fetch.is_alone, fetch.strangers, fetch.touched) = (is_alone, strangers, now);
+        fetch.works.extend(works.into_iter().map(|(index, decoder)| (index, Work::new(decoder))));
         fetch.exclude_others(self.paths.keys());
-        self.fetches.insert(id, fetch);
         self.stirred = true;
         true
     }

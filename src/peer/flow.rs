@@ -1,0 +1,79 @@
+//! The proven beginning of a segment, shared by who fetches it and who reads it.
+//!
+//! Whoever fetches puts pieces behind each other; any number of readers follow at their own pace. What is there stays until the last of them has gone,
+//! so a fetch that is made again goes on where the one before it was.
+
+use std::sync::PoisonError;
+use std::sync::RwLock;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+/// Bytes of a segment from its first on.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pieces: RwLock<Pieces>,
+    end: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Each with its place, in order and without a gap.
+    list: Vec<(u64, Bytes)>,
+    end: u64,
+}
+
+impl Flow {
+    pub(super) fn new() -> Self {
+        Self { pieces: RwLock::default(), end: watch::Sender::new(0) }
+    }
+
+    /// These proven bytes lie at `at`. What is there already is not kept twice.
+    pub(super) fn put(&self, at: u64, piece: &Bytes) {
+        let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
+        let (known, end) = (pieces.end.saturating_sub(at), at + piece.len() as u64);
+        if at > pieces.end || end <= pieces.end {
+            return;
+        }
+        let place = pieces.end;
+        pieces.list.push((place, piece.slice(usize::try_from(known).expect("less than a piece")..)));
+        pieces.end = end;
+        drop(pieces);
+        self.end.send_replace(end);
+    }
+
+    /// What there is from `at` to the end of its piece.
+    pub(super) fn from(&self, at: u64) -> Option<Bytes> {
+        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
+        let index = pieces.list.partition_point(|(place, _)| *place <= at).checked_sub(1)?;
+        let (place, piece) = &pieces.list[index];
+        let skipped = usize::try_from(at - place).ok().filter(|skipped| *skipped < piece.len())?;
+        Some(piece.slice(skipped..))
+    }
+
+    /// Tells that there is more.
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_follow_and_nothing_is_there_twice() {
+        let flow = Flow::new();
+        let told = flow.watch();
+        assert_eq!(flow.from(0), None);
+        flow.put(0, &Bytes::from_static(b"abc"));
+        flow.put(5, &Bytes::from_static(b"a gap"));
+        // A fetch that begins anew has other pieces.
+        flow.put(0, &Bytes::from_static(b"ab"));
+        flow.put(2, &Bytes::from_static(b"cdef"));
+        assert_eq!(told.has_changed().ok().map(|_| *told.borrow()), Some(6));
+        let read = |at| flow.from(at);
+        assert_eq!([read(0), read(1), read(3), read(5)].map(Option::unwrap), ["abc", "bc", "def", "f"]);
+        assert_eq!((read(6), read(u64::MAX)), (None, None));
+    }
+}
