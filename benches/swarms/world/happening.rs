@@ -12,7 +12,7 @@ use ncserverd::peer::proto::{Event as News, Order, Place, SourceId, Urgency};
 use ncserverd::relay::TELL_EVERY;
 use ncserverd::ring::SessionId;
 use ncserverd::session::proto::INTRODUCE_EVERY;
-use ncserverd::wire::message::{Hello, Holding as Held, HoldingState, Introduction, Message, Request, RequestError};
+use ncserverd::wire::message::{Hello, Holding as Held, HoldingState, Introduction, Meant, Message, Request, RequestError};
 use rand::RngExt;
 
 use super::{Role, SERVER, SPREAD, What, World};
@@ -369,8 +369,11 @@ impl World {
         let Some(consumer) = self.nodes[node].consumer.as_mut() else { return };
         consumer.is_telling = false;
         let untold = std::mem::take(&mut consumer.untold);
-        let changed: Vec<Held> =
-            untold.into_iter().map(|(segment, state)| Held { segment: self.stream[segment].id, state }).collect();
+        let held = |(segment, state): (usize, HoldingState)| {
+            let what = &self.stream[segment];
+            Held { segment: what.id, meant: Meant::Coded(what.shape.coding()), state }
+        };
+        let changed: Vec<Held> = untold.into_iter().map(held).collect();
         consumer.proto.tell_holdings(&changed);
         self.settle(node);
     }
@@ -470,8 +473,8 @@ impl World {
         let who = Asker { session: SessionId(asker as u64), address: self.nodes[asker].address.ip() };
         let date = Duration::from_secs(1_800_000_000) + self.now.saturating_duration_since(self.start);
         let now = Now { instant: self.now, date };
-        let id = self.stream[segment].id;
-        let peers = self.directory.introduce(now, who, "live", &id);
+        let (id, coding) = (self.stream[segment].id, self.stream[segment].shape.coding());
+        let peers = self.directory.introduce(now, who, "live", (id, coding));
         if !peers.is_empty() {
             self.say(SERVER, asker, SourceId(0), Message::Peers { segment: id, peers }, Some(segment));
         }
