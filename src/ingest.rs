@@ -74,6 +74,9 @@ pub struct Config {
     /// How many bytes of playlists and small objects of a stream are kept at once.
     #[serde(with = "crate::config::size")]
     pub small_bytes_max: ByteSize,
+    /// How many bytes of memory what the playlists of a stream list may take; more are answered, and not followed.
+    #[serde(with = "crate::config::size")]
+    pub listed_bytes_max: ByteSize,
 }
 
 impl Default for Config {
@@ -93,6 +96,7 @@ impl Default for Config {
             settle: Duration::from_secs(1),
             objects_max: 65_536,
             small_bytes_max: ByteSize::mib(64),
+            listed_bytes_max: ByteSize::mib(64),
         }
     }
 }

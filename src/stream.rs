@@ -9,8 +9,8 @@
 //! Checksums of blocks are made when a peer asks for them, a few at a time.
 //!
 //! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
-//! is dropped. Bounds: fetches at once, fetches that wait, askers that wait, known paths and the bytes of documents
-//! (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
+//! is dropped. Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
+//! playlists list (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
 //! subscriber that lags misses the oldest.
 
 use std::collections::BTreeMap;
@@ -393,8 +393,8 @@ impl Library {
     ) -> Result<Self, Error> {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
         let checks = Semaphore::new(CHECKS_QUEUED);
-        let checks_at_once = Semaphore::new(CHECKS_AT_ONCE);
-        let shared = Shared { config: config.clone(), store: store.clone(), metrics, arrivals, checks, checks_at_once };
+        let (checks_at_once, reading) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(READING_AT_ONCE));
+        let shared = Shared { config: config.clone(), store: store.clone(), metrics, arrivals, checks, checks_at_once, reading };
         let shared = Arc::new(shared);
         let sweeper = tokio::spawn(sweep(store)).abort_handle();
         let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
@@ -692,6 +692,8 @@ const ARRIVALS_MAX: usize = 64;
 const CHECKS_AT_ONCE: usize = 2;
 /// Those with the ones that wait for their turn.
 const CHECKS_QUEUED: usize = 64;
+/// Long playlists that are read: each takes a thread, and for a moment many times its bytes.
+const READING_AT_ONCE: usize = 2;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,11 @@
 //! lags behind: the newer text stays. Otherwise the encoder has started over, and may use the old names for other bytes:
 //! everything listed before is dropped at once.
 //!
+//! Reading a long playlist takes long, and so does comparing it with the one before, so neither is done where the planner is:
+//! [`Planner::reader`] hands out what there is to compare with, [`Reader::read`] makes a [`Reading`] of it wherever that holds nobody
+//! up, and [`Planner::take`] puts it in the place of the one before. What a playlist lists is made once and shared; what all of
+//! them list together is bounded by bytes, and of a crowd of playlists the large ones are no longer followed first.
+//!
 //! An origin may answer a path whatever its query says, and a peer may ask with any query. So of the queries of a path few are
 //! followed at once ([`Config::queries_max`]); the others are answered like any file, and nothing is planned by them. A playlist
 //! that is configured or asked for without a query goes before those that are asked for with one, and those that nobody has
@@ -17,6 +22,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use m3u8_rs::{ByteRange, MasterPlaylist, MediaPlaylist, MediaPlaylistType, Playlist};
@@ -37,6 +43,8 @@ pub struct Config {
     pub queries_max: usize,
     /// Which parameters of a query select another object.
     pub parameters: Parameters,
+    /// Bytes of memory that what all playlists list may take.
+    pub bytes_max: u64,
 }
 
 /// The playlists of a stream.
@@ -46,7 +54,8 @@ pub struct Planner {
     base: Option<Url>,
     playlists: HashMap<ObjectPath, Tracked>,
     pinned: HashSet<ObjectPath>,
-    ranges: HashMap<ObjectPath, Ranges>,
+    /// What the listings of all playlists take.
+    bytes: u64,
 }
 
 /// An object or the byte range of it that a playlist lists.
@@ -92,15 +101,15 @@ pub enum Error {
     /// The parser stopped before the end, or a number is impossible.
     #[error("the playlist cannot be read to its end")]
     Unreadable,
-    /// More segments than eleven days of four seconds each.
-    #[error("the playlist lists too many segments")]
+    /// What it lists takes more than there is for it.
+    #[error("the playlist lists too many segments to follow it")]
     TooLong,
 }
 
 impl Planner {
     /// A planner without playlists. `base` is the URL of the stream's top, where it has one.
     pub fn new(config: Config, base: Option<Url>) -> Self {
-        Self { config, base, playlists: HashMap::new(), pinned: HashSet::new(), ranges: HashMap::new() }
+        Self { config, base, playlists: HashMap::new(), pinned: HashSet::new(), bytes: 0 }
     }
 
     /// Takes a new configuration; it applies from the next playlist on.
@@ -119,27 +128,56 @@ impl Planner {
         }
     }
 
-    /// Takes the text of a playlist.
-    pub fn update(&mut self, path: &ObjectPath, text: &[u8], now: Instant) -> Result<Plan, Error> {
-        if is_partial(path, text) {
+    /// What the text of a playlist is read with.
+    pub fn reader(&self, path: &ObjectPath, now: Instant) -> Reader {
+        let listing = |tracked: &Tracked| tracked.listing.clone();
+        let others = self.playlists.iter().filter(|(other, _)| *other != path);
+        Reader {
+            path: path.clone(),
+            config: self.config.clone(),
+            base: self.base.clone(),
+            is_followed: self.makes_room(path, now).is_ok(),
+            before: self.playlists.get(path).and_then(listing),
+            others: others.filter_map(|(_, tracked)| listing(tracked)).collect(),
+        }
+    }
+
+    /// Takes a reading of a playlist. One that was compared with something else than what is here now says nothing: the other has
+    /// come first, and the next look at the playlist decides. The reading is best dropped where no lock is held, because what it
+    /// was compared with may go with it.
+    pub fn take(&mut self, reading: &mut Reading, now: Instant) -> Result<Plan, Error> {
+        let Reading { reader: Reader { path, before, .. }, found } = reading;
+        let is_followed = self.makes_room(path, now);
+        let (Ok(other), false) = (is_followed, matches!(found, What::Nothing)) else { return Ok(Plan::default()) };
+        let at = self.playlists.get(&*path).and_then(|tracked| tracked.listing.as_ref());
+        if at.map(Arc::as_ptr) != before.as_ref().map(Arc::as_ptr) {
             return Ok(Plan::default());
         }
-        let lines = Lines::read(text)?;
-        if !self.is_followed(path, now) {
-            return Ok(Plan::default());
+        if let Some(other) = other {
+            self.let_go(&other);
         }
-        match m3u8_rs::parse_playlist_res(lines.text.as_bytes()) {
-            Ok(Playlist::MasterPlaylist(master)) => {
-                let named = |variant: &&m3u8_rs::VariantStream| !variant.is_i_frame && !variant.uri.is_empty();
-                if master.variants.iter().filter(named).count() != lines.uris {
-                    return Err(Error::Unreadable);
-                }
-                self.update_master(path, &master, now);
+        match std::mem::replace(found, What::Nothing) {
+            What::Nothing => Ok(Plan::default()),
+            What::Same => {
+                self.unchanged(path, now);
                 Ok(Plan::default())
             }
-            Ok(Playlist::MediaPlaylist(media)) if media.segments.len() == lines.uris => self.update_media(path, media, now),
-            Ok(Playlist::MediaPlaylist(_)) | Err(_) => Err(Error::Unreadable),
+            What::Master(variants) => {
+                self.update_master(path, variants, now);
+                Ok(Plan::default())
+            }
+            What::Media { listing, plan, is_other } => self.update_media(path, listing, plan, is_other, now),
         }
+    }
+
+    /// How many segments a playlist lists that is followed.
+    pub fn listed(&self, path: &ObjectPath) -> usize {
+        self.playlists.get(path).and_then(|tracked| tracked.listing.as_ref()).map_or(0, |listing| listing.segments.len())
+    }
+
+    /// Bytes of memory that what all playlists list takes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Notes that a playlist was looked at and is the same.
@@ -150,13 +188,14 @@ impl Planner {
     }
 
     /// Forgets a playlist that is gone.
-    pub fn forget(&mut self, path: &ObjectPath, now: Instant) -> Plan {
-        let Some(tracked) = self.playlists.remove(path) else { return Plan::default() };
+    pub fn forget(&mut self, path: &ObjectPath, now: Instant) -> Forgotten {
+        let Some(tracked) = self.let_go(path) else { return Forgotten { listing: None, others: Vec::new() } };
         if tracked.pinned {
             let kept = self.pinned_at(path, now);
             kept.next = Some(now + RELOAD_MAX);
         }
-        Plan { left: self.replace_cuts(&tracked.cuts, &[]), ..Plan::default() }
+        let others = self.playlists.values().filter_map(|tracked| tracked.listing.clone()).collect();
+        Forgotten { listing: tracked.listing, others }
     }
 
     /// Notes that somebody wants a playlist, so that it is followed for a while.
@@ -197,7 +236,7 @@ impl Planner {
 
     /// How long a live playlist has been the same, if that is too long.
     pub fn stale(&self, path: &ObjectPath, now: Instant) -> Option<Duration> {
-        let tracked = self.playlists.get(path).filter(|tracked| tracked.live)?;
+        let tracked = self.playlists.get(path).filter(|tracked| tracked.is_live())?;
         let still = now.saturating_duration_since(tracked.changed);
         (still > self.config.stale_after.max(tracked.target * 3)).then_some(still)
     }
@@ -209,24 +248,32 @@ impl Planner {
 
     /// Whether segments of this directory are announced by a live playlist rather than by themselves.
     pub fn governs(&self, parent: &str) -> bool {
-        self.playlists.values().any(|tracked| tracked.live && tracked.parents.contains(parent))
+        self.listings().any(|listing| listing.live && listing.parents.contains(parent))
     }
 
     /// Whether a live playlist lists this cut near its end.
     pub fn is_edge(&self, cut: &Cut) -> bool {
-        self.playlists.values().any(|tracked| tracked.live && tracked.edge.contains(cut))
+        self.listings().any(|listing| listing.live && listing.edge.contains(cut))
     }
 
     /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the part between such ranges, in
     /// steps of `part_bytes_max`.
     pub fn part(&self, path: &ObjectPath, offset: u64, part_bytes_max: u64) -> Part {
         let step = part_bytes_max.max(1);
-        let Some(ranges) = self.ranges.get(path).filter(|ranges| !ranges.is_empty()) else {
+        let ranges = self.playlists.values().filter_map(|tracked| Some((tracked.changed, tracked.ranges(path)?)));
+        let mut before: Option<(u64, Instant, u64)> = None;
+        let mut next = None;
+        for (changed, ranges) in ranges {
+            // Where two playlists list different ranges from one offset on, the newer one counts.
+            before = before.max(ranges.range(..=offset).next_back().map(|(start, end)| (*start, changed, *end)));
+            let after = ranges.range(offset.saturating_add(1)..).next().map_or(u64::MAX, |(start, _)| *start);
+            next = Some(next.unwrap_or(u64::MAX).min(after));
+        }
+        let Some(next) = next else {
             let start = offset / step * step;
             return Part { range: start..start.saturating_add(step), listed: false };
         };
-        let before = ranges.range(..=offset).next_back().map(|(start, (end, _))| *start..*end);
-        let next = ranges.range(offset.saturating_add(1)..).next().map_or(u64::MAX, |(start, _)| *start);
+        let before = before.map(|(start, _, end)| start..end);
         let (whole, listed) = match before {
             Some(range) if range.end > offset => (range, true),
             Some(range) => (range.end..next, false),
@@ -236,14 +283,12 @@ impl Planner {
         Part { range: start..start.saturating_add(step).min(whole.end), listed }
     }
 
-    fn update_master(&mut self, path: &ObjectPath, master: &MasterPlaylist, now: Instant) {
+    fn update_master(&mut self, path: &ObjectPath, variants: Vec<ObjectPath>, now: Instant) {
         let pinned = self.pinned.contains(path);
-        let uris = master.variants.iter().filter(|variant| !variant.is_i_frame).map(|variant| Some(&variant.uri));
-        let uris = uris.chain(master.alternatives.iter().map(|alternative| alternative.uri.as_ref())).flatten();
-        let variants: Vec<ObjectPath> = uris.filter_map(|uri| self.locate(path, uri)).take(PLAYLISTS_MAX / 2).collect();
         let tracked = self.track(path, now);
-        tracked.live = false;
         tracked.next = pinned.then(|| now + RELOAD_MAX);
+        let before = tracked.listing.take();
+        self.bytes -= before.map_or(0, |listing| listing.bytes);
         if !pinned {
             return;
         }
@@ -254,121 +299,73 @@ impl Planner {
         }
     }
 
-    fn update_media(&mut self, path: &ObjectPath, media: MediaPlaylist, now: Instant) -> Result<Plan, Error> {
-        if media.segments.len() > SEGMENTS_MAX {
+    fn update_media(
+        &mut self,
+        path: &ObjectPath,
+        listing: Arc<Listing>,
+        plan: Plan,
+        is_other: bool,
+        now: Instant,
+    ) -> Result<Plan, Error> {
+        if plan.step == Step::Lagging {
+            self.track(path, now).looked(now);
+            return Ok(plan);
+        }
+        if !self.has_room(path, listing.bytes, now) {
+            let pinned = self.let_go(path).is_some_and(|tracked| tracked.pinned);
+            if pinned {
+                self.pinned_at(path, now).next = Some(now + RELOAD_MAX);
+            }
             return Err(Error::TooLong);
         }
-        let live = !media.end_list && media.playlist_type != Some(MediaPlaylistType::Vod);
-        let listed = self.list(path, &media)?;
-        let depth = self.config.prefetch;
-        self.track(path, now);
-        let tracked = self.playlists.get_mut(path).expect("it was tracked a line ago");
-        let step = tracked.step(media.media_sequence, &listed);
-        tracked.looked(now);
-        if step == Step::Lagging {
-            return Ok(Plan { step, ..Plan::default() });
-        }
-        let target = Duration::from_secs(media.target_duration).clamp(RELOAD_MIN, RELOAD_MAX);
-        let edge_from = if live { listed.len().saturating_sub(depth) } else { listed.len() };
-        let mut prefetch = Vec::new();
-        let mut edge = HashSet::new();
-        for segment in &listed[edge_from..] {
-            for cut in segment.map.iter().chain(&segment.cut) {
-                if edge.insert(cut.clone()) && (step == Step::Restarted || !tracked.edge.contains(cut)) {
-                    prefetch.push(cut.clone());
-                }
-            }
-        }
-        // What was fetched ahead once, and is still listed, is not new again when the window grows backwards.
-        if step == Step::Forward && tracked.sequence.is_some() {
-            let known: HashSet<&Cut> = tracked.cuts.iter().collect();
-            prefetch.retain(|cut| !known.contains(cut) || !tracked.live);
-        }
-        if tracked.sequence != Some(media.media_sequence) || tracked.segments != listed || tracked.live != live {
+        let bytes = listing.bytes;
+        let tracked = self.track(path, now);
+        if is_other {
             tracked.changed = now;
         }
-        tracked.parents =
-            listed.iter().filter_map(|segment| segment.cut.as_ref()).map(|cut| cut.path.parent().to_owned()).collect();
-        let mut seen = HashSet::new();
-        let cuts: Vec<Cut> = listed
-            .iter()
-            .flat_map(|segment| segment.map.iter().chain(&segment.cut))
-            .filter(|cut| seen.insert(*cut))
-            .cloned()
-            .collect();
-        tracked.sequence = Some(media.media_sequence);
-        tracked.segments = listed;
-        tracked.edge = edge;
-        tracked.target = target;
-        tracked.live = live;
-        tracked.next = live.then(|| now + tracked.reload());
-        let old = std::mem::replace(&mut tracked.cuts, cuts.clone());
-        let gone = self.replace_cuts(&old, &cuts);
-        Ok(match step {
-            Step::Restarted => Plan { step, prefetch, left: Vec::new(), dropped: old },
-            Step::Forward | Step::Lagging => Plan { step, prefetch, left: gone, dropped: Vec::new() },
-        })
+        tracked.target = listing.target;
+        tracked.next = listing.live.then(|| now + tracked.reload());
+        let before = tracked.listing.replace(listing);
+        self.bytes = self.bytes + bytes - before.map_or(0, |before| before.bytes);
+        Ok(plan)
     }
 
-    /// The segments of a playlist as cuts, with implicit offsets worked out.
-    fn list(&self, path: &ObjectPath, media: &MediaPlaylist) -> Result<Vec<Segment>, Error> {
-        let mut segments = Vec::with_capacity(media.segments.len());
-        let mut map = None;
-        let mut previous: Option<(String, u64)> = None;
-        for segment in &media.segments {
-            if let Some(here) = &segment.map {
-                let range = here.byte_range.as_ref().map(|range| absolute(range, 0)).transpose()?;
-                map = self.locate(path, &here.uri).map(|path| Cut { path, range });
+    /// Makes room for so many bytes of a playlist: those go that nobody has asked for lately, then those that take more than it.
+    fn has_room(&mut self, path: &ObjectPath, bytes: u64, now: Instant) -> bool {
+        let own = self.playlists.get(path).map_or(0, Tracked::bytes);
+        loop {
+            let used = self.bytes - own;
+            if used.saturating_add(bytes) <= self.config.bytes_max {
+                return true;
             }
-            let range = match &segment.byte_range {
-                Some(range) => {
-                    let implied = previous.take().filter(|(uri, _)| *uri == segment.uri).map_or(0, |(_, end)| end);
-                    let range = absolute(range, implied)?;
-                    previous = Some((segment.uri.clone(), range.end));
-                    Some(range)
-                }
-                None => {
-                    previous = None;
-                    None
-                }
-            };
-            let gap = segment.unknown_tags.iter().any(|tag| tag.tag == "X-GAP");
-            let cut = if gap { None } else { self.locate(path, &segment.uri).map(|path| Cut { path, range }) };
-            segments.push(Segment { map: map.clone().filter(|_| cut.is_some()), cut });
+            let may_go = |other: &ObjectPath, tracked: &Tracked| other != path && !tracked.pinned && tracked.bytes() > 0;
+            let others = self.playlists.iter().filter(|(other, tracked)| may_go(other, tracked));
+            let weight = |tracked: &Tracked| (tracked.is_idle(now, self.config.interest), tracked.bytes());
+            let Some((other, tracked)) = others.max_by_key(|(_, tracked)| weight(tracked)) else { return false };
+            if !tracked.is_idle(now, self.config.interest) && tracked.bytes() <= bytes {
+                return false;
+            }
+            let other = other.clone();
+            self.let_go(&other);
         }
-        Ok(segments)
     }
 
-    /// The object of the stream that a URI in a playlist means, if it means one.
-    fn locate(&self, playlist: &ObjectPath, uri: &str) -> Option<ObjectPath> {
-        let stand_in = Url::parse("http://stream.invalid/").expect("a constant");
-        let base = self.base.as_ref().unwrap_or(&stand_in);
-        let is_absolute = uri.starts_with('/') || uri.starts_with('\\') || Url::parse(uri).is_ok();
-        if self.base.is_none() && is_absolute {
-            return None;
-        }
-        let object = inside(base, &playlist.to_url(base)?.join(uri).ok()?)?;
-        Some(object.with_parameters(&self.config.parameters))
-    }
-
-    /// Whether a playlist is one to follow. Of those with the same path others make room for it, where it goes before them.
-    fn is_followed(&mut self, path: &ObjectPath, now: Instant) -> bool {
+    /// Whether a playlist is one to follow, and which of the same path makes room for it then.
+    fn makes_room(&self, path: &ObjectPath, now: Instant) -> Result<Option<ObjectPath>, NotFollowed> {
         if self.playlists.contains_key(path) {
-            return true;
+            return Ok(None);
         }
         let same_path = self.playlists.iter().filter(|(other, _)| other.path() == path.path());
         let same_path: Vec<(&ObjectPath, &Tracked)> = same_path.collect();
         if same_path.len() < self.config.queries_max.max(1) {
-            return true;
+            return Ok(None);
         }
-        let idle = |tracked: &Tracked| now.saturating_duration_since(tracked.asked) > self.config.interest;
-        let makes_room = |(other, tracked): &&(&ObjectPath, &Tracked)| {
-            !tracked.pinned && (idle(tracked) || (path.query().is_none() && other.query().is_some()))
+        let goes = |(other, tracked): &&(&ObjectPath, &Tracked)| {
+            let is_odd = path.query().is_none() && other.query().is_some();
+            !tracked.pinned && (is_odd || tracked.is_idle(now, self.config.interest))
         };
-        let Some((other, _)) = same_path.iter().filter(makes_room).min_by_key(|(_, tracked)| tracked.asked) else { return false };
-        let other = (*other).clone();
-        self.let_go(&other);
-        true
+        let other = same_path.iter().filter(goes).min_by_key(|(_, tracked)| tracked.asked);
+        other.map(|(other, _)| Some((*other).clone())).ok_or(NotFollowed)
     }
 
     /// Follows a playlist whether anybody asks for it or not.
@@ -379,10 +376,14 @@ impl Planner {
     }
 
     /// Follows a playlist no more.
-    fn let_go(&mut self, path: &ObjectPath) {
-        if let Some(tracked) = self.playlists.remove(path) {
-            self.replace_cuts(&tracked.cuts, &[]);
-        }
+    fn let_go(&mut self, path: &ObjectPath) -> Option<Tracked> {
+        let tracked = self.playlists.remove(path)?;
+        self.bytes -= tracked.bytes();
+        Some(tracked)
+    }
+
+    fn listings(&self) -> impl Iterator<Item = &Arc<Listing>> {
+        self.playlists.values().filter_map(|tracked| tracked.listing.as_ref())
     }
 
     fn track(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
@@ -394,34 +395,209 @@ impl Planner {
         }
         self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(now))
     }
+}
 
-    /// Moves the ranges of one playlist from its old list to its new one. Returns what no playlist lists any more.
-    fn replace_cuts(&mut self, old: &[Cut], new: &[Cut]) -> Vec<Cut> {
-        for Cut { path, range } in new {
-            if let Some(range) = range {
-                let (end, users) = self.ranges.entry(path.clone()).or_default().entry(range.start).or_insert((range.end, 0));
-                *end = range.end;
-                *users += 1;
-            }
+/// A playlist that is not followed, because another of its path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct NotFollowed;
+
+/// What the text of one playlist is read with.
+#[derive(Debug)]
+pub struct Reader {
+    path: ObjectPath,
+    config: Config,
+    base: Option<Url>,
+    is_followed: bool,
+    before: Option<Arc<Listing>>,
+    others: Vec<Arc<Listing>>,
+}
+
+/// What the text of a playlist says.
+#[derive(Debug)]
+pub struct Reading {
+    reader: Reader,
+    found: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// Nothing to plan by.
+    Nothing,
+    /// The same as before.
+    Same,
+    /// The playlists that a master playlist lists.
+    Master(Vec<ObjectPath>),
+    /// What a media playlist lists, what follows from that, and whether it lists anything else than before.
+    Media { listing: Arc<Listing>, plan: Plan, is_other: bool },
+}
+
+/// A playlist that was followed.
+#[derive(Debug)]
+pub struct Forgotten {
+    listing: Option<Arc<Listing>>,
+    others: Vec<Arc<Listing>>,
+}
+
+impl Forgotten {
+    /// How many segments it listed.
+    pub fn len(&self) -> usize {
+        self.listing.as_ref().map_or(0, |listing| listing.segments.len())
+    }
+
+    /// Whether it listed none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What follows: what no other playlist lists may go.
+    pub fn plan(&self) -> Plan {
+        let listed = |cut: &Cut| self.others.iter().any(|other| other.cuts.contains(cut));
+        let left = self.listing.iter().flat_map(|listing| listing.in_order()).filter(|cut| !listed(cut)).collect();
+        Plan { left, ..Plan::default() }
+    }
+}
+
+impl Reader {
+    /// Reads the text of the playlist, and compares it with the one before. May take long where it is long.
+    pub fn read(self, text: &[u8]) -> Result<Reading, Error> {
+        let found = self.look(text)?;
+        Ok(Reading { reader: self, found })
+    }
+
+    fn look(&self, text: &[u8]) -> Result<What, Error> {
+        if is_partial(&self.path, text) {
+            return Ok(What::Nothing);
         }
-        for Cut { path, range } in old {
-            let Some((range, ranges)) = range.as_ref().zip(self.ranges.get_mut(path)) else { continue };
-            if let Some((_, users)) = ranges.get_mut(&range.start) {
-                *users -= 1;
-                if *users == 0 {
-                    ranges.remove(&range.start);
+        let hash = *blake3::hash(text).as_bytes();
+        if self.before.as_ref().is_some_and(|before| before.hash == hash) {
+            return Ok(What::Same);
+        }
+        let lines = Lines::read(text)?;
+        if !self.is_followed {
+            return Ok(What::Nothing);
+        }
+        // Before anything is made of them.
+        if as_bytes(lines.uris, Listing::SEGMENT_BYTES) > self.config.bytes_max {
+            return Err(Error::TooLong);
+        }
+        match m3u8_rs::parse_playlist_res(lines.text.as_bytes()) {
+            Ok(Playlist::MasterPlaylist(master)) => {
+                let named = |variant: &&m3u8_rs::VariantStream| !variant.is_i_frame && !variant.uri.is_empty();
+                if master.variants.iter().filter(named).count() != lines.uris {
+                    return Err(Error::Unreadable);
                 }
+                Ok(What::Master(self.variants(&master)))
             }
-            if ranges.is_empty() {
-                self.ranges.remove(path);
+            Ok(Playlist::MediaPlaylist(media)) if media.segments.len() == lines.uris => {
+                let listing = self.listing(&media, hash)?;
+                let plan = self.plan(&listing);
+                let is_other = self.before.as_ref().is_none_or(|before| !before.is_same(&listing));
+                Ok(What::Media { listing: Arc::new(listing), plan, is_other })
+            }
+            Ok(Playlist::MediaPlaylist(_)) | Err(_) => Err(Error::Unreadable),
+        }
+    }
+
+    fn variants(&self, master: &MasterPlaylist) -> Vec<ObjectPath> {
+        let uris = master.variants.iter().filter(|variant| !variant.is_i_frame).map(|variant| Some(&variant.uri));
+        let uris = uris.chain(master.alternatives.iter().map(|alternative| alternative.uri.as_ref())).flatten();
+        uris.filter_map(|uri| self.locate(uri)).take(PLAYLISTS_MAX / 2).collect()
+    }
+
+    fn listing(&self, media: &MediaPlaylist, hash: [u8; 32]) -> Result<Listing, Error> {
+        let segments = self.segments(media)?;
+        let live = !media.end_list && media.playlist_type != Some(MediaPlaylistType::Vod);
+        let edge_from = if live { segments.len().saturating_sub(self.config.prefetch) } else { segments.len() };
+        let all = |segments: &[Segment]| segments.iter().flat_map(Segment::cuts).cloned().collect::<HashSet<Cut>>();
+        let (cuts, edge) = (all(&segments), all(&segments[edge_from..]));
+        let mut ranges: HashMap<ObjectPath, Ranges> = HashMap::new();
+        for Cut { path, range } in segments.iter().flat_map(Segment::cuts) {
+            if let Some(range) = range {
+                ranges.entry(path.clone()).or_default().insert(range.start, range.end);
             }
         }
-        let gone: HashSet<&Cut> = old.iter().collect::<HashSet<_>>().difference(&new.iter().collect()).copied().collect();
-        if gone.is_empty() {
-            return Vec::new();
+        let parents =
+            segments.iter().filter_map(|segment| segment.cut.as_ref()).map(|cut| cut.path.parent().to_owned()).collect();
+        let names: usize = cuts.iter().map(|cut| cut.path.as_str().len()).sum();
+        let bytes = as_bytes(segments.len(), Listing::SEGMENT_BYTES) + as_bytes(names, 1);
+        let target = Duration::from_secs(media.target_duration).clamp(RELOAD_MIN, RELOAD_MAX);
+        Ok(Listing {
+            hash,
+            live,
+            target,
+            sequence: media.media_sequence,
+            segments,
+            cuts,
+            edge,
+            edge_from,
+            parents,
+            ranges,
+            bytes,
+        })
+    }
+
+    /// What follows from a listing where the one before was what it was.
+    fn plan(&self, listing: &Listing) -> Plan {
+        let before = self.before.as_deref();
+        let step = before.map_or(Step::Forward, |before| before.step(listing));
+        if step == Step::Lagging {
+            return Plan { step, ..Plan::default() };
         }
-        let listed: HashSet<&Cut> = self.playlists.values().flat_map(|tracked| &tracked.cuts).collect();
-        old.iter().filter(|cut| gone.contains(cut) && !listed.contains(cut)).cloned().collect()
+        let is_known = |cut: &Cut| match before.filter(|_| step == Step::Forward) {
+            // What was fetched ahead once, and is still listed, is not new again when the window grows backwards.
+            Some(before) => before.edge.contains(cut) || (before.live && before.cuts.contains(cut)),
+            None => false,
+        };
+        let mut seen = HashSet::new();
+        let edge = listing.segments[listing.edge_from..].iter().flat_map(Segment::cuts);
+        let prefetch = edge.filter(|cut| seen.insert(*cut) && !is_known(cut)).cloned().collect();
+        if step == Step::Restarted {
+            return Plan { step, prefetch, left: Vec::new(), dropped: before.map(Listing::in_order).unwrap_or_default() };
+        }
+        let is_listed = |cut: &Cut| listing.cuts.contains(cut) || self.others.iter().any(|other| other.cuts.contains(cut));
+        let left = before.map(|before| before.in_order().into_iter().filter(|cut| !is_listed(cut)).collect());
+        Plan { step, prefetch, left: left.unwrap_or_default(), dropped: Vec::new() }
+    }
+
+    /// The segments of a playlist as cuts, with implicit offsets worked out.
+    fn segments(&self, media: &MediaPlaylist) -> Result<Vec<Segment>, Error> {
+        let mut segments = Vec::with_capacity(media.segments.len());
+        let mut map = None;
+        let mut previous: Option<(&str, u64)> = None;
+        for segment in &media.segments {
+            if let Some(here) = &segment.map {
+                let range = here.byte_range.as_ref().map(|range| absolute(range, 0)).transpose()?;
+                map = self.locate(&here.uri).map(|path| Cut { path, range });
+            }
+            let range = match &segment.byte_range {
+                Some(range) => {
+                    let implied = previous.take().filter(|(uri, _)| *uri == segment.uri).map_or(0, |(_, end)| end);
+                    let range = absolute(range, implied)?;
+                    previous = Some((&segment.uri, range.end));
+                    Some(range)
+                }
+                None => {
+                    previous = None;
+                    None
+                }
+            };
+            let gap = segment.unknown_tags.iter().any(|tag| tag.tag == "X-GAP");
+            let cut = if gap { None } else { self.locate(&segment.uri).map(|path| Cut { path, range }) };
+            segments.push(Segment { map: map.clone().filter(|_| cut.is_some()), cut });
+        }
+        Ok(segments)
+    }
+
+    /// The object of the stream that a URI in the playlist means, if it means one.
+    fn locate(&self, uri: &str) -> Option<ObjectPath> {
+        let stand_in = Url::parse("http://stream.invalid/").expect("a constant");
+        let base = self.base.as_ref().unwrap_or(&stand_in);
+        let is_absolute = uri.starts_with('/') || uri.starts_with('\\') || Url::parse(uri).is_ok();
+        if self.base.is_none() && is_absolute {
+            return None;
+        }
+        let object = inside(base, &self.path.to_url(base)?.join(uri).ok()?)?;
+        Some(object.with_parameters(&self.config.parameters))
     }
 }
 
@@ -473,17 +649,31 @@ pub fn localise(text: &[u8], playlist: &ObjectPath, base: &Url, name: &str) -> O
 #[derive(Debug)]
 struct Tracked {
     pinned: bool,
-    live: bool,
     target: Duration,
-    /// Media sequence number of the first segment; `None` before the first media playlist.
-    sequence: Option<u64>,
-    segments: Vec<Segment>,
-    cuts: Vec<Cut>,
-    edge: HashSet<Cut>,
-    parents: HashSet<String>,
+    /// What it lists; `None` before the first media playlist.
+    listing: Option<Arc<Listing>>,
     changed: Instant,
     asked: Instant,
     next: Option<Instant>,
+}
+
+/// What a media playlist lists. It never changes.
+#[derive(Debug)]
+struct Listing {
+    /// Of its text.
+    hash: [u8; 32],
+    live: bool,
+    target: Duration,
+    /// Media sequence number of the first segment.
+    sequence: u64,
+    segments: Vec<Segment>,
+    cuts: HashSet<Cut>,
+    edge: HashSet<Cut>,
+    edge_from: usize,
+    parents: HashSet<String>,
+    ranges: HashMap<ObjectPath, Ranges>,
+    /// What all this takes, about.
+    bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -493,23 +683,74 @@ struct Segment {
     cut: Option<Cut>,
 }
 
-type Ranges = BTreeMap<u64, (u64, u32)>;
+/// The ends of ranges by their starts.
+type Ranges = BTreeMap<u64, u64>;
+
+impl Segment {
+    /// What it needs, in the order in which it needs it.
+    fn cuts(&self) -> impl Iterator<Item = &Cut> {
+        self.map.iter().chain(&self.cut)
+    }
+}
+
+impl Listing {
+    /// What a segment takes apart from the name of its object: here, in the set, as a range, and what allocators and tables add.
+    const SEGMENT_BYTES: usize = size_of::<Segment>() + 2 * size_of::<Cut>() + 128;
+
+    /// Every cut once.
+    fn in_order(&self) -> Vec<Cut> {
+        let mut seen = HashSet::new();
+        self.segments.iter().flat_map(Segment::cuts).filter(|cut| seen.insert(*cut)).cloned().collect()
+    }
+
+    /// Whether two listings say the same.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.sequence, self.live) == (other.sequence, other.live) && self.segments == other.segments
+    }
+
+    /// How one relates to this one, which came before.
+    fn step(&self, next: &Self) -> Step {
+        if self.segments.is_empty() {
+            return Step::Forward;
+        }
+        let end = |first: u64, count: usize| first.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        fn at(listing: &Listing, number: u64) -> Option<&Segment> {
+            listing.segments.get(usize::try_from(number.checked_sub(listing.sequence)?).ok()?)
+        }
+        let (ended, ends) = (end(self.sequence, self.segments.len()), end(next.sequence, next.segments.len()));
+        let (from, to) = (self.sequence.max(next.sequence), ended.min(ends));
+        let agrees = (from..to).all(|number| at(self, number) == at(next, number));
+        let forward = ends > ended || (ends == ended && next.sequence >= self.sequence);
+        match (agrees, forward, from < to) {
+            (false, ..) => Step::Restarted,
+            (true, true, _) => Step::Forward,
+            (true, false, true) => Step::Lagging,
+            (true, false, false) => Step::Restarted,
+        }
+    }
+}
 
 impl Tracked {
     fn new(now: Instant) -> Self {
-        Self {
-            pinned: false,
-            live: false,
-            target: RELOAD_MIN,
-            sequence: None,
-            segments: Vec::new(),
-            cuts: Vec::new(),
-            edge: HashSet::new(),
-            parents: HashSet::new(),
-            changed: now,
-            asked: now,
-            next: None,
-        }
+        Self { pinned: false, target: RELOAD_MIN, listing: None, changed: now, asked: now, next: None }
+    }
+
+    fn is_live(&self) -> bool {
+        self.listing.as_ref().is_some_and(|listing| listing.live)
+    }
+
+    /// Whether nobody has asked for it lately.
+    fn is_idle(&self, now: Instant, interest: Duration) -> bool {
+        now.saturating_duration_since(self.asked) > interest
+    }
+
+    fn bytes(&self) -> u64 {
+        self.listing.as_ref().map_or(0, |listing| listing.bytes)
+    }
+
+    /// The ranges of an object that it lists.
+    fn ranges(&self, path: &ObjectPath) -> Option<&Ranges> {
+        self.listing.as_ref()?.ranges.get(path)
     }
 
     /// RFC 8216 section 6.3.4 lets clients look once a target duration, and after half of one when nothing was new. The edge is
@@ -520,34 +761,16 @@ impl Tracked {
 
     fn wanted(&mut self, now: Instant) {
         self.asked = now;
-        if self.next.is_none() && self.live {
+        if self.next.is_none() && self.is_live() {
             self.next = Some(now + self.reload());
         }
     }
 
     fn looked(&mut self, now: Instant) {
-        if self.live {
+        if self.is_live() {
             self.next = Some(now + self.reload());
         } else if self.next.is_some() {
             self.next = Some(now + RELOAD_MAX);
-        }
-    }
-
-    fn step(&self, sequence: u64, listed: &[Segment]) -> Step {
-        let Some(before) = self.sequence.filter(|_| !self.segments.is_empty()) else { return Step::Forward };
-        let end = |first: u64, count: usize| first.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-        let at = |number: u64, first: u64, list: &[Segment]| {
-            number.checked_sub(first).and_then(|at| list.get(usize::try_from(at).ok()?)).cloned()
-        };
-        let (from, to) = (before.max(sequence), end(before, self.segments.len()).min(end(sequence, listed.len())));
-        let agrees = (from..to).all(|number| at(number, before, &self.segments) == at(number, sequence, listed));
-        let (ends, ended) = (end(sequence, listed.len()), end(before, self.segments.len()));
-        let forward = ends > ended || (ends == ended && sequence >= before);
-        match (agrees, forward, from < to) {
-            (false, ..) => Step::Restarted,
-            (true, true, _) => Step::Forward,
-            (true, false, true) => Step::Lagging,
-            (true, false, false) => Step::Restarted,
         }
     }
 }
@@ -606,6 +829,10 @@ fn absolute(range: &ByteRange, implied: u64) -> Result<Range<u64>, Error> {
     if range.length == 0 { Err(Error::Unreadable) } else { Ok(start..end) }
 }
 
+fn as_bytes(count: usize, each: usize) -> u64 {
+    u64::try_from(count.saturating_mul(each)).unwrap_or(u64::MAX)
+}
+
 /// The object of the stream that a URL at its origin is, if it is one.
 fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
     let same = (base.scheme(), base.host_str(), base.port_or_known_default())
@@ -615,7 +842,6 @@ fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
     ObjectPath::parse(&text).ok()
 }
 
-const SEGMENTS_MAX: usize = 250_000;
 const PLAYLISTS_MAX: usize = 256;
 const RELOAD_MIN: Duration = Duration::from_millis(250);
 const RELOAD_MAX: Duration = Duration::from_secs(30);

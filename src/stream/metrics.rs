@@ -1,6 +1,6 @@
 //! What publishing points count.
 
-use prometheus::{IntCounter, IntCounterVec, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
 use crate::object::{Refusal, RefusalCode};
 use crate::telemetry::register;
@@ -28,6 +28,8 @@ pub struct Metrics {
     pub signed_metas: IntCounter,
     /// Signatures made over checksums of blocks.
     pub signed_checks: IntCounter,
+    /// Memory that what followed playlists list takes, in bytes.
+    pub listed_bytes: IntGauge,
     refused: IntCounterVec,
 }
 
@@ -69,6 +71,11 @@ impl Metrics {
             playlists_lagging: stale.with_label_values(&["lagging"]),
             signed_metas: signed.with_label_values(&["metadata"]),
             signed_checks: signed.with_label_values(&["checks"]),
+            listed_bytes: register::gauge(
+                registry,
+                "ncserverd_stream_listed_bytes",
+                "Memory that what followed playlists list takes.",
+            )?,
             refused,
         })
     }

@@ -30,6 +30,8 @@ pub(super) struct Shared {
     /// Places for questions for checksums, and for those that are worked on.
     pub(super) checks: Semaphore,
     pub(super) checks_at_once: Semaphore,
+    /// Places for long playlists that are read.
+    pub(super) reading: Semaphore,
 }
 
 /// A stream.
@@ -78,7 +80,7 @@ impl Point {
             bytes_max: config.small_bytes_max.as_u64(),
         };
         let waiters_max = usize::try_from(config.waiters_max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        let mut planner = Planner::new(planning(&settings), source.base().cloned());
+        let mut planner = Planner::new(planning(&settings, config), source.base().cloned());
         planner.pin(settings.playlists.clone(), Instant::now());
         Self {
             name: name.to_owned(),
@@ -105,7 +107,7 @@ impl Point {
     /// Takes other settings for the same place. What is held stays as it was cut.
     pub(super) fn configure(&self, settings: Settings) {
         let mut planner = self.planner();
-        planner.configure(planning(&settings));
+        planner.configure(planning(&settings, &self.shared.config));
         planner.pin(settings.playlists.clone(), Instant::now());
         drop(planner);
         self.settings.store(Arc::new(settings));
@@ -283,7 +285,7 @@ impl Point {
                 Ok(self.keep_document(path, document, now))
             }
             (Ok(Fetched::NotModified), None) => Err(internal("an answer to a question that was not asked")),
-            (Ok(Fetched::Object(object)), before) => self.accept_document(path, object, before, now),
+            (Ok(Fetched::Object(object)), before) => self.accept_document(path, object, before, now).await,
             (Err(error), Some(document))
                 if error.is_transient() && now.saturating_duration_since(document.confirmed) < settings.playlist_grace =>
             {
@@ -299,8 +301,26 @@ impl Point {
         }
     }
 
+    /// Makes a document of what was fetched, where that holds nobody up. What a playlist is read into takes many times its bytes, so
+    /// few long ones are read at once.
+    async fn accept_document(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        object: Object,
+        before: Option<Document>,
+        now: Instant,
+    ) -> Result<Resolved, Refusal> {
+        if object.bytes.len() <= READ_IN_PLACE && self.planner().listed(path) <= LISTED_IN_PLACE {
+            return self.read_document(path, object, before, now);
+        }
+        let _turn = self.shared.reading.acquire().await.map_err(|_| internal("the server is stopping"))?;
+        let (point, path) = (Arc::clone(self), path.clone());
+        let read = tokio::task::spawn_blocking(move || point.read_document(&path, object, before, now));
+        read.await.map_err(|_| internal("a document could not be read"))?
+    }
+
     /// Makes a document of what was fetched, and does what it says if it is a playlist.
-    fn accept_document(
+    fn read_document(
         self: &Arc<Self>,
         path: &ObjectPath,
         object: Object,
@@ -312,7 +332,8 @@ impl Point {
         let is_playlist = matches!(path.extension().as_str(), "m3u8" | "m3u") || is_playlist_type(&content_type);
         let mut plan = Plan::default();
         if is_playlist {
-            let outcome = self.planner().update(path, &bytes, now);
+            let reader = self.planner().reader(path, now);
+            let outcome = reader.read(&bytes).and_then(|mut reading| self.plan(|planner| planner.take(&mut reading, now)));
             match (outcome, before) {
                 (Ok(Plan { step: Step::Lagging, .. }), Some(document)) => {
                     self.shared.metrics.playlists_lagging.inc();
@@ -358,8 +379,24 @@ impl Point {
     /// Forgets a mutable object that is gone, and lets go what it listed.
     pub(super) fn drop_document(self: &Arc<Self>, path: &ObjectPath, now: Instant) {
         self.catalogue().forget(path);
-        let plan = self.planner().forget(path, now);
-        self.apply(plan, now);
+        let forgotten = self.plan(|planner| planner.forget(path, now));
+        let point = Arc::clone(self);
+        let is_long = forgotten.len() > LISTED_IN_PLACE;
+        let apply = move || point.apply(forgotten.plan(), now);
+        if is_long {
+            tokio::task::spawn_blocking(apply);
+        } else {
+            apply();
+        }
+    }
+
+    /// Changes what is followed, and counts what that takes.
+    fn plan<T>(&self, change: impl FnOnce(&mut Planner) -> T) -> T {
+        let mut planner = self.planner();
+        let before = planner.bytes();
+        let outcome = change(&mut planner);
+        self.shared.metrics.listed_bytes.add(signed(planner.bytes()) - signed(before));
+        outcome
     }
 
     async fn fetch_part(self: &Arc<Self>, path: &ObjectPath, offset: u64, live: bool) -> Result<Resolved, Refusal> {
@@ -392,12 +429,15 @@ impl Point {
             fetch.known = None;
             outcome = self.source.fetch(fetch.clone()).await;
         }
-        // The origin is done with; hashing what came may take far longer than that, and has its own turns.
-        drop(permit);
         self.note(&outcome);
         let now = Instant::now();
         match outcome {
-            Ok(Fetched::Object(object)) => self.accept_part(path, object, &fetch.want, live).await,
+            Ok(Fetched::Object(object)) if is_document(path, &object) => self.accept_document(path, object, None, now).await,
+            Ok(Fetched::Object(object)) => {
+                // The origin is done with; hashing what came may take far longer than that, and has its own turns.
+                drop(permit);
+                self.accept_part(path, object, &fetch.want, live).await
+            }
             Ok(Fetched::NotModified) => Err(internal("an answer to a question that was not asked")),
             Err(Error::OutOfRange(length)) if !matches!(fetch.want, Want::Listed(_)) => Err(beyond(length)),
             Err(Error::Changed) => {
@@ -424,10 +464,6 @@ impl Point {
     ) -> Result<Resolved, Refusal> {
         let now = Instant::now();
         let content_type = content_type(path, object.content_type.clone());
-        let is_whole = object.offset == 0 && object.length == Some(length_of(&object.bytes));
-        if is_whole && is_mutable_type(&content_type) {
-            return self.accept_document(path, object, None, now);
-        }
         let length = length_of(&object.bytes);
         let description = Description {
             version: object.validators.version(object.length),
@@ -645,6 +681,13 @@ impl Point {
     }
 }
 
+impl Drop for Point {
+    fn drop(&mut self) {
+        let planner = self.planner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.shared.metrics.listed_bytes.sub(signed(planner.bytes()));
+    }
+}
+
 /// A fetch under way; ends being so when it is dropped, however the fetch ends.
 struct Flight {
     point: Arc<Point>,
@@ -657,7 +700,7 @@ impl Drop for Flight {
     }
 }
 
-fn planning(settings: &Settings) -> planner::Config {
+fn planning(settings: &Settings, config: &ingest::Config) -> planner::Config {
     let queries_max = match settings.parameters {
         Parameters::All => 1,
         Parameters::Listed(_) => LISTED_QUERIES_MAX,
@@ -668,6 +711,7 @@ fn planning(settings: &Settings) -> planner::Config {
         interest: INTEREST,
         queries_max,
         parameters: settings.parameters.clone(),
+        bytes_max: config.listed_bytes_max.as_u64(),
     }
 }
 
@@ -681,6 +725,12 @@ fn content_type(path: &ObjectPath, origin: Option<String>) -> String {
         (_, Some(text)) => text,
         (origin, None) => origin.unwrap_or_default(),
     }
+}
+
+/// Whether what was fetched as a part is all of a mutable object.
+fn is_document(path: &ObjectPath, object: &Object) -> bool {
+    let is_whole = object.offset == 0 && object.length == Some(length_of(&object.bytes));
+    is_whole && is_mutable_type(&content_type(path, object.content_type.clone()))
 }
 
 fn is_playlist_type(content_type: &str) -> bool {
@@ -707,10 +757,17 @@ fn length_of(bytes: &Bytes) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Documents of fewer bytes, or that list fewer segments, are read in the task that has fetched them.
+const READ_IN_PLACE: usize = 32 << 10;
+const LISTED_IN_PLACE: usize = 1000;
 /// Smaller objects travel with their metadata.
 const INLINE_MAX: u64 = 4096;
 /// Playlists of one path that are followed where the configuration says which parameters select one.

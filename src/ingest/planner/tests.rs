@@ -5,9 +5,15 @@ fn planner(prefetch: usize) -> Planner {
     Planner::new(config(prefetch), Some(Url::parse("http://origin.test/base/").unwrap()))
 }
 
+impl Planner {
+    fn update(&mut self, path: &ObjectPath, text: &[u8], now: Instant) -> Result<Plan, Error> {
+        self.take(&mut self.reader(path, now).read(text)?, now)
+    }
+}
+
 fn config(prefetch: usize) -> Config {
     let (stale_after, interest) = (Duration::from_secs(30), Duration::from_secs(30));
-    Config { prefetch, stale_after, interest, queries_max: 1, parameters: Parameters::All }
+    Config { prefetch, stale_after, interest, queries_max: 1, parameters: Parameters::All, bytes_max: 1 << 20 }
 }
 
 fn path(text: &str) -> ObjectPath {
@@ -45,7 +51,7 @@ fn the_live_edge_is_fetched_and_what_left_is_named() {
     assert_eq!(plan.left, [whole("v0/seg10.ts"), whole("v0/seg11.ts")]);
     let plan = planner.update(&list, live(12, 5).as_bytes(), now).unwrap();
     assert_eq!(plan, Plan::default());
-    assert_eq!(planner.forget(&list, now).left.len(), 5);
+    assert_eq!(planner.forget(&list, now).plan().left.len(), 5);
 }
 
 #[test]
@@ -150,12 +156,16 @@ fn uris_lead_into_the_stream_or_nowhere() {
         ("%2e%2e/%2e%2e/etc/passwd", None),
         ("data:video/mp2t,abc", None),
     ] {
-        assert_eq!(planner.locate(&list, uri), object.map(path), "{uri}");
+        assert_eq!(planner.reader(&list, Instant::now()).locate(uri), object.map(path), "{uri}");
     }
     let directory = Planner::new(planner.config.clone(), None);
-    assert_eq!(directory.locate(&list, "seg.ts"), Some(path("v0/seg.ts")));
-    assert_eq!(directory.locate(&list, "/seg.ts"), None);
-    assert_eq!(directory.locate(&list, "../../../seg.ts"), Some(path("seg.ts")), "as RFC 3986 and every player resolve it");
+    assert_eq!(directory.reader(&list, Instant::now()).locate("seg.ts"), Some(path("v0/seg.ts")));
+    assert_eq!(directory.reader(&list, Instant::now()).locate("/seg.ts"), None);
+    assert_eq!(
+        directory.reader(&list, Instant::now()).locate("../../../seg.ts"),
+        Some(path("seg.ts")),
+        "as RFC 3986 and every player resolve it"
+    );
 }
 
 #[test]
@@ -282,7 +292,58 @@ fn as_many_queries_of_a_path_are_followed_as_may_be() {
         planner.update(&path(&format!("live.m3u8?v={number}")), live(0, 3).as_bytes(), now).unwrap();
     }
     assert_eq!(planner.playlists.len(), 3);
-    assert_eq!(planner.locate(&path("live.m3u8?v=1"), "seg.ts?x=1&v=2"), Some(path("seg.ts?v=2")));
+    assert_eq!(planner.reader(&path("live.m3u8?v=1"), now).locate("seg.ts?x=1&v=2"), Some(path("seg.ts?v=2")));
+}
+
+#[test]
+fn what_playlists_list_is_bounded_by_bytes_and_the_large_ones_go_first() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    let (edge, archive) = (path("live.m3u8"), |number: u64| path(&format!("archive{number}.m3u8")));
+    planner.update(&edge, live(10, 5).as_bytes(), now).unwrap();
+    for number in 0..20 {
+        let text = live(0, 900).replace("seg", &format!("archive{number}/seg"));
+        let _ = planner.update(&archive(number), text.as_bytes(), now);
+        let sum: u64 = planner.listings().map(|listing| listing.bytes).sum();
+        assert!(planner.bytes == sum && sum <= planner.config.bytes_max, "{sum}");
+    }
+    assert!(planner.playlists.contains_key(&edge));
+    let followed = planner.playlists.len();
+    assert!((3..12).contains(&followed), "{followed}");
+    assert_eq!(planner.update(&path("all.m3u8"), live(0, 100_000).as_bytes(), now), Err(Error::TooLong));
+    assert_eq!(planner.playlists.len(), followed, "what fits nowhere makes nobody go");
+
+    // A small one that is new takes the place of a large one; what nobody asks for makes room for everything.
+    let text = live(0, 500).replace("seg", "other/seg");
+    planner.update(&path("small.m3u8"), text.as_bytes(), now).unwrap();
+    assert!(planner.playlists.contains_key(&path("small.m3u8")));
+    let later = now + Duration::from_secs(60);
+    planner.asked(&edge, later);
+    planner.update(&archive(99), live(0, 2500).replace("seg", "99/seg").as_bytes(), later).unwrap();
+    assert!(planner.playlists.contains_key(&edge) && planner.playlists.contains_key(&archive(99)));
+}
+
+#[test]
+fn a_reading_of_something_else_than_what_is_there_changes_nothing() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    let list = path("live.m3u8");
+    planner.update(&list, live(10, 5).as_bytes(), now).unwrap();
+    let mut slow = planner.reader(&list, now).read(live(11, 5).as_bytes()).unwrap();
+    assert_eq!(planner.update(&list, live(12, 5).as_bytes(), now).unwrap().left.len(), 2);
+    assert_eq!(planner.take(&mut slow, now), Ok(Plan::default()));
+    assert_eq!(planner.update(&list, live(13, 5).as_bytes(), now).unwrap().left, [whole("seg12.ts")]);
+}
+
+#[test]
+fn of_two_ranges_from_one_offset_on_the_newer_counts() {
+    let (mut planner, now) = (planner(0), Instant::now());
+    let text =
+        |length| format!("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:{length}@0\nx.ts\n#EXTINF:2,\n#EXT-X-BYTERANGE:5@900\nx.ts\n");
+    planner.update(&path("a.m3u8"), text(100).as_bytes(), now).unwrap();
+    planner.update(&path("b.m3u8"), text(70).as_bytes(), now + Duration::from_secs(1)).unwrap();
+    assert_eq!(planner.part(&path("x.ts"), 10, 1 << 20), Part { range: 0..70, listed: true });
+    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), Part { range: 70..900, listed: false });
+    planner.forget(&path("b.m3u8"), now);
+    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), Part { range: 0..100, listed: true });
 }
 
 #[test]
@@ -304,7 +365,7 @@ proptest! {
         let _ = planner.update(&path("a.m3u8"), live(0, 3).as_bytes(), now);
         let _ = localise(text.as_bytes(), &path("a.m3u8"), planner.base.as_ref().unwrap(), "s");
         planner.forget(&path("a.m3u8"), now);
-        prop_assert!(planner.ranges.is_empty());
+        prop_assert!(planner.playlists.is_empty() && planner.bytes == 0);
     }
 
     #[test]
