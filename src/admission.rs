@@ -555,6 +555,17 @@ impl Visitor {
         config.is_closed() || self.admission.inner.tickets.is_some()
     }
 
+    /// Who it is counted together with: the holder of its token, or its address.
+    pub fn account(&self) -> u128 {
+        match &self.holder {
+            Some(place) => place.key().as_u128(),
+            None => match neighbourhood(self.address.ip) {
+                IpAddr::V4(four) => four.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(six) => six.to_bits(),
+            },
+        }
+    }
+
     /// Where its connection began.
     pub fn ip(&self) -> IpAddr {
         self.address.ip

@@ -226,6 +226,15 @@ impl Coding {
     pub const LEAST: Self = Self { block_bytes: 0, n_max: 0, codec: Codec::Rlnc };
 }
 
+/// Who asks for something, so that nobody's questions hold up everybody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct AskedBy {
+    /// Who is counted together: the holder of a token, or an address.
+    pub account: u128,
+    /// The session.
+    pub session: u64,
+}
+
 /// How a segment is cut into blocks and generations, and with which code.
 ///
 /// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the first N mod G generations are one

@@ -243,7 +243,7 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
-                Ask::Resolve { get, reply } => {
+                Ask::Resolve { get, reply, .. } => {
                     let Some(fetcher) = self.fetcher.clone() else {
                         let _ = reply.send(Err(unknown("")));
                         continue;

@@ -285,10 +285,10 @@ async fn answer(
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
-            Ask::Resolve { get, reply } => {
+            Ask::Resolve { get, by, reply } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(Part::Question, async move {
-                    let _ = reply.send(library.resolve(&get.path, get.offset, get.length).await);
+                    let _ = reply.send(library.resolve(&get.path, get.offset, by).await);
                 }));
             }
             Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),

@@ -28,7 +28,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use audience::Audience;
 pub use metrics::Metrics;
 
-use crate::object::{Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
+use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
 use crate::wire;
 use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
 
@@ -111,6 +111,8 @@ pub enum Ask {
     Resolve {
         /// The question.
         get: Get,
+        /// Whose it is.
+        by: AskedBy,
         /// Where the answer goes.
         reply: oneshot::Sender<Result<Resolved, Refusal>>,
     },

@@ -9,7 +9,7 @@
 //! Checksums of blocks are made when a peer asks for them, a few at a time.
 //!
 //! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
-//! is dropped. Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
+//! is dropped. Who asks has turns at fetches ([`turns`]). Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
 //! playlists list (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
 //! subscriber that lags misses the oldest.
 
@@ -37,7 +37,7 @@ use crate::ingest::{self, ObjectPath, Parameters, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{
-    Arrival, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError,
+    Arrival, AskedBy, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError,
 };
 use crate::secret::{Secret, SecretUrl, Setting};
 use crate::store::Store;
@@ -48,6 +48,7 @@ mod follow;
 pub mod metrics;
 mod point;
 mod signer;
+mod turns;
 
 pub use metrics::Metrics;
 use point::{Point, Shared};
@@ -406,10 +407,10 @@ impl Library {
     /// What a path is at `offset`: found, or fetched from the origin.
     ///
     /// The answer covers `offset` where the object does; it may start before, and where it ends the next question starts.
-    /// `length` is what the asker wants in all; objects are cut at the ranges of their playlists whatever is asked.
-    pub async fn resolve(&self, path: &str, offset: u64, _length: Option<u64>) -> Result<Resolved, Refusal> {
+    /// Objects are cut at the ranges of their playlists, whatever length is asked for.
+    pub async fn resolve(&self, path: &str, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
         let outcome = match self.locate(path) {
-            Ok((point, object)) => point.resolve(&object, offset).await.map(|resolved| point.named(path, resolved)),
+            Ok((point, object)) => point.resolve(&object, offset, by).await.map(|resolved| point.named(path, resolved)),
             Err(refusal) => Err(refusal),
         };
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))

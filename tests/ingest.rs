@@ -13,7 +13,7 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use ncserverd::device::{self, Device};
 use ncserverd::integrity::signing::StreamKey;
-use ncserverd::object::{Body, Refusal, RefusalCode, Resolved, SegmentId};
+use ncserverd::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentId};
 use ncserverd::store::{self, Store};
 use ncserverd::stream::{self, Library};
 use ncserverd::wire::message::{Delivery, Meta};
@@ -70,7 +70,7 @@ impl Server {
     }
 
     async fn resolve(&self, path: &str, offset: u64) -> Result<Resolved, Refusal> {
-        tokio::time::timeout(PATIENCE, self.library.resolve(path, offset, None)).await.expect("an answer in time")
+        tokio::time::timeout(PATIENCE, self.library.resolve(path, offset, AskedBy::default())).await.expect("an answer in time")
     }
 
     /// The sum of a counter or gauge over the series that have this label value, or all.
@@ -133,7 +133,7 @@ async fn a_path_is_fetched_once_however_many_ask() {
     let server = Server::start(http(&origin));
     let asks = (0..50).map(|_| {
         let library = server.library.clone();
-        tokio::spawn(async move { library.resolve("/live/seg.ts?token=1", 0, None).await })
+        tokio::spawn(async move { library.resolve("/live/seg.ts?token=1", 0, AskedBy::default()).await })
     });
     for answer in futures_util::future::join_all(asks.collect::<Vec<_>>()).await {
         let resolved = answer.unwrap().unwrap();
@@ -703,7 +703,7 @@ async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
     let mut file = std::fs::File::create(&name).unwrap();
     let early = tokio::spawn({
         let library = server.library.clone();
-        async move { library.resolve("/live/slow.ts", 0, None).await }
+        async move { library.resolve("/live/slow.ts", 0, AskedBy::default()).await }
     });
     for part in bytes.chunks(10_000) {
         file.write_all(part).unwrap();
@@ -917,7 +917,7 @@ async fn only_regular_files_are_objects() {
     tokio::time::sleep(Duration::from_millis(900)).await;
     let ask = async |name: &str| {
         let path = format!("/live/{name}");
-        tokio::time::timeout(Duration::from_secs(5), server.library.resolve(&path, 0, None)).await
+        tokio::time::timeout(Duration::from_secs(5), server.library.resolve(&path, 0, AskedBy::default())).await
     };
     let answers =
         [ask("pipe.ts").await, ask("socket.ts").await, ask("zero.ts").await, ask("link.ts").await, ask("directory.ts").await];

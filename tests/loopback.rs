@@ -107,7 +107,7 @@ async fn serve_coded(
     tokio::spawn(async move {
         while let Some(ask) = questions.recv().await {
             match ask {
-                Ask::Resolve { get, reply } => {
+                Ask::Resolve { get, reply, .. } => {
                     let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such object".into() };
                     let _ = reply.send(answers.get(&get.path).cloned().ok_or_else(unknown));
                 }

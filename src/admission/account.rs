@@ -111,6 +111,11 @@ impl<K: Eq + Hash + Clone> Place<K> {
         lock(&self.purse).spend(now, bytes);
     }
 
+    /// What its owners have in common.
+    pub(super) fn key(&self) -> &K {
+        &self.key
+    }
+
     /// Whether this is a place of that account.
     pub(super) fn is_of(&self, key: &K) -> bool {
         self.key == *key

@@ -50,6 +50,13 @@ impl Holder {
         }
         Self(*hasher.finalize().as_bytes())
     }
+
+    /// A number that no two have, for all that anybody can do.
+    pub(super) fn as_u128(self) -> u128 {
+        let mut low = [0; 16];
+        low.copy_from_slice(&self.0[..16]);
+        u128::from_le_bytes(low)
+    }
 }
 
 /// Why a token is refused. The peer is not told.

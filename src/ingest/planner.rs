@@ -170,6 +170,11 @@ impl Planner {
         }
     }
 
+    /// Whether a playlist is followed.
+    pub fn follows(&self, path: &ObjectPath) -> bool {
+        self.playlists.contains_key(path)
+    }
+
     /// How many segments a playlist lists that is followed.
     pub fn listed(&self, path: &ObjectPath) -> usize {
         self.playlists.get(path).and_then(|tracked| tracked.listing.as_ref()).map_or(0, |listing| listing.segments.len())

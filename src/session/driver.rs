@@ -33,7 +33,7 @@ use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::endpoint::Headroom;
-use crate::object::{Coding, Held, Refusal, RefusalCode, Resolved, SegmentId};
+use crate::object::{AskedBy, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
 use crate::wire::message::{Checks, Credential, Message};
@@ -366,8 +366,9 @@ impl Session {
         match event {
             Event::Resolve(get) => {
                 let request = get.request;
+                let by = AskedBy { account: self.visitor.account(), session: self.id.0 };
                 self.ask(
-                    |reply| Ask::Resolve { get, reply },
+                    |reply| Ask::Resolve { get, by, reply },
                     move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }

@@ -13,10 +13,11 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Part};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
-use super::{Place, Settings, unknown};
+use super::turns::{self, Gate, Place, Refused};
+use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
-use crate::object::{Arrival, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, AskedBy, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 
@@ -43,8 +44,9 @@ pub(super) struct Point {
     shared: Arc<Shared>,
     planner: Mutex<Planner>,
     catalogue: Mutex<Catalogue>,
-    flights: Mutex<HashMap<Errand, Landing>>,
-    fetches: Semaphore,
+    /// Fetches under way, by the number of each in `gate`.
+    flights: Mutex<HashMap<Errand, (u64, Landing)>>,
+    gate: Arc<Gate>,
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
     /// When the newest answer of the origin came, in milliseconds since 1970.
@@ -79,6 +81,12 @@ impl Point {
             objects_max: usize::try_from(config.objects_max).unwrap_or(usize::MAX),
             bytes_max: config.small_bytes_max.as_u64(),
         };
+        let queued = usize::from(config.fetches_queued_max);
+        let turns = turns::Limits {
+            places: usize::from(config.fetches_max.max(1)),
+            queued,
+            queued_by_session: (queued / SESSION_PART).max(1),
+        };
         let waiters_max = usize::try_from(config.waiters_max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let mut planner = Planner::new(planning(&settings, config), source.base().cloned());
         planner.pin(settings.playlists.clone(), Instant::now());
@@ -87,7 +95,7 @@ impl Point {
             planner: Mutex::new(planner),
             catalogue: Mutex::new(Catalogue::new(limits)),
             flights: Mutex::new(HashMap::new()),
-            fetches: Semaphore::new(config.fetches_max.max(1).into()),
+            gate: Gate::new(turns),
             waiters: Semaphore::new(waiters_max),
             fault: Mutex::new(None),
             issued_ms: AtomicU64::new(0),
@@ -116,7 +124,7 @@ impl Point {
 
     pub(super) fn fault(&self) -> Option<String> {
         match &self.settings().place {
-            Place::Directory(root, _) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
+            super::Place::Directory(root, _) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
             _ => lock(&self.fault).clone(),
         }
     }
@@ -130,28 +138,37 @@ impl Point {
     }
 
     /// Answers a question.
-    pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64) -> Result<Resolved, Refusal> {
+    pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
         let path = match self.source.has_queries() {
             true => path.with_parameters(&self.settings().parameters),
             false => path.without_query(),
         };
         if self.is_mutable(&path) || self.catalogue().document(&path).is_some() {
-            return self.document(&path).await;
+            return self.document(&path, by).await;
         }
         if let Some(answer) = self.held(&path, offset, Instant::now()) {
             self.shared.metrics.held.inc();
             return answer;
         }
-        let part = self.planner().part(&path, offset, self.shared.config.segment_max_bytes.as_u64());
-        let resolved = self.wait(self.begin(Errand::Part(path, part.range.start), false)?).await?;
+        let (part, by) = {
+            let planner = self.planner();
+            let part = planner.part(&path, offset, self.shared.config.segment_max_bytes.as_u64());
+            let cut = Cut { path: path.clone(), range: part.listed.then(|| part.range.clone()) };
+            (part, Some(by).filter(|_| !planner.is_edge(&cut)))
+        };
+        let resolved = self.wait(self.begin(Errand::Part(path, part.range.start), false, by)?).await?;
         self.shared.metrics.fetched.inc();
         let covers = resolved.offset + resolved.length > offset || matches!(resolved.body, Body::Whole(_)) || offset == 0;
         if covers { Ok(Arc::unwrap_or_clone(resolved)) } else { Err(beyond(resolved.object_length)) }
     }
 
-    async fn document(self: &Arc<Self>, path: &ObjectPath) -> Result<Resolved, Refusal> {
+    async fn document(self: &Arc<Self>, path: &ObjectPath, by: AskedBy) -> Result<Resolved, Refusal> {
         let now = Instant::now();
-        self.planner().asked(path, now);
+        let by = {
+            let mut planner = self.planner();
+            planner.asked(path, now);
+            Some(by).filter(|_| !planner.follows(path))
+        };
         self.planned.notify_one();
         let resolved = match self.held(path, 0, now) {
             Some(answer) => {
@@ -159,7 +176,7 @@ impl Point {
                 answer?
             }
             None => {
-                let resolved = self.wait(self.begin(Errand::Document(path.clone()), false)?).await?;
+                let resolved = self.wait(self.begin(Errand::Document(path.clone()), false, by)?).await?;
                 self.shared.metrics.fetched.inc();
                 Arc::unwrap_or_clone(resolved)
             }
@@ -235,24 +252,22 @@ impl Point {
         resolved
     }
 
-    /// Begins a fetch, or joins the one that is under way.
-    fn begin(self: &Arc<Self>, errand: Errand, live: bool) -> Result<Landing, Refusal> {
+    /// Begins a fetch, or joins the one that is under way. What nobody asks for is wanted by the server itself.
+    fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Option<AskedBy>) -> Result<Landing, Refusal> {
         let mut flights = lock(&self.flights);
-        if let Some(landing) = flights.get(&errand) {
+        if let Some((fetch, landing)) = flights.get(&errand) {
             self.shared.metrics.coalesced.inc();
+            self.gate.join(*fetch, by);
             return Ok(landing.clone());
         }
-        let config = &self.shared.config;
-        if flights.len() >= usize::from(config.fetches_max) + usize::from(config.fetches_queued_max) {
-            return Err(overload("too many fetches are waiting"));
-        }
+        let place = self.gate.enter(by).map_err(crowded)?;
         let (outcome, landing) = watch::channel(None);
-        flights.insert(errand.clone(), landing.clone());
+        flights.insert(errand.clone(), (place.fetch(), landing.clone()));
         let flight = Flight { point: Arc::clone(self), errand };
         tokio::spawn(async move {
             let result = match &flight.errand {
-                Errand::Document(path) => flight.point.fetch_document(path).await,
-                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, live).await,
+                Errand::Document(path) => flight.point.fetch_document(path, place).await,
+                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, live, place).await,
             };
             // What comes of it is in the catalogue: who asks from here on finds it there.
             drop(flight);
@@ -267,8 +282,8 @@ impl Point {
         outcome.unwrap_or_else(|| Err(internal("a fetch was given up")))
     }
 
-    async fn fetch_document(self: &Arc<Self>, path: &ObjectPath) -> Result<Resolved, Refusal> {
-        let _permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
+    async fn fetch_document(self: &Arc<Self>, path: &ObjectPath, mut place: Place) -> Result<Resolved, Refusal> {
+        place.turn().await.map_err(crowded)?;
         if let Some(answer) = self.held(path, 0, Instant::now()) {
             return answer;
         }
@@ -399,8 +414,14 @@ impl Point {
         outcome
     }
 
-    async fn fetch_part(self: &Arc<Self>, path: &ObjectPath, offset: u64, live: bool) -> Result<Resolved, Refusal> {
-        let permit = self.fetches.acquire().await.map_err(|_| internal("the stream is closed"))?;
+    async fn fetch_part(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        offset: u64,
+        live: bool,
+        mut place: Place,
+    ) -> Result<Resolved, Refusal> {
+        place.turn().await.map_err(crowded)?;
         if let Some(answer) = self.held(path, offset, Instant::now()) {
             return answer;
         }
@@ -435,7 +456,7 @@ impl Point {
             Ok(Fetched::Object(object)) if is_document(path, &object) => self.accept_document(path, object, None, now).await,
             Ok(Fetched::Object(object)) => {
                 // The origin is done with; hashing what came may take far longer than that, and has its own turns.
-                drop(permit);
+                drop(place);
                 self.accept_part(path, object, &fetch.want, live).await
             }
             Ok(Fetched::NotModified) => Err(internal("an answer to a question that was not asked")),
@@ -598,7 +619,7 @@ impl Point {
     fn begin_prefetch(self: &Arc<Self>, cut: &Cut) -> Result<Landing, Refusal> {
         self.catalogue().welcome(&cut.path);
         let offset = cut.range.as_ref().map_or(0, |range| range.start);
-        self.begin(Errand::Part(cut.path.clone(), offset), true)
+        self.begin(Errand::Part(cut.path.clone(), offset), true, None)
     }
 
     fn announce(&self, resolved: Arc<Resolved>) {
@@ -615,14 +636,14 @@ impl Point {
     pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath, has_changed: bool) {
         let errand = Errand::Document(path.clone());
         let under_way = lock(&self.flights).get(&errand).cloned();
-        if let Some(landing) = under_way {
+        if let Some((_, landing)) = under_way {
             let _ = self.wait(landing).await;
         }
         match has_changed {
             true => self.catalogue().distrust(&path),
             false => self.catalogue().doubt(&path),
         }
-        let outcome = match self.begin(errand, false) {
+        let outcome = match self.begin(errand, false, None) {
             Ok(landing) => self.wait(landing).await,
             Err(refusal) => Err(refusal),
         };
@@ -741,6 +762,13 @@ fn is_mutable_type(content_type: &str) -> bool {
     is_playlist_type(content_type) || content_type.to_ascii_lowercase().starts_with("application/dash+xml")
 }
 
+fn crowded(refused: Refused) -> Refusal {
+    overload(match refused {
+        Refused::Full => "too many fetches are waiting",
+        Refused::Session => "this connection waits for too many fetches",
+    })
+}
+
 pub(super) fn overload(reason: &str) -> Refusal {
     Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
 }
@@ -765,6 +793,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What part of the fetches that may wait one session may wait for.
+const SESSION_PART: usize = 32;
 /// Documents of fewer bytes, or that list fewer segments, are read in the task that has fetched them.
 const READ_IN_PLACE: usize = 32 << 10;
 const LISTED_IN_PLACE: usize = 1000;

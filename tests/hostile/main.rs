@@ -5,12 +5,16 @@
 //! likes, `imposter` a server that does, `ground` the programs and an honest viewer that streams during all of it, and checks every byte.
 
 mod attacker;
+mod crowd;
 mod flood;
 mod ground;
 mod imposter;
 #[path = "../admission/mint.rs"]
 #[expect(dead_code, reason = "shared with the tests of admission, which need more of it")]
 mod mint;
+#[path = "../ingest/origin.rs"]
+#[expect(dead_code, reason = "shared with the tests of ingest, which need more of it")]
+mod origin;
 mod peer;
 #[path = "../program/mod.rs"]
 mod program;
