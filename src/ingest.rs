@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::object::RefusalCode;
-use crate::telemetry::quiet::RateLimited;
+use crate::telemetry::quiet::{self, RateLimited};
 
 pub mod directory;
 pub mod http;
@@ -387,7 +387,7 @@ impl Error {
 fn complain(complaints: &RateLimited<(&'static str, u16)>, error: &Error, place: impl FnOnce() -> String) {
     let kind = (error.kind(), error.status().unwrap_or_default());
     let Some(more) = complaints.admit(kind, Instant::now()) else { return };
-    let more = if more == 0 { String::new() } else { format!(" ({more} more like this since the last line)") };
+    let more = quiet::more(more);
     match error {
         Error::NotFound => tracing::info!("{}: {error}{more}", place()),
         _ => tracing::warn!("{}: {error}{more}", place()),

@@ -663,6 +663,60 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     assert!(matches!(end, Err(tokio::sync::broadcast::error::RecvError::Closed)));
 }
 
+/// On the test's own thread, so that what is logged there is its own.
+#[tokio::test]
+async fn what_peers_ask_for_does_not_flood_the_log() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_max_level(tracing::Level::INFO).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let origin = Origin::start().await;
+    for number in 0..40 {
+        origin.put_fault(&format!("/base/bad{number}.ts"), "", Fault::Status(503));
+        origin.put(&format!("/base/good{number}.ts"), "here");
+        origin.put(&format!("/base/odd{number}.m3u8"), "#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:0@1\na.ts");
+    }
+    let ingest = ingest::Config { retries: 0, ..Options::default().ingest };
+    let server = Server::start_with(http(&origin), Options { ingest, ..Options::default() });
+    for number in 0..40 {
+        for name in [format!("bad{number}.ts"), format!("good{number}.ts"), format!("odd{number}.m3u8"), format!("no{number}.ts")]
+        {
+            let _ = server.resolve(&format!("/live/{name}"), 0).await;
+        }
+    }
+    let written = lines.text();
+    assert!(written.contains("answers again") && written.contains("passed on"), "{written}");
+    assert!(written.lines().count() < 20, "{} lines", written.lines().count());
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn files_moved_into_place_are_announced_whole() {
     let root = tempfile::tempdir().unwrap();

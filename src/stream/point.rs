@@ -20,6 +20,7 @@ use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters,
 use crate::object::{Arrival, AskedBy, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
+use crate::telemetry::quiet::{self, RateLimited};
 
 /// What all points use.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ pub(super) struct Point {
     gate: Arc<Gate>,
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
+    lines: RateLimited<Line>,
     /// When the newest answer of the origin came, in milliseconds since 1970.
     issued_ms: AtomicU64,
     unreadable: IntCounter,
@@ -62,6 +64,16 @@ pub(super) struct Point {
 enum Errand {
     Document(ObjectPath),
     Part(ObjectPath, u64),
+}
+
+/// What is told of a stream that peers can bring about by what they ask for, so that it is told once in a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Line {
+    Unreadable,
+    Changed,
+    Refused,
+    Restarted,
+    Answers,
 }
 
 /// Where the outcome of a fetch appears.
@@ -98,6 +110,7 @@ impl Point {
             gate: Gate::new(turns),
             waiters: Semaphore::new(waiters_max),
             fault: Mutex::new(None),
+            lines: RateLimited::new(TELL_EVERY),
             issued_ms: AtomicU64::new(0),
             unreadable,
             announced,
@@ -362,11 +375,10 @@ impl Point {
                 }
                 (Err(error), _) => {
                     self.unreadable.inc();
-                    tracing::warn!(
-                        stream = self.name,
-                        path = redacted_path(path.as_str()),
-                        "{error}; it is passed on, and nothing of it is fetched ahead"
-                    );
+                    self.tell(Line::Unreadable, |more| {
+                        let (stream, path) = (&self.name, redacted_path(path.as_str()));
+                        tracing::warn!(stream, path, "{error}; it is passed on, and nothing of it is fetched ahead{more}");
+                    });
                 }
             }
             let local = self.source.base().and_then(|base| planner::localise(&bytes, path, base, &self.name));
@@ -464,7 +476,7 @@ impl Point {
             Err(Error::Changed) => {
                 self.invalidate(path, now);
                 self.shared.metrics.changed.inc();
-                tracing::info!(stream = self.name, path = redacted_path(path.as_str()), "the object has changed at the origin");
+                self.tell_changed(path);
                 Err(Refusal { code: RefusalCode::Changed, retry_after: Some(RETRY_SOON), reason: Error::Changed.to_string() })
             }
             Err(error) => {
@@ -508,7 +520,7 @@ impl Point {
         self.expire(&admitted.dropped, now);
         if admitted.changed {
             self.shared.metrics.changed.inc();
-            tracing::info!(stream = self.name, path = redacted_path(path.as_str()), "the object has changed at the origin");
+            self.tell_changed(path);
         }
         if admitted.changed && part.offset > 0 {
             let reason = "the object changed at the origin while its parts were fetched".to_owned();
@@ -532,7 +544,7 @@ impl Point {
         let path = Some(format!("/{}/{path}", self.name).into());
         let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
-            tracing::warn!(stream = self.name, "{error}");
+            self.tell(Line::Refused, |more| tracing::warn!(stream = self.name, "{error}{more}"));
             let (code, retry_after) = match error {
                 store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
                 store::Error::TooLarge { .. } => (RefusalCode::Limit, None),
@@ -549,7 +561,7 @@ impl Point {
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
             let ids = self.catalogue().forget_in(&parents);
             self.expire(&ids, now);
-            tracing::info!(stream = self.name, "the encoder has started over");
+            self.tell(Line::Restarted, |more| tracing::info!(stream = self.name, "the encoder has started over{more}"));
         }
         for cut in &plan.left {
             self.let_go(cut, now);
@@ -670,10 +682,26 @@ impl Point {
         let fault = outcome.as_ref().err().filter(|error| error.is_transient() && **error != Error::Incomplete);
         let mut noted = lock(&self.fault);
         match fault {
-            None if noted.is_some() => tracing::info!(stream = self.name, "the origin answers again"),
+            None if noted.is_some() => {
+                self.tell(Line::Answers, |more| tracing::info!(stream = self.name, "the origin answers again{more}"));
+            }
             _ => {}
         }
         *noted = fault.map(ToString::to_string);
+    }
+
+    fn tell_changed(&self, path: &ObjectPath) {
+        self.tell(Line::Changed, |more| {
+            let (stream, path) = (&self.name, redacted_path(path.as_str()));
+            tracing::info!(stream, path, "the object has changed at the origin{more}");
+        });
+    }
+
+    /// Tells the operator, if nothing of the kind was told a moment ago.
+    fn tell(&self, line: Line, write: impl FnOnce(&str)) {
+        if let Some(unsaid) = self.lines.admit(line, Instant::now()) {
+            write(&quiet::more(unsaid));
+        }
     }
 
     fn whole(&self, path: &ObjectPath, document: &Document, max_age: Duration) -> Resolved {
@@ -802,6 +830,8 @@ const LISTED_IN_PLACE: usize = 1000;
 const INLINE_MAX: u64 = 4096;
 /// Playlists of one path that are followed where the configuration says which parameters select one.
 const LISTED_QUERIES_MAX: usize = 16;
+/// How often the same is told of a stream.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 const INTEREST: Duration = Duration::from_secs(30);
 const RETRY_SOON: Duration = Duration::from_millis(500);
 const PREFETCH_RETRIES: usize = 3;

@@ -48,6 +48,11 @@ impl<K: Eq + Hash> RateLimited<K> {
     }
 }
 
+/// What a line ends with of which so many were not written.
+pub fn more(unsaid: u64) -> String {
+    if unsaid == 0 { String::new() } else { format!(" ({unsaid} more like this since the last line)") }
+}
+
 /// Kinds that are told apart at once.
 const KINDS_MAX: usize = 64;
 
