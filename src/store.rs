@@ -372,6 +372,14 @@ impl Store {
         }
     }
 
+    /// Lets segments go at once that lie at such paths, whoever uses them.
+    pub fn withdraw(&self, is_meant: impl Fn(&str) -> bool) {
+        let mut gone = Vec::new();
+        let mut state = self.shared.state();
+        state.withdraw(is_meant, &mut gone);
+        self.shared.publish(state, gone);
+    }
+
     /// Evicts what has expired and is not in use, and what lost devices had. Call it every second or so.
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();

@@ -41,7 +41,7 @@ use crate::object::{
 };
 use crate::secret::{Secret, SecretUrl, Setting};
 use crate::store::Store;
-use crate::wire::message::{Checks, GetChecks};
+use crate::wire::message::{Checks, GetChecks, stream_of};
 
 mod catalogue;
 mod follow;
@@ -416,9 +416,12 @@ impl Library {
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
-    /// A held segment, with this coding if one is meant.
+    /// A held segment of a stream, with this coding if one is meant.
     pub fn find(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
-        self.inner.shared.store.lookup(id, coding)
+        let held = self.inner.shared.store.lookup(id, coding)?;
+        let points = self.inner.points.load();
+        let is_published = held.path.as_deref().is_none_or(|path| points.contains_key(stream_of(path)));
+        is_published.then_some(held)
     }
 
     /// The hashes of a held segment's blocks, where its stream has a key.
@@ -519,6 +522,12 @@ impl Library {
         }
         applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
         self.inner.points.store(Arc::new(points));
+        // What they held nobody may have any more, not by its id either.
+        let gone: Vec<&String> = applied.removed.iter().chain(&applied.replaced).collect();
+        gone.iter().filter_map(|name| before.get(*name)).for_each(|running| running.point.close());
+        if !gone.is_empty() {
+            self.inner.shared.store.withdraw(|path| gone.iter().any(|name| *name == stream_of(path)));
+        }
         let is_new = |name: &String| [&applied.added, &applied.replaced, &applied.changed].iter().any(|list| list.contains(name));
         for Status { name, key, .. } in self.status().iter().filter(|status| is_new(&status.name)) {
             if let Some(key) = key {

@@ -658,9 +658,29 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     streams.remove("live");
     assert_eq!(server.library.apply(&streams).unwrap().removed, ["live"]);
     assert_eq!(server.resolve("/live/a.ts", 0).await.unwrap_err().code, RefusalCode::Unknown);
+    for held in [&a, &b] {
+        assert!(server.library.find(&held.lease.id, None).is_none(), "nor by its id, though somebody uses it");
+    }
+    // The same bytes in a stream that is there.
+    assert_coded(&server.resolve("/more/a.ts", 0).await.unwrap(), &noise("a", 60_000));
+    assert!(server.library.find(&a.lease.id, None).is_some() && server.library.find(&b.lease.id, None).is_none());
     drop((a, b));
     let end = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap();
     assert!(matches!(end, Err(tokio::sync::broadcast::error::RecvError::Closed)));
+}
+
+/// A segment that is fetched while its stream goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_in_for_a_stream_that_has_gone_is_nobodys() {
+    let origin = Origin::start().await;
+    origin.put_fault("/base/slow.ts", noise("slow", 60_000), Fault::Slow(Duration::from_millis(500)));
+    let server = Server::start(http(&origin));
+    let library = server.library.clone();
+    let asked = tokio::spawn(async move { library.resolve("/live/slow.ts", 0, AskedBy::default()).await });
+    until("the origin is asked", || !origin.asked("/base/slow.ts").is_empty()).await;
+    server.library.apply(&Streams::from([("other".to_owned(), http(&origin))])).unwrap();
+    assert_eq!(asked.await.unwrap().unwrap_err().code, RefusalCode::Unknown);
+    assert!(server.library.find(&SegmentId::of(&noise("slow", 60_000)), None).is_none());
 }
 
 /// On the test's own thread, so that what is logged there is its own.

@@ -113,7 +113,7 @@ impl Metrics {
     }
 }
 
-const CAUSES: [Cause; 4] = [Cause::Expired, Cause::Room, Cause::Memory, Cause::Lost];
+const CAUSES: [Cause; 5] = [Cause::Expired, Cause::Room, Cause::Memory, Cause::Lost, Cause::Withdrawn];
 
 const fn name(cause: Cause) -> &'static str {
     match cause {
@@ -121,5 +121,6 @@ const fn name(cause: Cause) -> &'static str {
         Cause::Room => "room",
         Cause::Memory => "memory",
         Cause::Lost => "lost",
+        Cause::Withdrawn => "withdrawn",
     }
 }

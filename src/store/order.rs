@@ -36,6 +36,8 @@ pub enum Cause {
     Memory,
     /// The device that had it was lost.
     Lost,
+    /// Its stream is published no more.
+    Withdrawn,
 }
 
 impl Order {

@@ -261,6 +261,13 @@ impl State {
         }
     }
 
+    /// Removes segments that lie at such paths, in use or not.
+    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&str) -> bool, gone: &mut Vec<Evicted>) {
+        let meant = self.slots.iter().filter(|(_, slot)| slot.path.as_deref().is_some_and(&is_meant));
+        let meant: Vec<SegmentKey> = meant.map(|(key, _)| *key).collect();
+        gone.extend(meant.into_iter().filter_map(|key| self.remove(key, Cause::Withdrawn)));
+    }
+
     /// Whether copies went with a device. With one, all that were there went, so the one used longest ago tells.
     pub(super) fn has_dead_copies(&self) -> bool {
         self.index.copies().next().and_then(|key| self.slots.get(&key)).is_some_and(Slot::is_dead)

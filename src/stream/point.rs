@@ -1,7 +1,7 @@
 //! One publishing point: questions, fetches and what follows from them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,8 @@ pub(super) struct Point {
     /// When the newest answer of the origin came, in milliseconds since 1970.
     issued_ms: AtomicU64,
     unreadable: IntCounter,
+    /// Whether it is published no more: what its last fetches bring is nobody's.
+    is_closed: AtomicBool,
     pub(super) announced: broadcast::Sender<Arc<Resolved>>,
     /// Rung when there may be something new to follow.
     pub(super) planned: Notify,
@@ -113,6 +115,7 @@ impl Point {
             lines: RateLimited::new(TELL_EVERY),
             issued_ms: AtomicU64::new(0),
             unreadable,
+            is_closed: AtomicBool::new(false),
             announced,
             planned: Notify::new(),
             settings: ArcSwap::from_pointee(settings),
@@ -133,6 +136,11 @@ impl Point {
         drop(planner);
         self.settings.store(Arc::new(settings));
         self.planned.notify_one();
+    }
+
+    /// Takes nothing in from now on.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
     }
 
     pub(super) fn fault(&self) -> Option<String> {
@@ -531,6 +539,9 @@ impl Point {
     }
 
     async fn store(&self, path: &ObjectPath, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(unknown("no such stream"));
+        }
         let settings = self.settings();
         let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max);
         let shape = shape.and_then(|shape| shape.coded_with(settings.codec)).map_err(|error| Refusal {
