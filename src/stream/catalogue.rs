@@ -6,7 +6,8 @@
 //! bytes, those are forgotten, and the version is another. Refusals are
 //! remembered beside all that, so that one bad part does not hide the good ones.
 //!
-//! The number of paths and the bytes of documents and small objects are bounded; the least recently used go.
+//! The number of paths and the bytes of documents, small objects and the paths themselves are bounded; the least recently used
+//! go. Refusals have bounds of their own: of more than that none is remembered.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ pub(super) struct Catalogue {
     entries: HashMap<ObjectPath, Entry>,
     by_use: BTreeMap<u64, ObjectPath>,
     missing: HashMap<ObjectPath, (Refusal, Instant)>,
+    missing_bytes: u64,
     leaving: BTreeMap<(Instant, u64), (Cut, Vec<SegmentId>)>,
     bytes: u64,
     uses: u64,
@@ -113,6 +115,7 @@ impl Catalogue {
             entries: HashMap::new(),
             by_use: BTreeMap::new(),
             missing: HashMap::new(),
+            missing_bytes: 0,
             leaving: BTreeMap::new(),
             bytes: 0,
             uses: 0,
@@ -161,19 +164,24 @@ impl Catalogue {
 
     /// Remembers a refusal until then.
     pub(super) fn refuse(&mut self, path: &ObjectPath, refusal: Refusal, until: Instant) {
-        if self.missing.len() < self.limits.objects_max {
+        self.welcome(path);
+        let bytes = refused_bytes(path, &refusal);
+        if self.missing.len() < self.limits.objects_max && self.missing_bytes + bytes <= self.limits.bytes_max / MISSING_PART {
+            self.missing_bytes += bytes;
             self.missing.insert(path.clone(), (refusal, until));
         }
     }
 
     /// Forgets that a path was refused.
     pub(super) fn welcome(&mut self, path: &ObjectPath) {
-        self.missing.remove(path);
+        if let Some((refusal, _)) = self.missing.remove(path) {
+            self.missing_bytes -= refused_bytes(path, &refusal);
+        }
     }
 
     /// Compares a part's object with what is known, drops what is of another version, and takes the part in.
     pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: Part, now: Instant) -> Admitted {
-        self.missing.remove(path);
+        self.welcome(path);
         let mut admitted = Admitted { length: description.length, ..Admitted::default() };
         let is_same = match self.entries.get(path).map(|entry| &entry.known) {
             Some(Known::Segments { description: before, parts, .. }) => {
@@ -228,16 +236,15 @@ impl Catalogue {
 
     /// Takes a document in, instead of whatever was there.
     pub(super) fn put_document(&mut self, path: &ObjectPath, document: Document) {
-        self.missing.remove(path);
+        self.welcome(path);
         self.forget(path);
-        self.bytes += length_of(&document.bytes);
         self.put(path, Known::Document(document));
         self.shrink();
     }
 
     /// Makes sure that the origin is asked before a document is used again.
     pub(super) fn doubt(&mut self, path: &ObjectPath) {
-        self.missing.remove(path);
+        self.welcome(path);
         if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
             document.checked = None;
         }
@@ -254,10 +261,10 @@ impl Catalogue {
 
     /// Forgets a path. Returns the segments that it led to.
     pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<SegmentId> {
-        self.missing.remove(path);
+        self.welcome(path);
         let Some(entry) = self.entries.remove(path) else { return Vec::new() };
         self.by_use.remove(&entry.used);
-        self.bytes -= entry.known.bytes();
+        self.bytes -= entry.bytes(path);
         entry.known.ids(None)
     }
 
@@ -303,13 +310,20 @@ impl Catalogue {
                 self.forget_cut(&cut);
             }
         }
-        self.missing.retain(|_, (_, until)| now < *until);
+        let bytes = &mut self.missing_bytes;
+        self.missing.retain(|path, (refusal, until)| {
+            let stays = now < *until;
+            *bytes -= if stays { 0 } else { refused_bytes(path, refusal) };
+            stays
+        });
     }
 
     fn put(&mut self, path: &ObjectPath, known: Known) {
         self.uses += 1;
+        let entry = Entry { used: self.uses, known };
+        self.bytes += entry.bytes(path);
         self.by_use.insert(self.uses, path.clone());
-        self.entries.insert(path.clone(), Entry { used: self.uses, known });
+        self.entries.insert(path.clone(), entry);
     }
 
     fn touch(&mut self, path: &ObjectPath) {
@@ -346,6 +360,12 @@ impl Document {
     }
 }
 
+impl Entry {
+    fn bytes(&self, path: &ObjectPath) -> u64 {
+        text_bytes(path) + self.known.bytes()
+    }
+}
+
 impl Known {
     fn bytes(&self) -> u64 {
         match self {
@@ -375,6 +395,17 @@ fn mixed(version: u64, id: &SegmentId) -> u64 {
 fn length_of(bytes: &Bytes) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
+
+fn text_bytes(path: &ObjectPath) -> u64 {
+    u64::try_from(path.as_str().len()).unwrap_or(u64::MAX)
+}
+
+fn refused_bytes(path: &ObjectPath, refusal: &Refusal) -> u64 {
+    text_bytes(path) + u64::try_from(refusal.reason.len()).unwrap_or(u64::MAX)
+}
+
+/// What part of the bytes of documents and small objects refusals may take besides.
+const MISSING_PART: u64 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -479,6 +510,22 @@ mod tests {
     }
 
     #[test]
+    fn long_names_count_too() {
+        let (mut catalogue, now) = (Catalogue::new(Limits { objects_max: 65_536, bytes_max: 100_000 }), Instant::now());
+        let long = |number: u32| path(&format!("a.ts?{}{number}", "x".repeat(2000)));
+        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no".into() };
+        for number in 0..200 {
+            catalogue.admit(&long(number), description("1", None), part(0, 100), now);
+            catalogue.refuse(&long(1000 + number), refusal.clone(), now + Duration::from_secs(1));
+        }
+        assert!(catalogue.entries.len() < 50 && catalogue.missing.len() < 7);
+        assert!(matches!(catalogue.find(&long(199), 0), Found::Part(..)), "the newest are there");
+        catalogue.refuse(&long(1000), refusal, now + Duration::from_secs(1));
+        catalogue.sweep(now + Duration::from_secs(1));
+        assert_eq!((catalogue.missing.len(), catalogue.missing_bytes), (0, 0));
+    }
+
+    #[test]
     fn documents_age() {
         let (mut catalogue, now) = (catalogue(), Instant::now());
         let age = Duration::from_secs(1);
@@ -519,7 +566,7 @@ mod tests {
                     _ => drop(catalogue.admit(&path, description(&bytes.to_string(), None), small("s", bytes), now)),
                 }
                 prop_assert!(catalogue.entries.len() <= 8 && catalogue.bytes <= 1000);
-                prop_assert_eq!(catalogue.bytes, catalogue.entries.values().map(|entry| entry.known.bytes()).sum::<u64>());
+                prop_assert_eq!(catalogue.bytes, catalogue.entries.iter().map(|(path, entry)| entry.bytes(path)).sum::<u64>());
                 let mut uses: Vec<u64> = catalogue.entries.values().map(|entry| entry.used).collect();
                 uses.sort_unstable();
                 prop_assert_eq!(uses, catalogue.by_use.keys().copied().collect::<Vec<_>>());
