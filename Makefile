@@ -29,12 +29,13 @@ docs:
 deny:
 	cargo deny check
 
-# Alert rules with their tests, the systemd unit, and every configuration that a container or a cluster is given; what compose.yaml starts
-# plays. Needs promtool, systemd and python3-yaml.
+# Alert rules with their tests and against recordings, the systemd unit, and every configuration that a container or a cluster is
+# given; what compose.yaml starts plays. Needs promtool, systemd and python3-yaml.
 check-deploy:
 	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml
 	promtool check rules $(RULES)/rules.yml
 	promtool test rules $(RULES)/rules_test.yml
+	$(RULES)/check-alerts.py
 	deploy/check-unit.sh
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
 	deploy/check-configs.py $(NCSERVERD)
