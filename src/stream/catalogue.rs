@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::ingest::planner::Cut;
 use crate::ingest::{ObjectPath, Validators};
-use crate::object::{Refusal, SegmentId};
+use crate::object::{Coding, Refusal, SegmentId};
 
 /// The paths of a stream.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Catalogue {
     by_use: BTreeMap<u64, ObjectPath>,
     missing: HashMap<ObjectPath, (Refusal, Instant)>,
     missing_bytes: u64,
-    leaving: BTreeMap<(Instant, u64), (Cut, Vec<SegmentId>)>,
+    leaving: BTreeMap<(Instant, u64), (Cut, Vec<Name>)>,
     bytes: u64,
     uses: u64,
     limits: Limits,
@@ -49,10 +49,15 @@ pub(super) struct Description {
     pub(super) issued_ms: u64,
 }
 
+/// A segment, and how it is coded where it is held so.
+pub(super) type Name = (SegmentId, Option<Coding>);
+
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) id: SegmentId,
+    /// How it was coded when it was stored: that may change with the configuration, and what is held stays of use.
+    pub(super) coding: Option<Coding>,
     pub(super) offset: u64,
     pub(super) length: u64,
     /// The bytes, if they are few enough to be kept here.
@@ -92,7 +97,7 @@ pub(super) struct Admitted {
     /// Bytes of the whole object, as far as known from any part.
     pub(super) length: Option<u64>,
     /// Segments of another version, which no path leads to any more.
-    pub(super) dropped: Vec<SegmentId>,
+    pub(super) dropped: Vec<Name>,
     /// Whether there was another version.
     pub(super) changed: bool,
 }
@@ -198,7 +203,7 @@ impl Catalogue {
         };
         if !is_same {
             admitted.dropped = self.forget(path);
-            admitted.dropped.retain(|id| *id != part.id);
+            admitted.dropped.retain(|name| *name != part.name());
             let known = Known::Segments { description: description.clone(), checked: now, parts: BTreeMap::new() };
             self.put(path, known);
         }
@@ -260,16 +265,16 @@ impl Catalogue {
     }
 
     /// Forgets a path. Returns the segments that it led to.
-    pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<SegmentId> {
+    pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<Name> {
         self.welcome(path);
         let Some(entry) = self.entries.remove(path) else { return Vec::new() };
         self.by_use.remove(&entry.used);
         self.bytes -= entry.bytes(path);
-        entry.known.ids(None)
+        entry.known.names(None)
     }
 
     /// Forgets every object in these directories. Returns the segments that they were.
-    pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<SegmentId> {
+    pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<Name> {
         let is_segments = |entry: &Entry| matches!(entry.known, Known::Segments { .. });
         let inside = self.entries.iter().filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));
         let inside: Vec<ObjectPath> = inside.map(|(path, _)| path.clone()).collect();
@@ -277,7 +282,7 @@ impl Catalogue {
     }
 
     /// Forgets an object or the parts of it in a range. Returns the segments that they were.
-    pub(super) fn forget_cut(&mut self, cut: &Cut) -> Vec<SegmentId> {
+    pub(super) fn forget_cut(&mut self, cut: &Cut) -> Vec<Name> {
         let Some(range) = &cut.range else { return self.forget(&cut.path) };
         let Some(Entry { known: Known::Segments { parts, .. }, .. }) = self.entries.get_mut(&cut.path) else { return Vec::new() };
         let inside: Vec<u64> = parts.range(range.clone()).map(|(offset, _)| *offset).collect();
@@ -286,27 +291,27 @@ impl Catalogue {
             self.forget(&cut.path);
         }
         self.bytes -= gone.iter().filter_map(|part| part.inline.as_ref()).map(length_of).sum::<u64>();
-        gone.iter().map(|part| part.id).collect()
+        gone.iter().map(Part::name).collect()
     }
 
     /// Forgets what a cut is now, at `at`. Returns the segments that it is.
-    pub(super) fn leave(&mut self, cut: Cut, at: Instant) -> Vec<SegmentId> {
+    pub(super) fn leave(&mut self, cut: Cut, at: Instant) -> Vec<Name> {
         let Some(entry) = self.entries.get(&cut.path) else { return Vec::new() };
-        let ids = entry.known.ids(cut.range.as_ref());
-        if !ids.is_empty() {
+        let names = entry.known.names(cut.range.as_ref());
+        if !names.is_empty() {
             self.uses += 1;
-            self.leaving.insert((at, self.uses), (cut, ids.clone()));
+            self.leaving.insert((at, self.uses), (cut, names.clone()));
         }
-        ids
+        names
     }
 
     /// Forgets what has left and refusals that are over.
     pub(super) fn sweep(&mut self, now: Instant) {
         while let Some(first) = self.leaving.first_entry().filter(|first| first.key().0 <= now) {
-            let (cut, ids) = first.remove();
+            let (cut, names) = first.remove();
             // What has come in under the same name since stays.
-            let known = self.entries.get(&cut.path).map(|entry| entry.known.ids(cut.range.as_ref()));
-            if known.is_some_and(|known| known.iter().all(|id| ids.contains(id))) {
+            let known = self.entries.get(&cut.path).map(|entry| entry.known.names(cut.range.as_ref()));
+            if known.is_some_and(|known| known.iter().all(|name| names.contains(name))) {
                 self.forget_cut(&cut);
             }
         }
@@ -353,6 +358,12 @@ impl Description {
     }
 }
 
+impl Part {
+    fn name(&self) -> Name {
+        (self.id, self.coding)
+    }
+}
+
 impl Document {
     /// How much longer it may be used without asking.
     pub(super) fn fresh_for(&self, age: Duration, now: Instant) -> Option<Duration> {
@@ -374,10 +385,10 @@ impl Known {
         }
     }
 
-    fn ids(&self, range: Option<&std::ops::Range<u64>>) -> Vec<SegmentId> {
+    fn names(&self, range: Option<&std::ops::Range<u64>>) -> Vec<Name> {
         let all = 0..u64::MAX;
         match self {
-            Self::Segments { parts, .. } => parts.range(range.unwrap_or(&all).clone()).map(|(_, part)| part.id).collect(),
+            Self::Segments { parts, .. } => parts.range(range.unwrap_or(&all).clone()).map(|(_, part)| part.name()).collect(),
             Self::Document(_) => Vec::new(),
         }
     }
@@ -427,11 +438,11 @@ mod tests {
     }
 
     fn part(offset: u64, length: u64) -> Part {
-        Part { id: SegmentId::of(&offset.to_le_bytes()), offset, length, inline: None }
+        Part { id: SegmentId::of(&offset.to_le_bytes()), coding: None, offset, length, inline: None }
     }
 
     fn small(name: &str, bytes: usize) -> Part {
-        Part { id: SegmentId::of(name.as_bytes()), offset: 0, length: 10, inline: Some(vec![0; bytes].into()) }
+        Part { id: SegmentId::of(name.as_bytes()), coding: None, offset: 0, length: 10, inline: Some(vec![0; bytes].into()) }
     }
 
     #[test]
@@ -457,7 +468,7 @@ mod tests {
         assert_eq!((second.version, second.changed), (first.version, false), "a length that becomes known is no change");
         let third = catalogue.admit(&path("a"), description("2", Some(300)), part(200, 100), now);
         assert!(third.changed && third.version != first.version);
-        assert_eq!(third.dropped, [part(0, 1).id, part(100, 1).id]);
+        assert_eq!(third.dropped, [part(0, 1).name(), part(100, 1).name()]);
         assert_eq!(catalogue.find(&path("a"), 0), Found::Nothing);
         assert!(catalogue.admit(&path("a"), description("2", Some(301)), part(0, 100), now).changed);
     }
@@ -475,7 +486,7 @@ mod tests {
         assert_eq!((again.changed, again.version), (false, first.version), "an evicted part that comes again");
         let other = admit(&mut catalogue, 0, "z");
         assert!(other.changed && other.version != first.version && other.version < 1 << 62);
-        assert_eq!(other.dropped, [SegmentId::of(b"x"), SegmentId::of(b"y")]);
+        assert_eq!(other.dropped, [(SegmentId::of(b"x"), None), (SegmentId::of(b"y"), None)]);
         assert_eq!(catalogue.find(&path("a"), 100), Found::Nothing);
         assert_eq!(admit(&mut catalogue, 100, "w").version, other.version, "parts of the new bytes belong together");
     }
@@ -487,7 +498,7 @@ mod tests {
         let cut = |name: &str| Cut { path: path(name), range: None };
         for name in ["a", "b"] {
             catalogue.admit(&path(name), description("1", None), part(7, 100), now);
-            assert_eq!(catalogue.leave(cut(name), later), [part(7, 1).id]);
+            assert_eq!(catalogue.leave(cut(name), later), [part(7, 1).name()]);
         }
         catalogue.admit(&path("b"), description("2", None), part(8, 100), now);
         catalogue.sweep(now);

@@ -10,14 +10,14 @@ use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
-use super::catalogue::{Catalogue, Description, Document, Found, Limits, Part};
+use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
 use super::turns::{self, Gate, Place, Refused};
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
-use crate::object::{Arrival, AskedBy, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 use crate::telemetry::quiet::{self, RateLimited};
@@ -223,7 +223,7 @@ impl Point {
                 let age = now.saturating_duration_since(checked);
                 let body = || match &part.inline {
                     Some(bytes) => Some(Body::Inline(bytes.clone())),
-                    None => self.stored(&part.id).map(Body::Coded),
+                    None => self.stored(&part).map(Body::Coded),
                 };
                 if let Some((left, body)) = settings.segment_age.checked_sub(age).zip(body()) {
                     return Some(Ok(self.resolved(path, &description, &part, left, body)));
@@ -236,21 +236,15 @@ impl Point {
     }
 
     /// A held segment that can be answered with: where there is a key, one whose blocks are hashed.
-    fn stored(&self, id: &SegmentId) -> Option<Held> {
+    fn stored(&self, part: &Part) -> Option<Held> {
         let is_signed = self.settings().signer.is_some();
-        self.shared.store.lookup(id, Some(self.coding())).filter(|held| held.blocks_digest.is_some() || !is_signed)
-    }
-
-    /// How the stream's segments are coded now.
-    fn coding(&self) -> Coding {
-        let settings = self.settings();
-        Coding { block_bytes: settings.block_bytes, n_max: settings.n_max, codec: settings.codec }
+        self.shared.store.lookup(&part.id, Some(part.coding?)).filter(|held| held.blocks_digest.is_some() || !is_signed)
     }
 
     /// Lets segments go at a time, if nobody uses them.
-    fn expire(&self, ids: &[SegmentId], at: Instant) {
-        let coding = self.coding();
-        ids.iter().for_each(|id| self.shared.store.expire(id, coding, at));
+    fn expire(&self, names: &[Name], at: Instant) {
+        let held = names.iter().filter_map(|(id, coding)| Some((id, (*coding)?)));
+        held.for_each(|(id, coding)| self.shared.store.expire(id, coding, at));
     }
 
     /// The time of an answer of the origin's that has come just now: later than those before, whatever the system's clock does.
@@ -452,7 +446,7 @@ impl Point {
             (false, _) => Want::Part(planned.range),
         };
         let known = match self.catalogue().find(path, offset) {
-            Found::Part(description, part, _) if part.inline.is_some() || self.stored(&part.id).is_some() => {
+            Found::Part(description, part, _) if part.inline.is_some() || self.stored(&part).is_some() => {
                 Some(description.validators).filter(|known| !known.is_empty())
             }
             _ => None,
@@ -522,8 +516,11 @@ impl Point {
             let birth = (live || self.planner().is_edge(&cut)).then(|| Birth::new(object.complete));
             Body::Coded(self.store(path, object.bytes.clone(), birth).await?)
         };
-        let id = if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&object.bytes) };
-        let part = Part { id, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
+        let (id, coding) = match &body {
+            Body::Coded(held) => (held.lease.id, Some(held.lease.shape.coding())),
+            _ => (SegmentId::of(&object.bytes), None),
+        };
+        let part = Part { id, coding, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
         let admitted = self.catalogue().admit(path, description.clone(), part.clone(), now);
         self.expire(&admitted.dropped, now);
         if admitted.changed {
@@ -570,8 +567,8 @@ impl Point {
         if plan.step == Step::Restarted {
             // Names that have left the window long ago may be used again too.
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
-            let ids = self.catalogue().forget_in(&parents);
-            self.expire(&ids, now);
+            let names = self.catalogue().forget_in(&parents);
+            self.expire(&names, now);
             self.tell(Line::Restarted, |more| tracing::info!(stream = self.name, "the encoder has started over{more}"));
         }
         for cut in &plan.left {
@@ -586,14 +583,14 @@ impl Point {
     /// Keeps what a cut is for the time of retention, then forgets it.
     pub(super) fn let_go(&self, cut: &Cut, now: Instant) {
         let at = now + self.settings().retention;
-        let ids = self.catalogue().leave(cut.clone(), at);
-        self.expire(&ids, at);
+        let names = self.catalogue().leave(cut.clone(), at);
+        self.expire(&names, at);
     }
 
     /// Forgets what a path was.
     pub(super) fn invalidate(&self, path: &ObjectPath, now: Instant) {
-        let ids = self.catalogue().forget(path);
-        self.expire(&ids, now);
+        let names = self.catalogue().forget(path);
+        self.expire(&names, now);
     }
 
     /// Fetches what nobody has asked for yet, all at once, and announces it in order.
@@ -717,7 +714,7 @@ impl Point {
 
     fn whole(&self, path: &ObjectPath, document: &Document, max_age: Duration) -> Resolved {
         let Document { description, id, bytes, .. } = document;
-        let part = Part { id: *id, offset: 0, length: length_of(bytes), inline: None };
+        let part = Part { id: *id, coding: None, offset: 0, length: length_of(bytes), inline: None };
         self.resolved(path, description, &part, max_age, Body::Whole(bytes.clone()))
     }
 
