@@ -196,7 +196,10 @@ impl Directory {
         };
         let circle = (stream.to_owned(), network);
         let mut chosen = state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
-        chosen.extend(state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed)));
+        // Older peers do not say the coding; one that says it of some entries only is named once.
+        let unsaid = state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed));
+        let said: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
+        chosen.extend(unsaid.into_iter().filter(|(session, _)| !said.contains(session)));
         if chosen.len() < NAMED_MAX {
             let followers = state.following(now.instant, asker, &circle);
             let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();

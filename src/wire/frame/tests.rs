@@ -225,7 +225,7 @@ fn message() -> impl Strategy<Value = Message> {
         (any_varint(), path(), any_varint(), prop::option::of(1..=varint::MAX))
             .prop_map(|(request, path, offset, length)| Message::Get(Get { request, path, offset, length })),
         (any_varint(), request_code(), any_varint(), "\\PC{0,60}").prop_map(|(request, code, retry_after_ms, reason)| {
-            Message::Error(RequestError { request, code, retry_after_ms, reason })
+            Message::Error(RequestError { request, code, retry_after_ms, reason: plain(&reason, REASON_MAX) })
         }),
         (any_varint(), "[0-9A-Za-z_.-]{1,128}").prop_map(|(request, stream)| Message::Subscribe(Subscribe { request, stream })),
         any_varint().prop_map(|request| Message::SubscribeOk { request }),
