@@ -4,9 +4,9 @@
 //! known by the BLAKE3 hash of its bytes. A segment is cut into *generations* of at most `n_max` blocks of `block_bytes` bytes,
 //! and each generation is coded by itself (RFC 8406 section 2.1), with the [`Codec`] of its stream.
 
+mod lease;
 mod tree;
 
-use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use lease::{Lease, Loan, Released};
 pub use tree::Tree;
 
 /// Content address of a segment: a BLAKE3 hash of its bytes.
@@ -496,36 +497,6 @@ pub struct GenerationKey {
     pub segment: SegmentKey,
     /// Index of the generation in it.
     pub index: u32,
-}
-
-/// A held segment and the promise that it stays held: as long as a clone of the lease lives, the segment is not evicted.
-#[derive(Clone)]
-pub struct Lease {
-    /// The segment in this process.
-    pub key: SegmentKey,
-    /// The segment on the wire.
-    pub id: SegmentId,
-    /// How it is cut.
-    pub shape: Shape,
-    guard: Arc<dyn Any + Send + Sync>,
-}
-
-impl Lease {
-    /// A lease that ends when `guard` and all its clones are dropped.
-    pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, guard: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { key, id, shape, guard }
-    }
-
-    /// How many clones of this lease live, this one included.
-    pub fn holders(&self) -> usize {
-        Arc::strong_count(&self.guard)
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("key", &self.key).field("id", &self.id).field("shape", &self.shape).finish()
-    }
 }
 
 /// Which blocks a server sends first when a request leaves it the choice.

@@ -54,7 +54,8 @@ pub struct Config {
     /// A peer that sends nothing for this long is gone.
     #[serde(with = "crate::config::duration")]
     pub idle_timeout: Duration,
-    /// A peer that acknowledges no block for this long, though some are on their way to it, is gone.
+    /// A peer that acknowledges no block for this long, though some are on their way to it, is gone; a request that no credit comes for ends
+    /// after the same time.
     #[serde(with = "crate::config::duration")]
     pub stall_timeout: Duration,
     /// How long a new connection may take to say HELLO.

@@ -467,7 +467,7 @@ impl Shared {
         reservation: Reservation,
         placement: &Placement,
     ) -> Held {
-        let mut gone = Vec::new();
+        let (now, mut gone) = (Instant::now(), Vec::new());
         let mut state = self.state();
         let key = match state.index.find(&(id, shape.coding())) {
             // Somebody else was faster: what was made in vain, and what was spoken for, ends when the lock is free.
@@ -477,7 +477,7 @@ impl Shared {
             }
             None => {
                 self.metrics.inserted.inc();
-                state.admit((id, tree), shape, form, (reservation.keep(), cost), placement)
+                state.admit((id, tree), shape, form, (reservation.keep(), cost), placement, now)
             }
         };
         if let Some(hashes) = hashes {
@@ -487,7 +487,7 @@ impl Shared {
             self.begin_load(&mut state, key, false);
         }
         let held = state.held(key).expect("what the index holds has a slot");
-        state.shrink(Instant::now(), &mut gone);
+        state.shrink(now, &mut gone);
         self.publish(state, gone);
         held
     }

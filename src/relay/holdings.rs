@@ -19,7 +19,7 @@ use crate::codec::rlnc::{Encoder, row_key};
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, SegmentId, SegmentKey, Shape};
+use crate::object::{Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Loan, SegmentId, SegmentKey, Shape};
 use crate::peer::Listener;
 use crate::peer::proto::{Cut, SourceId};
 use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
@@ -151,7 +151,7 @@ impl Holdings {
                 state.forget_named();
                 let key = SegmentKey(state.next);
                 state.next += 1;
-                let lease = Lease::new(key, meta.id, shape, Arc::new(()));
+                let lease = Lease::new(key, meta.id, shape, Loan::new(Instant::now()));
                 state.keys.insert(cut, key);
                 state.segments.insert(
                     key,
@@ -554,6 +554,7 @@ impl State {
 
     fn remove(&mut self, key: SegmentKey) {
         let Some(segment) = self.segments.remove(&key) else { return };
+        segment.lease.loan().end();
         self.changed.remove(&key);
         self.keys.remove(&segment.cut);
         let id = segment.lease.id;

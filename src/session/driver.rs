@@ -441,8 +441,12 @@ impl Session {
     /// called before more are sent: what was sent last has had no time yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
         let released = self.quota.released();
-        if self.quota.held() == 0 || released != self.progress.released {
+        let is_read = self.quota.held() == 0;
+        if is_read || released != self.progress.released {
             self.progress = Progress { released, since: now };
+        }
+        if !is_read {
+            self.proto.note_unacknowledged(now);
         }
         let is_late = now.saturating_duration_since(self.progress.since) >= self.context.config.stall_timeout;
         if is_late { Err(Violation::Timeout("progress")) } else { Ok(()) }
@@ -616,7 +620,7 @@ impl Session {
 
     /// How many blocks of a request these bytes are, and one if they are fewer.
     fn affordable(&self, alias: u16, bytes: u64) -> u32 {
-        let block = self.proto.held(alias).map_or(1, |held| u64::from(held.lease.shape.coded_bytes()));
+        let block = self.proto.block_bytes(alias).map_or(1, u64::from);
         u32::try_from(bytes / block).unwrap_or(u32::MAX).max(1)
     }
 
@@ -643,7 +647,7 @@ impl Session {
     fn count_sent(&mut self, claim: &Claim, sent: &Sent) {
         self.context.metrics.count_sent(sent, claim.route);
         let ((coded, coded_bytes), (source, source_bytes)) = (sent.coded, sent.source);
-        self.proto.note_sent(claim.alias, coded + source, coded, coded_bytes + source_bytes);
+        self.proto.note_sent(Instant::now(), claim.alias, coded + source, coded, coded_bytes + source_bytes);
     }
 
     fn datagram(&mut self, claim: &Claim, block: Claimed, sent: &mut Sent) -> Option<Bytes> {

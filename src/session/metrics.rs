@@ -28,6 +28,8 @@ pub struct Metrics {
     lost: IntCounter,
     late: IntCounter,
     moved: IntCounter,
+    idle: IntCounter,
+    evicted: IntCounter,
     lapsed: IntCounter,
     hashes: Answered,
     checks: Answered,
@@ -98,6 +100,14 @@ impl Metrics {
                 "ncserverd_session_moved_requests_total",
                 "Requests that went on as a stream because their blocks no longer fitted a datagram.",
             )?,
+            idle: counter(
+                "ncserverd_session_idle_requests_total",
+                "Requests ended because no credit came for them for session.stall_timeout.",
+            )?,
+            evicted: counter(
+                "ncserverd_session_evicted_requests_total",
+                "Requests ended because their segment was evicted before all of their blocks had left.",
+            )?,
             lapsed: counter(
                 "ncserverd_session_lapsed_total",
                 "Times that a session's token or certificate stopped counting while it stood.",
@@ -149,13 +159,15 @@ impl Metrics {
         if tally == Tally::default() {
             return;
         }
-        let Tally { requests, useless, lost, late, moved, refused, lapsed, hashes, checks, blames } = tally;
+        let Tally { requests, useless, lost, late, moved, refused, idle, evicted, lapsed, hashes, checks, blames } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
         self.lost.inc_by(lost);
         self.late.inc_by(late);
         self.moved.inc_by(moved);
         self.refused.inc_by(refused);
+        self.idle.inc_by(idle);
+        self.evicted.inc_by(evicted);
         self.lapsed.inc_by(lapsed);
         self.hashes.add(hashes);
         self.checks.add(checks);

@@ -14,6 +14,9 @@
 //!
 //! A request is credit that runs down. A window of it is registered at the ring, so that nothing is encoded for a peer that does
 //! not read; the rest waits until blocks have left. Requests are served by earliest deadline.
+//!
+//! A request leases its segment while blocks of it are to leave, and no longer: one without credit keeps nothing in memory, takes the
+//! lease again when credit comes, and is ended if none comes for [`Config::stall_timeout`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -24,7 +27,8 @@ use bytes::Bytes;
 
 use crate::block::Vector;
 use crate::object::{
-    Body, Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, Resolved, SegmentId, SegmentKey,
+    Birth, Body, Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, Released, Resolved, SegmentId,
+    SegmentKey,
 };
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
@@ -120,6 +124,8 @@ pub struct Proto {
     /// How often the peer was told of a segment.
     names: u64,
     requests: BTreeMap<u16, Open>,
+    /// When blocks were last on their way to the peer without its acknowledgement.
+    unacknowledged_at: Instant,
     control: Budget,
     datagram_max: Option<usize>,
     tally: Tally,
@@ -328,6 +334,10 @@ pub struct Tally {
     pub moved: u64,
     /// GETs, SUBSCRIBEs and REQUESTs refused.
     pub refused: u64,
+    /// Requests ended because no credit came for them.
+    pub idle: u64,
+    /// Requests ended because their segment had been evicted.
+    pub evicted: u64,
     /// Grants that have ended.
     pub lapsed: u64,
     /// GET_HASHES answered, and refused.
@@ -394,7 +404,11 @@ struct Told {
 
 #[derive(Debug)]
 struct Open {
-    held: Held,
+    /// What its segment is known by.
+    name: (SegmentId, Coding),
+    path: Option<Arc<str>>,
+    birth: Option<Arc<Birth>>,
+    tenure: Tenure,
     generation: Generation,
     key: GenerationKey,
     /// Where its coded blocks lie.
@@ -414,6 +428,15 @@ struct Open {
     left: u64,
     /// Whether blocks have had to wait for the peer: for its credit, its path, or its acknowledgements.
     is_held_back: bool,
+}
+
+/// Whether a request keeps its segment in memory.
+#[derive(Debug)]
+enum Tenure {
+    /// Blocks are to leave.
+    Leased(Lease),
+    /// None can before more credit comes, since then.
+    Idle(Released, Instant),
 }
 
 impl Proto {
@@ -445,6 +468,7 @@ impl Proto {
             next_ticket: 0,
             names: 0,
             requests: BTreeMap::new(),
+            unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
             datagram_max: None,
             tally: Tally::default(),
@@ -484,7 +508,7 @@ impl Proto {
                 Ok(())
             }
             Message::Request(request) => self.handle_request(now, request),
-            Message::Credit { alias, blocks } => self.handle_credit(alias, blocks),
+            Message::Credit { alias, blocks } => self.handle_credit(now, alias, blocks),
             Message::Stop { alias, reason } => {
                 self.handle_stop(alias, reason);
                 Ok(())
@@ -576,7 +600,7 @@ impl Proto {
         }
         let access = &self.access;
         self.told.retain(|_, told| access.allows(&told.path));
-        let is_over = |open: &Open| !access.allows_segment(open.held.path.as_deref());
+        let is_over = |open: &Open| !access.allows_segment(open.path.as_deref());
         let over: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
         for alias in over {
             self.reject(alias, RequestCode::Unknown, None);
@@ -709,6 +733,11 @@ impl Proto {
         self.is_crowded = is_crowded;
     }
 
+    /// Blocks are on their way to the peer, which has not acknowledged them: it may be about to give credit.
+    pub fn note_unacknowledged(&mut self, now: Instant) {
+        self.unacknowledged_at = now;
+    }
+
     /// Whether nothing is owed to the peer.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.finding.is_empty() && self.unanswered == 0 && self.outbox.is_empty()
@@ -717,9 +746,10 @@ impl Proto {
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
+        let idle = self.requests.values().filter_map(|open| self.idle_until(open));
         let told = self.told.values().map(|told| told.until);
         let watched = self.watched.iter().map(|(_, until)| *until);
-        deadlines.chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
+        deadlines.chain(idle).chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
     }
 
     /// Does what is due. Calling it early is harmless.
@@ -741,6 +771,8 @@ impl Proto {
             self.reject(alias, RequestCode::Deadline, None);
             self.end(alias, true);
         }
+        self.end_idle(now);
+        self.end_void();
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
 
@@ -831,8 +863,9 @@ impl Proto {
     }
 
     /// So many blocks of a request have left, coded ones among them, with so many bytes of payload. To be called for a batch at a time.
-    pub fn note_sent(&mut self, alias: u16, blocks: u64, coded: u64, bytes: u64) {
+    pub fn note_sent(&mut self, now: Instant, alias: u16, blocks: u64, coded: u64, bytes: u64) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
+        open.note_used(now);
         let n = u64::from(open.generation.n);
         let repair = (open.left + blocks).saturating_sub(n.max(open.left));
         open.left += blocks;
@@ -854,18 +887,18 @@ impl Proto {
     /// where blocks had to wait for the peer.
     pub fn first_sent(&mut self, now: Instant, alias: u16) -> Option<Duration> {
         let open = self.requests.get(&alias)?;
-        let is_first = open.held.birth.as_ref().is_some_and(|birth| birth.is_first_sent());
+        let is_first = open.birth.as_ref().is_some_and(|birth| birth.is_first_sent());
         if !is_first || open.is_held_back {
             return None;
         }
-        let waited = self.told.get(&named(&open.held)).map_or(Duration::ZERO, |told| told.waited);
+        let waited = self.told.get(&open.name).map_or(Duration::ZERO, |told| told.waited);
         let asked = self.aliases.get(&alias).map_or(now, |asking| asking.at);
         Some(waited + now.saturating_duration_since(asked))
     }
 
-    /// The segment of an open request.
-    pub fn held(&self, alias: u16) -> Option<&Held> {
-        self.requests.get(&alias).map(|open| &open.held)
+    /// Bytes of a coded block of an open request.
+    pub fn block_bytes(&self, alias: u16) -> Option<u32> {
+        self.requests.get(&alias).map(|open| open.generation.coded_bytes())
     }
 
     /// The lines of coded blocks of the open requests.
@@ -1033,13 +1066,19 @@ impl Proto {
         Ok(())
     }
 
-    fn handle_credit(&mut self, alias: u16, blocks: u32) -> Result<(), Violation> {
+    fn handle_credit(&mut self, now: Instant, alias: u16, blocks: u32) -> Result<(), Violation> {
         let waiting = self.finding.values_mut().find(|request| request.alias == alias).map(|request| &mut request.credit);
         let credit = self.requests.get_mut(&alias).map(|open| &mut open.credit).or(waiting);
         // Unknown: the request ended here while the credit was on its way.
         let Some(credit) = credit else { return Ok(()) };
         *credit = credit.saturating_add(blocks);
-        if *credit > self.config.credit_max { Err(Violation::Limit("credit")) } else { Ok(()) }
+        if *credit > self.config.credit_max {
+            return Err(Violation::Limit("credit"));
+        }
+        if self.requests.get_mut(&alias).is_some_and(|open| !open.settle(now)) {
+            self.end_evicted(alias);
+        }
+        Ok(())
     }
 
     fn handle_stop(&mut self, alias: u16, _reason: StopReason) {
@@ -1092,8 +1131,13 @@ impl Proto {
             self.watch(now, &stream);
             self.aliases.entry(request.alias).and_modify(|asking| asking.stream = stream);
         }
-        let open = Open {
-            held,
+        let name = named(&held);
+        let Held { lease, path, birth, .. } = held;
+        let mut open = Open {
+            name,
+            path,
+            birth,
+            tenure: Tenure::Leased(lease),
             generation,
             key,
             lane,
@@ -1109,10 +1153,44 @@ impl Proto {
             left: 0,
             is_held_back: request.credit == 0,
         };
+        open.settle(now);
         self.tally.requests += 1;
-        self.consider_introducing(now, named(&open.held));
+        self.consider_introducing(now, name);
         self.requests.insert(request.alias, open);
         Ok(())
+    }
+
+    /// When a request that has nothing to send is ended, if no credit comes.
+    fn idle_until(&self, open: &Open) -> Option<Instant> {
+        match open.tenure {
+            Tenure::Leased(_) => None,
+            Tenure::Idle(_, since) => Some(since.max(self.unacknowledged_at) + self.config.stall_timeout),
+        }
+    }
+
+    /// Ends the requests that no credit has come for.
+    fn end_idle(&mut self, now: Instant) {
+        let is_over = |open: &Open| self.idle_until(open).is_some_and(|until| until <= now);
+        let idle: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
+        for alias in idle {
+            self.tally.idle += 1;
+            self.send(Message::Reject { alias, code: RequestCode::Deadline, retry_after_ms: 0 });
+            // What has left may still be read.
+            self.end(alias, false);
+        }
+    }
+
+    /// Ends the requests that have blocks to send of a segment that has gone.
+    fn end_void(&mut self) {
+        let is_void = |open: &Open| matches!(&open.tenure, Tenure::Leased(lease) if lease.is_void());
+        let void: Vec<u16> = self.requests.iter().filter(|(_, open)| is_void(open)).map(|(alias, _)| *alias).collect();
+        void.into_iter().for_each(|alias| self.end_evicted(alias));
+    }
+
+    fn end_evicted(&mut self, alias: u16) {
+        self.tally.evicted += 1;
+        self.reject(alias, RequestCode::Unknown, None);
+        self.end(alias, false);
     }
 
     fn end(&mut self, alias: u16, abandon: bool) {
@@ -1313,6 +1391,33 @@ impl Proto {
 }
 
 impl Open {
+    /// Whether blocks of it are to leave: asked for and not sent, or still to be asked for.
+    fn is_due(&self) -> bool {
+        let has_more = !self.numbered.is_empty() || (self.accept.coded && self.generation.codec.is_endless());
+        self.source_wanted + self.coded_wanted > 0 || (self.credit > 0 && has_more)
+    }
+
+    /// Takes or gives up the lease, as blocks are to leave or not. False if they are and the segment has gone.
+    fn settle(&mut self, now: Instant) -> bool {
+        self.tenure = match (&self.tenure, self.is_due()) {
+            (Tenure::Leased(lease), false) => Tenure::Idle(lease.release(), now),
+            (Tenure::Idle(released, _), true) => match released.renew() {
+                Some(lease) => Tenure::Leased(lease),
+                None => return false,
+            },
+            _ => return true,
+        };
+        true
+    }
+
+    /// Blocks have left.
+    fn note_used(&mut self, now: Instant) {
+        if let Tenure::Leased(lease) = &self.tenure {
+            lease.loan().note_used(now);
+        }
+        self.settle(now);
+    }
+
     /// Registers what the window has room for: blocks by their numbers first, then coded ones, never more than the credit.
     fn next_want(&mut self, window: u32, room: u32) -> Option<Want> {
         let registered = self.source_wanted + self.coded_wanted;

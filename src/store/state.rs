@@ -21,7 +21,7 @@ use super::index::{Cause, Index, Tier};
 use super::{OnDevice, Placement, Plain};
 use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, FirstPass, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
+use crate::object::{Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Tree};
 
 pub(super) struct State {
     pub(super) index: Index,
@@ -45,8 +45,8 @@ struct Slot {
     path: Option<Arc<str>>,
     tree: Option<Tree>,
     hashes: Option<Hashes>,
-    /// Its other owners are leases.
-    guard: Arc<Guard>,
+    /// What its leases share.
+    loan: Arc<Loan>,
 }
 
 /// Hashes of a segment's source blocks.
@@ -73,9 +73,6 @@ impl Hashes {
         self.blocks.as_bytes().len() as u64
     }
 }
-
-/// What leases share.
-struct Guard;
 
 /// What there is of a segment.
 pub(super) enum Form {
@@ -179,7 +176,7 @@ impl State {
 
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
-        let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.guard) as _);
+        let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.loan));
         let Slot { first_pass, row_weight, birth, path, tree, hashes, .. } = slot;
         Some(Held {
             lease,
@@ -211,11 +208,12 @@ impl State {
         form: Form,
         (reserved, cost): (u64, u64),
         placement: &Placement,
+        now: Instant,
     ) -> SegmentKey {
         let key = self.index.insert((id, shape.coding()), cost, placement.expires).expect("the segment is not held");
         self.host.correct(reserved, cost);
         let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
-        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, tree, hashes: None, guard: Arc::new(Guard) };
+        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, tree, hashes: None, loan: Loan::new(now) };
         self.slots.insert(key, slot);
         key
     }
@@ -405,7 +403,7 @@ impl State {
     }
 
     fn is_in_use(&self, key: SegmentKey) -> bool {
-        self.slots.get(&key).is_some_and(|slot| Arc::strong_count(&slot.guard) > 1 || slot.is_read())
+        self.slots.get(&key).is_some_and(|slot| slot.loan.leases() > 0 || slot.is_read())
     }
 
     fn is_copy_in_use(&self, key: SegmentKey, now: Instant) -> bool {
@@ -437,6 +435,7 @@ impl State {
         }
         self.retiring.remove(&key);
         let slot = self.slots.remove(&key)?;
+        slot.loan.end();
         Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(slot) })
     }
 }

@@ -9,7 +9,7 @@ use super::index::Cause;
 use super::*;
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::device::prime::tests::Hoard;
-use crate::object::HashGroup;
+use crate::object::{HashGroup, Loan};
 
 const K: u32 = 64;
 
@@ -677,7 +677,7 @@ async fn a_generation_is_given_in_bytes_whatever_form_it_is_held_in() {
             assert!(got[length..].iter().all(|byte| *byte == 0), "padding");
         }
         let lease = held.lease.clone();
-        let gone = Lease::new(SegmentKey(lease.key.0 + 1), lease.id, shape, Arc::new(()));
+        let gone = Lease::new(SegmentKey(lease.key.0 + 1), lease.id, shape, Loan::new(Instant::now()));
         assert_eq!(store.generation(&gone, &shape.generation(0).unwrap()).await, Ok(None));
     }
 }

@@ -9,6 +9,7 @@ mod crowd;
 mod flood;
 mod ground;
 mod imposter;
+mod leases;
 #[path = "../admission/mint.rs"]
 #[expect(dead_code, reason = "shared with the tests of admission, which need more of it")]
 mod mint;

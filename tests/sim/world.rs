@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,8 +19,8 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{
-    Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey, Shape,
-    Signature,
+    Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Loan, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey,
+    Shape, Signature,
 };
 use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
 use ncserverd::ring::{Lane, LineKey, SessionId};
@@ -261,7 +261,7 @@ impl World {
         StdRng::seed_from_u64(key).fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
         let shape = Shape::new(length as u64, block_bytes, n_max).unwrap().coded_with(self.setup.codec).unwrap();
-        let lease = Lease::new(SegmentKey(key), SegmentId::of_coded(&bytes, shape.codec()), shape, Arc::new(()));
+        let lease = Lease::new(SegmentKey(key), SegmentId::of_coded(&bytes, shape.codec()), shape, Loan::new(Instant::now()));
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
         let held =
             Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None, tree: None };

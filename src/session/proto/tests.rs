@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::admission::Scope;
-use crate::object::{Lease, SegmentKey, Shape};
+use crate::object::{Lease, Loan, SegmentKey, Shape};
 use crate::wire::message::{Codecs, HoldingState, Ticket, Token};
 
 const SESSION: SessionId = SessionId(7);
@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn held(first_pass: FirstPass) -> Held {
     let shape = Shape::new(64 * 1088, 1088, 64).unwrap();
     Held {
-        lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Arc::new(())),
+        lease: Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Loan::new(Instant::now())),
         first_pass,
         row_weight: None,
         is_recoded: false,
@@ -174,7 +174,7 @@ fn blocks_that_fit_no_datagram_move_to_the_stream_and_stay_there() {
 /// A segment with sparse rows of other bytes than [`held`].
 fn sparse(n: u16) -> Held {
     let shape = Shape::new(u64::from(n) * 1088, 1088, n).unwrap();
-    let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Arc::new(()));
+    let lease = Lease::new(SegmentKey(2), SegmentId::of(b"sparse"), shape, Loan::new(Instant::now()));
     Held {
         lease,
         first_pass: FirstPass::Coded,
@@ -282,7 +282,7 @@ fn the_header_of_a_sparse_block_has_all_coefficients() {
 /// A segment of ten blocks with a code that nobody recodes.
 fn fixed(codec: Codec) -> Held {
     let shape = Shape::new(10 * 1088, 1088, 64).unwrap().coded_with(codec).unwrap();
-    let lease = Lease::new(SegmentKey(3), SegmentId::of(b"fixed"), shape, Arc::new(()));
+    let lease = Lease::new(SegmentKey(3), SegmentId::of(b"fixed"), shape, Loan::new(Instant::now()));
     Held { lease, path: None, ..held(FirstPass::Coded) }
 }
 
@@ -394,7 +394,7 @@ fn who_does_not_have_all_of_a_segment_makes_no_block_that_is_not_recoded() {
 fn the_earliest_deadline_goes_first() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let mut first = held(FirstPass::Coded);
-    first.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), first.lease.shape, Arc::new(()));
+    first.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), first.lease.shape, Loan::new(Instant::now()));
     let mut urgent = request(9, 4);
     urgent.segment = SegmentId::of(b"other");
     urgent.deadline_ms = 10;
@@ -524,11 +524,116 @@ fn a_subscription_that_is_given_up_before_its_answer_is_not_begun() {
 #[test]
 fn who_knows_of_a_segment_keeps_nothing_of_it() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    let (guard, mut other) = (Arc::new(()), held(FirstPass::Coded));
-    other.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), other.lease.shape, Arc::clone(&guard) as _);
+    let (loan, mut other) = (Loan::new(now), held(FirstPass::Coded));
+    other.lease = Lease::new(SegmentKey(2), SegmentId::of(b"other"), other.lease.shape, Arc::clone(&loan));
     proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
     proto.resolved(now, 2, Ok(resolved(other)));
-    assert_eq!(Arc::strong_count(&guard), 1);
+    assert_eq!(loan.leases(), 0);
+}
+
+/// Leases of a segment that somebody else holds, and a segment as it is found there.
+fn lent(now: Instant, held: Held) -> (Arc<Loan>, Held) {
+    let loan = Loan::new(now);
+    let lease = Lease::new(held.lease.key, held.lease.id, held.lease.shape, Arc::clone(&loan));
+    (loan, Held { lease, ..held })
+}
+
+/// Opens a request for a segment, and drops what was found.
+fn open_lent(proto: &mut Proto, now: Instant, request: Request, held: Held) -> Arc<Loan> {
+    let (loan, held) = lent(now, held);
+    proto.handle_message(now, Message::Request(request)).unwrap();
+    let ticket = std::iter::from_fn(|| proto.poll_event()).find_map(|event| match event {
+        Event::Find { ticket, .. } => Some(ticket),
+        _ => None,
+    });
+    proto.found(now, ticket.expect("a segment is looked for"), Some(held)).unwrap();
+    loan
+}
+
+/// Sends so many coded blocks of request 3.
+fn send_coded(proto: &mut Proto, now: Instant, blocks: u32) {
+    for seed in 0..blocks {
+        wants(proto);
+        proto.stamp(3, &Vector::Seed(seed), Route::Stream).unwrap();
+    }
+    proto.note_sent(now, 3, blocks.into(), blocks.into(), u64::from(blocks) * 1088);
+}
+
+#[test]
+fn a_request_keeps_its_segment_while_it_has_blocks_to_send() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let long = Request { deadline_ms: 3_600_000, ..request(3, 0) };
+    let loan = open_lent(&mut proto, now, long, held(FirstPass::Coded));
+    assert_eq!(loan.leases(), 0, "without credit");
+    for round in 1..4 {
+        let now = now + round * SECOND;
+        proto.handle_message(now, Message::Credit { alias: 3, blocks: 2 }).unwrap();
+        assert_eq!(loan.leases(), 1, "with credit");
+        send_coded(&mut proto, now, 1);
+        assert_eq!((loan.leases(), loan.used_at()), (1, now));
+        send_coded(&mut proto, now, 1);
+        assert_eq!(loan.leases(), 0, "all of it is spent");
+    }
+    assert_eq!(proto.take_tally().evicted, 0);
+    // It goes, and what the peer has got meanwhile stays of use: it is told where it asks for more.
+    loan.end();
+    proto.handle_timeout(now + 4 * SECOND).unwrap();
+    assert_eq!(proto.poll_message(), None);
+    proto.handle_message(now + 4 * SECOND, Message::Credit { alias: 3, blocks: 2 }).unwrap();
+    assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Unknown, retry_after_ms: 0 }));
+    assert!(std::iter::from_fn(|| proto.poll_event()).any(|event| matches!(event, Event::Ended(Ended { alias: 3, .. }))));
+    assert_eq!((proto.take_tally().evicted, loan.leases()), (1, 0));
+}
+
+#[test]
+fn credit_that_no_block_is_left_for_keeps_nothing() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let sources = Request { accept: Accept { coded: false, ..request(3, 0).accept }, ranges: vec![(2, 1)], ..request(3, 100) };
+    let loan = open_lent(&mut proto, now, sources, held(FirstPass::Coded));
+    assert_eq!((wants(&mut proto).len(), loan.leases()), (1, 1));
+    proto.stamp(3, &Vector::Source(2), Route::Stream).unwrap();
+    proto.note_sent(now, 3, 1, 0, 1088);
+    assert_eq!(loan.leases(), 0);
+    proto.handle_message(now, Message::Credit { alias: 3, blocks: 100 }).unwrap();
+    assert_eq!((wants(&mut proto).len(), loan.leases()), (0, 0));
+}
+
+#[test]
+fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let loan = open_lent(&mut proto, now, request(3, 10), held(FirstPass::Coded));
+    send_coded(&mut proto, now, 3);
+    proto.handle_timeout(now).unwrap();
+    assert_eq!((proto.poll_message(), loan.leases()), (None, 1));
+    loan.end();
+    proto.handle_timeout(now).unwrap();
+    assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Unknown, retry_after_ms: 0 }));
+    assert_eq!((loan.leases(), proto.take_tally().evicted), (0, 1));
+    assert!(proto.claims().is_empty());
+}
+
+#[test]
+fn a_request_without_credit_ends_before_its_deadline() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let stall = Config::default().stall_timeout;
+    let long = Request { deadline_ms: 3_600_000, ..request(3, 0) };
+    open_lent(&mut proto, now, long, held(FirstPass::Coded));
+    // What is on its way may be what the peer waits for.
+    proto.note_unacknowledged(now + SECOND);
+    let due = now + SECOND + stall;
+    proto.handle_timeout(now + stall).unwrap();
+    assert_eq!(proto.poll_message(), None);
+    proto.handle_message(now + stall, Message::Credit { alias: 3, blocks: 1 }).unwrap();
+    proto.handle_timeout(due).unwrap();
+    assert_eq!(proto.poll_message(), None, "it has blocks to send");
+    send_coded(&mut proto, due, 1);
+    assert!(proto.poll_timeout().is_some_and(|next| next <= due + stall));
+    proto.handle_timeout(due + stall).unwrap();
+    assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Deadline, retry_after_ms: 0 }));
+    let ended = std::iter::from_fn(|| proto.poll_event()).find(|event| matches!(event, Event::Ended(_)));
+    assert!(matches!(ended, Some(Event::Ended(Ended { alias: 3, abandon: false, .. }))), "what has left may still be read");
+    let tally = proto.take_tally();
+    assert_eq!((tally.idle, tally.late), (1, 0));
 }
 
 /// The same bytes may lie where this peer may not have them, too.
@@ -985,9 +1090,9 @@ fn blocks_beyond_n_late_and_refused_requests_are_counted_by_stream() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     while proto.poll_stream_tally().is_some() {}
     ask(&mut proto, now, request(3, 100), FirstPass::Coded).unwrap();
-    proto.note_sent(3, 60, 60, 60 * 1088);
-    proto.note_sent(3, 10, 10, 10 * 1088);
-    proto.note_sent(3, 5, 0, 5 * 1088);
+    proto.note_sent(now, 3, 60, 60, 60 * 1088);
+    proto.note_sent(now, 3, 10, 10, 10 * 1088);
+    proto.note_sent(now, 3, 5, 0, 5 * 1088);
     // The generation is asked for already.
     ask(&mut proto, now, request(4, 1), FirstPass::Coded).unwrap();
     proto.handle_timeout(now + SECOND).unwrap();
@@ -1029,7 +1134,7 @@ fn first_block(
     let mut proto = Proto::new(SESSION, Config::default(), complete);
     proto.handle_message(complete, Message::Hello(Hello::defaults())).unwrap();
     proto.handle_message(asked, get(1, "/live/1.m4s")).unwrap();
-    let held = Held { birth: Some(crate::object::Birth::new(complete)), ..held(FirstPass::Coded) };
+    let held = Held { birth: Some(Birth::new(complete)), ..held(FirstPass::Coded) };
     let answered = asked + answered_after;
     proto.resolved(answered, 1, Ok(resolved(held.clone())));
     // The peer takes its time: that is not the server's.

@@ -1,0 +1,51 @@
+//! Peers that would keep segments in the server's memory.
+
+use ncserverd::wire::message::{Message, RequestCode};
+
+use crate::attacker::{Attacker, request};
+use crate::ground::{FILE_BYTES, FILES, Ground, bytes, file, read};
+
+/// Room for a third of the files of the ground.
+const SMALL: &[&str] = &["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"];
+
+/// Opens a request for one file after the other, with this much credit each; how many were opened.
+async fn open_requests(attacker: &mut Attacker, credit: u32) -> u16 {
+    let mut opened = 0;
+    for number in 0..FILES {
+        // As many as the store has room for are found.
+        let Ok(meta) = attacker.get(&file(number)).await else { continue };
+        attacker.say(&Message::Request(request(opened, meta.id, 0, credit))).await;
+        opened += 1;
+    }
+    opened
+}
+
+/// Until the answer to a later question has come, what was said before may not have been heard.
+async fn is_heard(attacker: &mut Attacker) {
+    assert!(attacker.get("/live/small.bin").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_credit_keep_nothing_from_the_others() {
+    let ground = Ground::with(SMALL).await;
+    let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
+    for attacker in &mut attackers {
+        assert_eq!(open_requests(attacker, 0).await, u16::from(FILES), "each finds room");
+        is_heard(attacker).await;
+    }
+    let client = ground.client().await;
+    for number in 0..FILES {
+        assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
+    }
+    assert_eq!(ground.metric("ncserverd_store_refused_total"), 0.0);
+    // What was evicted meanwhile is not there for a request that comes to life.
+    attackers[0].say(&Message::Credit { alias: 0, blocks: 1 }).await;
+    let answer = loop {
+        match attackers[0].hear().await.unwrap() {
+            Message::Reject { alias: 0, code, .. } => break code,
+            _ => continue,
+        }
+    };
+    assert_eq!(answer, RequestCode::Unknown);
+    assert!(attackers[0].is_served().await, "asking is no offence");
+}
