@@ -39,7 +39,7 @@ use crate::endpoint;
 use crate::object::{Body, Refusal, RefusalCode, Resolved, SegmentKey};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
-use crate::server::{Aside, Front, Parts};
+use crate::server::{Aside, Front, Parts, ROOM_LOOK};
 use crate::session::{self, Ask};
 use crate::supervise::{self, Part, Supervisor};
 use crate::telemetry::Readiness;
@@ -163,10 +163,16 @@ impl Relay {
         let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings)));
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
         let aside = Aside::start("recode").map_err(Error::Thread)?;
+        let (room, heeded) = (Arc::clone(&holdings), readiness.clone());
+        let heed = move || {
+            let room = Arc::clone(&room);
+            heeded.clone().heed_room("relay", ROOM_LOOK, move |now| room.refused(now))
+        };
         let mut tasks = vec![
             aside.spawn(supervisor.vital(Part::Recoder, recoder.run())),
             // It ends with the task that draws on the sources.
             tokio::spawn(supervisor.vital(Part::Client, follow)),
+            tokio::spawn(supervisor.clone().revived(Part::Room, heed)),
         ];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);

@@ -154,7 +154,12 @@ impl Server {
                 }
             }
         };
-        let mut tasks = vec![tokio::spawn(supervisor.clone().revived(Part::DeviceHealth, heed))];
+        let room = (store.clone(), readiness.clone());
+        let heed_room = move || heed_store(room.0.clone(), room.1.clone(), ROOM_LOOK);
+        let mut tasks = vec![
+            tokio::spawn(supervisor.clone().revived(Part::DeviceHealth, heed)),
+            tokio::spawn(supervisor.clone().revived(Part::Room, heed_room)),
+        ];
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
@@ -330,10 +335,48 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, 
     }
 }
 
+/// Says at `/readyz` when nothing can be taken in because all that is held is in use.
+async fn heed_store(store: Store, readiness: Readiness, every: Duration) {
+    readiness.heed_room("store", every, |now| store.refused(now)).await;
+}
+
+/// How often it is looked whether there is room.
+pub(crate) const ROOM_LOOK: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::Shape;
     use crate::telemetry::Status;
+
+    #[tokio::test]
+    async fn a_store_without_room_is_shown_until_there_is_some() {
+        let registry = Registry::new();
+        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let (device, _thread) = Device::open(&config, &registry).unwrap();
+        let config = store::Config { bytes: bytesize::ByteSize::b(3000), ..store::Config::default() };
+        let store = Store::new(&config, device, store::Metrics::new(&registry).unwrap());
+        let insert = async |byte: u8| {
+            let shape = Shape::new(2048, 64, 32).unwrap();
+            store.insert(vec![byte; 2048].into(), shape, store::Placement::default()).await
+        };
+        let held = insert(0).await.unwrap();
+        let readiness = Readiness::new();
+        readiness.ready("server");
+        let heeding = tokio::spawn(heed_store(store.clone(), readiness.clone(), Duration::from_millis(1)));
+        while readiness.status().0 != Status::NotReady {
+            held.lease.loan().note_used(Instant::now());
+            assert!(matches!(insert(1).await, Err(store::Error::Full { .. })));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(readiness.status().1[0].reason, "no room for a segment of 2048 bytes: every held segment is in use");
+        drop(held);
+        while readiness.status().0 != Status::Ready {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        insert(1).await.unwrap();
+        heeding.abort();
+    }
 
     #[tokio::test]
     async fn a_degraded_device_is_shown_until_it_is_well() {

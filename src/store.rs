@@ -1,8 +1,9 @@
 //! Which segments are held, where, within which budget, and which go first.
 //!
-//! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives
-//! the segment stays. Room is made by eviction: what has expired first, then what was used least recently; if all that is held
-//! is in use, the new segment is refused, and nothing waits for a viewer to finish.
+//! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives and
+//! blocks leave, the segment stays. Room is made by eviction: what has expired first, then what was used least recently, then what is
+//! leased though no block of it has left for a second: its leases are void then. If all that is held is in use, the new segment is
+//! refused, and nothing waits for a viewer to finish.
 //!
 //! A device with memory of its own makes a second tier: the bytes of every segment are in this process's memory, and copies of
 //! some in the device's, each tier within its budget. The newest live segments are copied when they come in, others when the
@@ -391,6 +392,11 @@ impl Store {
         self.shared.publish(state, gone);
     }
 
+    /// Bytes of a segment that was refused because every held one is in use, as long as that is so.
+    pub fn refused(&self, now: Instant) -> Option<u64> {
+        self.shared.state().refused(now)
+    }
+
     /// The keys of segments that have gone, from now on. A receiver that lags asks [`Store::is_held`] about the keys it keeps.
     pub fn evictions(&self) -> broadcast::Receiver<SegmentKey> {
         self.shared.evicted.subscribe()
@@ -448,7 +454,10 @@ impl Shared {
             }
             match state.evict(Instant::now()) {
                 Some(victim) => gone.push(victim),
-                None => break Err(Error::Full { bytes }),
+                None => {
+                    state.note_refused(bytes);
+                    break Err(Error::Full { bytes });
+                }
             }
         };
         self.publish(state, gone);

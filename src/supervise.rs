@@ -58,6 +58,8 @@ pub enum Part {
     Question,
     /// Fills the ring of a relay.
     Recoder,
+    /// Says at `/readyz` whether there is room for segments.
+    Room,
     /// One peer's conversation.
     Session,
     /// Ends what has expired in the store.
@@ -70,7 +72,7 @@ pub enum Part {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
@@ -86,6 +88,7 @@ impl Part {
         Self::Load,
         Self::Question,
         Self::Recoder,
+        Self::Room,
         Self::Session,
         Self::Sweep,
         Self::Telemetry,
@@ -110,6 +113,7 @@ impl Part {
             Self::Load => "load",
             Self::Question => "question",
             Self::Recoder => "recoder",
+            Self::Room => "room",
             Self::Session => "session",
             Self::Sweep => "sweep",
             Self::Telemetry => "telemetry",

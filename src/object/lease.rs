@@ -16,12 +16,12 @@ pub struct Loan {
     leases: AtomicUsize,
     is_gone: AtomicBool,
     begun: Instant,
-    /// Milliseconds from `begun` until blocks last left.
+    /// Milliseconds from `begun` until blocks last left, and one; 0 if none have.
     used_ms: AtomicU64,
 }
 
 impl Loan {
-    /// That of a segment that comes in now; it counts as used now.
+    /// That of a segment that comes in now.
     pub fn new(now: Instant) -> Arc<Self> {
         let (leases, is_gone, used_ms) = Default::default();
         Arc::new(Self { leases, is_gone, begun: now, used_ms })
@@ -32,15 +32,28 @@ impl Loan {
         self.leases.load(Ordering::Acquire)
     }
 
-    /// When blocks of the segment last left, to within a millisecond.
-    pub fn used_at(&self) -> Instant {
-        self.begun + Duration::from_millis(self.used_ms.load(Ordering::Relaxed))
+    /// When blocks of the segment last left, to within a millisecond, if any have.
+    pub fn used_at(&self) -> Option<Instant> {
+        let ms = self.used_ms.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.begun + Duration::from_millis(ms))
     }
 
     /// Blocks of the segment leave.
     pub fn note_used(&self, now: Instant) {
         let ms = now.saturating_duration_since(self.begun).as_millis();
-        self.used_ms.fetch_max(u64::try_from(ms).unwrap_or(u64::MAX >> 1), Ordering::Relaxed);
+        self.used_ms.fetch_max(u64::try_from(ms).map_or(0, |ms| ms.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    /// Who would miss the segment.
+    pub fn standing(&self, now: Instant) -> Standing {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < GRACE;
+        match (self.leases() > 0, self.used_at().is_some_and(is_recent)) {
+            (true, true) => Standing::InUse,
+            (true, false) if is_recent(self.begun) => Standing::InUse,
+            (true, false) => Standing::Stalled,
+            (false, true) => Standing::Recent,
+            (false, false) => Standing::Idle,
+        }
     }
 
     /// The segment is not held any more: no lease of it is given again.
@@ -52,6 +65,23 @@ impl Loan {
         self.is_gone.load(Ordering::Acquire)
     }
 }
+
+/// Who would miss a segment, from nobody to those that get blocks of it now: the order in which segments go when room is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Nobody.
+    Idle,
+    /// It is leased, and blocks have left for nobody of those who lease it for a second.
+    Stalled,
+    /// It is not leased, and blocks have left lately: who has got them may ask for more.
+    Recent,
+    /// It is leased, and blocks leave or it has just come. It stays.
+    InUse,
+}
+
+/// How long a segment counts as in use after it has come in, or after the last of its blocks left. A viewer whose path pauses for longer
+/// asks for the segment again if the room was needed meanwhile.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A held segment and the wish that it stays held. Each clone is a lease of its own.
 pub struct Lease {
@@ -110,16 +140,29 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// What is left of a lease that was given up: the way to another one.
+/// The way to a lease of a segment, which keeps nothing by itself.
 #[derive(Debug, Clone)]
 pub struct Released {
-    key: SegmentKey,
-    id: SegmentId,
-    shape: Shape,
+    /// The segment in this process.
+    pub key: SegmentKey,
+    /// The segment on the wire.
+    pub id: SegmentId,
+    /// How it is cut.
+    pub shape: Shape,
     loan: Arc<Loan>,
 }
 
 impl Released {
+    /// The way to the first lease of a segment that comes in now.
+    pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, now: Instant) -> Self {
+        Self { key, id, shape, loan: Loan::new(now) }
+    }
+
+    /// What leases of the segment share.
+    pub fn loan(&self) -> &Loan {
+        &self.loan
+    }
+
     /// A lease again, unless the segment has gone meanwhile.
     pub fn renew(&self) -> Option<Lease> {
         let lease = Lease::new(self.key, self.id, self.shape, Arc::clone(&self.loan));
@@ -154,10 +197,10 @@ mod tests {
     fn use_is_dated_and_never_goes_back() {
         let now = Instant::now();
         let loan = Loan::new(now);
-        assert_eq!(loan.used_at(), now);
+        assert_eq!(loan.used_at(), None);
         let later = now + Duration::from_millis(1500);
         loan.note_used(later);
         loan.note_used(now);
-        assert_eq!(loan.used_at(), later);
+        assert_eq!(loan.used_at(), Some(later));
     }
 }

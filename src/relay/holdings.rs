@@ -19,7 +19,9 @@ use crate::codec::rlnc::{Encoder, row_key};
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Loan, SegmentId, SegmentKey, Shape};
+use crate::object::{
+    Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey, Shape, Standing,
+};
 use crate::peer::Listener;
 use crate::peer::proto::{Cut, SourceId};
 use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
@@ -52,13 +54,15 @@ struct State {
     /// What servers have not been told of what is held.
     untold: HashMap<(SegmentId, Coding), HoldingState>,
     tells: bool,
+    /// What there was no room for when it was last wanted.
+    refused: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Segment {
     meta: Arc<Meta>,
     cut: Cut,
-    lease: Lease,
+    lease: Released,
     /// Bytes of the budget that are its own.
     charged: u64,
     used_at: u64,
@@ -137,6 +141,7 @@ impl Holdings {
             changed: HashSet::new(),
             untold: HashMap::new(),
             tells,
+            refused: None,
         };
         Self { state: Mutex::new(state), changed: Notify::new(), metrics }
     }
@@ -151,7 +156,7 @@ impl Holdings {
                 state.forget_named();
                 let key = SegmentKey(state.next);
                 state.next += 1;
-                let lease = Lease::new(key, meta.id, shape, Loan::new(Instant::now()));
+                let lease = Released::new(key, meta.id, shape, Instant::now());
                 state.keys.insert(cut, key);
                 state.segments.insert(
                     key,
@@ -177,7 +182,7 @@ impl Holdings {
     /// that was named or used last.
     pub(super) fn find(&self, id: &SegmentId, coding: Option<Coding>, told: Option<SegmentKey>) -> Option<Held> {
         let mut state = self.state();
-        let is_meant = |lease: &Lease| lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding);
+        let is_meant = |lease: &Released| lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding);
         let told = told.filter(|key| state.segments.get(key).is_some_and(|segment| is_meant(&segment.lease)));
         let named = || match coding {
             Some(coding) => state.named.get(&(*id, coding)).copied(),
@@ -207,7 +212,7 @@ impl Holdings {
         }
         let (shape, id, cost) =
             (segment.lease.shape, segment.lease.id, segment.cut.whole_bytes() + rows_bytes(&segment.lease.shape));
-        if !state.make_room(cost) {
+        if !state.make_room(cost, now) {
             return None;
         }
         state.used += cost;
@@ -257,6 +262,8 @@ impl Holdings {
         let mut state = self.state();
         if let Some(segment) = state.segments.get_mut(&key) {
             segment.body = Body::Whole(encoders);
+            // Who waited for it has had no time yet.
+            segment.lease.loan().note_used(Instant::now());
             let whole = segment.cut.whole_bytes();
             let before = std::mem::replace(&mut segment.charged, whole);
             state.used = state.used + whole - before;
@@ -350,6 +357,11 @@ impl Holdings {
     /// How a segment is cut, while it is known.
     pub(super) fn shape(&self, key: SegmentKey) -> Option<Shape> {
         self.state().segments.get(&key).map(|segment| segment.lease.shape)
+    }
+
+    /// Bytes of a segment that there was no room for because every held one is in use, as long as that is so.
+    pub(super) fn refused(&self, now: Instant) -> Option<u64> {
+        self.state().refused(now)
     }
 
     /// Waits until more can be made of some segments than before, and says of which.
@@ -518,7 +530,7 @@ impl State {
         let is_recoded = !matches!(segment.body, Body::Whole(_));
         let first_pass = if is_recoded { FirstPass::Coded } else { FirstPass::Systematic };
         Some(Held {
-            lease: segment.lease.clone(),
+            lease: segment.lease.renew()?,
             first_pass,
             row_weight: None,
             is_recoded,
@@ -529,17 +541,36 @@ impl State {
         })
     }
 
-    /// Forgets what was used longest ago and is nobody's, until there is room.
-    fn make_room(&mut self, bytes: u64) -> bool {
+    /// Forgets what would be missed least, and of that what was used longest ago, until there is room.
+    fn make_room(&mut self, bytes: u64, now: Instant) -> bool {
         if bytes > self.budget {
             return false;
         }
         while self.used + bytes > self.budget {
-            let idle = self.segments.values().filter(|segment| segment.is_idle() && !matches!(segment.body, Body::Named));
-            let Some(oldest) = idle.min_by_key(|segment| segment.used_at).map(|segment| segment.lease.key) else { return false };
-            self.remove(oldest);
+            let Some(victim) = self.victim(now) else {
+                self.refused = Some(bytes);
+                return false;
+            };
+            self.remove(victim);
         }
         true
+    }
+
+    /// The segment that goes first when room is needed, of those that take any.
+    fn victim(&self, now: Instant) -> Option<SegmentKey> {
+        let taking = self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
+        let ranked = taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
+        let first = ranked.filter(|(standing, ..)| *standing < Standing::InUse).min();
+        first.map(|(.., key)| key)
+    }
+
+    /// Bytes that were refused because everything held is in use, if that is still so.
+    fn refused(&mut self, now: Instant) -> Option<u64> {
+        let bytes = self.refused?;
+        if self.used + bytes <= self.budget || self.victim(now).is_some() {
+            self.refused = None;
+        }
+        self.refused
     }
 
     /// Keeps the number of segments that are only known by name in bounds.
@@ -547,7 +578,7 @@ impl State {
         if self.segments.len() < NAMED_MAX {
             return;
         }
-        let idle = |segment: &&Segment| segment.is_idle() && matches!(segment.body, Body::Named);
+        let idle = |segment: &&Segment| segment.lease.loan().leases() == 0 && matches!(segment.body, Body::Named);
         let idle: Vec<SegmentKey> = self.segments.values().filter(idle).map(|segment| segment.lease.key).collect();
         idle.into_iter().for_each(|key| self.remove(key));
     }
@@ -584,9 +615,12 @@ impl Segment {
         self.cut.blocks
     }
 
-    /// Whether no session keeps it and nobody fetches it.
-    fn is_idle(&self) -> bool {
-        self.lease.holders() == 1 && !matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })
+    /// Who would miss it. What is being fetched stays.
+    fn standing(&self, now: Instant) -> Standing {
+        match self.body {
+            Body::Coming { fetch: Fetch::UnderWay, .. } => Standing::InUse,
+            _ => self.lease.loan().standing(now),
+        }
     }
 }
 
@@ -630,6 +664,18 @@ mod tests {
         (Arc::new(meta), shape)
     }
 
+    fn plain_bytes(number: usize) -> Bytes {
+        bytes().iter().map(|byte| byte.wrapping_add(u8::try_from(number).unwrap())).collect()
+    }
+
+    /// A segment that differs with the number.
+    fn plain(number: usize) -> (Arc<Meta>, Shape) {
+        let shape = Shape::new(1000, 64, 16).unwrap();
+        let (meta, _) = meta(8, [0; 32]);
+        let (id, path) = (SegmentId::of(&plain_bytes(number)), format!("/a/{number}"));
+        (Arc::new(Meta { id, path, delivery: Delivery::Coded(shape), signature: None, ..Meta::clone(&meta) }), shape)
+    }
+
     /// A source block as it travels recoded.
     fn block(n: u16, index: u16) -> Block {
         let at = usize::from(index) * 64;
@@ -643,6 +689,30 @@ mod tests {
             Supply::None => 0,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Of three segments two fit: those in use stay as long as blocks of them leave.
+    #[test]
+    fn what_sessions_do_not_read_gives_way() {
+        let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(|number| plain(number)).collect();
+        let keeper = holdings(2 * 1000);
+        let holdings = &keeper.holdings;
+        let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();
+        let now = Instant::now();
+        let whole = |number: usize, now| {
+            let is_begun = holdings.start(held[number].lease.key, now).is_some();
+            if is_begun {
+                holdings.complete(held[number].lease.key, &plain_bytes(number));
+            }
+            is_begun
+        };
+        assert!(whole(0, now) && whole(1, now));
+        assert!(!whole(2, now) && holdings.refused(now) == Some(1000), "both have just come");
+        let later = now + Duration::from_secs(60);
+        held[0].lease.loan().note_used(later);
+        assert_eq!(holdings.refused(later), None, "blocks of the second have not left for long");
+        assert!(whole(2, later));
+        assert!(held[1].lease.is_void() && !held[0].lease.is_void() && !held[2].lease.is_void());
     }
 
     /// What a fetch brings is for what it has fetched: other blocks, or others' word for them, are never mixed.

@@ -442,6 +442,9 @@ impl Session {
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
         let released = self.quota.released();
         let is_read = self.quota.held() == 0;
+        if released != self.progress.released {
+            self.proto.note_progress(now);
+        }
         if is_read || released != self.progress.released {
             self.progress = Progress { released, since: now };
         }

@@ -738,6 +738,17 @@ impl Proto {
         self.unacknowledged_at = now;
     }
 
+    /// The peer has acknowledged blocks. Those of the request that is due first go before others, so it is taken to be the one that gets on.
+    pub fn note_progress(&mut self, now: Instant) {
+        let leased = self.requests.values().filter_map(|open| match &open.tenure {
+            Tenure::Leased(lease) => Some((open.deadline, lease)),
+            Tenure::Idle(..) => None,
+        });
+        if let Some((_, lease)) = leased.min_by_key(|(deadline, _)| *deadline) {
+            lease.loan().note_used(now);
+        }
+    }
+
     /// Whether nothing is owed to the peer.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.finding.is_empty() && self.unanswered == 0 && self.outbox.is_empty()

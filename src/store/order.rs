@@ -32,7 +32,9 @@ pub enum Cause {
     Expired,
     /// Room was needed, and it was used least recently.
     Room,
-    /// The same, and it was the device that had less memory than its budget.
+    /// Room was needed, and those who used it had taken nothing of it for a while.
+    Stalled,
+    /// As for `Room`, and it was the device that had less memory than its budget.
     Memory,
     /// The device that had it was lost.
     Lost,

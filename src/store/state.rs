@@ -21,7 +21,7 @@ use super::index::{Cause, Index, Tier};
 use super::{OnDevice, Placement, Plain};
 use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Tree};
+use crate::object::{Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Standing, Tree};
 
 pub(super) struct State {
     pub(super) index: Index,
@@ -32,6 +32,8 @@ pub(super) struct State {
     retiring: HashSet<SegmentKey>,
     /// Whether what is coded over the prime field has copies: until the device says that it keeps nothing.
     keeps: bool,
+    /// What there was no room for when it was last asked for.
+    refused: Option<u64>,
 }
 
 /// A held segment.
@@ -167,7 +169,7 @@ impl State {
     pub(super) fn new(host: u64, device: Option<u64>) -> Self {
         let (slots, retiring) = (HashMap::new(), HashSet::new());
         let (index, host, device) = (Index::default(), Budget::new(host), device.map(Budget::new));
-        Self { index, host, device, slots, retiring, keeps: true }
+        Self { index, host, device, slots, retiring, keeps: true, refused: None }
     }
 
     pub(super) fn is_held(&self, key: SegmentKey) -> bool {
@@ -248,13 +250,21 @@ impl State {
 
     /// Evicts the segment that goes first.
     pub(super) fn evict(&mut self, now: Instant) -> Option<Evicted> {
-        let (key, cause) = self.index.victim(Tier::Host, now, |key| self.is_in_use(key))?;
+        let (key, cause) = self.victim(now)?;
         self.remove(key, cause)
+    }
+
+    /// The segment that goes first: one that nobody uses; else one whose viewers have taken nothing for a while; else one whose viewers
+    /// have just got what they had asked for.
+    pub(super) fn victim(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
+        let up_to = |most| self.index.victim(Tier::Host, now, |key| self.standing(key, now) > most);
+        let stalled = || up_to(Standing::Stalled).map(|(key, _)| (key, Cause::Stalled));
+        up_to(Standing::Idle).or_else(stalled).or_else(|| up_to(Standing::Recent))
     }
 
     /// Evicts what has expired.
     pub(super) fn sweep(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
-        while let Some(key) = self.index.expired(now, |key| self.is_in_use(key)) {
+        while let Some(key) = self.index.expired(now, |key| self.standing(key, now) > Standing::Idle) {
             gone.extend(self.remove(key, Cause::Expired));
         }
     }
@@ -264,6 +274,21 @@ impl State {
         let meant = self.slots.iter().filter(|(_, slot)| slot.path.as_deref().is_some_and(&is_meant));
         let meant: Vec<SegmentKey> = meant.map(|(key, _)| *key).collect();
         gone.extend(meant.into_iter().filter_map(|key| self.remove(key, Cause::Withdrawn)));
+    }
+
+    /// Bytes that were refused because everything held is in use, if that is still so.
+    pub(super) fn refused(&mut self, now: Instant) -> Option<u64> {
+        let bytes = self.refused?;
+        let is_free = self.host.used().saturating_add(bytes) <= self.host.limit();
+        if is_free || self.victim(now).is_some() {
+            self.refused = None;
+        }
+        self.refused
+    }
+
+    /// Notes that so many bytes were refused for want of room.
+    pub(super) fn note_refused(&mut self, bytes: u64) {
+        self.refused = Some(bytes);
     }
 
     /// Whether copies went with a device. With one, all that were there went, so the one used longest ago tells.
@@ -402,8 +427,13 @@ impl State {
         }
     }
 
-    fn is_in_use(&self, key: SegmentKey) -> bool {
-        self.slots.get(&key).is_some_and(|slot| slot.loan.leases() > 0 || slot.is_read())
+    /// Who would miss a segment. What a batch reads stays.
+    fn standing(&self, key: SegmentKey, now: Instant) -> Standing {
+        match self.slots.get(&key) {
+            None => Standing::Idle,
+            Some(slot) if slot.is_read() => Standing::InUse,
+            Some(slot) => slot.loan.standing(now),
+        }
     }
 
     fn is_copy_in_use(&self, key: SegmentKey, now: Instant) -> bool {

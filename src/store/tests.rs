@@ -104,6 +104,8 @@ async fn the_expired_go_first() {
 async fn what_is_leased_stays() {
     let store = store(cost().await * 2);
     let leases = (insert(&store, 0, Some(Instant::now())).await.unwrap(), insert(&store, 1, None).await.unwrap());
+    leases.0.lease.loan().note_used(Instant::now() + Duration::from_secs(3600));
+    leases.1.lease.loan().note_used(Instant::now() + Duration::from_secs(3600));
     assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })));
     store.sweep(Instant::now() + Duration::from_secs(1));
     assert_eq!(store.usage(Tier::Host).1, 2);
@@ -116,6 +118,58 @@ async fn what_is_leased_stays() {
     insert(&store, 2, None).await.unwrap();
     assert!(store.lookup(&id(0), None).is_none());
     assert!(store.lookup(&id(1), None).is_some());
+}
+
+/// Less, and more, than the time for which a lease counts though no blocks leave.
+const SHORT: Duration = Duration::from_millis(900);
+const LONG: Duration = Duration::from_millis(1100);
+
+#[tokio::test]
+async fn a_lease_gives_way_when_no_blocks_leave() {
+    let store = store(cost().await * 3);
+    let mut leases = Vec::new();
+    for number in 0..3 {
+        leases.push(insert(&store, number, None).await.unwrap().lease);
+    }
+    let (now, evict) = (Instant::now(), |at| store.shared.state().evict(at).map(|gone| (gone.key, gone.cause)));
+    assert_eq!(evict(now + SHORT / 2), None, "they have just come");
+    // Blocks of the first leave; the others are stalled, the one used longest ago goes first.
+    leases[0].loan().note_used(now + LONG);
+    assert_eq!(evict(now + LONG), Some((leases[1].key, Cause::Stalled)));
+    assert!(leases[1].is_void() && !leases[0].is_void() && store.lookup(&id(1), None).is_none());
+    // What nobody leases goes first, if nothing of it has left lately, and last, if something has.
+    let last = leases[2].release();
+    drop(leases.pop());
+    store.touch(leases[0].key);
+    assert_eq!(
+        store.shared.state().victim(now + LONG).map(|(key, cause)| (key == leases[0].key, cause)),
+        Some((false, Cause::Room))
+    );
+    let lease = last.renew().unwrap();
+    lease.loan().note_used(now + 2 * LONG);
+    drop(lease);
+    assert_eq!(evict(now + 2 * LONG), Some((leases[0].key, Cause::Stalled)));
+    assert!(evict(now + 2 * LONG).is_some_and(|(_, cause)| cause == Cause::Room));
+    assert!(last.renew().is_none());
+    assert_eq!(store.usage(Tier::Host), (0, 0));
+}
+
+#[tokio::test]
+async fn the_store_says_for_how_long_it_has_no_room() {
+    let store = store(cost().await * 2);
+    let leases = (insert(&store, 0, None).await.unwrap(), insert(&store, 1, None).await.unwrap());
+    let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
+    assert_eq!(store.refused(now), None, "nobody has asked");
+    for held in [&leases.0, &leases.1] {
+        held.lease.loan().note_used(later);
+    }
+    let refused = insert(&store, 2, None).await;
+    let Err(Error::Full { bytes }) = refused else { panic!("{refused:?}") };
+    assert_eq!(store.refused(now), Some(bytes));
+    assert_eq!(store.refused(later + LONG), None, "they have stalled");
+    assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })));
+    drop(leases);
+    assert_eq!(store.refused(now), None);
 }
 
 #[tokio::test]

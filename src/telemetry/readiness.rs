@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -73,6 +74,24 @@ impl Readiness {
     /// Whether the process ends because of a part that has died.
     pub fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Says of this part that it cannot take segments in, as long as `refused` names the bytes of one for which there is no room, at two looks
+    /// or more.
+    pub async fn heed_room(self, part: &'static str, every: Duration, refused: impl Fn(Instant) -> Option<u64>) {
+        let mut was_refused = false;
+        loop {
+            tokio::time::sleep(every).await;
+            let bytes = refused(Instant::now());
+            match bytes {
+                Some(bytes) if was_refused => {
+                    self.not_ready(part, format!("no room for a segment of {bytes} bytes: every held segment is in use"));
+                }
+                Some(_) => {}
+                None => self.ready(part),
+            }
+            was_refused = bytes.is_some();
+        }
     }
 
     /// How the server fares, and which parts it is due to.

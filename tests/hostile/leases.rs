@@ -1,9 +1,12 @@
 //! Peers that would keep segments in the server's memory.
 
+use std::time::Instant;
+
+use ncserverd::peer::{Client, Error};
 use ncserverd::wire::message::{Message, RequestCode};
 
-use crate::attacker::{Attacker, request};
-use crate::ground::{FILE_BYTES, FILES, Ground, bytes, file, read};
+use crate::attacker::{Attacker, Window, request};
+use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, bytes, file, read};
 
 /// Room for a third of the files of the ground.
 const SMALL: &[&str] = &["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"];
@@ -18,6 +21,18 @@ async fn open_requests(attacker: &mut Attacker, credit: u32) -> u16 {
         opened += 1;
     }
     opened
+}
+
+/// Reads a file as soon as there is room for it.
+async fn read_in_time(client: &Client, number: u8) {
+    let end = Instant::now() + PATIENCE;
+    let got = loop {
+        match read(client, &file(number)).await {
+            Err(Error::Refused(refusal)) if refusal.code == RequestCode::Overload && Instant::now() < end => {}
+            got => break got,
+        }
+    };
+    assert!(got.unwrap() == bytes(number, FILE_BYTES), "{number}");
 }
 
 /// Until the answer to a later question has come, what was said before may not have been heard.
@@ -48,4 +63,26 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
     };
     assert_eq!(answer, RequestCode::Unknown);
     assert!(attackers[0].is_served().await, "asking is no offence");
+}
+
+/// They have credit, and their sessions are not closed for a long time: what they do not read goes all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_not_read_give_way() {
+    let ground = Ground::with(&[SMALL, &["session.stall_timeout=10m"]].concat()).await;
+    let window = Window { stream: 1 << 10, streams: 512 };
+    let mut attackers = Vec::new();
+    for _ in 0..2 {
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+        assert!(open_requests(&mut attacker, 2048).await >= 4);
+        is_heard(&mut attacker).await;
+        attackers.push(attacker);
+    }
+    let client = ground.client().await;
+    for number in 0..FILES {
+        read_in_time(&client, number).await;
+    }
+    assert!(ground.metric("ncserverd_session_evicted_requests_total") > 0.0);
+    for attacker in &mut attackers {
+        assert!(attacker.connection.close_reason().is_none());
+    }
 }
