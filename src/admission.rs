@@ -571,6 +571,11 @@ impl Visitor {
         self.address.ip
     }
 
+    /// Whom its token or certificate stands for, if it counts.
+    pub fn holder(&self) -> Option<Holder> {
+        self.holder.as_ref().map(|place| *place.key())
+    }
+
     /// Changes when it is to be reviewed.
     pub fn reviews(&self) -> watch::Receiver<()> {
         self.reviews.clone()

@@ -8,7 +8,8 @@
 //!
 //! What is bounded, and what happens at the bound: peers that offer (more are not taken); segments that each is known to hold (what it
 //! told first is forgotten), peers known to hold one, and both in all (more are not noted); streams that each follows (more are not noted);
-//! peers looked at for an answer, and named in it. A peer that several others have blamed is not named for a while.
+//! peers looked at for an answer, and named in it; reports by which one network, or the holder of one token, blames others (more are not
+//! heard for ten minutes). A peer that several others have blamed is not named for a while.
 
 mod metrics;
 
@@ -23,6 +24,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::admission::token::Holder;
 use crate::admission::{Now, neighbourhood};
 use crate::integrity::signing::SigningKey;
 use crate::object::{Coding, SegmentId};
@@ -47,11 +49,14 @@ const FOLLOWS_FOR: Duration = Duration::from_secs(30);
 /// How long a ticket counts from when it is made, and for how long the same is given out.
 const TICKET_LASTS: Duration = Duration::from_secs(300);
 const TICKET_GIVEN: Duration = Duration::from_secs(120);
-/// So many others must have blamed a peer, within this time, for it not to be named.
+/// So many others must have blamed a peer, within this time, for it not to be named: others by their networks, and by their tokens.
 const REPORTERS_MIN: usize = 3;
 const BLAME_LASTS: Duration = Duration::from_secs(600);
-/// Peers whose blame is kept.
+/// Reports of one network, or of the holder of one token, that count within that time: so few keep few peers from being named.
+const REPORTS_MAX: usize = 4;
+/// Peers whose blame is kept, and networks and holders whose reports are counted.
 const BLAMED_MAX: usize = 4096;
+const REPORTERS_MAX: usize = 16_384;
 
 /// Whether the viewers of a stream are told of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,7 +98,9 @@ struct State {
     holders: HashMap<Name, Vec<SessionId>>,
     /// Who follows a stream.
     followers: HashMap<Circle, Followers>,
-    blamed: HashMap<[u8; 32], Blame>,
+    blamed: HashMap<[u8; 32], Vec<Report>>,
+    /// When each has blamed somebody.
+    reporters: HashMap<Reporter, Vec<Instant>>,
     /// Of all offers together.
     holdings: usize,
 }
@@ -124,9 +131,19 @@ struct Offer {
     tickets: HashMap<String, (Ticket, Instant)>,
 }
 
-#[derive(Default)]
-struct Blame {
-    reporters: HashMap<IpAddr, Instant>,
+/// One that says that a peer has sent it wrong blocks.
+struct Report {
+    network: IpAddr,
+    /// Whose token it has shown, if any.
+    holder: Option<Holder>,
+    at: Instant,
+}
+
+/// Whose reports are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Reporter {
+    Network(IpAddr),
+    Holder(Holder),
 }
 
 /// Who wants to know.
@@ -146,8 +163,8 @@ impl Directory {
 
     /// The same; who is named is drawn from `random`, so that it can be repeated.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
-        let (streams, offers, holders, followers, blamed) = Default::default();
-        let state = State { random, streams, offers, holders, followers, blamed, holdings: 0 };
+        let (streams, offers, holders, followers, blamed, reporters) = Default::default();
+        let state = State { random, streams, offers, holders, followers, blamed, reporters, holdings: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), metrics }) }
     }
 
@@ -224,17 +241,13 @@ impl Directory {
         named
     }
 
-    /// Somebody at this address says that the peer with this identity has sent wrong blocks.
-    pub fn blame(&self, now: Instant, reporter: IpAddr, identity: [u8; 32]) {
+    /// Somebody at this address, with a token of this holder if it has shown one, says that the peer with this identity has sent wrong blocks.
+    pub fn blame(&self, now: Instant, reporter: IpAddr, holder: Option<Holder>, identity: [u8; 32]) {
         let mut state = self.state();
-        state.blamed.retain(|_, blame| {
-            blame.reporters.retain(|_, at| now.saturating_duration_since(*at) < BLAME_LASTS);
-            !blame.reporters.is_empty()
-        });
-        // Only those are kept of whom there is something to withhold.
-        let is_offered = state.offers.values().any(|offer| offer.identity == identity);
-        if is_offered && (state.blamed.len() < BLAMED_MAX || state.blamed.contains_key(&identity)) {
-            state.blamed.entry(identity).or_default().reporters.insert(network(reporter), now);
+        let report = Report { network: site(reporter), holder, at: now };
+        // Before anything that takes time: who has said enough is not listened to.
+        if state.counts(now, &report) {
+            state.note_blame(now, report, identity);
         }
     }
 
@@ -366,10 +379,62 @@ impl State {
         trusted.filter_map(|(session, offer)| Some((session, Some(*offer.held.get(segment)?)))).collect()
     }
 
+    /// Whether a report counts: neither its network nor its holder has made too many lately. If so it is counted.
+    fn counts(&mut self, now: Instant, report: &Report) -> bool {
+        let by: Vec<Reporter> = report.by().collect();
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < BLAME_LASTS;
+        if self.reporters.len() + by.len() > REPORTERS_MAX {
+            self.reporters.retain(|_, times| times.iter().any(is_recent));
+        }
+        if self.reporters.len() + by.len() > REPORTERS_MAX {
+            return false;
+        }
+        let made =
+            |reporter: &Reporter| self.reporters.get(reporter).map_or(0, |times| times.iter().filter(|at| is_recent(at)).count());
+        if by.iter().any(|reporter| made(reporter) >= REPORTS_MAX) {
+            return false;
+        }
+        for reporter in by {
+            let times = self.reporters.entry(reporter).or_default();
+            times.retain(is_recent);
+            times.push(now);
+        }
+        true
+    }
+
+    /// Keeps what is said of a peer of which there is something to withhold.
+    fn note_blame(&mut self, now: Instant, report: Report, identity: [u8; 32]) {
+        self.blamed.retain(|_, reports| {
+            reports.retain(|report| report.is_recent(now));
+            !reports.is_empty()
+        });
+        let is_offered = self.offers.values().any(|offer| offer.identity == identity);
+        if is_offered && (self.blamed.len() < BLAMED_MAX || self.blamed.contains_key(&identity)) {
+            let reports = self.blamed.entry(identity).or_default();
+            // The same again says nothing new. Those that are enough stay enough.
+            reports.retain(|before| (before.network, before.holder) != (report.network, report.holder));
+            reports.push(report);
+        }
+    }
+
     fn is_blamed(&self, now: Instant, identity: &[u8; 32]) -> bool {
-        let Some(blame) = self.blamed.get(identity) else { return false };
-        let recent = |at: &&Instant| now.saturating_duration_since(**at) < BLAME_LASTS;
-        blame.reporters.values().filter(recent).count() >= REPORTERS_MIN
+        let Some(reports) = self.blamed.get(identity) else { return false };
+        let recent = || reports.iter().filter(|report| report.is_recent(now));
+        let networks: HashSet<IpAddr> = recent().map(|report| report.network).collect();
+        // Who has shown no token counts by its network alone.
+        let holders: HashSet<Reporter> = recent().filter_map(|report| report.by().last()).collect();
+        networks.len().min(holders.len()) >= REPORTERS_MIN
+    }
+}
+
+impl Report {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < BLAME_LASTS
+    }
+
+    /// Whose it is: its network's, and then its holder's.
+    fn by(&self) -> impl Iterator<Item = Reporter> + use<> {
+        [Some(Reporter::Network(self.network)), self.holder.map(Reporter::Holder)].into_iter().flatten()
     }
 }
 
@@ -423,6 +488,14 @@ fn network(address: IpAddr) -> IpAddr {
             IpAddr::from([a, b, c, 0])
         }
         six => six,
+    }
+}
+
+/// The site that an address belongs to, as far as its number tells: 24 bits of IPv4; 48 of IPv6, which one subscriber may have all of.
+fn site(address: IpAddr) -> IpAddr {
+    match network(address) {
+        IpAddr::V6(six) => IpAddr::from((six.to_bits() >> 80 << 80).to_be_bytes()),
+        four => four,
     }
 }
 

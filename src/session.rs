@@ -28,6 +28,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use audience::Audience;
 pub use metrics::Metrics;
 
+use crate::admission::token::Holder;
 use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
 use crate::wire;
 use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
@@ -160,6 +161,8 @@ pub enum Ask {
 pub struct Blame {
     /// Who says so.
     pub reporter: SocketAddr,
+    /// Whose token it has shown, if it has.
+    pub holder: Option<Holder>,
     /// The segment that the blocks were said to be of.
     pub segment: SegmentId,
     /// Index of the generation in it.
@@ -172,7 +175,7 @@ pub struct Blame {
 
 impl fmt::Display for Blame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reporter, segment, generation, blocks, identity } = self;
+        let Self { reporter, segment, generation, blocks, identity, .. } = self;
         write!(f, "{reporter} got {blocks} wrong blocks of segment {segment:?}, generation {generation}, from ")?;
         identity.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }

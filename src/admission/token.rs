@@ -43,7 +43,7 @@ pub struct Holder([u8; 32]);
 
 impl Holder {
     /// The holder that these bytes stand for.
-    pub(super) fn of(kind: &str, parts: &[&[u8]]) -> Self {
+    pub(crate) fn of(kind: &str, parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ncserverd admission holder v1");
         for part in [&[kind.as_bytes()], parts].concat() {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part);

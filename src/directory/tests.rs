@@ -170,7 +170,7 @@ fn tickets_are_for_the_peer_that_is_named_and_end() {
 fn whom_several_blame_is_not_named_for_a_while() {
     let rig = rig(Policy::All);
     rig.peer(1, HoldingState::Complete);
-    let blame = |reporter: [u8; 4], seconds| rig.directory.blame(rig.now(seconds).instant, reporter.into(), [1; 32]);
+    let blame = |reporter: [u8; 4], seconds| rig.directory.blame(rig.now(seconds).instant, reporter.into(), None, [1; 32]);
     blame([10, 0, 5, 1], 0);
     blame([10, 0, 5, 2], 0);
     blame([10, 0, 6, 1], 0);
@@ -179,6 +179,44 @@ fn whom_several_blame_is_not_named_for_a_while() {
     blame([10, 0, 7, 1], 1);
     assert!(rig.ask(9, 2).is_empty());
     assert_eq!(rig.ask(9, 700).len(), 1);
+}
+
+/// Three networks blame everybody, again and again: few are not named.
+#[test]
+fn a_few_networks_keep_few_peers_from_being_named() {
+    let rig = rig(Policy::All);
+    (1..=40).for_each(|number| rig.peer(number, HoldingState::Complete));
+    for second in 0..5 {
+        for (number, network) in (1..=40).flat_map(|number| [5, 6, 7].map(|network| (number, network))) {
+            rig.directory.blame(rig.now(second).instant, [10, 0, network, 1].into(), None, [number; 32]);
+        }
+    }
+    let mut named = HashSet::new();
+    (0..100).for_each(|_| named.extend(rig.named(99)));
+    assert_eq!(named.len(), 40 - REPORTS_MAX);
+    // What each may say comes back with time.
+    for network in [5, 6, 7] {
+        rig.directory.blame(rig.now(700).instant, [10, 0, network, 1].into(), None, [40; 32]);
+    }
+    let named: HashSet<_> = (0..100).flat_map(|_| rig.ask(99, 701)).map(|peer| peer.identity[0]).collect();
+    assert!(named.len() == 39 && !named.contains(&40), "{}", named.len());
+}
+
+#[test]
+fn one_token_and_one_site_count_once() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Complete);
+    let holder = |name: &str| Some(Holder::of("test", &[name.as_bytes()]));
+    let blame = |reporter: &str, holder| {
+        rig.directory.blame(rig.now(0).instant, reporter.parse().unwrap(), holder, [1; 32]);
+    };
+    for network in 1..4 {
+        blame(&format!("10.1.{network}.1"), holder("one"));
+        blame(&format!("2001:db8:7:{network}::1"), None);
+    }
+    assert_eq!(rig.named(9), [1], "a holder and a site: two");
+    blame("2001:db8:8::1", holder("two"));
+    assert!(rig.ask(9, 0).is_empty());
 }
 
 #[test]

@@ -414,7 +414,8 @@ impl Session {
             Event::Blame { segment, generation, blocks, identity } => {
                 let reporter = SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
                 // Advice: it is dropped before a question has to wait for it.
-                let _ = self.context.asks.try_send(Ask::Blame(Blame { reporter, segment, generation, blocks, identity }));
+                let blame = Blame { reporter, holder: self.visitor.holder(), segment, generation, blocks, identity };
+                let _ = self.context.asks.try_send(Ask::Blame(blame));
             }
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
             Event::Ended(ended) => self.ended(ended),
