@@ -5,7 +5,7 @@
 //! ([`Ask`]), what it sends it claims from the ring.
 //!
 //! What is bounded, and what happens at the bound: open requests, credit and unanswered GETs, among them GET_HASHES until their hashes
-//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes a second (the control
+//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes and GETs a second (the control
 //! stream is not read until they are earned); offers and what a peer holds (not heard); blocks registered at the ring (the rest of the
 //! credit waits); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
@@ -52,6 +52,8 @@ pub struct Config {
     /// Bytes of control frames that are read of a peer in a second; more have to wait.
     #[serde(with = "crate::config::size")]
     pub control_bytes_per_second: ByteSize,
+    /// GETs that are taken of a peer in a second; more have to wait.
+    pub gets_per_second: u32,
     /// A peer that sends nothing for this long is gone.
     #[serde(with = "crate::config::duration")]
     pub idle_timeout: Duration,
@@ -76,6 +78,7 @@ impl Default for Config {
             window_blocks: 64,
             unacknowledged_blocks_max: 512,
             control_bytes_per_second: ByteSize::mib(1),
+            gets_per_second: 1000,
             idle_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(10),

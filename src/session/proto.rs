@@ -127,6 +127,7 @@ pub struct Proto {
     /// When blocks were last on their way to the peer without its acknowledgement.
     unacknowledged_at: Instant,
     control: Budget,
+    gets: Budget,
     datagram_max: Option<usize>,
     tally: Tally,
     /// GETs and SUBSCRIBEs without an answer yet, and REQUESTs that are looked for or open: of which streams, and since when.
@@ -470,6 +471,7 @@ impl Proto {
             requests: BTreeMap::new(),
             unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
+            gets: Budget::new(config.gets_per_second.into(), now),
             datagram_max: None,
             tally: Tally::default(),
             asking: HashMap::new(),
@@ -486,10 +488,10 @@ impl Proto {
         self.control.spend(now, bytes as u64);
     }
 
-    /// When the control stream may be read again, if the peer has sent more than its share: until then QUIC's flow control holds it
+    /// When the control stream may be read again, if the peer has sent more than its share of bytes or GETs: until then QUIC's flow control holds it
     /// back.
     pub fn control_resumes(&self, now: Instant) -> Option<Instant> {
-        self.control.resumes(now)
+        self.control.resumes(now).max(self.gets.resumes(now))
     }
 
     /// Takes a message.
@@ -939,6 +941,7 @@ impl Proto {
         if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
+        self.gets.spend(now, 1);
         let stream = self.stream_named(stream_of(&get.path));
         self.asking.insert(get.request, Asking { stream, at: now });
         if self.draining {
@@ -1529,7 +1532,7 @@ impl Rate {
     }
 }
 
-/// A token bucket for control bytes: a second's worth at most. The last read may overdraw it.
+/// A token bucket for control bytes, or for GETs: a second's worth at most. The last read may overdraw it.
 #[derive(Debug)]
 struct Budget {
     rate: u64,

@@ -467,6 +467,23 @@ fn control_bytes_are_rationed() {
 }
 
 #[test]
+fn gets_are_rationed_by_their_number() {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    let most = u64::from(Config::default().gets_per_second);
+    for request in 0..most {
+        assert_eq!(proto.control_resumes(now), None, "{request}: a second's worth at once");
+        proto.handle_message(now, get(request, "/live/none")).unwrap();
+        proto.resolved(now, request, Err(not_there()));
+    }
+    proto.handle_message(now, get(most, "/live/none")).unwrap();
+    proto.resolved(now, most, Err(not_there()));
+    assert_eq!(proto.control_resumes(now), Some(now + SECOND / Config::default().gets_per_second));
+    assert_eq!(proto.control_resumes(now + SECOND / 100), None);
+}
+
+#[test]
 fn a_drained_conversation_refuses_what_is_new_and_finishes_what_is_open() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
