@@ -1,7 +1,7 @@
 //! Who may ask for what: tokens, client certificates, and how much one holder or one address may have.
 //!
 //! The decisions are plain values that know no socket and no clock: [`token`] verifies, [`keys`] holds what it verifies with,
-//! [`scope`] says which paths are meant, `account` counts connections and bytes. [`Admission`] holds what the configuration says of
+//! [`scope`] says which paths are meant, `account` counts connections and bytes, [`ledger`] what is kept in memory. [`Admission`] holds what the configuration says of
 //! them at present; a [`Visitor`] is one connection before it. What the session may do with the answer is an [`Access`].
 //!
 //! Keys and authorities are read again every [`Config::refresh`] and on a reload. A set that cannot be read or used leaves the one in use
@@ -14,6 +14,7 @@
 mod account;
 mod clients;
 pub mod keys;
+pub mod ledger;
 mod metrics;
 pub mod scope;
 mod source;
@@ -39,6 +40,7 @@ pub(crate) use account::neighbourhood;
 use account::{Book, Place};
 use clients::{Authorities, Door};
 use keys::KeySet;
+pub use ledger::{Ledger, Share};
 pub use metrics::Metrics;
 pub use scope::{Access, Scope};
 use source::{Named, Source};
@@ -574,6 +576,11 @@ impl Visitor {
     /// Whom its token or certificate stands for, if it counts.
     pub fn holder(&self) -> Option<Holder> {
         self.holder.as_ref().map(|place| *place.key())
+    }
+
+    /// What its address keeps in memory, and the holder of its token or certificate, if that counts.
+    pub fn ledgers(&self) -> (Arc<Ledger>, Option<Arc<Ledger>>) {
+        (self.address.place.ledger(), self.holder.as_ref().map(Place::ledger))
     }
 
     /// Changes when it is to be reviewed.

@@ -61,6 +61,15 @@ pub struct Config {
     /// after the same time.
     #[serde(with = "crate::config::duration")]
     pub stall_timeout: Duration,
+    /// Bytes of segments that the requests of one session keep in memory. One segment may be larger.
+    #[serde(with = "crate::config::size")]
+    pub leased_bytes_max: ByteSize,
+    /// The same of one IPv4 address or 64 bits of IPv6.
+    #[serde(with = "crate::config::size")]
+    pub address_leased_bytes_max: ByteSize,
+    /// The same of one token or client certificate.
+    #[serde(with = "crate::config::size")]
+    pub token_leased_bytes_max: ByteSize,
     /// How long a new connection may take to say HELLO.
     #[serde(with = "crate::config::duration")]
     pub hello_timeout: Duration,
@@ -81,6 +90,9 @@ impl Default for Config {
             gets_per_second: 1000,
             idle_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(10),
+            leased_bytes_max: ByteSize::mib(64),
+            address_leased_bytes_max: ByteSize::mib(128),
+            token_leased_bytes_max: ByteSize::mib(128),
             hello_timeout: Duration::from_secs(10),
             datagrams: true,
         }

@@ -10,6 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::Ledger;
+
 /// How much of its rate an account may spend at once.
 const DEPTH: Duration = Duration::from_secs(1);
 
@@ -38,6 +40,7 @@ struct Pages<K> {
 struct Account {
     places: u32,
     purse: Arc<Mutex<Purse>>,
+    ledger: Arc<Ledger>,
 }
 
 /// One connection that is counted; its place is free again when this is dropped.
@@ -46,6 +49,7 @@ pub(super) struct Place<K: Eq + Hash + Clone> {
     book: Book<K>,
     key: K,
     purse: Arc<Mutex<Purse>>,
+    ledger: Arc<Ledger>,
 }
 
 /// There are as many as there may be.
@@ -64,16 +68,17 @@ impl<K: Eq + Hash + Clone> Book<K> {
             pages.accounts.retain(|_, account| account.places > 0 || lock(&account.purse).owes(now));
             pages.sweep_at = SWEEP_FROM.max(2 * pages.accounts.len());
         }
-        let account = pages
-            .accounts
-            .entry(key.clone())
-            .or_insert_with(|| Account { places: 0, purse: Arc::new(Mutex::new(Purse::new(now))) });
+        let account = pages.accounts.entry(key.clone()).or_insert_with(|| Account {
+            places: 0,
+            purse: Arc::new(Mutex::new(Purse::new(now))),
+            ledger: Arc::default(),
+        });
         if most.is_some_and(|most| account.places >= most) {
             return Err(Full);
         }
         account.places += 1;
-        let purse = Arc::clone(&account.purse);
-        Ok(Place { book: self.clone(), key, purse })
+        let (purse, ledger) = (Arc::clone(&account.purse), Arc::clone(&account.ledger));
+        Ok(Place { book: self.clone(), key, purse, ledger })
     }
 
     /// How many places are taken.
@@ -114,6 +119,11 @@ impl<K: Eq + Hash + Clone> Place<K> {
     /// What its owners have in common.
     pub(super) fn key(&self) -> &K {
         &self.key
+    }
+
+    /// What the account keeps in memory.
+    pub(super) fn ledger(&self) -> Arc<Ledger> {
+        Arc::clone(&self.ledger)
     }
 
     /// Whether this is a place of that account.

@@ -110,6 +110,18 @@ fn numbers(config: &Config, report: &mut Report) {
             format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.bytes),
         );
     }
+    for (key, bytes) in [
+        ("session.leased_bytes_max", config.session.leased_bytes_max),
+        ("session.address_leased_bytes_max", config.session.address_leased_bytes_max),
+        ("session.token_leased_bytes_max", config.session.token_leased_bytes_max),
+    ] {
+        if bytes.as_u64() == 0 {
+            report.fault(key, "zero does not mean unlimited; the least is 1");
+        }
+        if bytes.as_u64() > config.store.bytes.as_u64() / 2 {
+            report.warning(key, format!("{bytes} is more than half of `store.bytes` = {}", config.store.bytes));
+        }
+    }
     if let Portion::Bytes(bytes) = config.store.device_bytes
         && bytes.as_u64() < 2 * segment.as_u64()
     {

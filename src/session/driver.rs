@@ -30,7 +30,7 @@ use super::audience::Viewing;
 use super::metrics::Sent;
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
-use crate::admission::{AddressPlace, Admission, Limited, Now, Visitor};
+use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::endpoint::Headroom;
 use crate::object::{AskedBy, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId};
@@ -273,7 +273,7 @@ impl Session {
 
     async fn converse(&mut self, receive: RecvStream) -> Result<std::convert::Infallible, End> {
         let access = self.visitor.enter(Now::read())?;
-        self.proto.set_access(access);
+        self.admit(access);
         let mut signals: Pending<Signal> = Pending::new();
         signals.push(Box::pin(drained(self.context.drain.clone())));
         signals.push(Box::pin(reviewed(self.visitor.reviews())));
@@ -327,7 +327,7 @@ impl Session {
                     Signal::Drain(None) => return Err(End::Internal),
                     Signal::Review(reviews) => {
                         let access = self.visitor.review(Now::read())?;
-                        self.proto.set_access(access);
+                        self.admit(access);
                         signals.push(Box::pin(reviewed(reviews)));
                     }
                     Signal::Closed(error) => return Err(error.into()),
@@ -336,6 +336,18 @@ impl Session {
                 () = ring::next_wake() => {}
             }
         }
+    }
+
+    /// What the visitor may have from now on.
+    fn admit(&mut self, access: Access) {
+        self.proto.set_access(access);
+        self.count_leases();
+    }
+
+    /// Has what is leased counted with the visitor's address, and its token.
+    fn count_leases(&mut self) {
+        let (address, token) = self.visitor.ledgers();
+        self.proto.set_ledgers(address, token);
     }
 
     /// Carries everything that is ready.
@@ -536,6 +548,7 @@ impl Session {
                     Credential::Ticket(ticket) => self.visitor.present_ticket(now, ticket)?,
                 };
                 self.proto.judged(now.instant, counts, access);
+                self.count_leases();
             }
         }
         Ok(())

@@ -30,6 +30,7 @@ pub struct Metrics {
     moved: IntCounter,
     idle: IntCounter,
     evicted: IntCounter,
+    unleased: IntCounter,
     lapsed: IntCounter,
     hashes: Answered,
     checks: Answered,
@@ -108,6 +109,10 @@ impl Metrics {
                 "ncserverd_session_evicted_requests_total",
                 "Requests ended because their segment was evicted before all of their blocks had left.",
             )?,
+            unleased: counter(
+                "ncserverd_session_unleased_requests_total",
+                "Requests rejected because their session, address or token had as much of the store in use as it may have.",
+            )?,
             lapsed: counter(
                 "ncserverd_session_lapsed_total",
                 "Times that a session's token or certificate stopped counting while it stood.",
@@ -159,7 +164,8 @@ impl Metrics {
         if tally == Tally::default() {
             return;
         }
-        let Tally { requests, useless, lost, late, moved, refused, idle, evicted, lapsed, hashes, checks, blames } = tally;
+        let Tally { requests, useless, lost, late, moved, refused, idle, evicted, unleased, lapsed, hashes, checks, blames } =
+            tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
         self.lost.inc_by(lost);
@@ -168,6 +174,7 @@ impl Metrics {
         self.refused.inc_by(refused);
         self.idle.inc_by(idle);
         self.evicted.inc_by(evicted);
+        self.unleased.inc_by(unleased);
         self.lapsed.inc_by(lapsed);
         self.hashes.add(hashes);
         self.checks.add(checks);

@@ -39,7 +39,7 @@ use crate::wire::text::plain;
 use crate::wire::{Violation, block};
 
 use super::Config;
-use crate::admission::Access;
+use crate::admission::{Access, Ledger, Share};
 
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
@@ -53,6 +53,8 @@ const STREAMS_TALLIED_MAX: usize = 32;
 
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
+/// When a REQUEST may be made again that would keep too much in memory.
+const LEASES_RETRY: Duration = Duration::from_millis(200);
 /// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
 const CROWDED_RETRY: Duration = Duration::from_secs(2);
 const NEWCOMER_FOR: Duration = Duration::from_secs(10);
@@ -124,6 +126,7 @@ pub struct Proto {
     /// How often the peer was told of a segment.
     names: u64,
     requests: BTreeMap<u16, Open>,
+    ledgers: Ledgers,
     /// When blocks were last on their way to the peer without its acknowledgement.
     unacknowledged_at: Instant,
     control: Budget,
@@ -339,6 +342,8 @@ pub struct Tally {
     pub idle: u64,
     /// Requests ended because their segment had been evicted.
     pub evicted: u64,
+    /// Requests rejected because too much would be kept in memory for them.
+    pub unleased: u64,
     /// Grants that have ended.
     pub lapsed: u64,
     /// GET_HASHES answered, and refused.
@@ -435,9 +440,43 @@ struct Open {
 #[derive(Debug)]
 enum Tenure {
     /// Blocks are to leave.
-    Leased(Lease),
+    Leased(Lease, Vec<Share>),
     /// None can before more credit comes, since then.
     Idle(Released, Instant),
+}
+
+/// What counts the segments that requests keep in memory, and how many bytes each may count.
+#[derive(Debug)]
+struct Ledgers {
+    session: (Arc<Ledger>, u64),
+    address: (Option<Arc<Ledger>>, u64),
+    token: (Option<Arc<Ledger>>, u64),
+}
+
+/// Why a request cannot keep its segment.
+#[derive(Debug)]
+enum Unleased {
+    /// It has gone.
+    Gone,
+    /// Others are kept for the same session, address or token.
+    Full,
+}
+
+impl Ledgers {
+    fn new(config: &Config) -> Self {
+        Self {
+            session: (Arc::default(), config.leased_bytes_max.as_u64()),
+            address: (None, config.address_leased_bytes_max.as_u64()),
+            token: (None, config.token_leased_bytes_max.as_u64()),
+        }
+    }
+
+    /// Counts a segment everywhere, or nowhere.
+    fn take(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
+        let shared = [&self.address, &self.token].into_iter().filter_map(|(ledger, most)| Some((ledger.as_ref()?, *most)));
+        let all = std::iter::once((&self.session.0, self.session.1)).chain(shared);
+        all.map(|(ledger, most)| ledger.take(now, lease, most).ok_or(Unleased::Full)).collect()
+    }
 }
 
 impl Proto {
@@ -469,6 +508,7 @@ impl Proto {
             next_ticket: 0,
             names: 0,
             requests: BTreeMap::new(),
+            ledgers: Ledgers::new(&config),
             unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
             gets: Budget::new(config.gets_per_second.into(), now),
@@ -735,6 +775,11 @@ impl Proto {
         self.is_crowded = is_crowded;
     }
 
+    /// What the peer's address keeps in memory, and the holder of its token: what is leased from now on is counted there.
+    pub fn set_ledgers(&mut self, address: Arc<Ledger>, token: Option<Arc<Ledger>>) {
+        (self.ledgers.address.0, self.ledgers.token.0) = (Some(address), token);
+    }
+
     /// Blocks are on their way to the peer, which has not acknowledged them: it may be about to give credit.
     pub fn note_unacknowledged(&mut self, now: Instant) {
         self.unacknowledged_at = now;
@@ -743,7 +788,7 @@ impl Proto {
     /// The peer has acknowledged blocks. Those of the request that is due first go before others, so it is taken to be the one that gets on.
     pub fn note_progress(&mut self, now: Instant) {
         let leased = self.requests.values().filter_map(|open| match &open.tenure {
-            Tenure::Leased(lease) => Some((open.deadline, lease)),
+            Tenure::Leased(lease, _) => Some((open.deadline, lease)),
             Tenure::Idle(..) => None,
         });
         if let Some((_, lease)) = leased.min_by_key(|(deadline, _)| *deadline) {
@@ -878,7 +923,7 @@ impl Proto {
     /// So many blocks of a request have left, coded ones among them, with so many bytes of payload. To be called for a batch at a time.
     pub fn note_sent(&mut self, now: Instant, alias: u16, blocks: u64, coded: u64, bytes: u64) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
-        open.note_used(now);
+        open.note_used(now, &self.ledgers);
         let n = u64::from(open.generation.n);
         let repair = (open.left + blocks).saturating_sub(n.max(open.left));
         open.left += blocks;
@@ -1089,8 +1134,9 @@ impl Proto {
         if *credit > self.config.credit_max {
             return Err(Violation::Limit("credit"));
         }
-        if self.requests.get_mut(&alias).is_some_and(|open| !open.settle(now)) {
-            self.end_evicted(alias);
+        let Self { requests, ledgers, .. } = self;
+        if let Some(Err(unleased)) = requests.get_mut(&alias).map(|open| open.settle(now, ledgers)) {
+            self.end_unleased(alias, &unleased);
         }
         Ok(())
     }
@@ -1151,7 +1197,7 @@ impl Proto {
             name,
             path,
             birth,
-            tenure: Tenure::Leased(lease),
+            tenure: Tenure::Idle(lease.release(), now),
             generation,
             key,
             lane,
@@ -1167,7 +1213,10 @@ impl Proto {
             left: 0,
             is_held_back: request.credit == 0,
         };
-        open.settle(now);
+        if let Err(unleased) = open.settle(now, &self.ledgers) {
+            self.reject_unleased(request.alias, &unleased);
+            return Ok(());
+        }
         self.tally.requests += 1;
         self.consider_introducing(now, name);
         self.requests.insert(request.alias, open);
@@ -1177,7 +1226,7 @@ impl Proto {
     /// When a request that has nothing to send is ended, if no credit comes.
     fn idle_until(&self, open: &Open) -> Option<Instant> {
         match open.tenure {
-            Tenure::Leased(_) => None,
+            Tenure::Leased(..) => None,
             Tenure::Idle(_, since) => Some(since.max(self.unacknowledged_at) + self.config.stall_timeout),
         }
     }
@@ -1194,17 +1243,33 @@ impl Proto {
         }
     }
 
-    /// Ends the requests that have blocks to send of a segment that has gone.
+    /// Ends the requests that have blocks to send of a segment that has gone, or is not kept for them any more.
     fn end_void(&mut self) {
-        let is_void = |open: &Open| matches!(&open.tenure, Tenure::Leased(lease) if lease.is_void());
-        let void: Vec<u16> = self.requests.iter().filter(|(_, open)| is_void(open)).map(|(alias, _)| *alias).collect();
-        void.into_iter().for_each(|alias| self.end_evicted(alias));
+        let why = |open: &Open| match &open.tenure {
+            Tenure::Leased(lease, _) if lease.is_void() => Some(Unleased::Gone),
+            Tenure::Leased(_, shares) if shares.iter().any(Share::is_revoked) => Some(Unleased::Full),
+            _ => None,
+        };
+        let void: Vec<_> = self.requests.iter().filter_map(|(alias, open)| Some((*alias, why(open)?))).collect();
+        void.into_iter().for_each(|(alias, unleased)| self.end_unleased(alias, &unleased));
     }
 
-    fn end_evicted(&mut self, alias: u16) {
-        self.tally.evicted += 1;
-        self.reject(alias, RequestCode::Unknown, None);
+    fn end_unleased(&mut self, alias: u16, unleased: &Unleased) {
+        self.reject_unleased(alias, unleased);
         self.end(alias, false);
+    }
+
+    fn reject_unleased(&mut self, alias: u16, unleased: &Unleased) {
+        match unleased {
+            Unleased::Gone => {
+                self.tally.evicted += 1;
+                self.reject(alias, RequestCode::Unknown, None);
+            }
+            Unleased::Full => {
+                self.tally.unleased += 1;
+                self.reject(alias, RequestCode::Overload, Some(LEASES_RETRY));
+            }
+        }
     }
 
     fn end(&mut self, alias: u16, abandon: bool) {
@@ -1411,25 +1476,26 @@ impl Open {
         self.source_wanted + self.coded_wanted > 0 || (self.credit > 0 && has_more)
     }
 
-    /// Takes or gives up the lease, as blocks are to leave or not. False if they are and the segment has gone.
-    fn settle(&mut self, now: Instant) -> bool {
+    /// Takes or gives up the lease, as blocks are to leave or not.
+    fn settle(&mut self, now: Instant, ledgers: &Ledgers) -> Result<(), Unleased> {
         self.tenure = match (&self.tenure, self.is_due()) {
-            (Tenure::Leased(lease), false) => Tenure::Idle(lease.release(), now),
-            (Tenure::Idle(released, _), true) => match released.renew() {
-                Some(lease) => Tenure::Leased(lease),
-                None => return false,
-            },
-            _ => return true,
+            (Tenure::Leased(lease, _), false) => Tenure::Idle(lease.release(), now),
+            (Tenure::Idle(released, _), true) => {
+                let lease = released.renew().ok_or(Unleased::Gone)?;
+                let shares = ledgers.take(now, &lease)?;
+                Tenure::Leased(lease, shares)
+            }
+            _ => return Ok(()),
         };
-        true
+        Ok(())
     }
 
     /// Blocks have left.
-    fn note_used(&mut self, now: Instant) {
-        if let Tenure::Leased(lease) = &self.tenure {
+    fn note_used(&mut self, now: Instant, ledgers: &Ledgers) {
+        if let Tenure::Leased(lease, _) = &self.tenure {
             lease.loan().note_used(now);
+            self.settle(now, ledgers).expect("what is leased is not leased again");
         }
-        self.settle(now);
     }
 
     /// Registers what the window has room for: blocks by their numbers first, then coded ones, never more than the credit.

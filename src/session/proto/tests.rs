@@ -632,6 +632,52 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     assert!(proto.claims().is_empty());
 }
 
+/// Two sessions of one address: what they keep is bounded for each, and for both.
+#[test]
+fn what_requests_keep_is_bounded_for_a_session_and_an_address() {
+    let config = Config {
+        // Of segments of 68 KiB each.
+        leased_bytes_max: bytesize::ByteSize::kib(140),
+        address_leased_bytes_max: bytesize::ByteSize::kib(210),
+        ..Config::default()
+    };
+    let (now, address) = (Instant::now(), Arc::new(Ledger::default()));
+    let mut sessions: Vec<Proto> = (0..2)
+        .map(|number| {
+            let mut proto = Proto::new(SessionId(number), config, now);
+            proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+            while proto.poll_message().is_some() {}
+            proto.set_ledgers(Arc::clone(&address), None);
+            proto
+        })
+        .collect();
+    let open = |proto: &mut Proto, now, number: u16| {
+        let id = SegmentId::of(&number.to_le_bytes());
+        let segment = held(FirstPass::Coded);
+        let lease = Lease::new(SegmentKey(number.into()), id, segment.lease.shape, Loan::new(now));
+        let request = Request { segment: id, deadline_ms: 3_600_000, ..request(number, 10) };
+        open_lent(proto, now, request, Held { lease, ..segment });
+        proto.poll_message().map(|message| match message {
+            Message::Reject { alias, code: RequestCode::Overload, retry_after_ms: 200 } => alias,
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!([1, 2, 3].map(|number| open(&mut sessions[0], now, number)), [None, None, Some(3)]);
+    assert_eq!([4, 5].map(|number| open(&mut sessions[1], now, number)), [None, Some(5)], "the address has three");
+    assert_eq!(open(&mut sessions[1], now, 1), None, "a segment counts once");
+    sessions[0].handle_message(now, Message::Stop { alias: 2, reason: StopReason::Complete }).unwrap();
+    assert_eq!(open(&mut sessions[0], now, 6), None);
+    assert_eq!(sessions[0].take_tally().unleased + sessions[1].take_tally().unleased, 2);
+    // What is not read makes room within the address, and its requests end.
+    let later = now + 2 * SECOND;
+    assert_eq!(open(&mut sessions[1], later, 7), None);
+    sessions.iter_mut().for_each(|proto| proto.handle_timeout(later).unwrap());
+    let rejected: Vec<_> = sessions.iter_mut().flat_map(|proto| std::iter::from_fn(|| proto.poll_message())).collect();
+    assert!(matches!(rejected[..], [Message::Reject { code: RequestCode::Overload, .. }, ..]), "{rejected:?}");
+    drop(sessions);
+    assert_eq!(address.bytes(), 0);
+}
+
 #[test]
 fn a_request_without_credit_ends_before_its_deadline() {
     let (mut proto, now) = conversation(FirstPass::Coded);
