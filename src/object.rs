@@ -257,6 +257,8 @@ impl Shape {
     pub const BLOCK_BYTES_MAX: u32 = 65_536;
     /// Blocks are whole multiples of this, so that every SIMD path and the GPU read whole words.
     pub const BLOCK_BYTES_STEP: u32 = 16;
+    /// Bytes of a generation that is not cut further to have the first bytes sooner: as many as a group of the segment's tree.
+    pub const GENERATION_MIN: u64 = 16 << 10;
     /// The largest segment: no number from the network leads to a larger allocation.
     pub const LENGTH_MAX: u64 = 64 << 20;
 
@@ -304,6 +306,14 @@ impl Shape {
             }
         }
         Ok(Self { codec, ..self })
+    }
+
+    /// The same in at least so many generations, unless these would get shorter than [`GENERATION_MIN`](Self::GENERATION_MIN): so a receiver has
+    /// the first bytes long before the last.
+    pub fn in_parts(self, generations: u16) -> Self {
+        let bytes = (self.length / u64::from(generations.max(1))).max(Self::GENERATION_MIN);
+        let blocks = u16::try_from(bytes / u64::from(self.block_bytes)).unwrap_or(u16::MAX);
+        Self { n_max: self.n_max.min(blocks.max(1)), ..self }
     }
 
     /// Bytes of the segment.
@@ -699,6 +709,24 @@ mod tests {
     fn the_longer_generations_come_first() {
         let shape = Shape::new(10 * 64, 64, 4).unwrap();
         assert_eq!(shape.iter().map(|generation| generation.n).collect::<Vec<_>>(), [4, 3, 3]);
+    }
+
+    #[test]
+    fn short_segments_are_cut_into_short_generations() {
+        let cut = |length, block_bytes, n_max| {
+            let shape = Shape::new(length, block_bytes, n_max).unwrap().in_parts(16);
+            (shape.n_max(), shape.generations())
+        };
+        // Four seconds of 264 kbit/s, 1,264 kbit/s and 8 Mbit/s, and the largest part of a file.
+        assert_eq!(cut(132_000, 4096, 128), (4, 9));
+        assert_eq!(cut(132_000, 1088, 64), (15, 9));
+        assert_eq!(cut(632_000, 4096, 128), (9, 18));
+        assert_eq!(cut(4_000_000, 4096, 128), (61, 17));
+        assert_eq!(cut(8 << 20, 4096, 128), (128, 16));
+        // What is bounded stays so, and a block is never cut.
+        assert_eq!(cut(8 << 20, 1088, 64), (64, 121));
+        assert_eq!(cut(20_000, 65_536, 128), (1, 1));
+        assert_eq!(Shape::new(8 << 20, 4096, 128).unwrap().in_parts(1), Shape::new(8 << 20, 4096, 128).unwrap());
     }
 
     #[test]

@@ -68,6 +68,9 @@ pub struct Config {
     pub peers: Policy,
     /// Most blocks in a generation.
     pub n_max: u16,
+    /// How many generations a segment is cut into at least, as far as each keeps 16 KiB: peers hand on what they have generation by
+    /// generation. Not with sparse rows, nor over a prime field.
+    pub generations_min: u16,
     /// Bytes of a block.
     pub block_bytes: u32,
     /// The code of its blocks.
@@ -137,6 +140,7 @@ impl Default for Config {
             signing_key: None,
             peers: Policy::Off,
             n_max: 128,
+            generations_min: 16,
             block_bytes: 4096,
             codec: CodecName::default(),
             parity: None,
@@ -209,7 +213,15 @@ impl Config {
 
     /// How its segments are cut and coded, by the example of one of so many bytes.
     pub fn shape(&self, length: u64) -> Result<Shape, Fault> {
-        Ok(Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec()?)?)
+        let shape = Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec()?)?;
+        Ok(shape.in_parts(self.parts()?))
+    }
+
+    /// How many generations a segment has at least, as far as they are long enough: one where a short one costs more. A row of few coefficients
+    /// travels with all of them, and blocks over a prime field are tested in batches of a generation.
+    fn parts(&self) -> Result<u16, CodecError> {
+        let is_costly = self.row_weight.is_some() || self.codec()?.is_proving();
+        Ok(if is_costly { 1 } else { self.generations_min.max(1) })
     }
 
     /// Coefficients other than zero in a row, where rows are sparse.
@@ -588,6 +600,8 @@ struct Settings {
     place: Place,
     signer: Option<Arc<Signer>>,
     n_max: u16,
+    /// Generations that a segment has at least, as far as they are long enough.
+    parts: u16,
     block_bytes: u32,
     codec: Codec,
     first_pass: FirstPass,
@@ -628,6 +642,7 @@ impl Settings {
             place: Place::new(config)?,
             signer: config.signing_key.as_deref().map(|path| Signer::open(path, signer)).transpose()?.map(Arc::new),
             n_max: config.n_max,
+            parts: config.parts()?,
             block_bytes: config.block_bytes,
             codec,
             first_pass: if codec.is_recodable() { config.first_pass } else { FirstPass::Systematic },
@@ -644,6 +659,11 @@ impl Settings {
             parameters,
             timeout: config.timeout,
         })
+    }
+
+    /// How a segment of so many bytes is cut and coded.
+    fn shape(&self, length: u64) -> Result<Shape, ShapeError> {
+        Ok(Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec)?.in_parts(self.parts))
     }
 
     /// Whether objects come from the same place in the same way, so that what is held stays right.

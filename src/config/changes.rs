@@ -82,7 +82,7 @@ fn effect(key: &str) -> Effect {
 }
 
 /// What shapes a segment of a stream, or goes with it into the store.
-const SHAPE: [&str; 6] = ["codec", "parity", "hash_bits", "n_max", "block_bytes", "row_weight"];
+const SHAPE: [&str; 7] = ["codec", "parity", "hash_bits", "n_max", "generations_min", "block_bytes", "row_weight"];
 
 /// Sections that a running server takes as a whole.
 const LIVE_SECTIONS: [&str; 3] = ["admission.", "encoder.", "stream."];

@@ -201,6 +201,9 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
+    if stream.generations_min == 0 {
+        report.fault(key("generations_min"), "a segment has at least one generation");
+    }
     // That it is not empty is found elsewhere.
     match stream.shape(config.ingest.segment_max_bytes.as_u64().clamp(1, Shape::LENGTH_MAX)) {
         Err(stream::Fault::Shape(error)) => {

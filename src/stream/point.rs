@@ -17,7 +17,7 @@ use super::turns::{self, Gate, Place, Refused};
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
-use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape};
+use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 use crate::telemetry::quiet::{self, RateLimited};
@@ -540,8 +540,7 @@ impl Point {
             return Err(unknown("no such stream"));
         }
         let settings = self.settings();
-        let shape = Shape::new(length_of(&bytes), settings.block_bytes, settings.n_max);
-        let shape = shape.and_then(|shape| shape.coded_with(settings.codec)).map_err(|error| Refusal {
+        let shape = settings.shape(length_of(&bytes)).map_err(|error| Refusal {
             code: RefusalCode::Limit,
             retry_after: None,
             reason: error.to_string(),
