@@ -398,6 +398,36 @@ async fn an_answer_with_a_wrong_end_is_cut_and_never_complete() {
     assert!(http.get(gateway.url("/live/1.mp4")).send().await.unwrap().bytes().await.unwrap() == all);
 }
 
+/// Segments of 64 KiB over a path that brings 1 KiB in 10 ms.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_fetched_ahead_comes_at_the_pace_of_the_path() {
+    let server = script::Script::start("127.0.0.1:0").await;
+    let segments: Vec<Bytes> = (0..2).map(|number| bytes(65_536 + number)).collect();
+    for (number, segment) in segments.iter().enumerate() {
+        server.publish(&format!("/live/{number}.mp4"), segment, segment.len());
+    }
+    server.publish_whole(
+        "/live/v.m3u8",
+        b"#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\n0.mp4\n#EXTINF:4,\n1.mp4\n#EXT-X-ENDLIST\n",
+    );
+    server.give_trees();
+    server.rest(Duration::from_millis(10));
+    let client = Client::connect(server.config()).await.unwrap();
+    let mut stats = client.stats();
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let gateway = Gateway::start(gateway::Config { listen, ..gateway::Config::default() }, client).await.unwrap();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let http = reqwest::Client::new();
+    http.get(gateway.url("/live/v.m3u8")).send().await.unwrap();
+    // Both are there before the player asks.
+    stats.wait_for(|stats| stats.segments_verified >= 2).await.unwrap();
+    let asked = std::time::Instant::now();
+    let response = http.get(gateway.url("/live/1.mp4")).send().await.unwrap();
+    assert!(response.bytes().await.unwrap() == segments[1]);
+    // It took more than 640 ms to come; at the speed of loopback it is one.
+    assert!(asked.elapsed() > Duration::from_millis(250), "{:?}", asked.elapsed());
+}
+
 async fn until(mut done: impl FnMut() -> bool) {
     for _ in 0..600 {
         if done() {

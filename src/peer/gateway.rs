@@ -2,7 +2,8 @@
 //!
 //! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself; what lies between, coded blocks
 //! and their losses, it does not notice. Playlists are collected and turned to the gateway before they are handed on, everything
-//! else flows through as its bytes are proven, with the head sent before the first of them, and what the player will ask for next is fetched before it asks.
+//! else flows through as its bytes are proven, with the head sent before the first of them, and what the player will ask for next is fetched
+//! before it asks, and handed on at the path's pace (`pacing`): a player chooses its rendition by how fast bytes come.
 //!
 //! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
 //! request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
@@ -15,6 +16,7 @@ mod access;
 mod ahead;
 mod answer;
 mod origins;
+mod pacing;
 
 use std::collections::HashSet;
 use std::io;
@@ -33,7 +35,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -41,9 +43,10 @@ use self::access::Access;
 use self::ahead::{Ahead, Wanted};
 use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};
+use self::pacing::Pacing;
 use super::http::{ByteRange, media_type};
 use super::playlist::{self, Media};
-use super::{Client, Object};
+use super::{Client, Object, Stats};
 use crate::listener::{self, Limits};
 use crate::peer;
 
@@ -247,7 +250,8 @@ impl Shared {
             (_, Some(length)) => response.header(header::CONTENT_LENGTH, length),
             (_, None) => response,
         };
-        Ok(finish(response, flow(object, first, place)))
+        let (there, pacing, stats) = (first.unwrap_or_default(), Pacing::new(Instant::now()), self.client.stats());
+        Ok(finish(response, Flowing { object, there, pacing, stats, _place: place }.body()))
     }
 
     /// The bytes asked for, `None` for the whole object.
@@ -406,18 +410,40 @@ fn served<'a>(path: &'a str, object: &'a Object) -> Served<'a> {
     Served { path, content_type: &object.content_type, mutable: object.mutable, max_age: object.max_age }
 }
 
-/// The object from here on, as it arrives. Holds the request's place until the last byte is gone or the player is.
-fn flow(object: Object, first: Option<Bytes>, place: OwnedSemaphorePermit) -> Body {
-    Body::from_stream(stream::unfold((object, first, place), async |(mut object, first, place)| {
-        let part = match first {
-            Some(first) => Ok(first),
-            None => object.next().await?,
-        };
-        if let Err(error) = &part {
-            tracing::warn!(%error, "an answer was cut off");
+/// An answer under way. Holds the request's place until the last byte is gone or the player is.
+struct Flowing {
+    object: Object,
+    /// What has come and is not handed on yet.
+    there: Bytes,
+    pacing: Pacing,
+    stats: watch::Receiver<Stats>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Flowing {
+    /// The object from here on, as it comes; what is there already at the path's pace.
+    fn body(self) -> Body {
+        Body::from_stream(stream::unfold(self, async |mut flowing| Some((flowing.next().await?, flowing))))
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, peer::Error>> {
+        let begun = Instant::now();
+        if self.there.is_empty() {
+            self.there = match self.object.next().await? {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::warn!(%error, "an answer was cut off");
+                    return Some(Err(error));
+                }
+            };
         }
-        Some((part, (object, None, place)))
-    }))
+        let (now, rate) = (Instant::now(), self.stats.borrow().rate);
+        let (piece, at) = self.pacing.next(now, now.saturating_duration_since(begun), &mut self.there, rate);
+        if let Some(at) = at {
+            tokio::time::sleep_until(at.into()).await;
+        }
+        Some(Ok(piece))
+    }
 }
 
 fn is_playlist_type(content_type: &str) -> bool {

@@ -90,6 +90,8 @@ struct State {
     gives_trees: bool,
     /// No block of this generation or a later one is sent.
     held_from: Option<u32>,
+    /// How long it rests behind each block.
+    rest: std::time::Duration,
     /// Blocks of this generation are wrong, so many of them.
     spoiled: Option<(u32, u32)>,
 }
@@ -255,6 +257,11 @@ impl Script {
     /// From now on nothing of this generation or a later one is sent, until `None` is said. Whoever asks for it waits, with all that it says later.
     pub(crate) fn hold_from(&self, generation: Option<u32>) {
         self.state.lock().unwrap().held_from = generation;
+    }
+
+    /// Rests so long behind each block: a slow path.
+    pub(crate) fn rest(&self, time: std::time::Duration) {
+        self.state.lock().unwrap().rest = time;
     }
 
     /// So many blocks of this generation will be wrong.
@@ -560,6 +567,10 @@ async fn send_blocks(
         // The client may have refused the stream: it has enough.
         if open.stream.write_all(&record).await.is_err() {
             break;
+        }
+        let rest = state.lock().unwrap().rest;
+        if !rest.is_zero() {
+            tokio::time::sleep(rest).await;
         }
     }
     Ok(())
