@@ -26,8 +26,8 @@ mod schema;
 pub mod size;
 
 pub use changes::{Change, Effect, changes};
-pub(crate) use check::DATAGRAM_AFTER_DISCOVERY;
 pub use check::Finding;
+pub(crate) use check::{DATAGRAM_AFTER_DISCOVERY, slot_bytes};
 pub use layers::Location;
 pub use list::one_or_many;
 

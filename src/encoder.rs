@@ -77,6 +77,8 @@ pub struct Encoder {
     config: Config,
     seeds: HashMap<GenerationKey, u32>,
     newest: HashMap<Arc<str>, VecDeque<Arrival>>,
+    /// Segments that are parked until there are slots of their size, which is headroom and bytes of a block.
+    spent: HashMap<(usize, u32), HashSet<SegmentKey>>,
     rates: Rates,
     random: StdRng,
 }
@@ -95,9 +97,7 @@ enum Prepared {
     Ready(Task, Part),
     /// The same of a segment whose blocks are made of its bytes.
     Plain(plain::Job),
-    /// There are no slots, and one that comes home wakes the task.
-    NoSlots,
-    /// Its segment is not on the device: it is parked, or there is nobody to make it for.
+    /// There are no slots of its size, or its segment is not on the device: it is parked. Or there is nobody to make it for.
     Passed,
 }
 
@@ -115,8 +115,8 @@ impl Encoder {
     pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
         let rates = Rates::new(Instant::now());
-        let (pace, seeds, newest) = (Pace::unlimited(), HashMap::new(), HashMap::new());
-        Self { ring, store, device, metrics, planner, pace, config, seeds, newest, rates, random }
+        let (pace, seeds, newest, spent) = (Pace::unlimited(), HashMap::new(), HashMap::new(), HashMap::new());
+        Self { ring, store, device, metrics, planner, pace, config, seeds, newest, spent, rates, random }
     }
 
     /// The same, no faster than that.
@@ -131,11 +131,13 @@ impl Encoder {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
             let waker = ring::own_waker().await;
+            self.resume_spent(&waker);
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
             let mut is_held = false;
             if let Step::Launch(blocks) = step {
                 is_held = !self.pace.is_open(Instant::now()) && self.ring.used_bytes() > self.pace.enough_bytes();
-                if !is_held && self.launch(blocks, &waker, &mut running) {
+                if !is_held {
+                    self.launch(blocks, &waker, &mut running);
                     continue;
                 }
             }
@@ -171,13 +173,13 @@ impl Encoder {
         }
     }
 
-    /// Sends one batch to the device. False if the ring is full: then its slots wake the task. If true, ask again whether more is
-    /// needed; nothing may have been launched, because what was ordered cannot be made now, and is not ordered again.
-    fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
+    /// Sends one batch to the device. Ask again then whether more is needed: nothing may have been launched, because what was ordered cannot be
+    /// made now, and is not ordered again before it can.
+    fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) {
         let orders = self.ring.take_orders(blocks);
         let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
         let mut parts = Vec::with_capacity(orders.len());
-        let (mut plain, mut is_full) = (Vec::new(), false);
+        let mut plain = Vec::new();
         for order in orders {
             match self.prepare(order, waker) {
                 Prepared::Plain(job) => plain.push(job),
@@ -185,19 +187,15 @@ impl Encoder {
                     batch.tasks.push(task);
                     parts.push(part);
                 }
-                Prepared::NoSlots => is_full = true,
                 Prepared::Passed => {}
             }
-        }
-        if parts.is_empty() && plain.is_empty() {
-            return !is_full;
         }
         if !plain.is_empty() {
             self.planner.launched();
             running.push(Box::pin(plain::run(plain, self.device.clone(), self.random.next_u64())));
         }
         if parts.is_empty() {
-            return true;
+            return;
         }
         self.planner.launched();
         let device = self.device.clone();
@@ -212,7 +210,34 @@ impl Encoder {
             }
             Ended { parts, outcome, launched }
         }));
-        true
+    }
+
+    /// What found no slots waits for some of its size: the orders of others are not held up.
+    fn park_spent(&mut self, order: &Order, headroom: usize, block_bytes: u32) {
+        self.metrics.ring_full.inc();
+        self.ring.park(order);
+        self.spent.entry((headroom, block_bytes)).or_default().insert(order.line.generation.segment);
+    }
+
+    /// Whether others have just found no slots of this size: then this order waits with them.
+    fn has_no_slots(&mut self, order: &Order, headroom: usize, block_bytes: u32) -> bool {
+        let is_spent = self.spent.contains_key(&(headroom, block_bytes));
+        if is_spent {
+            self.park_spent(order, headroom, block_bytes);
+        }
+        is_spent
+    }
+
+    /// Orders again what waits for slots, where there are some. Those that come home wake the task where there are none.
+    fn resume_spent(&mut self, waker: &Waker) {
+        let ring = &self.ring;
+        self.spent.retain(|(headroom, block_bytes), segments| {
+            let has_room = ring.has_room(*headroom, *block_bytes, waker);
+            if has_room {
+                segments.drain().for_each(|segment| ring.resume(Some(segment)));
+            }
+            !has_room
+        });
     }
 
     /// Finds the segment and the slots for an order. What does not fit into the ring now is ordered again.
@@ -233,13 +258,15 @@ impl Encoder {
         };
         // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
         let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
+        if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
+            return Prepared::Passed;
+        }
         let mut slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
-            self.metrics.ring_full.inc();
-            self.ring.give_up(&rest);
+            self.park_spent(&rest, headroom, shape.coded_bytes());
         }
-        let Some(order) = order else { return Prepared::NoSlots };
+        let Some(order) = order else { return Prepared::Passed };
         let Some((rows, vectors)) = self.rows(&order, shape, id) else {
             // Sessions ask for what the segment has.
             self.ring.forget(key.segment);
@@ -254,13 +281,15 @@ impl Encoder {
     fn prepare_plain(&mut self, order: Order, found: Plain, waker: &Waker) -> Prepared {
         let shape = found.shape;
         let headroom = order.line.lane.headroom(shape.codec(), shape.n_max());
+        if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
+            return Prepared::Passed;
+        }
         let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
-            self.metrics.ring_full.inc();
-            self.ring.give_up(&rest);
+            self.park_spent(&rest, headroom, shape.coded_bytes());
         }
-        let Some(order) = order else { return Prepared::NoSlots };
+        let Some(order) = order else { return Prepared::Passed };
         let segment = order.line.generation.segment;
         match plain::Job::new(order, slots, found) {
             Some(job) => Prepared::Plain(job),
@@ -337,6 +366,9 @@ impl Encoder {
 
     fn forget(&mut self, segment: SegmentKey) {
         self.ring.forget(segment);
+        for segments in self.spent.values_mut() {
+            segments.remove(&segment);
+        }
         self.seeds.retain(|generation, _| generation.segment != segment);
         for newest in self.newest.values_mut() {
             newest.retain(|arrival| arrival.segment != segment);

@@ -8,7 +8,7 @@
 //!
 //! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first, oldest first. A session holds at
 //! most its [`Quota`] of unacknowledged slots, and less the less is left ([`Ring::share`]), so that no number of peers that do not read
-//! empties the ring for the others.
+//! empties the ring for the others. Streams with blocks of several sizes have a part of it each ([`Ring::promise`]).
 //!
 //! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
 //! batch on the encoder's side and, the books, once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
@@ -44,6 +44,9 @@ use sync::{Arc, AtomicUsize, Mutex, Ordering};
 const SHARE_PART: usize = 32;
 /// What it may have where nothing is left: enough to have its turn.
 const SHARE_MIN: u32 = 8;
+
+/// Blocks that nobody asked for, of which so many make room at a time for what is wanted.
+const DROPPED_AT_ONCE: usize = 64;
 
 /// How much the ring holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,12 +219,36 @@ impl Ring {
         let (size, count) = (block_bytes as usize, count as usize);
         let mut slots = Pool::take(&self.shared.pool, headroom, size, count, Some(waker));
         if slots.len() < count {
-            let dropped = self.board().drop_unwanted(count - slots.len());
-            self.shared.metrics.dropped.inc_by(dropped.len() as u64);
-            drop(dropped);
+            self.make_room(headroom + size, count - slots.len());
             slots.extend(Pool::take(&self.shared.pool, headroom, size, count - slots.len(), Some(waker)));
         }
         slots
+    }
+
+    /// Whether a slot of this size can be taken, once blocks that nobody asked for have made room. If not, `waker` is woken when any
+    /// comes home.
+    pub fn has_room(&self, headroom: usize, block_bytes: u32, waker: &Waker) -> bool {
+        let (pool, slot_bytes) = (&self.shared.pool, headroom + block_bytes as usize);
+        if pool.has_room(slot_bytes, waker) {
+            return true;
+        }
+        self.make_room(slot_bytes, DROPPED_AT_ONCE);
+        pool.has_room(slot_bytes, waker)
+    }
+
+    /// Drops up to `count` blocks that nobody asked for. Those of other sizes make no room for one that has slots.
+    fn make_room(&self, slot_bytes: usize, count: usize) {
+        let has_any = self.shared.pool.has_any(slot_bytes);
+        let is_of_use = |ready: &Ready| !has_any || ready.slot().size() == slot_bytes;
+        // Dropped outside of the lock: slots take the pool's.
+        let dropped = self.board().drop_unwanted(count, is_of_use);
+        self.shared.metrics.dropped.inc_by(dropped.len() as u64);
+    }
+
+    /// From now on slots of each of these sizes, headroom included, have an equal part of half of the ring for themselves, whoever holds the
+    /// others. The rest is for whoever comes first. One size alone may have everything.
+    pub fn promise(&self, slot_bytes: impl IntoIterator<Item = usize>) {
+        self.shared.pool.promise(slot_bytes);
     }
 
     /// Publishes what was made of an order.
@@ -250,7 +277,8 @@ impl Ring {
     pub fn share(&self, block_bytes: u32) -> u32 {
         // Asked by every session all the time, and without a lock: it is out of date as soon as it is known in any case.
         let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
-        let room = self.shared.pool.room(spare) / (block_bytes as usize + HEADROOM);
+        let slot_bytes = block_bytes as usize + HEADROOM;
+        let room = self.shared.pool.room(slot_bytes, spare) / slot_bytes;
         // What is to be made has its room, but not all of it: it may be far more than is made at a time, and small portions would make it worse.
         let room = room - wanted.min(room / 2);
         u32::try_from(room / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
@@ -321,6 +349,13 @@ impl Drop for Books<'_> {
 const OPEN: &str = "the books are closed when they are dropped";
 
 impl Ready {
+    fn slot(&self) -> &Slot {
+        match &self.payload {
+            Payload::Sole(slot) => slot,
+            Payload::Shared(slot) => slot,
+        }
+    }
+
     fn share(&self) -> Option<Self> {
         match &self.payload {
             Payload::Sole(_) => None,

@@ -100,6 +100,7 @@ pub enum Error {
 pub struct Server {
     front: Front,
     library: Library,
+    ring: Ring,
     directory: Directory,
     admission: Admission,
     readiness: Readiness,
@@ -144,6 +145,7 @@ impl Server {
             }
         };
 
+        ring.promise(config.stream.values().map(config::slot_bytes));
         let heeding = (device.clone(), readiness.clone(), supervisor.clone());
         let heed = move || {
             let (device, readiness, supervisor) = heeding.clone();
@@ -179,7 +181,7 @@ impl Server {
             identity,
             admission: admission.clone(),
             directory: directory.clone(),
-            ring,
+            ring: ring.clone(),
             asks,
             aside: &aside,
             supervisor: &supervisor,
@@ -189,6 +191,7 @@ impl Server {
         let server = Self {
             front,
             library,
+            ring,
             directory,
             admission,
             readiness,
@@ -226,6 +229,7 @@ impl Server {
         self.library.apply(&config.stream)?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
+        self.ring.promise(config.stream.values().map(config::slot_bytes));
         self.front.set_streams(config.stream.keys());
         self.name_peers(config);
         self.judge_streams(config);

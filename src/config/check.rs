@@ -297,9 +297,14 @@ fn lane(stream: &stream::Config) -> Lane {
     Lane::coded(stream.row_weight.and_then(NonZeroU16::new), stream.n_max)
 }
 
-fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
+/// Bytes of the ring's slots for blocks of a stream, headroom included.
+pub(crate) fn slot_bytes(stream: &stream::Config) -> usize {
     let codec = stream.codec().unwrap_or_default();
-    let slot = u64::from(codec.coded_bytes(stream.block_bytes)) + lane(stream).headroom(codec, stream.n_max) as u64;
+    codec.coded_bytes(stream.block_bytes) as usize + lane(stream).headroom(codec, stream.n_max)
+}
+
+fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
+    let slot = slot_bytes(stream) as u64;
     let slots = config.ring.bytes.as_u64() / slot;
     let batch = u64::from(config.encoder.batch_blocks_max);
     if slots < batch {

@@ -442,3 +442,22 @@ fn no_block_is_made_of_nothing() {
     assert_eq!(rows, [0x0101_0101, 0x0202_0202]);
     assert_eq!(vectors, [[1; 4], [2; 4]].map(|bytes| Vector::Narrow(Bytes::copy_from_slice(&bytes))));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_that_find_no_slots_hold_up_no_others() {
+    let rig = Rig::start(1 << 30);
+    let other = Shape::new(10 * 4096, 4096, N).unwrap();
+    rig.ring.promise([BLOCK_BYTES, 4096].map(|block| block as usize + ring::HEADROOM));
+    let (spent, shape) = rig.hold(1, true).await;
+    let bytes = Bytes::from(vec![7; 10 * 4096]);
+    let free = rig.store.insert(bytes, other, Placement { eager: true, ..Placement::default() }).await.unwrap().lease.key;
+    // Peers that do not read have all slots of this size.
+    let slots = rig.ring.reserve(ring::HEADROOM, shape.coded_bytes(), 1 << 20, Waker::noop());
+    let line = |segment| LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
+    let hasty = Instant::now();
+    (0..4).for_each(|session| rig.ring.want_coded(SessionId(session), line(spent), 2000, hasty));
+    rig.ring.want_coded(SessionId(9), line(free), 5, soon());
+    assert_eq!(rig.claim(SessionId(9), line(free), 5).await.len(), 5);
+    drop(slots);
+    assert_eq!(rig.claim(SessionId(0), line(spent), 2000).await.len(), 2000);
+}

@@ -5,7 +5,7 @@
 //! comes, or until the session says that some were lost. Rows that were not tested are mixed with those of the same source alone, and each session gets
 //! as many blocks of each source's rows as that has sent: nothing of what is there is missing in the end. Orders for a segment that does not come yet make it come.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -37,6 +37,8 @@ const ROWS_EVERY: Duration = Duration::from_millis(2);
 /// How often what is held is tried again.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
+/// Sizes of slots that have a part of the ring for themselves.
+const SIZES_MAX: usize = 8;
 /// Entries in the books from which on they are looked through.
 const BOOKS_MAX: usize = 1024;
 
@@ -53,6 +55,8 @@ pub(super) struct Recoder {
     seeds: HashMap<GenerationKey, u32>,
     /// Segments that are wanted and not complete: what is held of them is tried again now and then.
     waiting: HashSet<SegmentKey>,
+    /// Sizes of slots that were needed.
+    sizes: BTreeSet<usize>,
     random: StdRng,
 }
 
@@ -95,7 +99,7 @@ impl Recoder {
     pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, fetcher: Option<Fetcher>, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), random }
+        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), sizes: BTreeSet::new(), random }
     }
 
     /// Runs until it is aborted.
@@ -195,6 +199,7 @@ impl Recoder {
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
         let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
+        self.promise(headroom + shape.coded_bytes() as usize);
         let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         let mut source = source;
@@ -223,6 +228,13 @@ impl Recoder {
             source => source,
         };
         Prepared::Ready(Part { line, source, slots })
+    }
+
+    /// Each size of slots that sources have needed so far has its part of the ring, up to so many.
+    fn promise(&mut self, slot_bytes: usize) {
+        if self.sizes.len() < SIZES_MAX && self.sizes.insert(slot_bytes) {
+            self.ring.promise(self.sizes.iter().copied());
+        }
     }
 
     /// What an order is made of where all of its generation is there.

@@ -417,9 +417,11 @@ impl<T> Board<T> {
         Vec::new()
     }
 
-    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got theirs longest ago.
-    pub(super) fn drop_unwanted(&mut self, count: usize) -> Vec<T> {
-        let idle = self.lines.iter().filter(|(_, line)| line.surplus() > 0);
+    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got theirs longest ago and whose blocks are
+    /// `of_use`: those of a line are alike.
+    pub(super) fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
+        let has_some = |line: &Line<T>| line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block));
+        let idle = self.lines.iter().filter(|(_, line)| has_some(line));
         let mut idle: Vec<_> = idle.map(|(key, line)| (line.published_at, *key)).collect();
         idle.sort_unstable_by_key(|(at, _)| *at);
         let mut dropped = Vec::new();

@@ -2,8 +2,12 @@
 //!
 //! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
 //! a copy; where headers carry all coefficients it is larger. Slots of one size come from slabs, each one allocation that is cut
-//! once and stays; the steady state allocates no memory for payloads. When the budget is spent on slabs of one size and another size
-//! is needed (a stream was reconfigured), slabs none of whose slots is out are given up.
+//! into them; the steady state allocates no memory for payloads. When the budget is spent and another size is needed, a slab none of whose
+//! slots is out is cut anew for it.
+//!
+//! A peer that does not read may keep a slot in each slab of a size, and such slabs are never cut anew. So each size that streams have is
+//! *promised* an equal part of half of the budget ([`Pool::promise`]): the others leave it free though nobody takes it. If they had
+//! it before it was promised, as after a reload, some of their slabs are *drained*: none of their slots is given out again, until all are home.
 //!
 //! Slots are taken in the order in which they lie in memory, from where the last one was taken on: blocks come home about in the
 //! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. No more of a pool is used in
@@ -36,13 +40,15 @@ pub const fn headroom(coefficients: usize) -> usize {
 const HEAD_MAX: usize = 16;
 
 /// About how many bytes are allocated at once.
-const SLAB_BYTES: usize = 1 << 20;
+pub(super) const SLAB_BYTES: usize = 1 << 20;
 /// The same for memory that is pinned: as much as one launch of a GPU fills.
 const PINNED_SLAB_BYTES: usize = 16 << 20;
 /// So many slots that were taken together come home to one shelf.
 const TOGETHER: usize = 32;
 /// How much of a pool is gone through in turn, beside twice what is out.
 const FRONT: usize = 16 << 20;
+/// Sizes of slots whose room is told apart.
+const ROOMS: usize = 8;
 /// What pinned slabs begin at multiples of.
 const PAGE: usize = 4096;
 
@@ -61,8 +67,17 @@ pub(super) struct Pool {
     out_bytes: AtomicUsize,
     /// Not 0 once a device has kept memory of slots.
     is_torn: AtomicUsize,
+    /// What is left for the smallest sizes, as it was when slots were last taken.
+    rooms: [Room; ROOMS],
     budget: usize,
     pin: Option<Pin>,
+}
+
+/// Bytes that are left for slots of a size; no such size yet if that is 0.
+#[derive(Default)]
+struct Room {
+    size: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 /// On a line of the cache that no other shelf is on.
@@ -78,24 +93,42 @@ struct Home {
 
 struct State {
     classes: BTreeMap<usize, Class>,
+    /// Sizes that have a part of the budget for themselves.
+    promised: Vec<usize>,
     allocated: usize,
     /// What the next slots that are taken come home to.
     next_shelf: usize,
     waiting: Option<Waker>,
 }
 
-/// The slots of one size, numbered as they lie in memory.
+/// The slots of one size, numbered as they lie in memory: those of a slab from a multiple of `1 << shift` on.
 #[derive(Default)]
 struct Class {
-    /// Pins of its slabs, which go before their memory does.
-    pins: Vec<Box<dyn Any + Send + Sync>>,
+    shift: u32,
+    slabs: Vec<Option<Slab>>,
     /// The memory of the slots that are at home.
     slots: Vec<BytesMut>,
-    /// One bit for each slot that is at home.
+    /// One bit for each slot that is at home and may be taken.
     home: Vec<u64>,
     free: usize,
+    out: usize,
+    /// Of all slabs.
+    bytes: usize,
     /// Where the next one is looked for.
     next: usize,
+}
+
+/// Memory that is cut into slots of one size.
+struct Slab {
+    /// Goes before the memory does.
+    pin: Option<Box<dyn Any + Send + Sync>>,
+    slots: usize,
+    home: usize,
+    bytes: usize,
+    /// What is too short for a slot.
+    tail: BytesMut,
+    /// None of its slots is to be given out.
+    is_draining: bool,
 }
 
 /// A buffer of the pool: room for a header, and a block's payload. Returns to the pool when dropped.
@@ -130,10 +163,41 @@ impl Pool {
     }
 
     fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
-        let state = State { classes: BTreeMap::new(), allocated: 0, next_shelf: 0, waiting: None };
+        let state = State { classes: BTreeMap::new(), promised: Vec::new(), allocated: 0, next_shelf: 0, waiting: None };
         let [waits, out, out_bytes, is_torn] = [0; 4].map(AtomicUsize::new);
         let shelves = std::array::from_fn(|_| Shelf(Mutex::new(Vec::new())));
-        Arc::new(Self { state: Mutex::new(state), shelves, waits, out, out_bytes, is_torn, budget, pin })
+        let rooms = std::array::from_fn(|_| Room::default());
+        Arc::new(Self { state: Mutex::new(state), shelves, waits, out, out_bytes, is_torn, rooms, budget, pin })
+    }
+
+    /// From now on slots of each of these sizes, headroom included, have an equal part of half of the budget for themselves. One alone
+    /// may have everything.
+    pub(super) fn promise(&self, sizes: impl IntoIterator<Item = usize>) {
+        let mut sizes: Vec<usize> = sizes.into_iter().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let mut state = self.lock();
+        state.promised = sizes;
+        self.tell_rooms(&state);
+    }
+
+    /// Whether a slot of this size, headroom included, can be taken. If not, `waker` is woken when any comes home.
+    pub(super) fn has_room(&self, size: usize, waker: &Waker) -> bool {
+        let mut state = self.lock();
+        self.clear_shelves(&mut state);
+        if state.has_free(size) || state.grow(size, self) {
+            return true;
+        }
+        state.waiting = Some(waker.clone());
+        self.waits.store(1, Ordering::Release);
+        // As in `take`.
+        self.clear_shelves(&mut state);
+        state.has_free(size) || state.grow(size, self)
+    }
+
+    /// Whether there is any slot of this size, at home or out.
+    pub(super) fn has_any(&self, size: usize) -> bool {
+        self.lock().classes.get(&size).is_some_and(|class| class.bytes > 0)
     }
 
     /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
@@ -143,11 +207,11 @@ impl Pool {
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
         pool.clear_shelves(&mut state);
-        state.classes.entry(size).or_default().turn_back(size);
+        state.class(size, pool).turn_back(size);
         let mut waits = false;
         let mut home = state.next_home(pool);
         while taken.len() < count {
-            let class = state.classes.entry(size).or_default();
+            let class = state.class(size, pool);
             if let Some((number, bytes)) = class.take() {
                 if taken.len() % TOGETHER == TOGETHER - 1 {
                     home = state.next_home(pool);
@@ -155,7 +219,7 @@ impl Pool {
                 taken.push(Slot { bytes, headroom, size, number, home: Arc::clone(&home), held_by: None });
                 continue;
             }
-            if state.grow(size, pool.budget, pool.pin.as_ref()) {
+            if state.grow(size, pool) {
                 continue;
             }
             let Some(waker) = waker.filter(|_| !waits) else { break };
@@ -167,20 +231,55 @@ impl Pool {
         }
         pool.out.fetch_add(taken.len(), Ordering::Relaxed);
         pool.out_bytes.fetch_add(taken.len() * size, Ordering::Relaxed);
+        pool.tell_rooms(&state);
         taken
     }
 
     /// Bytes that are out of the pool, and bytes it may have.
     pub(super) fn usage(&self) -> (usize, usize) {
-        self.clear_shelves(&mut self.lock());
+        let mut state = self.lock();
+        self.clear_shelves(&mut state);
+        self.tell_rooms(&state);
+        drop(state);
         (self.out_bytes.load(Ordering::Relaxed), self.budget)
     }
 
-    /// Bytes that are not taken, if so many slots that are out came home: as it was when slots were last taken, or [`Pool::usage`] asked for.
-    pub(super) fn room(&self, spare: usize) -> usize {
+    /// Bytes that are left for slots of this size or the next larger one, if so many slots that are out came home: as it was when slots were
+    /// last taken, or [`Pool::usage`] asked for.
+    pub(super) fn room(&self, size: usize, spare: usize) -> usize {
         let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
-        // Slots of several sizes are rare enough for a mean.
-        self.budget.saturating_sub(bytes) + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
+        let of_size = self.rooms.iter().find(|room| room.size.load(Ordering::Relaxed) >= size);
+        let left = of_size.map_or(self.budget.saturating_sub(bytes), |room| room.bytes.load(Ordering::Relaxed));
+        // A mean of the sizes will do.
+        left + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
+    }
+
+    /// Writes down what is left for each size, for those who ask without the lock.
+    fn tell_rooms(&self, state: &State) {
+        let out: usize = state.classes.iter().map(|(size, class)| size * class.out).sum();
+        let mut sizes = state.classes.keys().copied();
+        for room in &self.rooms {
+            let size = sizes.next().unwrap_or(0);
+            let kept = state.kept_for_others(size, self.budget, |other, class| other * class.out);
+            room.size.store(size, Ordering::Relaxed);
+            room.bytes.store(self.budget.saturating_sub(out + kept), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of a slab.
+    fn slab_bytes(&self) -> usize {
+        if self.pin.is_some() { (self.budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES }
+    }
+
+    /// New memory; pinned, from the beginning of a page on, if it is for a device.
+    fn allocate(&self, bytes: usize) -> (BytesMut, Option<Box<dyn Any + Send + Sync>>) {
+        let Some(pin) = &self.pin else { return (BytesMut::zeroed(bytes), None) };
+        let mut memory = BytesMut::zeroed(bytes + PAGE);
+        let before = memory.as_ptr().align_offset(PAGE).min(PAGE);
+        let _ = memory.split_to(before);
+        memory.truncate(bytes);
+        let pin = pin(&mut memory);
+        (memory, pin)
     }
 
     fn give_back(&self, shelf: usize, number: usize, bytes: BytesMut) {
@@ -206,7 +305,8 @@ impl Pool {
                 self.out.fetch_sub(1, Ordering::Relaxed);
                 self.out_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
                 // The class is there as long as one of its slots is not in its place.
-                state.classes.entry(bytes.len()).or_default().give_back(number, bytes);
+                let class = state.classes.get_mut(&bytes.len()).expect("it has slabs");
+                class.give_back(number, bytes);
             }
         }
     }
@@ -226,67 +326,171 @@ impl State {
         Arc::new(Home { pool: Arc::clone(pool), shelf: self.next_shelf })
     }
 
-    /// Allocates one more slab of slots of `size` bytes, giving up idle slabs of other sizes if that makes the room.
-    fn grow(&mut self, size: usize, budget: usize, pin: Option<&Pin>) -> bool {
-        let slab = if pin.is_some() { (budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES };
-        let slots = (slab / size).max(1).min((budget / size).max(1));
-        let wanted = slots * size;
-        if wanted > budget {
-            return false;
-        }
-        if self.allocated + wanted > budget {
-            self.give_up_idle(size);
-        }
-        let affordable = (budget - self.allocated) / size;
-        if affordable == 0 {
-            return false;
-        }
-        let slots = slots.min(affordable);
-        self.classes.entry(size).or_default().grow(slots, size, pin);
-        self.allocated += slots * size;
-        true
+    fn class(&mut self, size: usize, pool: &Pool) -> &mut Class {
+        self.classes.entry(size).or_insert_with(|| {
+            let most = (pool.slab_bytes() / size).max(1).next_power_of_two();
+            Class { shift: most.trailing_zeros(), ..Class::default() }
+        })
     }
 
-    /// Frees the classes of other sizes that have every slot at home.
-    fn give_up_idle(&mut self, wanted_size: usize) {
-        let mut freed = 0;
-        self.classes.retain(|size, class| {
-            let idle = *size != wanted_size && class.slots.len() == class.free;
-            if idle {
-                freed += size * class.slots.len();
+    fn has_free(&self, size: usize) -> bool {
+        self.classes.get(&size).is_some_and(|class| class.free > 0)
+    }
+
+    /// What each promised size has for itself.
+    fn part(&self, budget: usize) -> usize {
+        if self.promised.len() < 2 { 0 } else { budget / 2 / self.promised.len() }
+    }
+
+    fn part_of(&self, size: usize, budget: usize) -> usize {
+        if self.promised.binary_search(&size).is_ok() { self.part(budget) } else { 0 }
+    }
+
+    /// Bytes that others than `size` are promised and do not use yet, by what they use.
+    fn kept_for_others(&self, size: usize, budget: usize, used: impl Fn(usize, &Class) -> usize) -> usize {
+        let part = self.part(budget);
+        let others = self.promised.iter().filter(|other| **other != size);
+        others.map(|other| part.saturating_sub(self.classes.get(other).map_or(0, |class| used(*other, class)))).sum()
+    }
+
+    /// Bytes that slots of this size may take besides those that they have.
+    fn affordable(&self, size: usize, budget: usize) -> usize {
+        budget.saturating_sub(self.allocated + self.kept_for_others(size, budget, |_, class| class.bytes))
+    }
+
+    /// Makes more slots of `size` bytes: in new memory as long as the budget allows, then in that of slabs of other sizes.
+    fn grow(&mut self, size: usize, pool: &Pool) -> bool {
+        loop {
+            let slots = (self.affordable(size, pool.budget) / size).min((pool.slab_bytes() / size).max(1));
+            if slots > 0 {
+                let (memory, pin) = pool.allocate(slots * size);
+                self.allocated += memory.len();
+                self.class(size, pool).add(size, memory, pin);
+                return true;
             }
-            !idle
-        });
-        self.allocated -= freed;
+            let Some((memory, pin)) = self.take_idle(size, pool) else { break };
+            if memory.len() >= size {
+                self.class(size, pool).add(size, memory, pin);
+                return true;
+            }
+            self.allocated -= memory.len();
+        }
+        if let Some(class) = self.classes.get_mut(&size)
+            && class.stop_draining()
+        {
+            return true;
+        }
+        self.drain_for(size, pool.budget);
+        false
+    }
+
+    /// The memory of a slab of another size that has more than it was promised, and none of whose slots is out.
+    fn take_idle(&mut self, size: usize, pool: &Pool) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
+        let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, pool.budget)).collect();
+        let (memory, mut pin) = self
+            .classes
+            .iter_mut()
+            .zip(parts)
+            .filter(|((other, _), _)| **other != size)
+            .find_map(|((_, class), part)| class.take_idle(part))?;
+        self.classes.retain(|other, class| *other == size || class.bytes > 0);
+        if pool.is_torn.load(Ordering::Acquire) != 0 {
+            // A device that hangs may write there yet.
+            std::mem::forget(pin.take());
+        }
+        Some((memory, pin))
+    }
+
+    /// Has the sizes with more than their part empty as many slabs as this one lacks of its own.
+    fn drain_for(&mut self, size: usize, budget: usize) {
+        let mut lacks = self.part_of(size, budget).saturating_sub(self.classes.get(&size).map_or(0, |class| class.bytes));
+        let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, budget)).collect();
+        for ((other, class), part) in self.classes.iter_mut().zip(parts) {
+            if *other != size {
+                lacks = class.drain(lacks, size, part);
+            }
+        }
     }
 }
 
 impl Class {
-    /// Adds slots that lie side by side.
-    fn grow(&mut self, slots: usize, size: usize, pin: Option<&Pin>) {
-        let mut slab = match pin {
-            None => BytesMut::zeroed(slots * size),
-            Some(pin) => {
-                let mut slab = BytesMut::zeroed(slots * size + PAGE);
-                let before = slab.as_ptr().align_offset(PAGE).min(PAGE);
-                let _ = slab.split_to(before);
-                self.pins.extend(pin(&mut slab[..slots * size]));
-                slab
-            }
-        };
-        let first = self.slots.len();
-        self.slots.extend((0..slots).map(|_| slab.split_to(size)));
-        self.home.resize(self.slots.len().div_ceil(64), 0);
-        (first..first + slots).for_each(|number| self.home[number / 64] |= 1 << (number % 64));
+    /// Cuts memory into slots that lie side by side.
+    fn add(&mut self, size: usize, mut memory: BytesMut, pin: Option<Box<dyn Any + Send + Sync>>) {
+        let (bytes, slots) = (memory.len(), (memory.len() / size).min(1 << self.shift));
+        let index = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
+        if index == self.slabs.len() {
+            self.slabs.push(None);
+            self.slots.resize_with(self.slabs.len() << self.shift, BytesMut::new);
+            self.home.resize(self.slots.len().div_ceil(64), 0);
+        }
+        let first = index << self.shift;
+        for number in first..first + slots {
+            self.slots[number] = memory.split_to(size);
+            self.home[number / 64] |= 1 << (number % 64);
+        }
+        self.slabs[index] = Some(Slab { pin, slots, home: slots, bytes, tail: memory, is_draining: false });
         self.free += slots;
+        self.bytes += bytes;
         self.next = first;
+    }
+
+    /// Takes out the memory of the last slab none of whose slots is out, if at least `part` bytes are left then.
+    fn take_idle(&mut self, part: usize) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
+        let left = self.bytes.saturating_sub(part);
+        let is_idle = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.home == slab.slots && slab.bytes <= left);
+        let index = self.slabs.iter().rposition(is_idle)?;
+        let slab = self.slabs[index].take()?;
+        let first = index << self.shift;
+        let mut memory = BytesMut::new();
+        for number in first..first + slab.slots {
+            // Side by side they are one piece again, without a copy.
+            memory.unsplit(std::mem::take(&mut self.slots[number]));
+            self.home[number / 64] &= !(1 << (number % 64));
+        }
+        memory.unsplit(slab.tail);
+        if !slab.is_draining {
+            self.free -= slab.slots;
+        }
+        self.bytes -= slab.bytes;
+        Some((memory, slab.pin))
+    }
+
+    /// Gives out nothing more of the last slabs, until less than a `slot` of another size is lacking, but for `part` bytes. Those that are
+    /// drained already count. What is lacking then.
+    fn drain(&mut self, mut lacks: usize, slot: usize, part: usize) -> usize {
+        let mut left = self.bytes;
+        for index in (0..self.slabs.len()).rev() {
+            let Some(slab) = &mut self.slabs[index] else { continue };
+            if lacks < slot || left.saturating_sub(slab.bytes) < part {
+                break;
+            }
+            (lacks, left) = (lacks.saturating_sub(slab.bytes), left - slab.bytes);
+            if std::mem::replace(&mut slab.is_draining, true) {
+                continue;
+            }
+            self.free -= slab.home;
+            let first = index << self.shift;
+            (first..first + slab.slots).for_each(|number| self.home[number / 64] &= !(1 << (number % 64)));
+        }
+        lacks
+    }
+
+    /// Gives out slots of a drained slab again that nobody has come for. Whether there is one.
+    fn stop_draining(&mut self) -> bool {
+        let is_left = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.is_draining && slab.home == slab.slots);
+        let Some(index) = self.slabs.iter().position(is_left) else { return false };
+        let Some(slab) = &mut self.slabs[index] else { return false };
+        slab.is_draining = false;
+        self.free += slab.slots;
+        let first = index << self.shift;
+        (first..first + slab.slots).for_each(|number| self.home[number / 64] |= 1 << (number % 64));
+        true
     }
 
     /// Begins at the front again, where there is much more behind it than is out. What was sent a moment ago is still in the processor's caches,
     /// which a device writes to; all of a large pool in turn never is.
     fn turn_back(&mut self, size: usize) {
-        let out = self.slots.len() - self.free;
-        if self.next > 2 * out + FRONT / size {
+        if self.next > 2 * self.out + FRONT / size {
             self.next = 0;
         }
     }
@@ -307,14 +511,23 @@ impl Class {
         let number = word * 64 + bits.trailing_zeros() as usize;
         self.home[word] &= !(1 << (number % 64));
         self.free -= 1;
+        self.out += 1;
+        if let Some(slab) = &mut self.slabs[number >> self.shift] {
+            slab.home -= 1;
+        }
         self.next = if number + 1 < self.slots.len() { number + 1 } else { 0 };
         Some((number, std::mem::take(&mut self.slots[number])))
     }
 
     fn give_back(&mut self, number: usize, bytes: BytesMut) {
         self.slots[number] = bytes;
-        self.home[number / 64] |= 1 << (number % 64);
-        self.free += 1;
+        self.out -= 1;
+        let Some(slab) = &mut self.slabs[number >> self.shift] else { return };
+        slab.home += 1;
+        if !slab.is_draining {
+            self.home[number / 64] |= 1 << (number % 64);
+            self.free += 1;
+        }
     }
 }
 
@@ -347,6 +560,11 @@ impl Slot {
         let start = self.headroom - header.len();
         self.bytes[start..self.headroom].copy_from_slice(header);
         start
+    }
+
+    /// Bytes of headroom and payload.
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// Bytes before the payload.

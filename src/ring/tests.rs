@@ -1,4 +1,5 @@
 use super::*;
+use crate::ring::slots::SLAB_BYTES;
 
 #[test]
 fn slots_come_home_and_the_budget_holds() {
@@ -212,4 +213,100 @@ fn a_pool_that_was_full_goes_back_to_few_slots() {
         used.extend(Pool::take(&pool, HEADROOM, 4032, 100, None).iter().map(|slot| slot.payload().as_ptr() as usize));
     }
     assert!(used.len() * SIZE <= 17 << 20, "{}", used.len());
+}
+
+/// One slot of each slab that these were taken from stays out.
+fn pins(slots: Vec<Slot>) -> Vec<Slot> {
+    slots.into_iter().step_by(100).collect()
+}
+
+#[test]
+fn slabs_are_cut_anew_one_by_one() {
+    let pool = Pool::new(8 << 20);
+    let mut small = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
+    assert!(Pool::take(&pool, HEADROOM, 4096, 1, None).is_empty());
+    small.truncate(10);
+    assert_eq!(pool.usage().0, 10 * (1088 + HEADROOM));
+    // Ten blocks that do not come home keep one slab.
+    assert!(Pool::take(&pool, HEADROOM, 4096, 10_000, None).len() >= 7 * 250);
+    assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() >= 900);
+}
+
+#[test]
+fn each_promised_size_has_its_part_whoever_holds_the_others() {
+    let pool = Pool::new(8 << 20);
+    pool.promise([1088 + HEADROOM, 4096 + HEADROOM]);
+    let held = pins(Pool::take(&pool, HEADROOM, 1088, 10_000, None));
+    let own = Pool::take(&pool, HEADROOM, 4096, 10_000, None);
+    assert!(own.len() * (4096 + HEADROOM) > (2 << 20) - (8 << 10), "{} of a quarter of the ring", own.len());
+    assert!(pool.room(1088 + HEADROOM, 0) > 5 << 20, "what is out counts, not what is cut");
+    assert!(pool.room(4096 + HEADROOM, 0) > 3 << 20);
+    drop((held, own));
+    let all = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
+    assert!(all.len() * (1088 + HEADROOM) > (6 << 20) - (8 << 10), "the rest is for whoever comes: {}", all.len());
+    drop(all);
+    // One size alone has everything.
+    pool.promise([1088 + HEADROOM]);
+    assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() * (1088 + HEADROOM) > (8 << 20) - (8 << 10));
+}
+
+#[test]
+fn slabs_are_emptied_for_a_size_that_is_promised_later() {
+    let pool = Pool::new(8 << 20);
+    let held = pins(Pool::take(&pool, HEADROOM, 1088, 10_000, None));
+    pool.promise([1088 + HEADROOM, 4096 + HEADROOM]);
+    assert!(Pool::take(&pool, HEADROOM, 4096, 1, None).is_empty(), "a slot of each slab is out");
+    let rest = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
+    assert!((5000..5500).contains(&rest.len()), "nothing more of two slabs: {}", rest.len());
+    drop(held);
+    // Those that came for more meanwhile still have theirs.
+    assert!(Pool::take(&pool, HEADROOM, 4096, 10_000, None).len() >= 2 * 250);
+    drop(rest);
+    assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() >= 5000);
+}
+
+#[test]
+fn memory_that_a_device_keeps_is_replaced() {
+    let pool = Pool::new(10 * (HEADROOM + 64));
+    let mut slots = Pool::take(&pool, HEADROOM, 64, 10, None);
+    let kept: Vec<_> = slots.iter_mut().map(Slot::take_bytes).collect();
+    drop(slots);
+    let slots = Pool::take(&pool, HEADROOM, 64, 11, None);
+    assert_eq!(slots.len(), 10);
+    let inside = |slot: &Slot| kept.iter().any(|kept| kept.as_ptr_range().contains(&slot.payload().as_ptr()));
+    assert!(!slots.iter().any(inside) && slots.iter().all(|slot| slot.payload().len() == 64));
+}
+
+proptest::proptest! {
+    /// Takes and returns of three sizes: slots lie apart, no more is out than the budget, and each size gets its part.
+    #[test]
+    fn slots_of_all_sizes_lie_apart(steps in proptest::collection::vec((0..3_usize, 1..2000_usize, 0..3_u8), 1..40)) {
+        const BUDGET: usize = 6 << 20;
+        const BLOCKS: [usize; 3] = [600, 1088, 4096];
+        let pool = Pool::new(BUDGET);
+        pool.promise(BLOCKS.map(|block| block + HEADROOM));
+        let mut out: [Vec<Slot>; 3] = Default::default();
+        for (size, count, step) in steps {
+            let slot = BLOCKS[size] + HEADROOM;
+            match step {
+                0 => drop(out[size].drain(..count.min(out[size].len()))),
+                1 => {
+                    let mut number = 0;
+                    out[size].retain(|_| { number += 1; number % 7 == 0 });
+                }
+                _ => {
+                    let taken = Pool::take(&pool, HEADROOM, BLOCKS[size], count, None);
+                    let is_short = taken.len() < count;
+                    out[size].extend(taken);
+                    let slabs = BUDGET / SLAB_BYTES + 1;
+                    proptest::prop_assert!(!is_short || (out[size].len() + slabs) * slot >= BUDGET / 6);
+                }
+            }
+            let mut places: Vec<_> = out.iter().flatten().map(|slot| slot.from(0).as_ptr_range()).collect();
+            places.sort_unstable_by_key(|place| place.start);
+            proptest::prop_assert!(places.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            let bytes: usize = out.iter().zip(BLOCKS).map(|(slots, block)| slots.len() * (block + HEADROOM)).sum();
+            proptest::prop_assert_eq!(pool.usage(), (bytes, BUDGET));
+        }
+    }
 }

@@ -107,7 +107,7 @@ impl Ground {
         Self::with(&[]).await
     }
 
-    /// A server with these settings, `section.key=value`.
+    /// A server with these settings, `section.key=value`. A stream `small` has the same files, if it is among them.
     pub(crate) async fn with(settings: &[&str]) -> Self {
         Self::admitting(settings, None).await
     }
@@ -121,6 +121,9 @@ impl Ground {
         command.env_clear().env("STATE_DIRECTORY", state.path());
         command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
         command.args(["--directory", &format!("live={}", media.path().display())]);
+        if settings.iter().any(|setting| setting.starts_with("stream.small.")) {
+            command.args(["--directory", &format!("small={}", media.path().display())]);
+        }
         // A ring that an attack can fill, no more threads than a test needs, and files that are there at once.
         let usual =
             ["telemetry.log_format=json", "ring.bytes=16MiB", "device.cpu_threads=2", "ingest.settle=20ms", "ingest.rescan=50ms"];

@@ -9,7 +9,7 @@ use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token};
 
 use crate::attacker::{Attacker, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
-use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, SMALL, bytes, file};
+use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
 use crate::mint::{self, token};
 
 /// What a server may grow by through peers that it closes at once.
@@ -409,6 +409,31 @@ async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
     viewer.went_on().await;
     ground.assert_grown_less_than(SOME);
     assert_eq!(ground.metric("ncserverd_session_violations_total"), 16.0);
+}
+
+/// Peers that want everything of a stream with small blocks and read nothing: they keep a block of each part of the ring. A viewer of a stream
+/// with larger blocks comes after them, and does not wait until they are closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_one_size_starve_no_stream_of_another() {
+    let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
+    let mut attackers = Vec::new();
+    for number in 0..40_u8 {
+        let window = Window { stream: 1 << 10, streams: 512 };
+        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+        for alias in 0..FILES {
+            let path = file((number + alias) % FILES).replace("/live/", "/small/");
+            let id = segment(&mut attacker, &path).await;
+            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+        }
+        attackers.push(attacker);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (viewer, begun) = (ground.viewer().await, Instant::now());
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let seen = viewer.went_on().await;
+    let megabits = f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / begun.elapsed().as_secs_f64();
+    println!("the viewer has {megabits:.1} Mbit/s of {:.1}", FILE_BYTES as f64 * 8e-6 / PACE.as_secs_f64());
+    assert!(attackers.iter().all(|attacker| attacker.connection.close_reason().is_none()), "nobody was closed for its sake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

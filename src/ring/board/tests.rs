@@ -183,7 +183,7 @@ fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
     board.publish(CODED, vec![0, 1]);
     board.publish(coded(other), vec![10, 11]);
     board.want_coded(ANNA, CODED, 1, soon());
-    assert_eq!(board.drop_unwanted(2), [0, 10]);
+    assert_eq!(board.drop_unwanted(2, |_| true), [0, 10]);
     assert_eq!(claim(&mut board, ANNA, 9), [1]);
 }
 
@@ -329,7 +329,7 @@ proptest! {
                 Operation::Drop(count) => {
                     let surplus = queue.len().saturating_sub(wants.iter().sum::<u32>() as usize);
                     let expected: Vec<u32> = queue.drain(..surplus.min(count)).collect();
-                    prop_assert_eq!(board.drop_unwanted(count), expected);
+                    prop_assert_eq!(board.drop_unwanted(count, |_| true), expected);
                 }
             }
             prop_assert_eq!(board.ready(), queue.len());
