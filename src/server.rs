@@ -135,7 +135,7 @@ impl Server {
         open_prime(&device, &config).await?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
-        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams)?;
+        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams, &supervisor)?;
         let metrics = ring::Metrics::new(registry)?;
         let ring = match device.memory() {
             None => Ring::new(&config.ring, metrics),

@@ -41,6 +41,7 @@ use crate::object::{
 };
 use crate::secret::{Secret, SecretUrl, Setting};
 use crate::store::Store;
+use crate::supervise::{Part, Supervisor};
 use crate::wire::message::{Checks, GetChecks, stream_of};
 
 mod catalogue;
@@ -403,13 +404,17 @@ impl Library {
         store: Store,
         ingest_metrics: ingest::Metrics,
         metrics: Metrics,
+        supervisor: &Supervisor,
     ) -> Result<Self, Error> {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
+        let swept = store.clone();
         let checks = Semaphore::new(CHECKS_QUEUED);
         let (checks_at_once, reading) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(READING_AT_ONCE));
-        let shared = Shared { config: config.clone(), store: store.clone(), metrics, arrivals, checks, checks_at_once, reading };
+        let (config, supervisor) = (config.clone(), supervisor.clone());
+        let sweep = supervisor.clone().revived(Part::Sweep, move || sweep(store.clone()));
+        let shared = Shared { config, store: swept, metrics, arrivals, checks, checks_at_once, reading, supervisor };
         let shared = Arc::new(shared);
-        let sweeper = tokio::spawn(sweep(store)).abort_handle();
+        let sweeper = tokio::spawn(sweep).abort_handle();
         let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
         let library = Self { inner: Arc::new(inner) };
         library.apply(streams)?;
@@ -556,16 +561,19 @@ impl Library {
         announced: Option<broadcast::Sender<Arc<Resolved>>>,
     ) -> Result<Running, Fault> {
         let (config, metrics) = (&self.inner.shared.config, &self.inner.ingest_metrics);
+        let supervisor = &self.inner.shared.supervisor;
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
             Place::Directory(root, names) => {
-                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics.directory.clone())?)
+                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics.directory.clone(), supervisor)?)
             }
         };
         let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);
         let unreadable = metrics.playlist_errors.clone();
         let point = Arc::new(Point::new(name, settings, source, Arc::clone(&self.inner.shared), announced, unreadable));
-        let task = tokio::spawn(follow::follow(Arc::clone(&point))).abort_handle();
+        let (followed, changes) = (Arc::clone(&point), Arc::new(tokio::sync::Mutex::new(point.source.changes())));
+        let follow = move || follow::follow(Arc::clone(&followed), Arc::clone(&changes));
+        let task = tokio::spawn(self.inner.shared.supervisor.clone().revived(Part::LiveEdge, follow)).abort_handle();
         Ok(Running { point, _task: Arc::new(Task(task)) })
     }
 

@@ -52,8 +52,6 @@ pub enum Part {
     Keys,
     /// Looks at the live playlists of a stream.
     LiveEdge,
-    /// Brings a segment to the device.
-    Load,
     /// Answers a question that takes time.
     Question,
     /// Fills the ring of a relay.
@@ -72,7 +70,7 @@ pub enum Part {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 19] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
@@ -85,7 +83,6 @@ impl Part {
         Self::Headroom,
         Self::Keys,
         Self::LiveEdge,
-        Self::Load,
         Self::Question,
         Self::Recoder,
         Self::Room,
@@ -110,7 +107,6 @@ impl Part {
             Self::Headroom => "headroom-watch",
             Self::Keys => "keys",
             Self::LiveEdge => "live-edge",
-            Self::Load => "load",
             Self::Question => "question",
             Self::Recoder => "recoder",
             Self::Room => "room",

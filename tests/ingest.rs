@@ -16,6 +16,8 @@ use ncserverd::integrity::signing::StreamKey;
 use ncserverd::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentId};
 use ncserverd::store::{self, Store};
 use ncserverd::stream::{self, Library};
+use ncserverd::supervise::Supervisor;
+use ncserverd::telemetry::Readiness;
 use ncserverd::wire::message::{Delivery, Meta};
 use ncserverd::{ingest, stream::Streams};
 use origin::{Fault, File, Origin};
@@ -65,7 +67,8 @@ impl Server {
         let store = Store::new(&store_config, device, store::Metrics::new(&registry).unwrap());
         let (ingest, metrics) = (ingest::Metrics::new(&registry).unwrap(), stream::Metrics::new(&registry).unwrap());
         let streams = Streams::from([("live".to_owned(), stream)]);
-        let library = Library::open(&options.ingest, &streams, store.clone(), ingest, metrics).unwrap();
+        let supervisor = Supervisor::new(&registry, Readiness::new()).unwrap();
+        let library = Library::open(&options.ingest, &streams, store.clone(), ingest, metrics, &supervisor).unwrap();
         Self { library, store, registry, _thread: thread }
     }
 

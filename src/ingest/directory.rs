@@ -30,6 +30,7 @@ use super::names::Names;
 use super::settle::{Stat, Tracker};
 use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain};
 use crate::files;
+use crate::supervise::{Part, Supervisor};
 use crate::telemetry::quiet::RateLimited;
 
 /// Why a directory cannot be watched.
@@ -77,6 +78,7 @@ impl Directory {
         timeout: Duration,
         config: &Config,
         metrics: SourceMetrics,
+        supervisor: &Supervisor,
     ) -> Result<Self, OpenError> {
         let canonical = root.canonicalize().map_err(|error| OpenError::Root(root.to_owned(), error))?;
         std::fs::read_dir(&canonical).map_err(|error| OpenError::Root(root.to_owned(), error))?;
@@ -98,7 +100,9 @@ impl Directory {
             metrics,
         });
         let (changed, changes) = mpsc::channel(CHANGES_MAX);
-        let task = tokio::spawn(watch(Arc::clone(&shared), event_queue, lost, changed));
+        let (watched, event_queue) = (Arc::clone(&shared), Arc::new(tokio::sync::Mutex::new(event_queue)));
+        let watch = move || watch(Arc::clone(&watched), Arc::clone(&event_queue), Arc::clone(&lost), changed.clone());
+        let task = tokio::spawn(supervisor.clone().revived(Part::Directory, watch));
         Ok(Self { shared, changes: Mutex::new(Some(changes)), task, _watcher: watcher })
     }
 }
@@ -340,20 +344,25 @@ enum Meaning {
     Nothing,
 }
 
-/// The task of a directory.
+/// The task of a directory. It holds the events as long as it runs.
 async fn watch(
     shared: Arc<Shared>,
-    mut events: mpsc::Receiver<notify::Event>,
+    events: Arc<tokio::sync::Mutex<mpsc::Receiver<notify::Event>>>,
     lost: Arc<AtomicBool>,
     changed: mpsc::Sender<Change>,
 ) {
-    let mut number = 0;
+    let mut events = events.lock().await;
+    let (mut number, mut is_deaf) = (0, false);
     let mut next_scan = Instant::now();
     loop {
         let changes = tokio::select! {
             biased;
-            event = events.recv() => {
-                let Some(event) = event else { return };
+            event = events.recv(), if !is_deaf => {
+                let Some(event) = event else {
+                    tracing::error!("nobody tells of changes in {} any more: it is scanned now and then", shared.root.display());
+                    is_deaf = true;
+                    continue;
+                };
                 let (now, this) = (Instant::now(), Arc::clone(&shared));
                 // Only what was closed is looked at; the other events say all there is to know.
                 let (changes, scan) = match is_closed(event.kind) {

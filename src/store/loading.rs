@@ -5,11 +5,13 @@
 //! fails is tried again after a pause, a bounded number of times; then whoever still wants the segment begins another. However a
 //! load ends, it is told.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 
 use super::index::Tier;
 use super::state::{Image, Room};
@@ -20,7 +22,8 @@ use crate::object::{SegmentKey, Shape};
 /// Makes a copy of a segment that [`State::begin_load`](super::state::State::begin_load) was called for.
 pub(super) async fn bring(shared: Arc<Shared>, key: SegmentKey) {
     for pause in PAUSES {
-        match shared.attempt(key).await {
+        // A panic is a failure like others: somebody waits to hear how the load has ended.
+        match AssertUnwindSafe(shared.attempt(key)).catch_unwind().await.unwrap_or(Err(device::Error::Fault)) {
             Ok(()) => break,
             Err(error) => shared.note_failure(&error),
         }

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::point::Point;
 use crate::ingest::planner::Cut;
-use crate::ingest::{Change, ChangeKind};
+use crate::ingest::{Change, ChangeKind, ObjectPath};
+use crate::supervise::Part;
+
+/// What a directory says of its changes. Whoever follows holds it.
+type Changes = Arc<Mutex<Option<mpsc::Receiver<Change>>>>;
 
 /// Runs until it is aborted.
-pub(super) async fn follow(point: Arc<Point>) {
-    let mut changes = point.source.changes();
+pub(super) async fn follow(point: Arc<Point>, changes: Changes) {
+    let mut changes = changes.lock_owned().await;
     let is_told = changes.is_some();
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -21,17 +25,22 @@ pub(super) async fn follow(point: Arc<Point>) {
         tokio::select! {
             change = next(&mut changes) => match change {
                 Some(change) => heed(&point, change, Instant::now()),
-                None => changes = None,
+                None => *changes = None,
             },
             () = tokio::time::sleep_until(next_look.into()), if !is_told => {
                 for path in point.planner().due(Instant::now()) {
-                    tokio::spawn(Arc::clone(&point).refresh(path, false));
+                    refresh(&point, path, false);
                 }
             }
             () = point.planned.notified() => {}
             _ = sweep.tick() => point.catalogue().sweep(Instant::now()),
         }
     }
+}
+
+fn refresh(point: &Arc<Point>, path: ObjectPath, has_changed: bool) {
+    let refresh = Arc::clone(point).refresh(path, has_changed);
+    tokio::spawn(point.supervisor().contained(Part::Fetch, refresh));
 }
 
 async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {
@@ -48,7 +57,7 @@ fn heed(point: &Arc<Point>, change: Change, now: Instant) {
     let is_mutable = point.is_mutable(&path);
     match kind {
         ChangeKind::Present | ChangeKind::Complete if is_mutable => {
-            tokio::spawn(Arc::clone(point).refresh(path, true));
+            refresh(point, path, true);
         }
         ChangeKind::Present => {}
         ChangeKind::Complete => {

@@ -20,6 +20,7 @@ use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters,
 use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
+use crate::supervise::{self, Supervisor};
 use crate::telemetry::quiet::{self, RateLimited};
 
 /// What all points use.
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub(super) checks_at_once: Semaphore,
     /// Places for long playlists that are read.
     pub(super) reading: Semaphore,
+    /// What watches over fetches.
+    pub(super) supervisor: Supervisor,
 }
 
 /// A stream.
@@ -267,6 +270,11 @@ impl Point {
         resolved
     }
 
+    /// What watches over its tasks.
+    pub(super) fn supervisor(&self) -> &Supervisor {
+        &self.shared.supervisor
+    }
+
     /// Begins a fetch, or joins the one that is under way. What nobody asks for is wanted by the server itself.
     fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Option<AskedBy>) -> Result<Landing, Refusal> {
         let mut flights = lock(&self.flights);
@@ -279,7 +287,7 @@ impl Point {
         let (outcome, landing) = watch::channel(None);
         flights.insert(errand.clone(), (place.fetch(), landing.clone()));
         let flight = Flight { point: Arc::clone(self), errand };
-        tokio::spawn(async move {
+        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
             let result = match &flight.errand {
                 Errand::Document(path) => flight.point.fetch_document(path, place).await,
                 Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, live, place).await,
@@ -287,7 +295,7 @@ impl Point {
             // What comes of it is in the catalogue: who asks from here on finds it there.
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
-        });
+        }));
         Ok(landing)
     }
 
@@ -595,7 +603,7 @@ impl Point {
     /// Fetches what nobody has asked for yet, all at once, and announces it in order.
     pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>) {
         let point = Arc::clone(self);
-        tokio::spawn(async move {
+        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
             let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut)).collect();
             for (cut, landing) in cuts.iter().zip(begun) {
                 match point.wait_patiently(cut, landing).await {
@@ -611,7 +619,7 @@ impl Point {
                     }
                 }
             }
-        });
+        }));
     }
 
     /// A playlist may be ahead of the objects that it lists, by as long as they take to spread.
