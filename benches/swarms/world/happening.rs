@@ -433,7 +433,7 @@ impl World {
             }
             Message::Have(changed) if to == SERVER => self.directory.have(SessionId(from as u64), &changed),
             Message::Blame { identity, .. } if to == SERVER => {
-                self.directory.blame(self.now, self.nodes[from].address.ip(), identity);
+                self.directory.blame(self.now, self.nodes[from].address.ip(), None, identity);
             }
             _ => {}
         }
