@@ -159,6 +159,8 @@ pub struct Config {
     pub prefetches_max: usize,
     /// Peers that servers name, drawn on at the same time at most; none without any.
     pub neighbours_max: usize,
+    /// Whether a server may name peers at addresses of private networks and of this machine.
+    pub private_neighbours: bool,
     /// What decodes, several generations at a time; without one each is decoded here as soon as it is complete.
     pub device: Option<Device>,
     /// Who is told of every block that brings something.
@@ -207,6 +209,7 @@ impl Config {
             requests_max: 64,
             prefetches_max: 8,
             neighbours_max: 0,
+            private_neighbours: false,
             device: None,
             listener: None,
         }

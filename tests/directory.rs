@@ -53,7 +53,7 @@ impl Place {
     }
 
     fn viewer(&self) -> peer::Config {
-        peer::Config { neighbours_max: 8, ..peer::Config::new(self.at.clone(), Trust::System) }
+        peer::Config { neighbours_max: 8, private_neighbours: true, ..peer::Config::new(self.at.clone(), Trust::System) }
     }
 
     /// A viewer that serves others what it reads.

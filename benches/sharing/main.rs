@@ -261,7 +261,7 @@ impl Viewer {
         let mut gateway = within(namespace);
         let (listen, metrics, share) = (GATEWAY.to_string(), METRICS.to_string(), format!("{}:4444", address(number)));
         gateway.arg(env!("CARGO_BIN_EXE_ncpeer")).args(["gateway", url, "--listen", &listen]);
-        gateway.args(["--share", &share, "--share-bytes", "32MiB", "--metrics", &metrics]);
+        gateway.args(["--share", &share, "--share-bytes", "32MiB", "--private-peers", "--metrics", &metrics]);
         let gateway = Process::start(gateway.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
         let mut player = within(namespace);
         player.arg(env::current_exe().expect("this program has a path")).args(["play", &length.to_string()]);

@@ -66,7 +66,7 @@ impl Consumer {
             tests_max: 2,
             rows_max: 128 << 20,
         });
-        let mut neighbours = Neighbours::new(if shares { NEIGHBOURS_MAX } else { 0 }, 1);
+        let mut neighbours = Neighbours::new(if shares { NEIGHBOURS_MAX } else { 0 }, 1, true);
         neighbours.set_own(identity);
         Self {
             proto,

@@ -222,6 +222,9 @@ struct Connection {
     /// Draw on so many other viewers that the server names; 0 for none
     #[arg(long, global = true, value_name = "COUNT", default_value_t = 8)]
     peers: usize,
+    /// Draw on viewers at private and loopback addresses, too: the server may then lead this peer to any host of its own network
+    #[arg(long, global = true)]
+    private_peers: bool,
     /// Give up a segment that is not complete within this time, such as 800ms; where that is near, lost blocks are made up for ahead
     #[arg(long, global = true, value_name = "TIME", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
@@ -380,7 +383,12 @@ impl Connection {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
         let (datagrams, congestion, deadline) = (!self.no_datagrams, self.congestion, self.deadline);
-        let usual = Config { keys: self.keys()?, neighbours_max: self.peers, ..Config::new(server, trust) };
+        let usual = Config {
+            keys: self.keys()?,
+            neighbours_max: self.peers,
+            private_neighbours: self.private_peers,
+            ..Config::new(server, trust)
+        };
         let entrusted: Vec<Server> =
             self.source.iter().filter(|source| source.gets_token).map(|source| source.server.clone()).collect();
         if token.is_none()

@@ -302,10 +302,10 @@ impl Client {
                         }
                     }
                 },
-                meta = own(&mut next), if room => match meta {
-                    Ok(meta) => {
-                        next = self.ask_after(&meta, &range);
-                        loading.push_back(self.load(meta, &range));
+                part = own(&mut next), if room => match part {
+                    Ok(part) => {
+                        next = self.ask_after(&part, &range);
+                        loading.push_back(self.load(part.meta, &range));
                     }
                     Err(error) => {
                         next = None;

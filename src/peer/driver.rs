@@ -106,6 +106,8 @@ struct Driver {
     neighbours: Neighbours,
     /// Neighbours whose links are to be closed and forgotten.
     dismissed: Vec<SourceId>,
+    /// Whether the user has been told of peers that are not drawn on because of where they are.
+    has_left_private: bool,
     commands: mpsc::Receiver<Command>,
     gets: HashMap<u64, oneshot::Sender<Result<Answer, Error>>>,
     fetches: HashMap<FetchId, Rebuild>,
@@ -190,8 +192,9 @@ impl Driver {
             config: config.clone(),
             keys,
             proto,
-            neighbours: Neighbours::new(config.neighbours_max, first),
+            neighbours: Neighbours::new(config.neighbours_max, first, config.private_neighbours),
             dismissed: Vec::new(),
+            has_left_private: false,
             commands,
             gets: HashMap::new(),
             fetches: HashMap::new(),
@@ -282,6 +285,7 @@ impl Driver {
         let outcome = match happening {
             Happening::Connected => {
                 let now = Instant::now();
+                self.neighbours.answered(source);
                 self.proto.handle_connected(now, source, link.shown.first(now));
                 if let Some(identity) = link.identify() {
                     self.proto.identify(source, *identity.as_bytes());
@@ -526,6 +530,13 @@ impl Driver {
             }
             Advice::Take(source) => (source, None),
             Advice::Exchange(source, left) => (source, Some(left)),
+            Advice::Forbidden => {
+                if !std::mem::replace(&mut self.has_left_private, true) {
+                    let address = peer.address;
+                    tracing::warn!(%address, "the server names viewers at addresses that are not public: they are not drawn on without --private-peers");
+                }
+                return;
+            }
             Advice::Leave => return,
         };
         self.dismissed.extend(left);

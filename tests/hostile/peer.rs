@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use ncserverd::wire::CloseCode;
-use ncserverd::wire::message::{Credential, Message, StopReason, Subscribe, Token};
+use ncserverd::wire::message::{Credential, Introduction, Message, StopReason, Subscribe, Ticket, Token};
 use tempfile::TempDir;
 
 use crate::attacker::{HUGE, frame, varint};
@@ -291,4 +291,32 @@ async fn a_segment_of_lies_is_not_handed_out() {
     assert!(said.contains("ncpeer: the bytes that came are not those of the segment"), "{said}");
     peer.assert_nothing_is_handed_out();
     peer.assert_less_than(PLAIN);
+}
+/// A server names one address under many names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_lead_a_peer_to_an_address_that_is_not_public() {
+    let _turn = crate::ground::turn();
+    let victim = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = victim.local_addr().unwrap();
+    let named = |number: u32| {
+        let mut identity = [7; 32];
+        identity[..4].copy_from_slice(&number.to_be_bytes());
+        let peers = vec![Introduction { address, identity, lasts_ms: 60_000, ticket: Ticket(vec![1].into()) }];
+        Message::Peers { segment: SegmentId::of(&number.to_be_bytes()), peers }.to_frame()
+    };
+    let says: Vec<u8> = (0..200).flat_map(named).collect();
+    let packets = async |flags: &[&str]| {
+        let imposter = Imposter::start(Act::Says(says.clone()));
+        let _peer = Fetch::with(&[&imposter.url()], flags);
+        let end = tokio::time::Instant::now() + Duration::from_secs(4);
+        let (mut packets, mut buffer) = (0, [0; 2048]);
+        while let Ok(Ok(_)) = tokio::time::timeout_at(end, victim.recv_from(&mut buffer)).await {
+            packets += 1;
+        }
+        packets
+    };
+    assert_eq!(packets(&[]).await, 0);
+    // Two attempts, each of a few packets.
+    let packets = packets(&["--private-peers"]).await;
+    assert!((1..=24).contains(&packets), "{packets} packets");
 }

@@ -97,6 +97,7 @@ impl World {
         let (now, identity, round_trip) = (self.now, self.nodes[to].identity, self.delay(node, to) * 2);
         self.nodes[to].clients.insert((node, source));
         let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
+        consumer.neighbours.answered(source);
         consumer.proto.set_rtt(source, round_trip);
         consumer.proto.handle_connected(now, source, None);
         consumer.proto.identify(source, identity);
@@ -387,7 +388,7 @@ impl World {
             Advice::Known(source) => return consumer.proto.note_holding(source, segment),
             Advice::Take(source) => (source, None),
             Advice::Exchange(source, left) => (source, Some(left)),
-            Advice::Leave => return,
+            Advice::Forbidden | Advice::Leave => return,
         };
         consumer.proto.add_neighbour(source);
         consumer.proto.note_holding(source, segment);

@@ -36,6 +36,8 @@ const CHUNKS: usize = 32;
 const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 /// How long the end of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an attempt to connect to a peer may take that a server has named.
+const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
 /// The first pause before connecting again.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 
@@ -188,7 +190,9 @@ pub(super) async fn close(links: Vec<Link>) {
 impl Link {
     /// A link that is being connected.
     pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, shown: Shown, config: &Config) -> Self {
-        let (connect_timeout, reconnect_max) = (config.connect_timeout, config.reconnect_max);
+        // Whoever a server has named may know nothing of this: it gets few packets.
+        let connect_most = if matches!(shown, Shown::Ticket(..)) { NEIGHBOUR_TIMEOUT } else { config.connect_timeout };
+        let (connect_timeout, reconnect_max) = (config.connect_timeout.min(connect_most), config.reconnect_max);
         let state = State::Connecting(connecting(server.clone(), quic.clone(), connect_timeout));
         let (pauses, begun) = (pauses(reconnect_max), Instant::now());
         let (identity, wire_bytes_before) = (None, 0);
