@@ -333,6 +333,37 @@ async fn two_servers_that_stop_early_have_enough_together() {
     assert!(read(&client, "/a/b").await.unwrap() == all);
 }
 
+/// An origin's tag may stay while its bytes change: then servers behind it name other parts as of the same version.
+#[tokio::test]
+async fn parts_of_two_servers_are_put_together_if_they_agree_on_one() {
+    for agree in [true, false] {
+        let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];
+        let (all, other) = (bytes(1, 200_000), bytes(if agree { 1 } else { 2 }, 200_000));
+        servers[0].publish("/a/b", &all, 20_000);
+        servers[1].publish("/a/b", &other, 20_000);
+        let client = connect_to(&servers.each_ref()).await;
+        let mut object = client.open("/a/b", None).await.unwrap();
+        let first = object.next().await.unwrap().unwrap();
+        let from_first = if agree { servers[1].seen().gets == 0 } else { all.starts_with(&first) };
+        // From now on the other one names the parts.
+        let named = usize::from(from_first);
+        servers[1 - named].spoil(Fault::Busy, u32::MAX);
+        let mut got = first.to_vec();
+        let mut end = Ok(());
+        while let Some(part) = object.next().await {
+            match part {
+                Ok(part) => got.extend_from_slice(&part),
+                Err(error) => end = Err(error),
+            }
+        }
+        let begun = if from_first { &all } else { &other };
+        assert!(begun.starts_with(&got), "no byte of another object");
+        assert!(servers[named].seen().gets > 0);
+        assert_eq!(end, if agree { Ok(()) } else { Err(Error::Changed) });
+        assert_eq!(got.len() == all.len(), agree);
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_does_not_deliver_is_not_waited_for() {
     let servers = [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await];

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::cache::Cache;
 use super::driver::{self, Command};
 use super::flow::Flow;
-use super::proto::{Answer, Cut, Order, Place, Proof, Urgency};
+use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
@@ -80,7 +80,7 @@ impl Drop for Ending {
 
 /// What is remembered.
 struct Shelf {
-    paths: Cache<String, Vec<(Arc<message::Meta>, Instant)>>,
+    paths: Cache<String, Vec<Known>>,
     bytes: Cache<SegmentId, Bytes>,
 }
 
@@ -89,6 +89,8 @@ struct Shelf {
 struct Known {
     meta: Arc<message::Meta>,
     whole: Option<Bytes>,
+    /// Who said so, where it was asked for.
+    source: Option<SourceId>,
     /// When it has to be asked for again.
     until: Instant,
 }
@@ -187,7 +189,7 @@ impl Client {
             Some(whole) => Parts::Whole(Some(slice(&whole, &meta, &range))),
             None => {
                 let (sender, receiver) = mpsc::channel(1);
-                tokio::spawn(self.clone().pump(known.meta, range.clone(), sender));
+                tokio::spawn(self.clone().pump(known, range.clone(), sender));
                 Parts::Coming(receiver)
             }
         };
@@ -202,7 +204,7 @@ impl Client {
         offset: u64,
         length: Option<u64>,
     ) -> Result<(Arc<message::Meta>, Option<Bytes>, Duration), Error> {
-        let Known { meta, whole, until } = self.meta(path, offset, length).await?;
+        let Known { meta, whole, until, .. } = self.meta(path, offset, length).await?;
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
@@ -276,7 +278,7 @@ impl Client {
                         None => return,
                     },
                 };
-                client.remember(&meta, None);
+                client.remember(&meta, None, None);
                 // Whoever has gone is noticed above.
                 let _ = sender.send((meta.path.clone(), (&*meta).into())).await;
             }
@@ -285,8 +287,8 @@ impl Client {
     }
 
     /// Hands an object to its reader as its bytes are proven, a few parts of it fetched ahead.
-    async fn pump(self, first: Arc<message::Meta>, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
-        let mut loading = VecDeque::from([self.load(first.clone(), &range)]);
+    async fn pump(self, first: Known, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
+        let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
         let mut failed = None;
         loop {
@@ -349,20 +351,34 @@ impl Client {
         flow
     }
 
-    /// Asks for the part that follows, if the reader wants it.
-    fn ask_after(&self, part: &message::Meta, range: &Range<u64>) -> Option<Task<Arc<message::Meta>>> {
-        let offset = part.offset + part.length;
-        if offset >= range.end || part.object_length.is_some_and(|length| offset >= length) {
+    /// Asks for the part that follows, if the reader wants it: of the same object.
+    fn ask_after(&self, part: &Known, range: &Range<u64>) -> Option<Task<Known>> {
+        let offset = part.meta.offset + part.meta.length;
+        if offset >= range.end || part.meta.object_length.is_some_and(|length| offset >= length) {
             return None;
         }
-        let (client, path, version) = (self.clone(), part.path.clone(), part.version);
+        let (client, part) = (self.clone(), part.clone());
         let length = (range.end < u64::MAX).then(|| range.end - offset);
         Some(Task::spawn(async move {
-            let known = client.meta(&path, offset, length).await?;
-            if known.whole.is_some() || known.meta.version != version || known.meta.offset != offset {
+            let path = &part.meta.path;
+            let mut known = client.meta(path, offset, length).await?;
+            if known.source.is_none() {
+                known = client.ask(path.clone(), offset, length, None).await?;
+            }
+            if known.whole.is_some() || known.meta.offset != offset || !is_of_one_object(&part.meta, &known.meta) {
                 return Err(Error::Changed);
             }
-            Ok(known.meta)
+            // Servers may have come to the same version by other bytes, as where an origin's tag stays while they change: who has named this part
+            // is asked for the one before it.
+            if known.source != part.source
+                && let Some(source) = known.source
+            {
+                let before = client.ask(path.clone(), part.meta.offset, Some(part.meta.length), Some(source)).await?;
+                if before.meta.id != part.meta.id || !is_of_one_object(&part.meta, &before.meta) {
+                    return Err(Error::Changed);
+                }
+            }
+            Ok(known)
         }))
     }
 
@@ -376,16 +392,17 @@ impl Client {
         }
         let client = self.clone();
         let key = (path.to_owned(), offset);
-        let asked = self.common.metas.join(key.clone(), || async move { client.ask(key.0, offset, length).await }.boxed());
+        let asked = self.common.metas.join(key.clone(), || async move { client.ask(key.0, offset, length, None).await }.boxed());
         asked.await
     }
 
-    async fn ask(&self, path: String, offset: u64, length: Option<u64>) -> Result<Known, Error> {
+    /// Asks for a part, `of` one source alone or of all.
+    async fn ask(&self, path: String, offset: u64, length: Option<u64>, of: Option<SourceId>) -> Result<Known, Error> {
         let (mut refused, mut corrupt) = (0, false);
         loop {
             let (reply, answer) = oneshot::channel();
-            self.command(Command::Get { path: path.clone(), offset, length, reply }).await?;
-            let Answer { meta, bytes } = match answer.await.unwrap_or(Err(Error::Closed)) {
+            self.command(Command::Get { path: path.clone(), offset, length, of, reply }).await?;
+            let Answer { meta, bytes, source } = match answer.await.unwrap_or(Err(Error::Closed)) {
                 Ok(answer) => answer,
                 Err(Error::Refused(refusal)) => match retry_after(&refusal) {
                     Some(after) if refused < RETRIES && after <= RETRY_AFTER_MAX => {
@@ -403,8 +420,8 @@ impl Client {
             };
             if right {
                 let meta = Arc::new(meta);
-                let until = self.remember(&meta, bytes.as_ref());
-                return Ok(Known { meta, whole: bytes, until });
+                let until = self.remember(&meta, bytes.as_ref(), Some(source));
+                return Ok(Known { meta, whole: bytes, source: Some(source), until });
             }
             if std::mem::replace(&mut corrupt, true) {
                 return Err(Error::Corrupt);
@@ -441,7 +458,7 @@ impl Client {
         let bytes = match self.fetch_once(meta, urgency).await {
             // The server has forgotten the segment since it named it; asking for the path brings it back.
             Err(Error::Refused(refusal)) if matches!(refusal.code, RefusalCode::Unknown | RefusalCode::Changed) => {
-                let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length)).await?;
+                let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length), None).await?;
                 if again.meta.id != meta.id || again.whole.is_some() {
                     return Err(Error::Changed);
                 }
@@ -473,34 +490,34 @@ impl Client {
         let now = Instant::now();
         self.shelf(|shelf| {
             let Some(parts) = shelf.paths.get(&path.to_owned()) else { return Ok(None) };
-            parts.retain(|(_, until)| *until > now);
-            let length = parts.iter().find_map(|(meta, _)| meta.object_length).filter(|length| offset > 0 && offset >= *length);
+            parts.retain(|part| part.until > now);
+            let length = parts.iter().find_map(|part| part.meta.object_length).filter(|length| offset > 0 && offset >= *length);
             if let Some(length) = length {
                 return Err(Error::Range(length));
             }
             let covers = |meta: &message::Meta| meta.offset <= offset && offset - meta.offset < meta.length.max(1);
-            let Some((meta, until)) = parts.iter().find(|(meta, _)| covers(meta)) else { return Ok(None) };
-            let (meta, until) = (meta.clone(), *until);
-            Ok(match meta.delivery {
-                Delivery::Coded(_) => Some(Known { meta, whole: None, until }),
-                _ => shelf.bytes.get(&meta.id).cloned().map(|whole| Known { meta, whole: Some(whole), until }),
+            let Some(part) = parts.iter().find(|part| covers(&part.meta)).cloned() else { return Ok(None) };
+            Ok(match part.meta.delivery {
+                Delivery::Coded(_) => Some(part),
+                _ => shelf.bytes.get(&part.meta.id).cloned().map(|whole| Known { whole: Some(whole), ..part }),
             })
         })
     }
 
     /// Until when it may be used.
-    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>) -> Instant {
+    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>, source: Option<SourceId>) -> Instant {
         let until = Instant::now() + Duration::from_millis(meta.max_age_ms.min(24 * 3600 * 1000));
         self.shelf(|shelf| {
             if let Some(whole) = whole {
                 shelf.bytes.insert(meta.id, whole.clone(), meta.length);
             }
             let mut parts = shelf.paths.remove(&meta.path).unwrap_or_default();
-            parts.retain(|(known, _)| known.version == meta.version && known.offset != meta.offset);
+            parts.retain(|known| known.meta.version == meta.version && known.meta.offset != meta.offset);
             if parts.len() >= PARTS_MAX {
                 parts.remove(0);
             }
-            parts.push((meta.clone(), until));
+            // The bytes of an object that is sent whole have their place above.
+            parts.push(Known { meta: meta.clone(), whole: None, source, until });
             shelf.paths.insert(meta.path.clone(), parts, 1);
         });
         until
@@ -559,6 +576,12 @@ fn retry_after(refusal: &Refusal) -> Option<Duration> {
     // It changed while it was fetched; by now it may have settled.
     let settled = (refusal.code == RefusalCode::Changed).then_some(RETRY_CHANGED);
     refusal.retry_after.or(settled)
+}
+
+/// Whether two parts may be put together: of one version, and of one length as far as that is known.
+fn is_of_one_object(one: &message::Meta, other: &message::Meta) -> bool {
+    let lengths = one.object_length.zip(other.object_length);
+    one.version == other.version && lengths.is_none_or(|(one, other)| one == other)
 }
 
 /// The range in the object; one that begins behind its end is an error.

@@ -42,8 +42,8 @@ const STATS_EVERY: Duration = Duration::from_millis(50);
 
 /// What the program wants.
 pub(super) enum Command {
-    /// What is this path?
-    Get { path: String, offset: u64, length: Option<u64>, reply: oneshot::Sender<Result<Answer, Error>> },
+    /// What is this path? `of` this source alone, or of whoever answers first.
+    Get { path: String, offset: u64, length: Option<u64>, of: Option<SourceId>, reply: oneshot::Sender<Result<Answer, Error>> },
     /// The bytes of this segment, please: all of them in the end, and its proven beginning as it grows.
     Fetch { order: Order, place: Place, tree: Option<Tree>, flow: Arc<Flow>, reply: oneshot::Sender<Result<Bytes, Error>> },
     /// Somebody waits for this segment now.
@@ -368,8 +368,11 @@ impl Driver {
     fn command(&mut self, command: Command) {
         let now = Instant::now();
         match command {
-            Command::Get { path, offset, length, reply } => {
-                let request = self.proto.get(now, &path, offset, length);
+            Command::Get { path, offset, length, of, reply } => {
+                let request = match of {
+                    Some(source) => self.proto.get_of(now, source, &path, offset, length),
+                    None => self.proto.get(now, &path, offset, length),
+                };
                 self.gets.insert(request, reply);
             }
             Command::Fetch { order, place, tree, flow, reply } => {

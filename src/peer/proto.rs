@@ -259,6 +259,8 @@ pub struct Answer {
     pub meta: Meta,
     /// The bytes of an object that is not coded.
     pub bytes: Option<Bytes>,
+    /// Who said so.
+    pub source: SourceId,
 }
 
 /// Why a wish was not granted.
@@ -478,6 +480,11 @@ impl Proto {
     /// Asks what a path is, from `offset` on. The answer carries the number that is returned.
     pub fn get(&mut self, now: Instant, path: &str, offset: u64, length: Option<u64>) -> u64 {
         self.gets.ask(Place { path: path.to_owned(), offset, length }, now + self.config.answer_timeout)
+    }
+
+    /// Asks one source what a path is, and no other.
+    pub fn get_of(&mut self, now: Instant, source: SourceId, path: &str, offset: u64, length: Option<u64>) -> u64 {
+        self.gets.ask_only(source, Place { path: path.to_owned(), offset, length }, now + self.config.answer_timeout)
     }
 
     /// Nobody waits for this answer any more.

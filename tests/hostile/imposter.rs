@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::object::RefusalCode;
+use ncserverd::object::{RefusalCode, SegmentId, Shape};
 use ncserverd::tls::{Fingerprint, ServerIdentity};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Get, Hello, Message, Request};
+use ncserverd::wire::message::{Delivery, Get, Hello, Message, Meta, Request};
 use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 use tokio::sync::mpsc;
 
 use crate::attacker::{HUGE, frame, get, varint};
 use crate::ground::{LARGE_BYTES, LARGE_SEED, PATIENCE, bytes};
+
+/// The large object, and its first generation.
+static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| bytes(LARGE_SEED, LARGE_BYTES));
+pub(crate) const SEGMENT_BYTES: usize = BLOCK_BYTES * N as usize;
 
 /// How generations of the streams here are cut, where servers have not been told otherwise.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -47,6 +51,11 @@ pub(crate) enum Act {
     Closes(CloseCode, Vec<u8>),
     /// Asks without end, and does not read what it is answered.
     Asks,
+    /// Names one segment wherever it is asked, as part of an object of this length, and sends it; from `other_from` on the object is of another
+    /// version.
+    Repeats { object_length: Option<u64>, other_from: u64 },
+    /// The same, but what it is asked for it rejects.
+    RejectsWith(Vec<RefusalCode>),
 }
 
 /// What its blocks are made of. Where nothing else is said their payload is noise.
@@ -60,6 +69,8 @@ pub(crate) enum Row {
     Low,
     /// Whatever counts on.
     Fresh,
+    /// Source blocks, written as explicit vectors.
+    Right,
 }
 
 pub(crate) struct Imposter {
@@ -119,6 +130,7 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
     let (mut send, mut receive) = connection.accept_bi().await?;
     send.write_all(&Message::Hello(Hello { agent: "imposter".to_owned(), ..Hello::defaults() }).to_frame()).await?;
     let (mut reader, mut streams) = (Reader::new(), std::collections::HashMap::new());
+    let mut rejected = 0;
     while let Some(chunk) = receive.read_chunk(4096, true).await? {
         reader.push(&chunk.bytes);
         while let Some(message) = reader.next()? {
@@ -133,8 +145,24 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
                     }
                     send_object(connection, &get, *bytes).await?;
                 }
-                (Act::Blocks { .. } | Act::Lies(_), Message::Request(Request { alias, credit, generation, .. })) => {
-                    let (excess, row) = if let Act::Blocks { excess, row } = act { (*excess, *row) } else { (0, Row::Fresh) };
+                (Act::Repeats { object_length, other_from }, Message::Get(get)) => {
+                    send.write_all(&repeated(&get, *object_length, *other_from).to_frame()).await?;
+                }
+                (Act::RejectsWith(_), Message::Get(get)) => send.write_all(&repeated(&get, None, u64::MAX).to_frame()).await?,
+                (Act::RejectsWith(codes), Message::Request(Request { alias, .. })) => {
+                    rejected += 1;
+                    let code = codes[rejected % codes.len()];
+                    send.write_all(&Message::Reject { alias, code, retry_after_ms: (rejected % 2) as u64 }.to_frame()).await?;
+                }
+                (
+                    Act::Blocks { .. } | Act::Lies(_) | Act::Repeats { .. },
+                    Message::Request(Request { alias, credit, generation, .. }),
+                ) => {
+                    let (excess, row) = match act {
+                        Act::Blocks { excess, row } => (*excess, *row),
+                        Act::Repeats { .. } => (0, Row::Right),
+                        _ => (0, Row::Fresh),
+                    };
                     let mut stream = connection.open_uni().await?;
                     let mut head = Vec::new();
                     StreamHead::Blocks { alias }.encode(&mut head);
@@ -143,7 +171,7 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
                     blocks.send(credit + excess).await;
                     streams.insert(alias, blocks);
                 }
-                (Act::Blocks { .. } | Act::Lies(_), Message::Credit { alias, blocks }) => {
+                (Act::Blocks { .. } | Act::Lies(_) | Act::Repeats { .. }, Message::Credit { alias, blocks }) => {
                     if let Some(open) = streams.get_mut(&alias) {
                         open.send(blocks).await;
                     }
@@ -214,6 +242,26 @@ fn described(length: u64) -> Vec<u8> {
     [&[5; 32][..], &[0], &varint(length), &varint(all), &[0; 8], &[0], &[0]].concat()
 }
 
+/// A META of the first generation of the large object, as if it lay where it was asked for.
+fn repeated(get: &Get, object_length: Option<u64>, other_from: u64) -> Message {
+    let segment = &OBJECT[..SEGMENT_BYTES];
+    let length = SEGMENT_BYTES as u64;
+    Message::Meta(Meta {
+        request: get.request,
+        path: get.path.clone(),
+        id: SegmentId::of(segment),
+        offset: get.offset,
+        length,
+        object_length,
+        version: 1 + u64::from(get.offset >= other_from),
+        max_age_ms: 0,
+        content_type: String::new(),
+        delivery: Delivery::Coded(Shape::new(length, BLOCK_BYTES as u32, N).unwrap()),
+        tree: None,
+        signature: None,
+    })
+}
+
 async fn send_object(connection: &Connection, get: &Get, bytes: usize) -> Said {
     let mut stream = connection.open_uni().await?;
     let mut head = Vec::new();
@@ -257,6 +305,12 @@ impl Blocks {
             Row::Seed => (Vector::Seed(1), noise()),
             Row::Fresh => (Vector::Seed(self.sent), noise()),
             Row::Zero => (Vector::Explicit(vec![0; N.into()].into()), vec![0; BLOCK_BYTES]),
+            Row::Right => {
+                let index = (self.sent as usize - 1) % usize::from(N);
+                let mut row = vec![0; N.into()];
+                row[index] = 1;
+                (Vector::Explicit(row.into()), self.source(index).to_vec())
+            }
             Row::Low => {
                 let (one, other) = [(true, false), (false, true), (true, true)][self.sent as usize % 3];
                 let mut row = vec![0; N.into()];
@@ -270,7 +324,6 @@ impl Blocks {
 
     /// A source block of the generation: the object is one segment of whole generations.
     fn source(&self, index: usize) -> &'static [u8] {
-        static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| bytes(LARGE_SEED, LARGE_BYTES));
         let block = self.generation * usize::from(N) + index;
         &OBJECT[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES]
     }

@@ -4,6 +4,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use ncserverd::wire::CloseCode;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::attacker::{HUGE, frame, varint};
 use crate::ground::{Ground, LARGE, LARGE_BYTES, LARGE_SEED, PATIENCE, Program, bytes};
-use crate::imposter::{Act, BLOCK_BYTES, Imposter, N, Row, coded};
+use crate::imposter::{Act, BLOCK_BYTES, Imposter, N, Row, SEGMENT_BYTES, coded};
 use crate::program::program;
 
 /// What a peer takes in all where nobody lies to it: itself, its buffers, and some of an object.
@@ -181,7 +182,7 @@ async fn what_means_nothing_is_skipped() {
     let ground = Ground::new().await;
     let nothing = |alias: u16| {
         [
-            Message::Reject { alias, code: ncserverd::object::RefusalCode::Unknown, retry_after_ms: HUGE }.to_frame(),
+            Message::Reject { alias, code: RefusalCode::Unknown, retry_after_ms: HUGE }.to_frame(),
             Message::Stop { alias, reason: StopReason::Complete }.to_frame(),
             Message::Credit { alias, blocks: u32::MAX }.to_frame(),
             Message::Grant { lasts_ms: HUGE }.to_frame(),
@@ -292,6 +293,33 @@ async fn a_segment_of_lies_is_not_handed_out() {
     peer.assert_nothing_is_handed_out();
     peer.assert_less_than(PLAIN);
 }
+
+impl Fetch {
+    /// It gives up for a reason that it tells, with this exit code, and leaves nothing behind.
+    async fn fails(&mut self, code: i32, reason: &str) {
+        let status = self.end().await;
+        let mut said = self.program.said();
+        for _ in 0..100 {
+            // Its last words may still be on their way.
+            if said.contains(reason) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            said += &self.program.said();
+        }
+        assert!(status.code() == Some(code) && said.contains(reason), "{status}: {said}");
+        assert_eq!(self.directory.path().read_dir().unwrap().count(), 0, "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_two_versions_make_no_file() {
+    let _turn = crate::ground::turn();
+    let imposter =
+        Imposter::start(Act::Repeats { object_length: Some(8 * SEGMENT_BYTES as u64), other_from: 3 * SEGMENT_BYTES as u64 });
+    Fetch::start(&[&imposter.url()]).fails(5, "the object changed at its origin").await;
+}
+
 /// A server names one address under many names.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_lead_a_peer_to_an_address_that_is_not_public() {

@@ -592,6 +592,7 @@ impl Fetches {
         self.stirred = false;
         self.try_rows(now, outbox, events);
         let order = self.order();
+        self.watch(now, &order);
         for &id in &order {
             if let Some(failure) = self.failure(id, now) {
                 self.evidence.close(id);
@@ -601,7 +602,7 @@ impl Fetches {
         }
         self.tidy(now, outbox);
         self.weigh(now);
-        for id in order {
+        for &id in &order {
             let Some(mut fetch) = self.fetches.remove(&id) else { continue };
             fetch.exclude_others(self.paths.keys());
             fetch.is_impatient = fetch.patient_until <= now;
@@ -612,6 +613,7 @@ impl Fetches {
             }
             self.fetches.insert(id, fetch);
         }
+        self.watch(now, &order);
         for path in self.paths.values_mut().filter(|path| path.load.all.1 == 0) {
             path.pace.idle();
         }

@@ -48,6 +48,8 @@ struct Question {
     /// Whether one more may be asked, though nobody has refused.
     is_pressing: bool,
     introduction: Option<Introduction>,
+    /// The only source whose answer is wanted.
+    only: Option<SourceId>,
 }
 
 /// What a source has said so far.
@@ -75,6 +77,13 @@ impl Gets {
     pub(super) fn ask(&mut self, place: Place, due: Instant) -> u64 {
         let request = self.number();
         self.open.insert(request, Question::new(place, due, None));
+        request
+    }
+
+    /// Asks one source and no other.
+    pub(super) fn ask_only(&mut self, source: SourceId, place: Place, due: Instant) -> u64 {
+        let request = self.number();
+        self.open.insert(request, Question { only: Some(source), ..Question::new(place, due, None) });
         request
     }
 
@@ -137,7 +146,8 @@ impl Gets {
             return None;
         }
         let may_be_asked = |question: &Question| {
-            let is_new = question.asked.is_empty() && question.refused.is_empty() && question.introduction.is_none();
+            let is_anybodys = question.introduction.is_none() && question.only.is_none();
+            let is_new = question.asked.is_empty() && question.refused.is_empty() && is_anybodys;
             question.may_be_asked(source) && !(is_new && waits(&question.place.path))
         };
         let (request, question) = self.open.iter_mut().find(|(_, question)| may_be_asked(question))?;
@@ -173,7 +183,7 @@ impl Gets {
             }
         };
         self.open.remove(&request);
-        events.push_back(Event::Answered { request, answer: Ok(Answer { meta, bytes }) });
+        events.push_back(Event::Answered { request, answer: Ok(Answer { meta, bytes, source }) });
         Ok(())
     }
 
@@ -194,7 +204,8 @@ impl Gets {
         }
         question.asked.remove(&source);
         question.refused.insert(source);
-        if question.asked.is_empty() && sources.is_subset(&question.refused) {
+        let is_last = question.only.is_some() || sources.is_subset(&question.refused);
+        if question.asked.is_empty() && is_last {
             self.open.remove(&request);
             events.push_back(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
         }
@@ -248,7 +259,7 @@ impl Gets {
             return Err(Violation::Malformed("object stream"));
         }
         if *finished {
-            let answer = Answer { meta: meta.clone(), bytes: Some(object.split().freeze()) };
+            let answer = Answer { meta: meta.clone(), bytes: Some(object.split().freeze()), source };
             self.open.remove(&request);
             events.push_back(Event::Answered { request, answer: Ok(answer) });
         }
@@ -264,12 +275,15 @@ impl Gets {
 impl Question {
     fn new(place: Place, due: Instant, introduction: Option<Introduction>) -> Self {
         let (asked, refused) = (BTreeMap::new(), BTreeSet::new());
-        Self { place, due, asked, refused, patient_until: None, is_pressing: false, introduction }
+        Self { place, due, asked, refused, patient_until: None, is_pressing: false, introduction, only: None }
     }
 
     fn may_be_asked(&self, source: SourceId) -> bool {
         if let Some(introduction) = self.introduction {
             return introduction.source == source && self.asked.is_empty();
+        }
+        if self.only.is_some_and(|only| only != source) {
+            return false;
         }
         let is_new = !self.asked.contains_key(&source) && !self.refused.contains(&source);
         is_new && (self.asked.is_empty() || self.is_pressing)
