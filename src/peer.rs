@@ -145,6 +145,8 @@ pub struct Config {
     pub answer_timeout: Duration,
     /// How long a segment may make no progress before it is given up.
     pub stall_timeout: Duration,
+    /// Bytes a second that are to come over that time of what is fetched first, or it is given up; `None` puts up with everything.
+    pub rate_min: Option<ByteSize>,
     /// Within which time a segment is of use; `None` waits as long as it progresses.
     pub deadline: Option<Duration>,
     /// Verified segments kept in memory.
@@ -202,6 +204,7 @@ impl Config {
             reconnect_max: Duration::from_secs(8),
             answer_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(30),
+            rate_min: Some(ByteSize::kib(1)),
             deadline: None,
             cache: ByteSize::mib(64),
             window: (ByteSize::kib(256), ByteSize::mib(16)),
@@ -322,6 +325,9 @@ pub enum Error {
     /// Nothing came for too long; with what had gone wrong last, if anything had.
     #[error("{}", .0.as_deref().unwrap_or("nothing came for too long"))]
     Stalled(Option<String>),
+    /// So little came for so long that it was given up.
+    #[error("too slow: it came at less than the least rate that is put up with")]
+    Slow,
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]
     Connection(String),
@@ -351,6 +357,7 @@ impl From<Failure> for Error {
             Failure::Refused(refusal) => Self::Refused(refusal),
             Failure::Deadline => Self::Deadline,
             Failure::Stalled => Self::Stalled(None),
+            Failure::Slow => Self::Slow,
             Failure::Corrupt => Self::Corrupt,
         }
     }

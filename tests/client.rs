@@ -57,7 +57,7 @@ async fn a_pipe_is_written_as_it_comes_and_stays_a_pipe() {
         let pipe = pipe.clone();
         move || std::fs::read(pipe).unwrap()
     });
-    fetch::fetch(&client, "/a/large", Target::File(pipe.clone())).await.unwrap();
+    fetch::fetch(&client, "/a/large", Target::File(pipe.clone()), None).await.unwrap();
     assert!(tokio::time::timeout(PATIENCE, reader).await.unwrap().unwrap() == all);
     assert!(pipe.metadata().unwrap().file_type().is_fifo());
     assert_eq!(directory.path().read_dir().unwrap().count(), 1);

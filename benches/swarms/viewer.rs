@@ -59,6 +59,7 @@ impl Consumer {
             answer_timeout: Duration::from_secs(30),
             hello_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
+            rate_min: 1024,
             kernels: Kernels::detect(),
             gathers: false,
             tells: shares,

@@ -61,6 +61,9 @@ enum Command {
         /// What decodes: this program, generation by generation, or a GPU, many at a time
         #[arg(long, value_enum, default_value_t = Decoding::Cpu)]
         backend: Decoding,
+        /// Write no more than this: of a larger object nothing is kept [default: nine tenths of what is free where a file is written]
+        #[arg(long, value_name = "SIZE")]
+        max_bytes: Option<ByteSize>,
     },
     /// Serve the server's streams to players on this machine over HTTP, until interrupted
     Gateway {
@@ -228,10 +231,17 @@ struct Connection {
     /// Give up a segment that is not complete within this time, such as 800ms; where that is near, lost blocks are made up for ahead
     #[arg(long, global = true, value_name = "TIME", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
+    /// Give up what comes slower than this over half a minute, in bytes a second; "none" puts up with everything
+    #[arg(long, global = true, value_name = "SIZE", default_value = "1KiB", value_parser = parse_rate)]
+    min_rate: MinRate,
     /// What decides how fast this side sends; what the server sends is for its own configuration to say
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
 }
+
+/// Bytes a second, if any have to come.
+#[derive(Debug, Clone, Copy)]
+struct MinRate(Option<ByteSize>);
 
 /// A server besides the first.
 #[derive(Debug, Clone)]
@@ -258,12 +268,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
     let logs = telemetry::Config { log_filter: filter, log_format: telemetry::LogFormat::Pretty, ..Default::default() };
     telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
     match cli.command {
-        Command::Fetch { server, path, output, backend } => {
+        Command::Fetch { server, path, output, backend, max_bytes } => {
             let target = Target::new(output, &path)?;
             let (device, _thread) = tokio::task::block_in_place(|| backend.open())?.unzip();
             unless_interrupted(async {
                 let client = cli.connection.connect_with(server, device).await?;
-                fetch::fetch(&client, &path, target).await?;
+                fetch::fetch(&client, &path, target, max_bytes).await?;
                 let stats = client.stats().borrow().clone();
                 if backend != Decoding::Cpu {
                     console::note(fetch::summary(&stats));
@@ -396,7 +406,8 @@ impl Connection {
         {
             return Err(Failure::Credential(format!("--source {source},token: there is no --token or --token-file to give it")));
         }
-        let mut config = Config { datagrams, congestion, deadline, device, token, entrusted, certificate, ..usual };
+        let rate_min = self.min_rate.0;
+        let mut config = Config { datagrams, congestion, deadline, rate_min, device, token, entrusted, certificate, ..usual };
         config.servers.extend(self.source.iter().map(|source| source.server.clone()));
         Ok(config)
     }
@@ -526,6 +537,10 @@ fn serve_metrics(
     Ok(listener)
 }
 
+fn parse_rate(text: &str) -> Result<MinRate, String> {
+    if text == "none" { Ok(MinRate(None)) } else { text.parse().map(|rate| MinRate(Some(rate))) }
+}
+
 fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
     let (stream, hex) = text.split_once('=').map_or((None, text), |(stream, hex)| (Some(stream), hex));
     if let Some(stream) = stream.filter(|stream| !is_stream_name(stream)) {
@@ -647,7 +662,7 @@ fn exit_of(error: &super::Error) -> u8 {
     match error {
         Error::Connection(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
-        Error::Refused(_) | Error::Deadline | Error::Stalled(_) | Error::Corrupt | Error::Changed => 5,
+        Error::Refused(_) | Error::Deadline | Error::Stalled(_) | Error::Slow | Error::Corrupt | Error::Changed => 5,
         Error::Path(_) | Error::Range(_) => 2,
         Error::Setup(_) => 1,
     }

@@ -55,6 +55,9 @@ struct Common {
     stats: watch::Receiver<Stats>,
     deadline: Option<Duration>,
     has_credential: bool,
+    /// Bytes a second that an object has to come at, over this time.
+    rate_min: u64,
+    window: Duration,
     shelf: Mutex<Shelf>,
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<Cut, Bytes>,
@@ -160,6 +163,8 @@ impl Client {
             stats,
             deadline: config.deadline,
             has_credential: config.token.is_some() || config.certificate.is_some(),
+            rate_min: config.rate_min.map_or(0, |rate| rate.as_u64()),
+            window: config.stall_timeout,
             keys: Arc::clone(&keys),
             listener: config.listener.clone(),
             shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
@@ -291,13 +296,20 @@ impl Client {
         let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
         let mut failed = None;
+        let mut trickle = Trickle::default();
         loop {
+            let begun = Instant::now();
             let room = loading.len() < PARTS_AHEAD && failed.is_none();
             tokio::select! {
                 () = reader.closed() => return,
                 piece = front(&mut loading) => match piece {
-                    None => drop(loading.pop_front()),
+                    None => {
+                        trickle.waited += begun.elapsed();
+                        loading.pop_front();
+                    }
                     Some(piece) => {
+                        trickle.waited += begun.elapsed();
+                        let piece = piece.and_then(|bytes| trickle.check(bytes, self.common.rate_min, self.common.window));
                         let has_failed = piece.is_err();
                         if reader.send(piece).await.is_err() || has_failed {
                             return;
@@ -306,6 +318,7 @@ impl Client {
                 },
                 part = own(&mut next), if room => match part {
                     Ok(part) => {
+                        trickle.waited += begun.elapsed();
                         next = self.ask_after(&part, &range);
                         loading.push_back(self.load(part.meta, &range));
                     }
@@ -578,6 +591,25 @@ fn retry_after(refusal: &Refusal) -> Option<Duration> {
     refusal.retry_after.or(settled)
 }
 
+/// Parts that come whole, each of them fast, and are too small or too far between to come to an end.
+#[derive(Debug, Default)]
+struct Trickle {
+    /// How long the reader has waited for parts since the window began, and what has come.
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Trickle {
+    fn check(&mut self, part: Bytes, rate_min: u64, window: Duration) -> Result<Bytes, Error> {
+        self.bytes += part.len() as u64;
+        if self.waited < window {
+            return Ok(part);
+        }
+        let Self { waited, bytes } = std::mem::take(self);
+        if bytes < rate_min.saturating_mul(waited.as_secs()) { Err(Error::Slow) } else { Ok(part) }
+    }
+}
+
 /// Whether two parts may be put together: of one version, and of one length as far as that is known.
 fn is_of_one_object(one: &message::Meta, other: &message::Meta) -> bool {
     let lengths = one.object_length.zip(other.object_length);
@@ -776,6 +808,23 @@ mod tests {
         (part.at, part.fetched) = (0, Task::spawn(async { Err(Error::Corrupt) }));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
+    }
+
+    /// One byte each second, in parts of their own.
+    #[test]
+    fn parts_that_trickle_are_given_up_and_a_reader_that_waits_is_not() {
+        let mut trickle = Trickle::default();
+        let mut come = |waited: Duration, bytes: &'static [u8]| {
+            trickle.waited += waited;
+            trickle.check(Bytes::from_static(bytes), 10, Duration::from_secs(30)).map(|part| part.len())
+        };
+        for _ in 0..29 {
+            assert_eq!(come(Duration::from_secs(1), b"a"), Ok(1));
+        }
+        assert_eq!(come(Duration::from_secs(1), b"a"), Err(Error::Slow));
+        // A part as large as a window's bytes takes as long as it likes to be read.
+        assert_eq!(come(Duration::from_secs(29), &[0; 300]), Ok(300));
+        assert_eq!(come(Duration::from_secs(1), &[]), Ok(0));
     }
 
     #[test]

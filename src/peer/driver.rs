@@ -180,6 +180,7 @@ impl Driver {
             hello_timeout: config.connect_timeout,
             answer_timeout: config.answer_timeout,
             stall_timeout: config.stall_timeout,
+            rate_min: config.rate_min.map_or(0, |rate| rate.as_u64()),
             kernels: Kernels::detect(),
             gathers: config.device.is_some(),
             tells: config.listener.is_some(),

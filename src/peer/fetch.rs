@@ -2,11 +2,16 @@
 //!
 //! A file appears under its name only when it is complete and verified; until then it is a hidden file beside it, removed
 //! if the fetch ends early. Standard output, devices and pipes get all bytes as soon as they are proven.
+//!
+//! What a server says of an object's length is its word alone: no more is written than that, than the user allows, and, where nothing else is said,
+//! than a part of what is free on the file system.
 
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::fs::File;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -48,29 +53,35 @@ pub enum Error {
     /// The path ends with a slash.
     #[error("the path names no file: say where it goes with -o")]
     Nameless,
+    /// The object is larger than it may be.
+    #[error("the object has {0}, and {1} may be written{2}")]
+    Large(Size, ByteSize, &'static str),
     /// The object ended before its length.
     #[error("the object ended after {0} of {1} bytes")]
     Short(u64, u64),
 }
 
-/// Fetches `path` to `target`.
-pub async fn fetch(client: &Client, path: &str, target: Target) -> Result<(), Error> {
+/// Fetches `path` to `target`, at most so many bytes.
+pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Option<ByteSize>) -> Result<(), Error> {
     let object = client.open(path, None).await?;
     match target {
         Target::Stdout => {
             let failed = |error| Error::Write("standard output".into(), error);
             let mut writer = stdout().map_err(failed)?;
-            copy(client, path, object, &mut writer, failed).await
+            let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
+            copy(client, path, object, &mut writer, most, failed).await
         }
         Target::File(file) => {
             let failed = |error| Error::Write(file.display().to_string(), error);
             if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
                 // A rename would put a file in the place of the device.
                 let mut writer = File::options().write(true).open(&file).await.map_err(failed)?;
-                return copy(client, path, object, &mut writer, failed).await;
+                let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
+                return copy(client, path, object, &mut writer, most, failed).await;
             }
             let (part, mut writer) = Part::create(&file).await.map_err(failed)?;
-            copy(client, path, object, &mut writer, failed).await?;
+            let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
+            copy(client, path, object, &mut writer, most, failed).await?;
             writer.sync_all().await.map_err(failed)?;
             part.rename().await.map_err(failed)
         }
@@ -88,12 +99,15 @@ async fn copy(
     path: &str,
     mut object: Object,
     writer: &mut (impl AsyncWrite + Unpin),
+    most: Most,
     failed: impl Fn(io::Error) -> Error,
 ) -> Result<(), Error> {
+    most.check(object.length.unwrap_or_default(), Size::Said)?;
     let progress = Progress::start(client, path, object.length);
     let mut written = 0;
     while let Some(bytes) = object.next().await {
         let bytes = bytes?;
+        most.check(written + bytes.len() as u64, Size::Come)?;
         writer.write_all(&bytes).await.map_err(&failed)?;
         written += bytes.len() as u64;
         progress.bar.set_position(written);
@@ -105,6 +119,55 @@ async fn copy(
         _ => Ok(()),
     }
 }
+
+/// How much may be written.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    bytes: u64,
+    /// Why not more.
+    reason: &'static str,
+}
+
+/// What an object is known to have.
+#[derive(Debug, Clone, Copy)]
+pub enum Size {
+    /// As the server says.
+    Said(u64),
+    /// So far.
+    Come(u64),
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Said(bytes) => write!(f, "{}", ByteSize(*bytes)),
+            Self::Come(bytes) => write!(f, "{} and more", ByteSize(*bytes)),
+        }
+    }
+}
+
+impl Most {
+    /// What the user says, and otherwise a part of what is free, where it goes to a file.
+    async fn of(said: Option<ByteSize>, file: &File) -> io::Result<Self> {
+        if let Some(said) = said {
+            return Ok(Self { bytes: said.as_u64(), reason: " (--max-bytes)" });
+        }
+        if !file.metadata().await?.is_file() {
+            // Whoever reads it decides.
+            return Ok(Self { bytes: u64::MAX, reason: "" });
+        }
+        let system = rustix::fs::fstatvfs(file)?;
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        Ok(Self { bytes: free / 10 * FREE_TENTHS, reason: " of what is free here: say --max-bytes for more" })
+    }
+
+    fn check(self, bytes: u64, size: impl FnOnce(u64) -> Size) -> Result<(), Error> {
+        if bytes > self.bytes { Err(Error::Large(size(bytes), ByteSize(self.bytes), self.reason)) } else { Ok(()) }
+    }
+}
+
+/// How much of what is free on a file system an object may take, in tenths, where the user does not say.
+const FREE_TENTHS: u64 = 9;
 
 /// A file that is not complete yet. Dropping it removes it.
 #[derive(Debug)]

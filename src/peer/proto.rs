@@ -79,6 +79,8 @@ pub struct Config {
     pub answer_timeout: Duration,
     /// A segment that makes no progress for so long has failed.
     pub stall_timeout: Duration,
+    /// Bytes a second that the segment whose turn it is has to bring, over that time; 0 puts up with everything.
+    pub rate_min: u64,
     /// The arithmetic of this machine.
     pub kernels: Kernels,
     /// Whether generations are decoded elsewhere: then blocks are gathered, and tried for what they bring, and no more.
@@ -272,6 +274,8 @@ pub enum Failure {
     Deadline,
     /// Nothing came for too long.
     Stalled,
+    /// So little came for so long that it was given up.
+    Slow,
     /// What came is wrong, twice.
     Corrupt,
 }

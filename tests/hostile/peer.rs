@@ -312,12 +312,41 @@ impl Fetch {
     }
 }
 
+/// An object of more bytes than any disk has, made of one segment again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_without_end_is_not_written_to_the_last_free_byte() {
+    let _turn = crate::ground::turn();
+    let repeats = |object_length| Imposter::start(Act::Repeats { object_length, other_from: u64::MAX });
+    let endless = repeats(Some(1 << 61));
+    Fetch::start(&[&endless.url()]).fails(1, "the object has 2.0 EiB, and ").await;
+    Fetch::with(&[&endless.url()], &["--max-bytes", "4MiB"]).fails(1, "4.0 MiB may be written (--max-bytes)").await;
+    // Of unknown length: as much is written as was allowed, and taken back.
+    let unknown = repeats(None);
+    Fetch::with(&[&unknown.url()], &["--max-bytes", "4MiB"]).fails(1, "4.5 MiB and more").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_of_two_versions_make_no_file() {
     let _turn = crate::ground::turn();
     let imposter =
         Imposter::start(Act::Repeats { object_length: Some(8 * SEGMENT_BYTES as u64), other_from: 3 * SEGMENT_BYTES as u64 });
     Fetch::start(&[&imposter.url()]).fails(5, "the object changed at its origin").await;
+}
+
+/// A source that rejects whatever it is asked for is not asked in a loop.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_rejects_without_end_is_asked_now_and_then() {
+    let _turn = crate::ground::turn();
+    let mut imposter = Imposter::start(Act::RejectsWith(vec![RefusalCode::Deadline, RefusalCode::Overload]));
+    let _peer = Fetch::start(&[&imposter.url()]);
+    while !matches!(imposter.hears().await, Message::Request(_)) {}
+    let end = tokio::time::Instant::now() + Duration::from_secs(2);
+    let mut requests = 1;
+    while let Ok(message) = tokio::time::timeout_at(end, imposter.hears()).await {
+        requests += u32::from(matches!(message, Message::Request(_)));
+    }
+    // After 50, 100, 200, … ms, of each of a few segments of one generation.
+    assert!((2..100).contains(&requests), "{requests} requests in two seconds");
 }
 
 /// A server names one address under many names.

@@ -608,6 +608,7 @@ impl Consumer {
             answer_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(20),
+            rate_min: 1024,
             kernels: Kernels::detect(),
             gathers: false,
             tells,

@@ -173,6 +173,7 @@ impl World {
             answer_timeout: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(10),
+            rate_min: 1024,
             kernels: Kernels::detect(),
             gathers: setup.gathers,
             tells: false,

@@ -9,6 +9,7 @@
 //! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
 //! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
 
+mod drip;
 mod trial;
 
 pub(super) use trial::Lie;
@@ -17,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+
+use drip::Drip;
 
 use super::evidence::{Evidence, Row};
 use super::flight::Arrival;
@@ -42,9 +45,15 @@ use crate::wire::message::{Accept, Hello, Meant, Message, RANGES_MAX, Request, S
 const EXCESS_MAX: u32 = 8;
 /// Useless seeded blocks of a request that are put up with while more than two are missing: an honest sender's chance is 2^-64.
 const USELESS_MAX: u32 = 8;
-/// Useless blocks over the prime field of a connection that are put up with, for each block of their generation, whoever makes them: each takes
-/// elimination. No honest sender makes more recoded ones than its rows, and each source block once.
+/// Useless blocks of a connection that are put up with, for each block of their generation, where a recoder may have made them: those with explicit
+/// vectors, and all over the prime field. Each takes elimination. No honest sender makes more recoded ones than its rows, and each source block
+/// once.
 const USELESS_PARTS_MAX: u32 = 2;
+/// So many vectors of zeros count as n useless ones: no sender draws them.
+const ZEROS_PER_N: u32 = 4;
+/// A source that has rejected a request is asked again after this time at the earliest, and after twice as long each time, up to `RETRY_MAX`.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(3);
 /// Datagrams of a source that belong to nothing, put up with whatever their share.
 const STRAY_MAX: u64 = 1000;
 /// Aliases back from the newest whose blocks count as late and not as stray.
@@ -97,6 +106,7 @@ pub(super) struct Fetches {
     counts: Counts,
     /// When anything last brought something.
     progress_at: Option<Instant>,
+    drip: Drip,
     stirred: bool,
     evidence: Evidence,
     /// Names trials of blocks over the prime field.
@@ -124,6 +134,10 @@ struct Fetch {
     next: u32,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
+    /// Whether the end of all connections has put that off, and nothing has come since.
+    is_put_off: bool,
+    /// Sources that have rejected requests and have sent nothing since.
+    rests: BTreeMap<SourceId, Rest>,
     /// Until when neighbours are waited for, and whether that has passed.
     patient_until: Instant,
     is_impatient: bool,
@@ -136,6 +150,14 @@ struct Fetch {
     strangers: BTreeMap<SourceId, Stranger>,
     /// Whether the trusted source alone is asked.
     is_alone: bool,
+}
+
+/// A source that is not asked for a while, because it has rejected what it was asked for.
+#[derive(Debug)]
+struct Rest {
+    /// How often in a row.
+    times: u32,
+    until: Instant,
 }
 
 /// The place of a fetch in the order in which all are served.
@@ -160,6 +182,7 @@ impl Fetches {
     pub(super) fn new(config: Config) -> Self {
         Self {
             evidence: Evidence::new(config.kernels, config.rows_max),
+            drip: Drip::new(config.rate_min, config.stall_timeout),
             config,
             paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
@@ -390,7 +413,8 @@ impl Fetches {
         }
         let is_last = self.paths.values().all(|path| !path.is_open);
         for fetch in self.fetches.values_mut() {
-            if is_last {
+            // Once: who comes and goes and brings nothing is not waited for without end.
+            if is_last && !std::mem::replace(&mut fetch.is_put_off, true) {
                 fetch.touched = fetch.touched.max(now);
             }
             match fetch.strangers.get_mut(&source) {
@@ -435,9 +459,12 @@ impl Fetches {
         work.asked.remove(&source);
         self.stirred = true;
         match (refusal.code, refusal.retry_after) {
-            (RefusalCode::Deadline, _) => {}
+            (RefusalCode::Deadline, _) => fetch.rest(now, source),
             (RefusalCode::GoingAway, _) => drop(work.paused.insert(source, now + LEAVING_PAUSE)),
-            (_, Some(after)) => drop(work.paused.insert(source, now + after)),
+            (_, Some(after)) => {
+                work.paused.insert(source, now + after);
+                fetch.rest(now, source);
+            }
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
                 (Some(Stranger::Introduced | Stranger::Expected), _) if is_neighbour && now < fetch.expect_until => {
                     fetch.strangers.insert(source, Stranger::Expected);
@@ -453,7 +480,7 @@ impl Fetches {
                     }
                     self.refuse(id, source, refusal, outbox, events);
                 }
-                (Some(Stranger::AskedForPath), _) => {}
+                (Some(Stranger::AskedForPath), _) => fetch.rest(now, source),
                 (None, Some(place)) if is_several && !is_neighbour && code == RefusalCode::Unknown => {
                     let introduction = (Introduction { fetch: id, source }, place.clone());
                     fetch.strangers.insert(source, Stranger::AskedForPath);
@@ -619,12 +646,19 @@ impl Fetches {
         }
     }
 
+    /// Has the first be watched of those that are asked for.
+    fn watch(&mut self, now: Instant, order: &[FetchId]) {
+        let first = order.iter().find(|id| self.fetches.get(id).is_some_and(|fetch| !fetch.works.is_empty()));
+        self.drip.watch(now, first.copied());
+    }
+
     /// When [`Fetches::advance`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
         let mut due: Option<Instant> = self.evidence.due();
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
         at(self.broken.front().map(|(at, ..)| *at));
+        at(self.drip.due());
         for id in self.order() {
             let Some(fetch) = self.fetches.get(&id) else { continue };
             let shuns = self.shuns(&fetch.strangers);
@@ -684,7 +718,10 @@ impl Fetches {
             let reason = "the hashes of its blocks are not signed by the stream's key".to_owned();
             return Some(Failure::Refused(Refusal { code: RefusalCode::Origin, retry_after: None, reason }));
         }
-        (self.stalls_at(fetch) <= now).then_some(Failure::Stalled)
+        if self.stalls_at(fetch) <= now {
+            return Some(Failure::Stalled);
+        }
+        self.drip.is_over(now, id).then_some(Failure::Slow)
     }
 
     /// A fetch that is not asked for yet waits as long as others progress.
@@ -774,8 +811,9 @@ impl Fetches {
     fn begin(&self, now: Instant, fetch: &mut Fetch) -> Option<u32> {
         let shuns = self.shuns(&fetch.strangers);
         let mut sources = self.paths.iter().filter(|(source, _)| fetch.may_ask(source));
-        let can_ask = sources.any(|(_, path)| {
-            path.has_room_for_request(fetch.order.urgency, &self.config) && !(shuns && path.trust == Trust::Suspect)
+        let can_ask = sources.any(|(source, path)| {
+            let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
+            path.has_room_for_request(fetch.order.urgency, &self.config) && !is_shunned
         });
         let generation = fetch.order.shape.generation(fetch.next).filter(|_| can_ask)?;
         if fetch.works.is_empty() {
@@ -786,7 +824,8 @@ impl Fetches {
         let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let is_pressed = left.is_some_and(|left| pace::is_pressed(rate, self.rtt(), left, &generation));
         let decoder = self.decoder(&fetch.order.segment, generation, is_pressed);
-        fetch.works.insert(generation.index, Work::new(decoder));
+        let paused = fetch.rests.iter().map(|(source, rest)| (*source, rest.until)).collect();
+        fetch.works.insert(generation.index, Work { paused, ..Work::new(decoder) });
         Some(generation.index)
     }
 
@@ -1177,12 +1216,13 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some(Fetch { order, works, touched, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
+        let Some(Fetch { order, works, touched, is_put_off, rests, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
         // What proves itself is not kept for later tests.
         let is_proving = order.shape.codec().is_proving();
         let keeps = keeps && !is_proving;
         work.silences.remove(&source);
+        rests.remove(&source);
         Numbers::number(&block.vector).map(|number| work.held.insert(number));
         let useless = u64::from(outcome == Outcome::Redundant);
         path.counts.blocks += 1;
@@ -1196,10 +1236,11 @@ impl Fetches {
         }
         match outcome {
             Outcome::Redundant => {
-                if is_proving {
+                if is_proving || matches!(block.vector, Vector::Explicit(_) | Vector::Unverified(_)) {
+                    let n = u32::from(work.decoder.n());
                     let useless = work.useless.entry(source).or_default();
-                    *useless += 1;
-                    if *useless > USELESS_PARTS_MAX * u32::from(work.decoder.n()) {
+                    *useless += if is_zero(&block.vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
+                    if *useless > USELESS_PARTS_MAX * n {
                         return Err(Violation::Flood("useless blocks"));
                     }
                 }
@@ -1212,8 +1253,9 @@ impl Fetches {
                 }
             }
             Outcome::Innovative | Outcome::Complete => {
-                *touched = now;
+                (*touched, *is_put_off) = (now, false);
                 self.progress_at = Some(now);
+                self.drip.brought(id, block.payload.len());
                 if self.config.tells {
                     let (cut, block) = (order.cut(), block.clone());
                     events.push_back(Event::Brought { cut, generation: index, source, block, is_checked });
@@ -1302,6 +1344,8 @@ impl Fetch {
             works,
             next: 0,
             touched: now,
+            is_put_off: false,
+            rests: BTreeMap::new(),
             patient_until: now,
             is_impatient: false,
             expect_until: now,
@@ -1310,6 +1354,25 @@ impl Fetch {
             strangers,
             is_alone: false,
         }
+    }
+
+    /// A source has rejected a request: whatever it says, it is not asked in a loop.
+    fn rest(&mut self, now: Instant, source: SourceId) {
+        let rest = self.rests.entry(source).or_insert(Rest { times: 0, until: now });
+        // What is rejected meanwhile was asked for before.
+        if rest.until <= now {
+            rest.until = now + (RETRY_MIN * (1 << rest.times.min(10))).min(RETRY_MAX);
+            rest.times += 1;
+        }
+        for work in self.works.values_mut() {
+            let until = work.paused.entry(source).or_insert(rest.until);
+            *until = rest.until.max(*until);
+        }
+    }
+
+    /// Whether a source is left in peace at present.
+    fn rests(&self, now: Instant, source: &SourceId) -> bool {
+        self.rests.get(source).is_some_and(|rest| now < rest.until)
     }
 
     /// When more is asked of servers, and when neighbours are not waited for any more, unless that has passed.
@@ -1338,6 +1401,12 @@ fn may_ask(strangers: &BTreeMap<SourceId, Stranger>, source: &SourceId) -> bool 
 /// A generation under way.
 fn find(fetches: &mut BTreeMap<FetchId, Fetch>, id: FetchId, index: u32) -> Option<&mut Work> {
     fetches.get_mut(&id)?.works.get_mut(&index)
+}
+
+/// Whether a block combines nothing; no sender draws such a vector.
+fn is_zero(vector: &Vector) -> bool {
+    use Vector::{Explicit, Narrow, Unverified, Wide};
+    matches!(vector, Explicit(row) | Unverified(row) | Narrow(row) | Wide(row) if row.iter().all(|coefficient| *coefficient == 0))
 }
 
 fn millis(duration: Duration) -> u64 {

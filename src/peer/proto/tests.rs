@@ -20,6 +20,7 @@ fn config() -> Config {
         answer_timeout: 5 * SECOND,
         hello_timeout: 5 * SECOND,
         stall_timeout: 10 * SECOND,
+        rate_min: 10,
         kernels: Kernels::detect(),
         gathers: false,
         tells: false,
@@ -257,6 +258,117 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
     let stop = Message::Stop { alias: first[1].alias, reason: StopReason::Cancelled };
     assert_eq!(messages(&mut proto, later), [stop]);
     assert!(matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, failure: Failure::Refused(_) }) if failed == fetch));
+}
+
+/// Whatever reason and time it gives: in half a minute it is asked a few dozen times and not a hundred thousand times.
+#[test]
+fn who_always_rejects_is_asked_less_and_less_often() {
+    for (code, retry_after_ms) in [(RefusalCode::Deadline, 0), (RefusalCode::Deadline, 1), (RefusalCode::Overload, 1)] {
+        let (mut proto, start) = open();
+        let shape = Shape::new(64 * 8 * 500, 64, 8).unwrap();
+        proto.fetch(start, Order { shape, deadline: Some(start + 30 * SECOND), ..order() }, None);
+        let (mut now, mut asked) = (start, Vec::new());
+        loop {
+            for request in requests(&messages(&mut proto, now)) {
+                asked.push(now);
+                let reject = Message::Reject { alias: request.alias, code, retry_after_ms };
+                proto.handle_message(now, HERE, reject).unwrap();
+            }
+            if matches!(proto.poll_event(), Some(Event::Failed { .. })) {
+                break;
+            }
+            // At once where it asks at once.
+            now = proto.poll_timeout().unwrap().max(now + Duration::from_micros(100));
+            proto.handle_timeout(now).unwrap();
+        }
+        assert!(now <= start + 30 * SECOND + Duration::from_millis(1));
+        assert!((10..200).contains(&asked.len()), "{code:?}: {} requests", asked.len());
+        let rounds: Vec<Instant> = asked.chunk_by(|one, next| one == next).map(|round| round[0]).collect();
+        let gaps: Vec<Duration> = rounds.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(gaps.iter().all(|gap| *gap >= Duration::from_millis(50)), "{gaps:?}");
+        assert!(gaps.is_sorted(), "{gaps:?}");
+    }
+}
+
+/// A block for each so many seconds, from whoever it is.
+fn drip(every: Duration, disconnects: bool) -> Option<(Failure, Duration)> {
+    let (mut proto, start) = open();
+    let shape = Shape::new(64 * 1024, 64, 1024).unwrap();
+    proto.fetch(start, Order { shape, ..order() }, None);
+    let mut request = requests(&messages(&mut proto, start)).remove(0);
+    let (mut now, mut next) = (start, start + every);
+    for seq in 0.. {
+        while now < next {
+            now = proto.poll_timeout().unwrap().clamp(now + Duration::from_millis(1), next);
+            proto.handle_timeout(now).unwrap();
+            if let Some(again) = requests(&messages(&mut proto, now)).pop() {
+                request = again;
+            }
+            while let Some(event) = proto.poll_event() {
+                if let Event::Failed { failure, .. } = event {
+                    return Some((failure, now - start));
+                }
+            }
+        }
+        if now > start + 100 * SECOND {
+            return None;
+        }
+        next = now + every;
+        if disconnects {
+            proto.handle_disconnected(now, HERE);
+            proto.handle_connected(now, HERE, None);
+            proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
+            while proto.poll_event().is_some() {}
+        } else {
+            let mut out = vec![0; 10 + 64];
+            block::write_datagram_header(&mut out[..10], &Vector::Seed(seq), request.alias, seq as u16, false);
+            proto.handle_datagram(now, HERE, out.into()).unwrap();
+        }
+        if let Some(again) = requests(&messages(&mut proto, now)).pop() {
+            request = again;
+        }
+    }
+    unreachable!("it ends")
+}
+
+/// Ten bytes a second are asked for here, over ten seconds.
+#[test]
+fn a_drip_is_given_up() {
+    assert_eq!(drip(9 * SECOND, false), Some((Failure::Slow, 10 * SECOND)));
+    assert_eq!(drip(20 * SECOND, false), Some((Failure::Stalled, 10 * SECOND)));
+    assert_eq!(drip(4 * SECOND, false), None, "enough of it goes on");
+}
+
+#[test]
+fn connections_that_come_and_go_put_a_stall_off_once() {
+    assert_eq!(drip(4 * SECOND, true), Some((Failure::Stalled, 14 * SECOND)));
+}
+
+/// Vectors of zeros, and others that bring nothing, in datagrams.
+#[test]
+fn useless_vectors_end_the_connection_whoever_made_them() {
+    for (row, is_verified, most) in [([0; 8], true, 8), ([0; 8], false, 8), ([3; 8], true, 17), ([3; 8], false, 17)] {
+        let (mut proto, now) = open();
+        proto.set_rtt(HERE, Duration::from_millis(40));
+        let shape = Shape::new(64 * 8, 64, 8).unwrap();
+        proto.fetch(now, Order { shape, ..order() }, None);
+        let request = requests(&messages(&mut proto, now)).remove(0);
+        let row = Bytes::copy_from_slice(&row);
+        let vector = if is_verified { Vector::Explicit(row) } else { Vector::Unverified(row) };
+        let mut later = now;
+        let ends = (0..100_u16).find_map(|seq| {
+            let mut out = vec![0; block::datagram_header_len(&vector) + 64];
+            let head = out.len() - 64;
+            block::write_datagram_header(&mut out[..head], &vector, request.alias, seq, false);
+            let violation = proto.handle_datagram(later, HERE, out.into()).err();
+            // Credit for what is still missing.
+            later += SECOND / 5;
+            proto.handle_timeout(later).unwrap();
+            while proto.poll_message(later, HERE).is_some() {}
+            violation.map(|violation| (seq, violation))
+        });
+        assert_eq!(ends, Some((most, Violation::Flood("useless blocks"))), "{vector:?}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) struct Work {
     pub(super) next_source: u16,
     /// The blocks that are there, where all blocks have numbers.
     pub(super) held: Numbers,
-    /// Blocks of a source that brought nothing, over the prime field.
+    /// Blocks of a source that brought nothing, of those that each sender makes as it likes: explicit vectors, and all over the prime field.
     pub(super) useless: BTreeMap<SourceId, u32>,
     /// How many silences of a source in a row have ended requests.
     pub(super) silences: BTreeMap<SourceId, u32>,

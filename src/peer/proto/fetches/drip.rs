@@ -1,0 +1,63 @@
+//! Whether the fetch that is served first comes at the least rate that is put up with.
+//!
+//! A source that sends a block now and then makes progress, and never ends. Fetches share the path, and sources serve them one after the other,
+//! so that only the one whose turn it is can be expected to progress: its bytes are counted over windows of time.
+
+use std::time::{Duration, Instant};
+
+use super::FetchId;
+
+/// The fetch whose turn it is, and what it has brought since its window began.
+#[derive(Debug)]
+pub(super) struct Drip {
+    window: Duration,
+    /// Bytes that are to come within a window.
+    bytes_min: u64,
+    watched: Option<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    fetch: FetchId,
+    until: Instant,
+    bytes: u64,
+}
+
+impl Drip {
+    /// `rate_min` is in bytes a second; 0 puts up with everything.
+    pub(super) fn new(rate_min: u64, window: Duration) -> Self {
+        Self { window, bytes_min: rate_min.saturating_mul(window.as_secs()), watched: None }
+    }
+
+    /// This fetch is served first now, if any is. Saying so again is harmless.
+    pub(super) fn watch(&mut self, now: Instant, fetch: Option<FetchId>) {
+        if self.watched.as_ref().map(|watched| watched.fetch) != fetch {
+            self.watched = fetch.map(|fetch| Watched { fetch, until: now + self.window, bytes: 0 });
+        }
+        let window = self.window;
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.until <= now) {
+            // Nothing at all is a stall, which has a time of its own.
+            if watched.bytes == 0 || watched.bytes >= self.bytes_min {
+                (watched.until, watched.bytes) = (now + window, 0);
+            }
+        }
+    }
+
+    /// A block has brought something.
+    pub(super) fn brought(&mut self, fetch: FetchId, bytes: usize) {
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.fetch == fetch) {
+            watched.bytes += bytes as u64;
+        }
+    }
+
+    /// Whether this fetch was served first for a window and brought too little.
+    pub(super) fn is_over(&self, now: Instant, fetch: FetchId) -> bool {
+        let watched = self.watched.as_ref().filter(|watched| watched.fetch == fetch);
+        watched.is_some_and(|watched| watched.until <= now && watched.bytes < self.bytes_min)
+    }
+
+    /// When a window ends.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.watched.as_ref().filter(|_| self.bytes_min > 0).map(|watched| watched.until)
+    }
+}
