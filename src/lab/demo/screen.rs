@@ -121,7 +121,7 @@ fn describe(place: &Place, (rank, n): (u16, u16), stats: &Stats) -> String {
         place.peer,
         place.segment.load(Ordering::Relaxed),
         place.of.load(Ordering::Relaxed),
-        cells(f64::from(rank) / f64::from(n.max(1)), 20),
+        cells(f64::from(rank) / f64::from(n.max(1)), 18),
         cells(loss / LOSS_SHOWN, 8),
         loss * 100.0,
         stats.rate / 1e6,
@@ -149,7 +149,7 @@ mod tests {
         let place = Place { peer: 64, segment: AtomicUsize::new(7), of: AtomicUsize::new(7) };
         let half = Stats { datagrams_lost: 10, blocks_received: 90, ..Stats::default() };
         let line = describe(&place, (32, 64), &half);
-        assert!(line.contains("[==========          ] 32/64") && line.contains("[====    ]  10 %"), "{line}");
+        assert!(line.contains("[=========         ] 32/64") && line.contains("[====    ]  10 %"), "{line}");
         let most = describe(&place, (64, 64), &Stats { datagrams_lost: 1, rate: 999e6, ..Stats::default() });
         assert!(most.len() <= 80, "{most}");
         assert!(describe(&place, (0, 0), &Stats::default()).len() <= 80);
