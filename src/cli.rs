@@ -646,7 +646,7 @@ Examples:
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
 4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong,
-8 a check of doctor failed, 9 stopped, but something hung and did not end,
+8 a check of doctor or config check failed, 9 stopped, but something hung and did not end,
 10 a part died without which nothing is served, 141 nobody reads the output any more.";
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::config::Loaded;
+use crate::config::{Config, Loaded};
 
 mod compute;
 mod limits;
 mod sockets;
+mod sources;
 mod trust;
 
 /// How a check ended.
@@ -98,8 +99,16 @@ impl Report {
         checks.push(limits::clock(config));
         checks.push(compute::processor(&config.device));
         checks.extend(compute::device(config));
-        checks.push(trust::certificate(&config.tls));
-        checks.extend(trust::admission(&config.admission));
+        checks.extend(named(config));
+        Self::of(checks)
+    }
+
+    /// Looks at what the configuration names, wherever it is to run: directories, origins, keys and certificates.
+    pub fn of_named(loaded: &Loaded) -> Self {
+        Self::of(named(&loaded.config))
+    }
+
+    fn of(checks: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
         Self { verdict, checks }
     }
@@ -120,6 +129,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.checks.iter().try_for_each(|check| writeln!(f, "{check}"))
     }
+}
+
+/// Files and servers by their names in the configuration.
+fn named(config: &Config) -> Vec<Check> {
+    let mut checks = sources::streams(config);
+    checks.push(trust::certificate(&config.tls));
+    checks.extend(trust::admission(&config.admission));
+    checks
 }
 
 /// A configuration that is refused never comes here.

@@ -39,12 +39,15 @@ fn run(cli: Cli) -> Result<(), Failure> {
             served?;
             ended
         }
-        Some(Command::Config(ConfigCommand::Check)) => print(&sources.load()?.explain()),
+        Some(Command::Config(ConfigCommand::Check)) => {
+            let loaded = sources.load()?;
+            print(&loaded.explain())?;
+            told(&doctor::Report::of_named(&loaded), |report| format!("What it names:\n{report}"))
+        }
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
         Some(Command::Doctor(doctor)) => {
             let report = doctor::Report::examine(&sources.load()?);
-            print(&if doctor.json { report.to_json() } else { report.to_string() })?;
-            if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
+            told(&report, |report| if doctor.json { report.to_json() } else { report.to_string() })
         }
         Some(Command::Plan(options)) => {
             let plan = plan::Plan::make(&options.options(), &sources.load()?.config)?;
@@ -100,6 +103,12 @@ fn end(runtime: tokio::runtime::Runtime) -> Result<(), Failure> {
     let begun = Instant::now();
     runtime.shutdown_timeout(server::END_WITHIN);
     if begun.elapsed() < server::END_WITHIN { Ok(()) } else { Err(Failure::Stuck) }
+}
+
+/// Prints a report, and fails as it does.
+fn told(report: &doctor::Report, text: impl FnOnce(&doctor::Report) -> String) -> Result<(), Failure> {
+    print(&text(report))?;
+    if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -708,6 +708,16 @@ impl Place {
     }
 }
 
+impl Config {
+    /// The HTTP origin of a stream that has one.
+    pub(crate) fn http(&self) -> Result<Origin, Fault> {
+        match Place::new(self)? {
+            Place::Http(origin) => Ok(origin),
+            Place::Directory(..) => Err(Fault::Place),
+        }
+    }
+}
+
 fn unknown(reason: &str) -> Refusal {
     Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
 }

@@ -22,14 +22,19 @@ use serde::{Deserialize, Serialize};
 use crate::wire::ALPN;
 
 mod fingerprint;
+mod metrics;
 mod pair;
 mod pin;
 mod signatures;
+mod validity;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
+pub use metrics::Metrics;
 pub use pair::ClientPair;
 pub use pin::{Trust, client_config};
 pub(crate) use signatures::Signatures;
+pub use validity::{Standing, Validity};
+pub(crate) use validity::{date, now};
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +133,11 @@ impl ServerIdentity {
     /// SHA-256 of the certificate in use: what a peer pins.
     pub fn fingerprint(&self) -> Fingerprint {
         self.current.0.load().fingerprint
+    }
+
+    /// From when until when the certificate in use counts; `None` if its dates cannot be read.
+    pub fn validity(&self) -> Option<Validity> {
+        Validity::of_chain(&self.current.0.load().certified.cert)
     }
 
     /// Where the pair in use came from.

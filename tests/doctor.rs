@@ -102,9 +102,42 @@ fn a_configuration_that_is_refused_is_not_looked_at() {
     }
 }
 
+#[test]
+fn a_configuration_names_what_is_there() {
+    let place = TempDir::new().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["media.example".into()]).unwrap();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
+    let certificate = params.self_signed(&key).unwrap();
+    let write = |name: &str, text: String| {
+        std::fs::write(place.path().join(name), text).unwrap();
+        place.path().join(name).display().to_string()
+    };
+    let (cert, key) = (write("cert.pem", certificate.pem()), write("key.pem", key.serialize_pem()));
+    let (cert, key) = (format!("tls.cert={cert}"), format!("tls.key={key}"));
+    let directory = format!("stream.a.directory={}", place.path().join("gone").display());
+    for (keys, code, line) in [
+        (&[&*cert, &*key][..], UNFIT, "has expired at 2021-01-01T00:00:00Z"),
+        (&[&*directory], UNFIT, "which cannot be read: "),
+        // Origins come and go.
+        (&["stream.a.origin=http://127.0.0.1:9/"], 0, "a from http://127.0.0.1:9/: "),
+    ] {
+        let keys: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+        let checked = run(&[&keys[..], &["config", "check"]].concat());
+        for output in [checked, doctor(&keys)] {
+            let text = stdout(&output);
+            assert_eq!(output.status.code(), Some(code), "{keys:?}: {text}{}", stderr(&output));
+            assert!(text.contains(line), "{keys:?}: {text}");
+        }
+    }
+}
+
 /// The keys at the end of a plan, loaded as a server would load them.
 fn keys_of(plan: &str) -> ncserverd::config::Loaded {
     let keys = &plan[plan.find("[endpoint]").expect("the plan has keys")..];
+    for (section, table) in keys.parse::<toml::Table>().unwrap() {
+        assert!(table.as_table().is_some_and(|table| !table.is_empty()), "[{section}] is empty:\n{keys}");
+    }
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("plan.toml");
     std::fs::write(&file, keys).unwrap();
@@ -145,12 +178,16 @@ fn a_plan_for_a_path_that_loses_has_blocks_for_datagrams() {
 
 #[test]
 fn a_plan_keeps_to_the_stream_that_is_configured() {
-    let stream = ["--set", "stream.tv.directory=/srv/\"tv\"", "--set", "stream.tv.n_max=32"];
+    let place = TempDir::new().unwrap();
+    let media = place.path().join("\"tv\"");
+    std::fs::create_dir(&media).unwrap();
+    let directory = format!("stream.tv.directory={}", media.display());
+    let stream = ["--set", &directory, "--set", "stream.tv.n_max=32"];
     let output = run(&[&["plan", "--peers", "10", "--bitrate", "1M"][..], &stream].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let loaded = keys_of(&stdout(&output));
     let tv = &loaded.config.stream["tv"];
-    assert_eq!((tv.n_max, tv.directory.as_deref()), (32, Some("/srv/\"tv\"".as_ref())));
+    assert_eq!((tv.n_max, tv.directory.as_deref()), (32, Some(media.as_path())));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Config, schema};
 
@@ -51,23 +51,31 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every key that differs, in the order of the keys.
+/// Every key that differs, in the order of the keys. Of a stream that comes or goes, only what it has set.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let (old_secrets, new_secrets) = (schema::secrets(old), schema::secrets(new));
-    let (old, new) = (schema::flatten(old), schema::flatten(new));
+    let (old, new, defaults) = (set(old), set(new), schema::defaults());
     let keys: BTreeSet<_> = old.keys().chain(new.keys()).chain(old_secrets.keys()).chain(new_secrets.keys()).collect();
     let is_other = |key: &str| {
         let both_have = old_secrets.get(key).zip(new_secrets.get(key));
-        old.get(key) != new.get(key) || both_have.is_some_and(|(old, new)| old != new)
+        match (old.get(key), new.get(key)) {
+            (Some(value), None) | (None, Some(value)) => defaults.get(&schema::generic(key)) != Some(value),
+            (old, new) => old != new || both_have.is_some_and(|(old, new)| old != new),
+        }
     };
     keys.into_iter()
         .filter(|key| is_other(key))
-        .map(|key| Change { key: key.clone(), from: text(old.get(key)), to: text(new.get(key)), effect: effect(key) })
+        .map(|key| {
+            let text = |keys: &Map<String, Value>| keys.get(key).map(Value::to_string);
+            Change { key: key.clone(), from: text(&old), to: text(&new), effect: effect(key) }
+        })
         .collect()
 }
 
-fn text(value: Option<&Value>) -> Option<String> {
-    value.filter(|value| !value.is_null()).map(Value::to_string)
+/// Every key that has a value.
+fn set(config: &Config) -> Map<String, Value> {
+    let is_nothing = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    schema::flatten(config).into_iter().filter(|(_, value)| !is_nothing(value)).collect()
 }
 
 fn effect(key: &str) -> Effect {

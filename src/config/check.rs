@@ -198,6 +198,12 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
         _ => {}
     }
+    let is_playlist = |url: &str| PLAYLISTS.iter().any(|end| url.to_ascii_lowercase().ends_with(end));
+    if stream.origin.as_ref().is_some_and(|origin| is_playlist(origin.expose())) {
+        let text =
+            "ends in a playlist, and is to be the folder that it is in: viewers ask for the playlist below the stream's name";
+        report.warning(key("origin"), text);
+    }
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
         return report.fault(key("block_bytes"), error.to_string());
     }
@@ -347,6 +353,8 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
+/// How the URL of a playlist ends.
+const PLAYLISTS: [&str; 3] = [".m3u8", ".m3u", ".mpd"];
 /// What a QUIC datagram carries at the minimum MTU of 1200.
 const DATAGRAM_AT_FIRST: u64 = 1162;
 /// What it carries at an MTU of 1452, where discovery stops.

@@ -50,7 +50,7 @@ fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
-fn generic(key: &str) -> String {
+pub(super) fn generic(key: &str) -> String {
     let mut parts: Vec<&str> = key.split('.').collect();
     if let ["stream", name, ..] = parts.as_mut_slice() {
         *name = ANY;

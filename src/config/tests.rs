@@ -384,6 +384,16 @@ fn every_shipped_file_loads() {
 }
 
 #[test]
+fn an_origin_that_ends_in_a_playlist_is_remarked_on() {
+    let findings = |url: &str| load(&format!("[stream.live]\norigin = \"{url}\"\n"), &[], &[]).unwrap().findings;
+    for url in ["http://o/hls/master.m3u8", "https://o/dash/live.MPD"] {
+        let found = findings(url);
+        assert!(found.len() == 1 && found[0].to_string().starts_with("`stream.live.origin`: ends in a playlist"), "{found:?}");
+    }
+    assert!(findings("http://o/hls/").is_empty());
+}
+
+#[test]
 fn a_reload_knows_what_can_change() {
     let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[]).unwrap().config;
     let text = "[stream.a]\ndirectory = \"x\"\nsigning_key = \"a.pem\"\nn_max = 64\nrow_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
@@ -401,6 +411,12 @@ fn a_reload_knows_what_can_change() {
     assert!(changes(&old, &old.clone()).is_empty());
     let ring = found.iter().find(|change| change.key == "ring.bytes").unwrap();
     assert_eq!(ring.to_string(), "`ring.bytes` from \"64MiB\" to \"65MiB\": needs a restart");
+    // A stream that comes or goes is told by what it has set.
+    let of_b = |changes: &[Change]| -> Vec<String> {
+        changes.iter().filter(|change| change.key.starts_with("stream.b.")).map(ToString::to_string).collect()
+    };
+    assert_eq!(of_b(&found), ["`stream.b.directory` from nothing to \"y\": takes effect now"]);
+    assert_eq!(of_b(&changes(&new, &old)), ["`stream.b.directory` from \"y\" to nothing: takes effect now"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use prometheus::Registry;
 
 use super::Check;
 use crate::admission::{self, Admission};
-use crate::tls::{self, Origin, ServerIdentity};
+use crate::tls::{self, Origin, ServerIdentity, Standing, Validity};
 
 /// The certificate, which is read but not made.
 pub(super) fn certificate(config: &tls::Config) -> Check {
@@ -22,12 +22,26 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
                 Origin::Kept(path) | Origin::Generated(path) => format!("kept in {}", path.display()),
                 Origin::Files | Origin::Ephemeral => "from `tls.cert` and `tls.key`".to_owned(),
             };
-            Check::ok(CERTIFICATE, format!("{place}, fingerprint {}", identity.fingerprint()))
+            judged(&format!("{place}, fingerprint {}", identity.fingerprint()), identity.validity(), tls::now())
         }
         Err(error) => {
             let change = "`tls.cert` and `tls.key`: a chain and its key in PEM, readable by the service's user";
             Check::fail(CERTIFICATE, error.to_string(), change)
         }
+    }
+}
+
+/// A pair that can be used, by its dates.
+fn judged(found: &str, validity: Option<Validity>, now: i64) -> Check {
+    let renew = "renew it; `systemctl reload ncserverd` takes the new one";
+    let Some(validity) = validity else { return Check::ok(CERTIFICATE, found) };
+    match (validity.standing(now), validity.complaint(now)) {
+        (Standing::Expired, Some(complaint)) => Check::fail(CERTIFICATE, format!("{found}, {complaint}"), renew),
+        (Standing::Early, Some(complaint)) => {
+            Check::fail(CERTIFICATE, format!("{found}, {complaint}"), "compare the clock of this machine, or take another one")
+        }
+        (_, Some(complaint)) => Check::warn(CERTIFICATE, format!("{found}, {complaint}"), renew),
+        (_, None) => Check::ok(CERTIFICATE, format!("{found}, until {}", tls::date(validity.until))),
     }
 }
 
@@ -48,7 +62,7 @@ fn place_of_new(directory: &Path) -> Check {
     }
 }
 
-fn write_and_remove(directory: &Path) -> io::Result<()> {
+pub(super) fn write_and_remove(directory: &Path) -> io::Result<()> {
     let draft = directory.join(format!(".ncserverd-doctor.{}", std::process::id()));
     OpenOptions::new().write(true).create_new(true).open(&draft)?;
     fs::remove_file(draft)
@@ -98,6 +112,18 @@ mod tests {
         assert_eq!(certificate(&gone).verdict, Verdict::Fail);
         let nowhere = tls::Config { directory: Some("/proc/tls".into()), ..tls::Config::default() };
         assert_eq!(certificate(&nowhere).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_certificate_is_judged_by_its_dates() {
+        let day = 86_400;
+        let year = Validity { from: 0, until: 365 * day };
+        let verdict = |now| judged("kept", Some(year), now).verdict;
+        assert_eq!(
+            [-day, 100 * day, 360 * day, 366 * day].map(verdict),
+            [Verdict::Fail, Verdict::Ok, Verdict::Warn, Verdict::Fail]
+        );
+        assert!(judged("kept", Some(year), 366 * day).found.contains("has expired at 1971-01-01T00:00:00Z"));
     }
 
     #[test]

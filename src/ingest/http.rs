@@ -98,6 +98,12 @@ impl Http {
         Ok(Self { client: client.build()?, base, complaints, origin, headers, config: config.clone(), metrics })
     }
 
+    /// Asks for the top of the stream without its content, once: the status of the answer.
+    pub async fn look(&self) -> Result<u16, Error> {
+        let request = self.client.head(self.origin.base.expose().clone()).headers(self.headers.clone());
+        Ok(request.send().await.map_err(|error| request_error(&error))?.status().as_u16())
+    }
+
     async fn fetch_with_retries(&self, fetch: &Fetch) -> Result<Fetched, Error> {
         let url = fetch.path.to_url(self.origin.base.expose()).ok_or_else(|| Error::Protocol("the path makes no URL".into()))?;
         let attempts = (|| self.attempt(fetch, &url))

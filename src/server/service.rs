@@ -10,7 +10,7 @@ use super::{Error, Server};
 use crate::config::{Effect, Loaded, Sources, changes};
 use crate::supervise;
 use crate::telemetry::{self, Logs, Readiness};
-use crate::tls::ServerIdentity;
+use crate::tls::{self, ServerIdentity};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
@@ -22,6 +22,8 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     for finding in &loaded.findings {
         tracing::warn!("{finding}");
     }
+    let certificate = tls::Metrics::new(&registry)?;
+    show_certificate(&certificate, &identity);
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
     // After the parts have registered theirs: a scrape sees every series from the first on.
     let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
@@ -32,7 +34,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
 
     let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
     end_in_time(bound)?;
-    let mut running = Running { sources, loaded, logs, identity, server, drain_timeout };
+    let mut running = Running { sources, loaded, logs, identity, certificate, server, drain_timeout };
     let ended = running.until_stopped().await;
     notify(&[sd_notify::NotifyState::Stopping]);
     let bound = match &ended {
@@ -58,6 +60,7 @@ struct Running {
     loaded: Loaded,
     logs: Logs,
     identity: ServerIdentity,
+    certificate: tls::Metrics,
     server: Server,
     /// For whoever watches the end.
     drain_timeout: watch::Sender<Duration>,
@@ -102,6 +105,7 @@ impl Running {
         }
         if self.identity.replace(pair) {
             tracing::info!("certificate fingerprint {}", self.identity.fingerprint());
+            show_certificate(&self.certificate, &self.identity);
         }
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
             tracing::error!("{error}");
@@ -161,6 +165,14 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
             "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen 127.0.0.1:8080, and play http://127.0.0.1:8080/{stream}/…",
             identity.fingerprint()
         );
+    }
+}
+
+/// By its dates, and in the log if they are not good.
+fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
+    metrics.show(identity);
+    if let Some(complaint) = identity.validity().and_then(|validity| validity.complaint(tls::now())) {
+        tracing::warn!("the certificate {complaint}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The line that says how fast the encoder was, and how each stream fares.
+//! The line that says how fast the encoder was, and how each stream fares. A server that nobody watches writes none.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,9 +16,10 @@ pub(super) async fn log(registry: Registry, interval: Duration) {
     loop {
         let now = timer.tick().await;
         let seen = Seen::read(&registry);
-        let rate = megabytes_per_second(seen.coded_bytes - before.coded_bytes, now - then);
-        let (viewers, streams) = (seen.viewers(), seen.streams_since(&before, now - then));
-        tracing::info!(encode_mb_per_s = rate, coded_bytes_total = seen.coded_bytes, viewers, "encoded {rate:.1} MB/s{streams}");
+        if let Some(Line { rate, viewers, streams }) = seen.line_since(&before, now - then) {
+            let coded_bytes_total = seen.coded_bytes;
+            tracing::info!(encode_mb_per_s = rate, coded_bytes_total, viewers, "encoded {rate:.1} MB/s{streams}");
+        }
         (then, before) = (now, seen);
     }
 }
@@ -29,6 +30,14 @@ struct Seen {
     /// The counter of the encoder over all back ends and kernels.
     coded_bytes: f64,
     streams: BTreeMap<String, [f64; STREAM.len()]>,
+}
+
+/// What the line says.
+#[derive(Debug, PartialEq)]
+struct Line {
+    rate: f64,
+    viewers: f64,
+    streams: String,
 }
 
 impl Seen {
@@ -51,6 +60,14 @@ impl Seen {
             let value = metric.get_gauge().get_value() + metric.get_counter().get_value();
             self.streams.entry(stream.value().to_owned()).or_default()[column] = value;
         }
+    }
+
+    /// What has happened, if anything has.
+    fn line_since(&self, before: &Self, time: Duration) -> Option<Line> {
+        let coded = self.coded_bytes - before.coded_bytes;
+        let streams = self.streams_since(before, time);
+        let is_idle = coded == 0.0 && streams.is_empty();
+        (!is_idle).then(|| Line { rate: megabytes_per_second(coded, time), viewers: self.viewers(), streams })
     }
 
     /// Viewers of all streams; who watches two counts with both.
@@ -147,7 +164,13 @@ mod tests {
         let said = "; sport: 40 viewers, 1.5 MB/s, 9 coded, 2 repair, 3 late, 0 refused\
                     ; live: 7 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 0 refused\
                     ; other: 0 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 5 refused";
-        assert_eq!(seen.streams_since(&before, Duration::from_secs(60)), said);
+        let minute = Duration::from_secs(60);
+        assert_eq!(seen.line_since(&before, minute).map(|line| (line.viewers, line.streams)), Some((47.0, said.to_owned())));
+        // Who watches is told, however little there is to send; when nobody does, nothing is said.
+        assert!(seen.line_since(&seen, minute).is_some());
+        ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(0));
+        assert_eq!(Seen::read(&registry).line_since(&seen, minute), None);
+        ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(1));
         for index in 0..20 {
             viewers.with_label_values(&[&format!("channel-{index}")]).set(1);
         }

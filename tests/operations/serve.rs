@@ -53,6 +53,22 @@ fn a_reload_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_certificate_that_has_expired_is_shown_and_complained_of() {
+    let place = TempDir::new().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["media.example".into()]).unwrap();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
+    let (cert_file, key_file) = (place.path().join("cert.pem"), place.path().join("key.pem"));
+    fs::write(&cert_file, params.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    let (cert, key) = (format!("tls.cert={}", cert_file.display()), format!("tls.key={}", key_file.display()));
+    let server = Server::start(&["--set", &cert, "--set", &key]);
+    let metrics = server.get("/metrics").1;
+    assert!(metrics.contains("ncserverd_tls_certificate_expires_seconds 1609459200\n"), "{metrics}");
+    assert!(server.heard().contains("the certificate has expired at 2021-01-01T00:00:00Z"), "{}", server.heard());
+}
+
+#[test]
 fn every_way_to_fail_has_its_exit_code() {
     let server = Server::start(&[]);
     let place = TempDir::new().unwrap();
@@ -92,7 +108,8 @@ fn a_configuration_can_be_looked_at() {
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let explained = run(&["--config", "config/dev.toml", "--set", "store.bytes=3GiB", "config", "check"]);
+    let media = format!("stream.media.directory={}", place.path().display());
+    let explained = run(&["--config", "config/dev.toml", "--set", "store.bytes=3GiB", "--set", &media, "config", "check"]);
     assert!(explained.contains("store.bytes = \"3GiB\""), "{explained}");
     let file = place.path().join("printed.toml");
     fs::write(&file, run(&["--set", "ring.bytes=1GiB", "config", "print"])).unwrap();

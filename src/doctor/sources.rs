@@ -1,0 +1,175 @@
+//! Where streams come from: directories that can be read, origins that answer, keys that can be made.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use prometheus::Registry;
+
+use super::{Check, trust};
+use crate::config::Config;
+use crate::ingest::http::Http;
+use crate::{ingest, stream};
+
+/// One check a stream, and one for a key that is to be made.
+pub(super) fn streams(config: &Config) -> Vec<Check> {
+    let origins: Vec<_> = config.stream.iter().filter(|(_, stream)| stream.directory.is_none()).collect();
+    let mut checks: Vec<Check> = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        _ if origins.is_empty() => Vec::new(),
+        Ok(runtime) => {
+            let checks = join_all(origins.into_iter().map(|(name, stream)| origin(name, stream, &config.ingest)));
+            let checks = runtime.block_on(checks);
+            // A name server that does not answer holds nothing up.
+            runtime.shutdown_background();
+            checks
+        }
+        Err(error) => vec![Check::fail(STREAM, error.to_string(), "the system gives no timers: raise its limits")],
+    };
+    for (name, stream) in &config.stream {
+        checks.extend(stream.directory.as_deref().map(|root| directory(name, root)));
+        checks.extend(stream.signing_key.as_deref().and_then(|key| new_key(name, key)));
+    }
+    checks
+}
+
+/// The server does not start without it.
+fn directory(name: &str, root: &Path) -> Check {
+    match fs::read_dir(root) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => Check::ok(STREAM, format!("{name} from {}, which can be read", root.display())),
+            None => Check::warn(STREAM, format!("{name} from {}, which is empty", root.display()), "put the media there"),
+        },
+        Err(error) => Check::fail(
+            STREAM,
+            format!("{name} from {}, which cannot be read: {error}", root.display()),
+            format!("`stream.{name}.directory`: a directory that the service's user may read"),
+        ),
+    }
+}
+
+/// A key that is there has been read with the configuration.
+fn new_key(name: &str, key: &Path) -> Option<Check> {
+    if key.exists() {
+        return None;
+    }
+    let parent = key.parent().unwrap_or_else(|| Path::new("/"));
+    Some(match trust::write_and_remove(parent) {
+        Ok(()) => Check::ok("signing key", format!("{name}: none yet: the first start makes {}", key.display())),
+        Err(error) => Check::fail(
+            "signing key",
+            format!("{name}: {} is not there and cannot be made: {error}", key.display()),
+            format!("`stream.{name}.signing_key`: a file, or a place that the service's user may write to"),
+        ),
+    })
+}
+
+/// Asks for the top of the stream, as viewers never do: that an answer comes is what counts, and what it says of credentials.
+async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) -> Check {
+    let (key, shown) = (format!("`stream.{name}.origin`"), stream.origin.as_ref().map(ToString::to_string).unwrap_or_default());
+    let metrics = ingest::Metrics::new(&Registry::new()).expect("a new registry takes them");
+    let http = stream.http().map_err(|fault| fault.to_string());
+    let http = http.and_then(|origin| Http::open(origin, ingest, metrics.http).map_err(|error| error.to_string()));
+    let http = match http {
+        Ok(http) => http,
+        Err(error) => return Check::fail(STREAM, format!("{name} from {shown}: {error}"), key),
+    };
+    match tokio::time::timeout(ORIGIN_WITHIN, http.look()).await {
+        Ok(Ok(status @ (401 | 407))) => Check::warn(
+            STREAM,
+            format!("{name} from {shown}, which answers {status}: it wants credentials"),
+            format!("`stream.{name}.headers`, such as `headers.Authorization = {{ file = \"…\" }}`"),
+        ),
+        Ok(Ok(status @ 500..)) => {
+            Check::warn(STREAM, format!("{name} from {shown}, which answers {status}"), "look at the origin: it fails")
+        }
+        // Few origins show what a folder has in it.
+        Ok(Ok(status)) => Check::ok(STREAM, format!("{name} from {shown}, which answers ({status} for the folder itself)")),
+        Ok(Err(error)) => Check::warn(STREAM, format!("{name} from {shown}: {error}"), format!("{key}, or start the origin")),
+        Err(_) => Check::warn(
+            STREAM,
+            format!("{name} from {shown}, which does not answer within {} s", ORIGIN_WITHIN.as_secs()),
+            format!("{key}, or start the origin"),
+        ),
+    }
+}
+
+const STREAM: &str = "stream";
+/// Somebody waits for this.
+const ORIGIN_WITHIN: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use tempfile::TempDir;
+
+    use super::super::Verdict;
+    use super::*;
+
+    fn looked_at(stream: stream::Config) -> Vec<Check> {
+        let mut config = Config::default();
+        config.stream.insert("live".to_owned(), stream);
+        streams(&config)
+    }
+
+    /// An origin that answers one request, and what it was asked.
+    fn answering(status: &'static str) -> (String, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/hls/", listener.local_addr().unwrap());
+        let asked = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap();
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        (url, asked)
+    }
+
+    #[test]
+    fn an_origin_is_asked_for_the_head_of_its_folder() {
+        for (status, verdict) in [
+            ("200 OK", Verdict::Ok),
+            ("403 Forbidden", Verdict::Ok),
+            ("401 Unauthorized", Verdict::Warn),
+            ("503 Service Unavailable", Verdict::Warn),
+        ] {
+            let (url, asked) = answering(status);
+            let checks = looked_at(stream::Config { origin: Some(url.as_str().into()), ..stream::Config::default() });
+            assert_eq!((checks.len(), checks[0].verdict), (1, verdict), "{checks:?}");
+            assert!(checks[0].found.contains(&status[..3]) && checks[0].found.contains(&url), "{}", checks[0]);
+            assert!(asked.join().unwrap().starts_with("HEAD /hls/ "));
+        }
+        let gone = looked_at(stream::Config { origin: Some("http://127.0.0.1:9/".into()), ..stream::Config::default() });
+        assert_eq!(gone[0].verdict, Verdict::Warn, "{}", gone[0]);
+    }
+
+    #[test]
+    fn a_directory_is_read() {
+        let place = TempDir::new().unwrap();
+        let of = |directory: &Path| {
+            let config = stream::Config { directory: Some(directory.to_owned()), ..stream::Config::default() };
+            looked_at(config)[0].verdict
+        };
+        assert_eq!(of(place.path()), Verdict::Warn, "it is empty");
+        fs::write(place.path().join("clip.mp4"), "clip").unwrap();
+        assert_eq!(of(place.path()), Verdict::Ok);
+        assert_eq!(of(&place.path().join("gone")), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_key_that_is_to_be_made_needs_a_place() {
+        let place = TempDir::new().unwrap();
+        fs::write(place.path().join("clip.mp4"), "clip").unwrap();
+        let of = |key: &Path| {
+            let (directory, signing_key) = (Some(place.path().to_owned()), Some(key.to_owned()));
+            looked_at(stream::Config { directory, signing_key, ..stream::Config::default() })[1].verdict
+        };
+        let keys = TempDir::new().unwrap();
+        assert_eq!(of(&keys.path().join("live.pem")), Verdict::Ok);
+        assert_eq!(keys.path().read_dir().unwrap().count(), 0, "nothing is left behind");
+        assert_eq!(of(&keys.path().join("gone/live.pem")), Verdict::Fail);
+    }
+}
