@@ -404,7 +404,8 @@ async fn serve(origin: &Origin, streams: &[(&str, u16, CodecName)]) -> (Server, 
     for (name, n_max, codec) in streams {
         let (n_max, codec) = (*n_max, *codec);
         let origin = Some(format!("{}live/", origin.url()).into());
-        let settings = stream::Config { origin, n_max, codec, block_bytes: 1088, ..stream::Config::default() };
+        let parity = (codec == CodecName::Rs).then_some(8);
+        let settings = stream::Config { origin, n_max, codec, parity, block_bytes: 1088, ..stream::Config::default() };
         config.stream.insert((*name).into(), settings);
     }
     let identity = ServerIdentity::ephemeral().unwrap();

@@ -134,18 +134,26 @@ fn a_coding_that_is_not_known_is_nobodys() {
     }
 }
 
-/// The message as an older version sends it, which knows of no codings, and how many of them there may be.
+/// The message as an older version sends it, which knows of no codings and no trees, and how many of these fields there may be.
 fn older(mut message: Message) -> (Message, usize) {
-    let codings = match &mut message {
+    let fields = match &mut message {
         Message::Request(Request { meant, .. })
         | Message::GetHashes { meant, .. }
-        | Message::GetChecks(GetChecks { meant, .. }) => vec![meant],
-        Message::Have(holdings) => holdings.iter_mut().map(|holding| &mut holding.meant).collect(),
-        _ => Vec::new(),
+        | Message::GetChecks(GetChecks { meant, .. }) => {
+            *meant = Meant::LastNamed;
+            1
+        }
+        Message::Have(holdings) => {
+            holdings.iter_mut().for_each(|holding| holding.meant = Meant::LastNamed);
+            holdings.len()
+        }
+        Message::Meta(meta) => {
+            meta.tree = None;
+            1
+        }
+        _ => 0,
     };
-    let count = codings.len();
-    codings.into_iter().for_each(|meant| *meant = Meant::LastNamed);
-    (message, count)
+    (message, fields)
 }
 
 fn request() -> impl Strategy<Value = Message> {
@@ -304,14 +312,14 @@ proptest! {
     #[test]
     fn a_body_cut_short_is_malformed_and_fields_behind_it_are_skipped(message in message(), newer in prop::collection::vec(any::<u8>(), 1..20)) {
         let (kind, mut body) = taken_apart(&message);
-        let (older, codings) = older(message.clone());
+        let (older, fields) = older(message.clone());
         let older = taken_apart(&older).1.len();
         for cut in (0..body.len()).filter(|cut| *cut != older) {
             prop_assert!(read_one(&raw(kind, &body[..cut])).is_err(), "cut at {}", cut);
         }
         if older == body.len() {
-            // What is behind them are codings first.
-            body.resize(older + codings, 0);
+            // What is behind are these fields first.
+            body.resize(older + fields, 0);
         }
         body.extend(newer);
         prop_assert_eq!(read_one(&raw(kind, &body)), Ok(Some(message)));
