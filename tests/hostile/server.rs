@@ -417,10 +417,10 @@ async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
 async fn blocks_of_one_size_starve_no_stream_of_another() {
     let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
     let mut attackers = Vec::new();
-    for number in 0..40_u8 {
+    for number in 0..180_u8 {
         let window = Window { stream: 1 << 10, streams: 512 };
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
-        for alias in 0..FILES {
+        for alias in 0..4 {
             let path = file((number + alias) % FILES).replace("/live/", "/small/");
             let id = segment(&mut attacker, &path).await;
             attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
