@@ -386,5 +386,6 @@ async fn ncpeer_brings_its_token_and_its_certificate() {
         assert_eq!(output.status.code(), Some(code), "{path} {with:?}: {said}");
         assert!(code != 0 || output.stdout == bytes(1, 200_000), "{path} {with:?}");
         assert!(!with.contains(&"not-one-of-its-own") || said.contains("does not take the token"), "{said}");
+        assert!(!with.is_empty() || said.contains("the server wants a token (--token, --token-file)"), "{said}");
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use super::fetch::{self, Target};
 use super::gateway::{self, Gateway};
@@ -299,17 +300,21 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let (registry, readiness) = (registry()?, Readiness::new());
             let followed = super::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
-            let (gateway, stats) = unless_interrupted(async {
-                let client = cli.connection.connect(server.clone()).await?;
+            let (gateway, stats, fault) = unless_interrupted(async {
+                let (client, fault) = cli.connection.connect_when_there(server.clone()).await?;
                 let stats = client.stats();
-                Ok((Gateway::start(config, client).await?, stats))
+                Ok((Gateway::start(config, client).await?, stats, fault))
             })
             .await?;
             let supervisor = supervisor(&registry, &readiness)?;
             tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
-            readiness.ready("server");
+            let says = fault.is_some();
+            if let Some(fault) = fault {
+                console::note(format_args!("{fault}: waiting for {server}; players' requests wait, too"));
+            }
+            tokio::spawn(follow_server(stats.clone(), server, readiness, says));
             let ended = until_interrupted(&supervisor).await;
             drop(supervisor.closing());
             gateway.stop(DRAIN).await;
@@ -445,12 +450,45 @@ impl Connection {
     async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
         let config = self.config(server, device)?;
         let trust = config.trust;
-        Client::connect(config).await.map_err(|error| match error {
-            super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
-                Failure::Untrusted(reason)
+        Client::connect(config).await.map_err(|error| untrusted(error, trust))
+    }
+
+    /// A client that waits for its server; with why, if it has to.
+    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<super::Error>), Failure> {
+        let config = self.config(server, None)?;
+        let trust = config.trust;
+        Client::connect_when_there(config).await.map_err(|error| untrusted(error, trust))
+    }
+}
+
+/// Says how to trust a server that no authority of the system vouches for.
+fn untrusted(error: super::Error, trust: Trust) -> Failure {
+    match error {
+        super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
+            Failure::Untrusted(reason)
+        }
+        error => error.into(),
+    }
+}
+
+/// Shows at `/readyz` whether a server is connected, and says so on standard error the first time where it was waited for.
+async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readiness: Readiness, mut says: bool) {
+    let mut connected = None;
+    loop {
+        let is_connected = stats.borrow_and_update().connected;
+        if connected.replace(is_connected) != Some(is_connected) {
+            if is_connected {
+                readiness.ready("server");
+            } else {
+                readiness.not_ready("server", "no connection");
             }
-            error => error.into(),
-        })
+        }
+        if is_connected && std::mem::take(&mut says) {
+            console::note(format_args!("{server} answers"));
+        }
+        if stats.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -154,6 +154,23 @@ impl fmt::Debug for Client {
 impl Client {
     /// Connects to the first server that answers. From then on the connection is kept, and made again when it is lost.
     pub async fn connect(config: Config) -> Result<Self, Error> {
+        let (client, connected) = Self::start(config, false);
+        connected.await.unwrap_or(Err(Error::Closed))?;
+        Ok(client)
+    }
+
+    /// The same, but where no server answers yet, the client goes on trying, and what is asked of it waits meanwhile; then why there is
+    /// no connection is returned beside it. A certificate that one side refuses is an error still.
+    pub async fn connect_when_there(config: Config) -> Result<(Self, Option<Error>), Error> {
+        let (client, connected) = Self::start(config, true);
+        match connected.await.unwrap_or(Err(Error::Closed)) {
+            Ok(()) => Ok((client, None)),
+            Err(error @ Error::Connection(_)) if !client.common.commands.is_closed() => Ok((client, Some(error))),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn start(config: Config, waits: bool) -> (Self, oneshot::Receiver<driver::Ready>) {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (publish, stats) = watch::channel(Stats::default());
         let (ready, connected) = oneshot::channel();
@@ -173,9 +190,8 @@ impl Client {
             flows: Mutex::default(),
             prefetches: Arc::new(Semaphore::new(config.prefetches_max)),
         };
-        tokio::spawn(driver::run(config, inbox, publish, keys, ready));
-        connected.await.unwrap_or(Err(Error::Closed))?;
-        Ok(Self { common: Arc::new(common) })
+        tokio::spawn(driver::run(config, inbox, publish, keys, ready, waits));
+        (Self { common: Arc::new(common) }, connected)
     }
 
     /// What the object at `path` is, from `offset` on; `length` is how much is wanted of it, if known.

@@ -33,10 +33,12 @@ use crate::object::{Generation, SegmentId, Shape, Tree};
 use crate::tls::{self, Fingerprint};
 use crate::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
 use crate::wire::{CloseCode, Violation, frame};
-use link::{End, Happening, Link, Read, Shown, Wires};
+use link::{End, Fault, Happening, Link, Read, Shown, Wires};
 
 /// Datagrams taken in one turn before anything else has its turn.
 const DATAGRAMS_A_TURN: usize = 512;
+/// How long a server may take to answer for the first time before whoever waits for it hears that it does not.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// How often the statistics are published at most.
 const STATS_EVERY: Duration = Duration::from_millis(50);
 
@@ -56,14 +58,18 @@ pub(super) enum Command {
     Have(Vec<Holding>),
 }
 
+/// What becomes of the first attempts to connect: a connection, or why there is none yet.
+pub(super) type Ready = Result<(), Error>;
+
 /// Keeps connections to all servers until all handles of the client are gone. `ready` is told when the first stands, or that none could be
-/// made.
+/// made: then this ends, unless it `waits` for a server to come.
 pub(super) async fn run(
     config: Config,
     commands: mpsc::Receiver<Command>,
     stats: watch::Sender<Stats>,
     keys: Arc<KnownKeys>,
-    ready: oneshot::Sender<Result<(), Error>>,
+    ready: oneshot::Sender<Ready>,
+    waits: bool,
 ) {
     let mut links = Vec::new();
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
@@ -82,7 +88,8 @@ pub(super) async fn run(
         return;
     }
     let mut driver = Driver::new(&config, commands, stats, keys);
-    driver.ready = Some(Waiting { reply: ready, left: links.iter().map(|link| link.id).collect() });
+    let left = links.iter().map(|link| link.id).collect();
+    driver.ready = Some(Waiting { reply: ready, left, until: waits.then(|| Instant::now() + FIRST_WAIT) });
     driver.drive(&mut links).await;
     link::close(links).await;
 }
@@ -121,13 +128,19 @@ struct Driver {
     stats: Stats,
     /// UDP bytes of neighbours that are none any more.
     wire_bytes_before: u64,
+    /// Why servers have no connection at present, as was logged.
+    faults: HashMap<SourceId, String>,
+    /// Servers that have had a connection.
+    known: BTreeSet<SourceId>,
 }
 
 /// Who waits for the first connection.
 struct Waiting {
-    reply: oneshot::Sender<Result<(), Error>>,
+    reply: oneshot::Sender<Ready>,
     /// Those that have not failed yet.
     left: BTreeSet<SourceId>,
+    /// When to say that no server answers and to go on trying; without it failure is the end.
+    until: Option<Instant>,
 }
 
 /// A segment that comes generation by generation.
@@ -208,6 +221,8 @@ impl Driver {
             published: Instant::now(),
             stats: Stats::default(),
             wire_bytes_before: 0,
+            faults: HashMap::new(),
+            known: BTreeSet::new(),
         }
     }
 
@@ -248,6 +263,9 @@ impl Driver {
             if let Some(credential) = link.shown.newer(now) {
                 self.proto.authorise(link.id, credential);
             }
+        }
+        if let Some(waiting) = self.ready.take_if(|waiting| waiting.until.is_some_and(|until| until <= now)) {
+            let _ = waiting.reply.send(Err(Error::Connection("no answer yet".to_owned())));
         }
         if self.proto.poll_timeout().is_some_and(|due| due <= now) {
             while let Err((source, violation)) = self.proto.handle_timeout(now) {
@@ -294,12 +312,13 @@ impl Driver {
                 Ok(())
             }
             Happening::NotConnected(fault) => {
-                tracing::debug!(server = %link.server, fault, "no connection");
+                let Fault { reason, is_refusal, .. } = fault;
+                self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);
                 }
-                self.proto.note_trouble(Instant::now(), source, fault.clone());
-                self.failed(source, fault);
+                self.proto.note_trouble(Instant::now(), source, reason.clone());
+                self.failed(source, reason, is_refusal);
                 Ok(())
             }
             Happening::Written => Ok(()),
@@ -331,7 +350,7 @@ impl Driver {
         for _ in 1..DATAGRAMS_A_TURN {
             match connection.read_datagram().now_or_never() {
                 Some(Ok(datagram)) => self.proto.handle_datagram(now, source, datagram)?,
-                Some(Err(error)) => return Err(End::Lost(link::fault(&error))),
+                Some(Err(error)) => return Err(End::Lost(error.to_string())),
                 None => break,
             }
         }
@@ -432,7 +451,7 @@ impl Driver {
                 Event::Ready(source) => {
                     self.renew(links);
                     self.publish.send_replace(self.stats.clone());
-                    tracing::debug!(source = source.0, "connected");
+                    self.say_connected(links, source);
                     if let Some(waiting) = self.ready.take() {
                         let _ = waiting.reply.send(Ok(()));
                     }
@@ -488,7 +507,7 @@ impl Driver {
                 }
                 Event::TokenRefused(source) => {
                     if let Some(link) = links.iter_mut().find(|link| link.id == source) {
-                        link.shown.refused(Instant::now());
+                        link.shown.refused(Instant::now(), self.config.certificate.is_some());
                     }
                 }
                 Event::Peers { segment, peers } => {
@@ -517,6 +536,20 @@ impl Driver {
             server.map_or_else(|| what.to_owned(), |server| format!("{server}: {what}"))
         });
         Error::Stalled(cause)
+    }
+
+    /// Logs a connection that takes requests.
+    fn say_connected(&mut self, links: &[Link], source: SourceId) {
+        self.faults.remove(&source);
+        let Some(link) = links.iter().find(|link| link.id == source) else { return };
+        let server = &link.server;
+        if self.neighbours.is_one(source) {
+            tracing::debug!(%server, "connected to a peer");
+        } else if self.known.insert(source) {
+            tracing::info!(%server, "connected");
+        } else {
+            tracing::info!(%server, "connected again");
+        }
     }
 
     /// A server has named a peer that holds something of a segment.
@@ -719,7 +752,11 @@ impl Driver {
                 (CloseCode::Pollution, "proved to send what is wrong".to_owned())
             }
         };
-        tracing::debug!(server = %link.server, fault, "the connection has ended");
+        if self.neighbours.is_one(link.id) {
+            tracing::debug!(peer = %link.server, fault, "the connection has ended");
+        } else {
+            tracing::info!(server = %link.server, fault, "the connection has ended: it is made again");
+        }
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault);
         if code == CloseCode::Pollution {
@@ -730,25 +767,42 @@ impl Driver {
             self.dismissed.push(link.id);
         }
         self.proto.note_trouble(Instant::now(), link.id, fault.clone());
-        self.failed(link.id, fault);
+        self.failed(link.id, fault, false);
     }
 
-    /// A link has no connection; whoever waits for one hears of it when none is left.
-    fn failed(&mut self, source: SourceId, fault: String) {
+    /// A link has no connection; whoever waits for one hears of it when none is left. A server that refuses is not waited for.
+    fn failed(&mut self, source: SourceId, fault: String, is_refusal: bool) {
         let is_last = |waiting: &mut Waiting| {
             waiting.left.remove(&source);
             waiting.left.is_empty()
         };
         if let Some(waiting) = self.ready.take_if(is_last) {
+            if waiting.until.is_none() || is_refusal {
+                // Nobody will hold a handle.
+                self.commands.close();
+            }
             let _ = waiting.reply.send(Err(Error::Connection(fault)));
-            // Nobody will hold a handle.
-            self.commands.close();
         }
+    }
+
+    /// Logs why there is no connection, each reason once.
+    fn say_fault(&mut self, server: &Server, source: SourceId, fault: &str, is_refusal: bool) {
+        if self.neighbours.is_one(source) || self.faults.get(&source).is_some_and(|said| said == fault) {
+            tracing::debug!(%server, fault, "no connection");
+            return;
+        }
+        if is_refusal {
+            tracing::warn!(%server, fault, "no connection to the server: certificates do not fit");
+        } else {
+            tracing::info!(%server, fault, "no connection to the server: it is tried again");
+        }
+        self.faults.insert(source, fault.to_owned());
     }
 
     fn due(&self) -> Option<Instant> {
         let stats = (!self.proto.is_idle()).then(|| self.published + STATS_EVERY);
-        [self.proto.poll_timeout(), self.bulk.due(), stats].into_iter().flatten().min()
+        let ready = self.ready.as_ref().and_then(|waiting| waiting.until);
+        [self.proto.poll_timeout(), self.bulk.due(), stats, ready].into_iter().flatten().min()
     }
 
     fn publish(&mut self, links: &[Link]) {

@@ -668,6 +668,12 @@ impl Proto {
         self.outbox.close(source);
         self.gets.disconnected(source);
         self.fetches.disconnected(now, source);
+        // Who is proved to send what is wrong does not come again.
+        let comes_again = !self.polluters.contains(&source) && !self.neighbours.contains(&source);
+        if comes_again && self.open_servers().is_empty() {
+            self.gets.darken(now);
+            self.fetches.set_dark(now, true);
+        }
     }
 
     /// What QUIC knows of the path to a source. To be called before a round of polling.
@@ -679,7 +685,7 @@ impl Proto {
     pub fn handle_message(&mut self, now: Instant, source: SourceId, message: Message) -> Result<(), Violation> {
         match self.sources.get(&source).map(|source| &source.link) {
             None => return Ok(()),
-            Some(Link::Greeting { .. }) => return self.handle_hello(source, message),
+            Some(Link::Greeting { .. }) => return self.handle_hello(now, source, message),
             Some(Link::Open { .. } | Link::Leaving) => {}
         }
         match message {
@@ -1005,12 +1011,16 @@ impl Proto {
             .collect()
     }
 
-    fn handle_hello(&mut self, source: SourceId, message: Message) -> Result<(), Violation> {
+    fn handle_hello(&mut self, now: Instant, source: SourceId, message: Message) -> Result<(), Violation> {
         let Message::Hello(server) = message else { return Err(Violation::Unexpected("message before HELLO")) };
         self.config.hello.agree(&server)?;
         self.fetches.opened(source, &server);
         if let Some(source) = self.sources.get_mut(&source) {
             source.link = Link::Open { server };
+        }
+        if !self.neighbours.contains(&source) {
+            self.gets.lighten(now);
+            self.fetches.set_dark(now, false);
         }
         self.events.push_back(Event::Ready(source));
         if let Some(Offer { port, identity, held }) = self.offer.as_ref().filter(|_| !self.neighbours.contains(&source)) {

@@ -76,11 +76,15 @@ impl Current {
         }
     }
 
-    /// The server does not take what was sent: a newer token is looked for at once.
-    pub(super) fn refused(&mut self, now: Instant) {
+    /// The server does not take what was sent, or wants a token where there is none: a newer one is looked for at once.
+    pub(super) fn refused(&mut self, now: Instant, has_certificate: bool) {
         self.look_at = now;
-        if self.source.is_some() {
-            tracing::warn!("the server does not take the token: it has run out, is not one of its own, or is not for it");
+        match (&self.source, has_certificate) {
+            (Some(_), _) => {
+                tracing::warn!("the server does not take the token: it has run out, is not one of its own, or is not for it");
+            }
+            (None, true) => tracing::warn!("the server does not take the client certificate, and wants a token: --token"),
+            (None, false) => tracing::warn!("the server wants a token (--token, --token-file) or a client certificate (--cert)"),
         }
     }
 
@@ -108,7 +112,7 @@ mod tests {
         assert_eq!(current.newer(now + LOOK_EVERY), token("two"));
         assert_eq!(current.newer(now + 2 * LOOK_EVERY), None, "nothing new");
         std::fs::write(&file, "three").unwrap();
-        current.refused(now + 2 * LOOK_EVERY);
+        current.refused(now + 2 * LOOK_EVERY, false);
         assert_eq!(current.newer(now + 2 * LOOK_EVERY), token("three"), "at once");
         std::fs::write(&file, "no token").unwrap();
         assert_eq!(current.newer(now + 4 * LOOK_EVERY), None);

@@ -107,6 +107,8 @@ pub struct Proto {
     blames: Rate,
     offers: Rate,
     has_offered: bool,
+    /// Whether the peer has shown something, or was told that it has to.
+    knows_credentials: bool,
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
@@ -492,6 +494,7 @@ impl Proto {
             blames: Rate::new(BLAMES_MAX, BLAMES_EVERY, now),
             offers: Rate::new(OFFERS_MAX, OFFERS_EVERY, now),
             has_offered: false,
+            knows_credentials: false,
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
@@ -993,6 +996,7 @@ impl Proto {
             self.refuse(get.request, &going_away());
             return Ok(());
         }
+        self.want_credential();
         if !self.access.allows(&get.path) {
             NOWHERE.clone_into(&mut get.path);
         }
@@ -1017,6 +1021,7 @@ impl Proto {
             self.refuse(subscribe.request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
             return Ok(());
         }
+        self.want_credential();
         if !self.access.touches(&subscribe.stream) {
             NO_STREAM.clone_into(&mut subscribe.stream);
         }
@@ -1025,8 +1030,17 @@ impl Proto {
         Ok(())
     }
 
+    /// Tells a peer once that it has to show something, if it asks without. Whatever it asks, so it learns nothing of what is there; it
+    /// would be closed for it soon.
+    fn want_credential(&mut self) {
+        if matches!(self.access, Access::Refused { .. }) && !std::mem::replace(&mut self.knows_credentials, true) {
+            self.send(Message::Grant { lasts_ms: 0 });
+        }
+    }
+
     fn handle_auth(&mut self, now: Instant, credential: Credential) -> Result<(), Violation> {
         self.tokens.take(now).map_err(|_| Violation::Limit("tokens"))?;
+        self.knows_credentials = true;
         self.credential = Some(credential);
         Ok(())
     }

@@ -38,6 +38,8 @@ const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an attempt to connect to a peer may take that a server has named.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
+/// Codes of QUIC that carry an alert of TLS (RFC 9001 section 4.8).
+const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
 /// The first pause before connecting again.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 
@@ -61,7 +63,7 @@ pub(super) struct Link {
 }
 
 enum State {
-    Connecting(BoxFuture<'static, Result<Wires, String>>),
+    Connecting(BoxFuture<'static, Result<Wires, Fault>>),
     Up(Box<Wires>),
     Resting(BoxFuture<'static, ()>),
 }
@@ -116,10 +118,10 @@ impl Shown {
         }
     }
 
-    /// The source does not take it.
-    pub(super) fn refused(&mut self, now: Instant) {
+    /// The source does not take it, or wants something where nothing is shown.
+    pub(super) fn refused(&mut self, now: Instant, has_certificate: bool) {
         if let Self::Token(current) = self {
-            current.refused(now);
+            current.refused(now, has_certificate);
         }
     }
 
@@ -137,7 +139,7 @@ pub(super) enum Happening {
     /// There is a connection.
     Connected,
     /// There is none, and why; another attempt will be made.
-    NotConnected(String),
+    NotConnected(Fault),
     /// Bytes of the control stream.
     Control(Bytes),
     /// The first of some datagrams.
@@ -148,6 +150,36 @@ pub(super) enum Happening {
     Written,
     /// The connection is not to be used any more.
     Ended(End),
+}
+
+/// Why a connection could not be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// In words.
+    pub(super) reason: String,
+    /// One side refuses the other's certificate: waiting mends nothing.
+    pub(super) is_refusal: bool,
+}
+
+impl Fault {
+    fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_refusal: false }
+    }
+
+    /// Why the handshake with this address failed.
+    fn of(address: SocketAddr, error: &ConnectionError) -> Self {
+        let is_crypto = |code: u64| CRYPTO_ERRORS.contains(&code);
+        let (reason, is_refusal) = match error {
+            // What the verifier says of the certificate, without QUIC's words around it.
+            ConnectionError::TransportError(failed) if is_crypto(failed.code.into()) => {
+                let reason = failed.reason.strip_prefix("unexpected error: ").unwrap_or(&failed.reason);
+                (plain(reason, REASON_MAX), true)
+            }
+            ConnectionError::ConnectionClosed(close) => (fault(error), is_crypto(close.error_code.into())),
+            error => (fault(error), false),
+        };
+        Self { reason: format!("{address}: {reason}"), is_refusal }
+    }
 }
 
 /// How a connection ended.
@@ -303,14 +335,13 @@ impl Wires {
     }
 
     async fn next(&mut self) -> Happening {
-        let lost = |error: ConnectionError| Happening::Ended(End::Lost(fault(&error)));
+        let lost = |error: quinn::ConnectionError| Happening::Ended(End::Lost(error.to_string()));
         loop {
             tokio::select! {
                 chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
                     Ok(Some(chunk)) => Happening::Control(chunk.bytes),
                     Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
                     Err(ReadError::Reset(_)) => Happening::Ended(Violation::Unexpected("reset of the control stream").into()),
-                    Err(ReadError::ConnectionLost(error)) => lost(error),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
                 datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
@@ -329,7 +360,6 @@ impl Wires {
                         Err(WriteError::Stopped(_)) => {
                             Happening::Ended(Violation::Unexpected("STOP_SENDING of the control stream").into())
                         }
-                        Err(WriteError::ConnectionLost(error)) => lost(error),
                         Err(error) => Happening::Ended(End::Lost(error.to_string())),
                     };
                 }
@@ -351,11 +381,11 @@ fn pauses(reconnect_max: Duration) -> backon::ExponentialBackoff {
     builder.with_jitter().without_max_times().build()
 }
 
-fn connecting(server: Server, quic: quinn::ClientConfig, timeout: Duration) -> BoxFuture<'static, Result<Wires, String>> {
+fn connecting(server: Server, quic: quinn::ClientConfig, timeout: Duration) -> BoxFuture<'static, Result<Wires, Fault>> {
     Box::pin(async move {
         match tokio::time::timeout(timeout, connect(&server, &quic)).await {
             Ok(connected) => connected,
-            Err(_) => Err(format!("{server} does not answer")),
+            Err(_) => Err(Fault::new(format!("{server} does not answer"))),
         }
     })
 }
@@ -384,25 +414,28 @@ async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError
 }
 
 /// Connects to the first of a server's addresses that answers.
-async fn connect(server: &Server, quic: &quinn::ClientConfig) -> Result<Wires, String> {
-    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(|error| error.to_string())?;
-    let mut fault = format!("{} has no address", server.host);
+async fn connect(server: &Server, quic: &quinn::ClientConfig) -> Result<Wires, Fault> {
+    let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
+    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(unknown)?;
+    let mut fault = Fault::new(format!("{} has no address", server.host));
     for address in addresses {
         match connect_to(address, &server.host, quic.clone()).await {
             Ok(connected) => return Ok(connected),
-            Err(error) => fault = format!("{address}: {error}"),
+            Err(error) => fault = error,
         }
     }
     Err(fault)
 }
 
-async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) -> Result<Wires, String> {
-    let socket = socket(address).map_err(|error| error.to_string())?;
+async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) -> Result<Wires, Fault> {
+    let local = |error: String| Fault::new(format!("{address}: {error}"));
+    let socket = socket(address).map_err(|error| local(error.to_string()))?;
     let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
-        .map_err(|error| error.to_string())?;
-    let connecting = endpoint.connect_with(quic, address, name).map_err(|error| error.to_string())?;
-    let connection = connecting.await.map_err(|error| fault(&error))?;
-    let (out, control) = connection.open_bi().await.map_err(|error| fault(&error))?;
+        .map_err(|error| local(error.to_string()))?;
+    let connecting = endpoint.connect_with(quic, address, name).map_err(|error| local(error.to_string()))?;
+    let failed = |error: ConnectionError| Fault::of(address, &error);
+    let connection = connecting.await.map_err(failed)?;
+    let (out, control) = connection.open_bi().await.map_err(failed)?;
     let frames = frame::Reader::new();
     Ok(Wires { endpoint, connection, control, frames, out: Some(out), writing: None, reading: FuturesUnordered::new() })
 }

@@ -23,7 +23,7 @@ use drip::Drip;
 
 use super::evidence::{Evidence, Row};
 use super::flight::Arrival;
-use super::gets::Introduction;
+use super::gets::{Introduction, OUTAGE_MAX};
 use super::keyring::{FIRST, Proof};
 use super::pace::{self, Pace};
 use super::path::{Load, Path, Trust, together};
@@ -124,6 +124,8 @@ pub(super) struct Fetches {
     naming: BTreeSet<Introduction>,
     /// Who has broken the rules by what was tested later than it came.
     broken: VecDeque<(Instant, SourceId, Violation)>,
+    /// Whether there is no connection to any server, so that nothing can come.
+    is_dark: bool,
 }
 
 #[derive(Debug)]
@@ -200,6 +202,7 @@ impl Fetches {
             unnamed: VecDeque::new(),
             naming: BTreeSet::new(),
             broken: VecDeque::new(),
+            is_dark: false,
         }
     }
 
@@ -402,6 +405,13 @@ impl Fetches {
     pub(super) fn generation(&self, source: SourceId, alias: u16) -> Option<Generation> {
         let (fetch, index) = self.paths.get(&source)?.aliases.get(&alias)?;
         self.fetches.get(fetch)?.order.shape.generation(*index)
+    }
+
+    /// Whether there is a connection to any server.
+    pub(super) fn set_dark(&mut self, now: Instant, is_dark: bool) {
+        if std::mem::replace(&mut self.is_dark, is_dark) && !is_dark {
+            self.fetches.values_mut().for_each(|fetch| fetch.touched = fetch.touched.max(now));
+        }
     }
 
     /// The requests of a source are gone; what was decoded is not.
@@ -727,7 +737,8 @@ impl Fetches {
     /// A fetch that is not asked for yet waits as long as others progress.
     fn stalls_at(&self, fetch: &Fetch) -> Instant {
         let others = self.progress_at.filter(|_| fetch.works.is_empty());
-        fetch.touched.max(others.unwrap_or(fetch.touched)) + self.config.stall_timeout
+        let outage = if self.is_dark { OUTAGE_MAX } else { Duration::ZERO };
+        fetch.touched.max(others.unwrap_or(fetch.touched)) + self.config.stall_timeout + outage
     }
 
     /// Whether more than one source takes requests.

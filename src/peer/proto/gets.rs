@@ -18,6 +18,8 @@ use crate::wire::message::{Delivery, Get, Meta};
 
 /// How long a source is waited for before another is asked as well: a server that has to ask its origin takes that long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How much longer a question may take while there is no connection to any server.
+pub(super) const OUTAGE_MAX: Duration = Duration::from_secs(300);
 
 /// GETs under way.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Gets {
     open: BTreeMap<u64, Question>,
     next: u64,
     object_bytes_max: u64,
+    /// Since when there has been no connection to any server.
+    dark_since: Option<Instant>,
     /// Introductions that are over, and which segment the source has named, if any.
     introduced: VecDeque<(Introduction, Option<(SegmentId, Shape)>)>,
 }
@@ -40,6 +44,8 @@ pub(super) struct Introduction {
 struct Question {
     place: Place,
     due: Instant,
+    /// By how much that may still be put off.
+    outage_left: Duration,
     /// Sources that have been asked and have not answered in full.
     asked: BTreeMap<SourceId, Reply>,
     refused: BTreeSet<SourceId>,
@@ -65,7 +71,7 @@ struct Reply {
 impl Gets {
     /// No GETs; objects of at most this many bytes are taken.
     pub(super) fn new(object_bytes_max: u64) -> Self {
-        Self { open: BTreeMap::new(), next: 1, object_bytes_max, introduced: VecDeque::new() }
+        Self { open: BTreeMap::new(), next: 1, object_bytes_max, dark_since: None, introduced: VecDeque::new() }
     }
 
     /// A number for a GET or SUBSCRIBE.
@@ -119,6 +125,22 @@ impl Gets {
         for question in self.open.values_mut() {
             question.asked.remove(&source);
             question.refused.remove(&source);
+        }
+    }
+
+    /// The last connection to a server is gone: what is asked waits for the next one.
+    pub(super) fn darken(&mut self, now: Instant) {
+        self.dark_since.get_or_insert(now);
+    }
+
+    /// A server is there again. The time without one does not count.
+    pub(super) fn lighten(&mut self, now: Instant) {
+        let Some(since) = self.dark_since.take() else { return };
+        let outage = now.saturating_duration_since(since);
+        for question in self.open.values_mut() {
+            let added = outage.min(question.outage_left);
+            question.due += added;
+            question.outage_left -= added;
         }
     }
 
@@ -233,7 +255,9 @@ impl Gets {
     }
 
     pub(super) fn expire(&mut self, now: Instant, events: &mut VecDeque<Event>) {
-        let late: Vec<u64> = self.open.iter().filter(|(_, question)| question.due <= now).map(|(request, _)| *request).collect();
+        let is_dark = self.dark_since.is_some();
+        let is_late = |question: &Question| question.ends_at(is_dark) <= now;
+        let late: Vec<u64> = self.open.iter().filter(|(_, question)| is_late(question)).map(|(request, _)| *request).collect();
         for request in late {
             match self.open.remove(&request).and_then(|question| question.introduction) {
                 Some(introduction) => self.introduced.push_back((introduction, None)),
@@ -247,7 +271,12 @@ impl Gets {
 
     /// When [`Gets::expire`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.open.values().map(|question| question.patient_until.map_or(question.due, |until| until.min(question.due))).min()
+        let is_dark = self.dark_since.is_some();
+        let due = |question: &Question| {
+            let ends_at = question.ends_at(is_dark);
+            question.patient_until.map_or(ends_at, |until| until.min(ends_at))
+        };
+        self.open.values().map(due).min()
     }
 
     /// Answers a GET whose META and stream have both come.
@@ -275,7 +304,13 @@ impl Gets {
 impl Question {
     fn new(place: Place, due: Instant, introduction: Option<Introduction>) -> Self {
         let (asked, refused) = (BTreeMap::new(), BTreeSet::new());
-        Self { place, due, asked, refused, patient_until: None, is_pressing: false, introduction, only: None }
+        let outage_left = OUTAGE_MAX;
+        Self { place, due, outage_left, asked, refused, patient_until: None, is_pressing: false, introduction, only: None }
+    }
+
+    /// When it is given up.
+    fn ends_at(&self, is_dark: bool) -> Instant {
+        if is_dark { self.due + self.outage_left } else { self.due }
     }
 
     fn may_be_asked(&self, source: SourceId) -> bool {

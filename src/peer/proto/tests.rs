@@ -183,6 +183,32 @@ fn a_block_that_was_under_way_when_its_request_ended_is_late() {
     assert_eq!((proto.counts().late, proto.counts().stray), (1, 0));
 }
 
+/// A server that restarts takes its time; what waits for it goes on with the next connection.
+#[test]
+fn time_without_a_server_does_not_count() {
+    let (mut proto, now) = open();
+    proto.fetch(now, order(), None);
+    let get = proto.get(now, "/a/b", 0, None);
+    assert_eq!(requests(&messages(&mut proto, now)).len(), 2);
+    proto.handle_disconnected(now + SECOND, HERE);
+    let later = now + 120 * SECOND;
+    proto.handle_timeout(later).unwrap();
+    assert!(proto.poll_event().is_none(), "both wait");
+    proto.handle_connected(later, HERE, None);
+    messages(&mut proto, later);
+    proto.handle_message(later, HERE, Message::Hello(Hello::defaults())).unwrap();
+    let said = messages(&mut proto, later);
+    assert_eq!(requests(&said).len(), 2, "{said:?}");
+    assert!(said.iter().any(|message| matches!(message, Message::Get(asked) if asked.request == get)), "{said:?}");
+    assert!(matches!(proto.poll_event(), Some(Event::Ready(HERE))));
+    // From here on the usual times hold, and an outage has an end.
+    proto.handle_timeout(later + 5 * SECOND).unwrap();
+    assert!(matches!(answer(&mut proto), Some((late, Err(Failure::Stalled))) if late == get));
+    proto.handle_disconnected(later + 6 * SECOND, HERE);
+    proto.handle_timeout(later + 6 * SECOND + gets::OUTAGE_MAX + 10 * SECOND).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Stalled, .. })));
+}
+
 /// The decoder is chosen when a generation is asked for: by its deadline and what is known of the path.
 #[test]
 fn a_near_deadline_is_decoded_block_by_block() {

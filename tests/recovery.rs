@@ -1,0 +1,141 @@
+//! Programs that outlive each other: a gateway before its server, servers that are killed and started again.
+
+mod program;
+#[allow(dead_code, reason = "other tests ask running programs for more")]
+#[path = "program/running.rs"]
+mod running;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use program::program;
+use running::{PATIENCE, Program};
+use tempfile::TempDir;
+
+const FILE_BYTES: usize = 3_000_000;
+
+/// What a server keeps when it is killed: its directory of state, its port and what it publishes as stream `media`.
+struct Place {
+    directory: TempDir,
+    url: String,
+    fingerprint: String,
+}
+
+impl Place {
+    /// Has a server make its certificate and choose a port, and ends it.
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        fs::create_dir(directory.path().join("media")).unwrap();
+        fs::write(directory.path().join("media/file.bin"), Self::bytes()).unwrap();
+        let mut place = Self { directory, url: "127.0.0.1:0".to_owned(), fingerprint: String::new() };
+        let server = place.server(&[]);
+        let [url, fingerprint] = server.says(["gateway ", "--fingerprint "]);
+        (place.url, place.fingerprint) = (url, fingerprint);
+        place
+    }
+
+    fn bytes() -> Vec<u8> {
+        let mut bytes = vec![0; FILE_BYTES];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    /// Starts the server, with these arguments besides.
+    fn server(&self, arguments: &[&str]) -> Program {
+        let here = self.directory.path();
+        let media = format!("media={}", here.join("media").display());
+        let listen = self.url.trim_start_matches("ncs://");
+        let mut command = Command::new(program("ncserverd"));
+        command.args(["serve", "--listen", listen, "--metrics", "127.0.0.1:0", "--directory", &media]).args(arguments);
+        Program::start(command.env_clear().env("STATE_DIRECTORY", here))
+    }
+
+    /// `ncpeer` with this command, this server and its fingerprint.
+    fn peer(&self, command: &str, arguments: &[&str]) -> Command {
+        let mut peer = Command::new(program("ncpeer"));
+        peer.args([command, &self.url]).args(arguments).args(["--fingerprint", &self.fingerprint]).env_clear();
+        peer
+    }
+}
+
+/// Status and body of an answer; a connection that ends early is a status of 0.
+fn get(place: &str, path: &str) -> (u16, Vec<u8>) {
+    let address = place.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return (0, Vec::new()) };
+    let status = String::from_utf8_lossy(&answer[..end]).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (status, answer.split_off(end + 4))
+}
+
+/// Waits until something has come about.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "{what} in time");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_gateway_waits_for_its_server_and_says_so() {
+    let place = Place::new();
+    let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0"]));
+    let [at] = gateway.says(["is at "]);
+    gateway.says(["waiting for ncs://"]);
+    let player = thread::spawn({
+        let at = at.clone();
+        move || get(&at, "/media/file.bin")
+    });
+    // The request is under way before there is a server.
+    thread::sleep(Duration::from_millis(500));
+    let _server = place.server(&[]);
+    gateway.says(["answers"]);
+    let (status, body) = player.join().unwrap();
+    assert_eq!(status, 200);
+    assert!(body == Place::bytes());
+}
+
+#[test]
+fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
+    let place = Place::new();
+    let _server = place.server(&[]);
+    let other = "ab".repeat(32);
+    for command in [&["fetch", "/media/file.bin", "-o", "-"][..], &["gateway", "--listen", "127.0.0.1:0"]] {
+        let mut peer = Command::new(program("ncpeer"));
+        peer.args([command[0], &place.url]).args(&command[1..]).args(["--fingerprint", &other]).env_clear();
+        let output = peer.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(&format!("pinned {other}, got {}", place.fingerprint)), "{said}");
+    }
+}
+
+#[test]
+fn a_fetch_goes_on_when_its_server_is_killed_and_started_again() {
+    let place = Place::new();
+    // Slow enough to be killed in the middle.
+    let slow = ["--set", "admission.address_bytes_per_second=1MB"];
+    let server = place.server(&slow);
+    server.says(["gateway "]);
+    let to = place.directory.path().join("copy.bin");
+    let mut fetch = Program::start(&mut place.peer("fetch", &["/media/file.bin", "-v", "-o", to.to_str().unwrap()]));
+    fetch.says(["connected"]);
+    thread::sleep(Duration::from_millis(700));
+    // SIGKILL: nobody is told.
+    drop(server);
+    thread::sleep(Duration::from_secs(1));
+    assert!(fetch.has_ended().is_none(), "{}", fetch.said());
+    let _server = place.server(&[]);
+    fetch.says(["connected again"]);
+    until("the fetch", || fetch.has_ended().is_some());
+    assert_eq!(fetch.has_ended().unwrap().code(), Some(0), "{}", fetch.said());
+    assert!(fs::read(to).unwrap() == Place::bytes());
+}
