@@ -53,6 +53,10 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// As long as quinn's own.
 const CONNECTION_ID_BYTES: usize = 8;
 
+/// Between stateless resets at least. After a restart every peer of before needs one, so quinn's 20 ms would make ten thousand of them
+/// wait for minutes. A reset is smaller than the packet that it answers, and nothing is kept for it.
+const RESET_INTERVAL_MIN: Duration = Duration::from_micros(200);
+
 /// How long connections may take to hear that they are closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
@@ -161,7 +165,7 @@ fn open_with(
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Endpoint>, Error> {
     let server = server_config(config, idle_timeout, identity)?;
-    config.listen.iter().map(|address| bind(config, *address, server.clone(), &runtime)).collect()
+    config.listen.iter().map(|address| bind(config, *address, server.clone(), identity, &runtime)).collect()
 }
 
 /// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
@@ -291,6 +295,7 @@ fn bind(
     config: &Config,
     address: SocketAddr,
     server: ServerConfig,
+    identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Endpoint, Error> {
     let failed = |source| Error::Bind { address, source };
@@ -298,6 +303,8 @@ fn bind(
     let runtime = runtime().map_err(failed)?;
     let mut endpoint = EndpointConfig::default();
     endpoint.cid_generator(connection_ids);
+    endpoint.reset_key(Arc::new(identity.reset_key(socket.local_addr().map_err(failed)?)));
+    endpoint.min_reset_interval(RESET_INTERVAL_MIN);
     Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
 }
 

@@ -7,6 +7,7 @@
 //!
 //! 0-RTT stays off: its data can be replayed, and a request costs the server blocks.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,11 +21,13 @@ use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::ALPN;
+use reset::ResetKey;
 
 mod fingerprint;
 mod metrics;
 mod pair;
 mod pin;
+mod reset;
 mod signatures;
 mod validity;
 
@@ -44,7 +47,7 @@ pub struct Config {
     pub cert: Option<PathBuf>,
     /// Private key of the first certificate, in PEM.
     pub key: Option<PathBuf>,
-    /// Where a generated pair is kept, if no files are given.
+    /// Where a generated pair is kept, if no files are given, and the key of stateless resets.
     pub directory: Option<PathBuf>,
     /// Names and addresses in a generated certificate, besides those of this machine's loopback.
     #[serde(deserialize_with = "crate::config::one_or_many")]
@@ -79,6 +82,7 @@ impl Config {
 #[derive(Debug, Clone)]
 pub struct ServerIdentity {
     current: Arc<Current>,
+    reset: ResetKey,
     /// Who judges the certificates of clients; without it none is asked for.
     door: Option<Arc<dyn ClientCertVerifier>>,
 }
@@ -106,12 +110,20 @@ struct Current(ArcSwap<pair::Pair>);
 impl ServerIdentity {
     /// Loads the pair, or makes one and keeps it.
     pub fn open(config: &Config) -> Result<Self, Error> {
-        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?))), door: None })
+        let current = Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?)));
+        let reset = config.directory.as_deref().map_or_else(ResetKey::ephemeral, ResetKey::kept_in);
+        Ok(Self { current, reset, door: None })
     }
 
     /// Makes a pair that ends with this process: for a demonstration or a test.
     pub fn ephemeral() -> Result<Self, Error> {
-        Ok(Self { current: Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?))), door: None })
+        let current = Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?)));
+        Ok(Self { current, reset: ResetKey::ephemeral(), door: None })
+    }
+
+    /// The key with which an endpoint at this address tells peers that it knows nothing of their connections.
+    pub fn reset_key(&self, address: SocketAddr) -> ring::hmac::Key {
+        self.reset.of(address)
     }
 
     /// The same certificate, shown at a door where clients may be asked for theirs.
@@ -241,7 +253,11 @@ mod tests {
         let first = ServerIdentity::open(&config).unwrap();
         let Origin::Generated(file) = first.origin() else { panic!("{:?}", first.origin()) };
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "no draft stays");
+        assert_eq!(
+            std::fs::read_dir(file.parent().unwrap()).unwrap().count(),
+            2,
+            "the pair and the key of resets: no draft stays"
+        );
         let second = ServerIdentity::open(&config).unwrap();
         assert_eq!(second.origin(), Origin::Kept(file));
         assert_eq!(second.fingerprint(), first.fingerprint());

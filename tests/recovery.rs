@@ -7,12 +7,16 @@ mod running;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ncserverd::tls::{Trust, client_config};
 use program::program;
+use quinn::{ConnectionError, Endpoint, VarInt};
 use running::{PATIENCE, Program};
 use tempfile::TempDir;
 
@@ -116,6 +120,30 @@ fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains(&format!("pinned {other}, got {}", place.fingerprint)), "{said}");
     }
+}
+
+/// A peer of a server that was killed hears of its successor that its connection is gone, as soon as it says something.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_resets_the_connections_of_before() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    server.says(["gateway "]);
+    let pin = Trust::Fingerprint(place.fingerprint.parse().unwrap());
+    let mut config = quinn::ClientConfig::new(Arc::new(client_config(&pin, None).unwrap()));
+    let mut transport = quinn::TransportConfig::default();
+    transport.keep_alive_interval(Some(Duration::from_millis(500))).max_idle_timeout(Some(VarInt::from_u32(120_000).into()));
+    config.transport_config(Arc::new(transport));
+    let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let address = place.url.trim_start_matches("ncs://").parse().unwrap();
+    let connection = endpoint.connect_with(config, address, "localhost").unwrap().await.unwrap();
+    // The server waits for its first stream for 10 s.
+    drop(server);
+    let _server = place.server(&[]);
+    // Its idle timeout, which the connection has agreed on, is 15 s.
+    let end = tokio::time::timeout(PATIENCE, connection.closed()).await.expect("an end");
+    assert_eq!(end, ConnectionError::Reset);
+    let key = place.directory.path().join("tls/ncserverd-reset.key");
+    assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

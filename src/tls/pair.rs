@@ -66,7 +66,7 @@ fn parse(cert_pem: &[u8], key_pem: &[u8], origin: Origin) -> Result<Pair, String
     Ok(Pair { certified: Arc::new(certified), fingerprint, origin })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |reason: String| Error::Read { path: path.to_owned(), reason };
     let metadata = fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
@@ -83,7 +83,7 @@ fn kept_or_new(config: &Config) -> Result<Pair, Error> {
     }
     let pem = generate(&config.names)?;
     let keep = |error: io::Error| Error::Keep { directory: directory.clone(), reason: error.to_string() };
-    match write(&directory, &path, &pem) {
+    match write(&directory, &path, pem.as_bytes()) {
         Ok(()) => load(&path, &path, Origin::Generated(path.clone())),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(&path, &path, Origin::Kept(path.clone())),
         Err(error) => Err(keep(error)),
@@ -103,11 +103,13 @@ fn generate(names: &[String]) -> Result<String, Error> {
     Ok(certificate.pem() + &key.serialize_pem())
 }
 
-fn write(directory: &Path, path: &Path, pem: &str) -> io::Result<()> {
+/// Writes a file that nobody else may read, whole or not at all; one that is there already stays.
+pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let draft: PathBuf = directory.join(format!(".{FILE_NAME}.{}", std::process::id()));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft: PathBuf = directory.join(format!(".{name}.{}", std::process::id()));
     let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
-        file.write_all(pem.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::hard_link(&draft, path)
     });

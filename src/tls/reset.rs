@@ -1,0 +1,105 @@
+//! The key of stateless resets (RFC 9000 section 10.3), kept beside the certificate.
+//!
+//! A server that was killed leaves peers behind whose packets its successor does not know. With the same key it answers them
+//! with a reset that they believe, and they connect again at once; without, they wait for their own timeouts. Each address that
+//! is listened on has a key of its own, derived from the kept one: a reset from one address must not end a connection to
+//! another (RFC 9000 section 21.11). Two servers must not use one directory on the same address for that reason.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use ring::hmac;
+
+use super::pair;
+
+/// The kept key, or one for this process alone. Clones are the same.
+#[derive(Clone)]
+pub(super) struct ResetKey(Arc<[u8; KEY_BYTES]>);
+
+impl ResetKey {
+    /// A key that ends with this process.
+    pub(super) fn ephemeral() -> Self {
+        Self(Arc::new(rand::random()))
+    }
+
+    /// The key in this directory, made if there is none. Where it cannot be kept, the server starts without.
+    pub(super) fn kept_in(directory: &Path) -> Self {
+        match kept_or_new(directory) {
+            Ok(key) => Self(Arc::new(key)),
+            Err(reason) => {
+                tracing::warn!("no key for stateless resets is kept: {reason}; peers notice a crash of this server later");
+                Self::ephemeral()
+            }
+        }
+    }
+
+    /// The key of an address.
+    pub(super) fn of(&self, address: SocketAddr) -> hmac::Key {
+        let mut material = self.0.to_vec();
+        material.extend_from_slice(address.to_string().as_bytes());
+        hmac::Key::new(hmac::HMAC_SHA256, &blake3::derive_key(CONTEXT, &material))
+    }
+}
+
+impl fmt::Debug for ResetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResetKey([hidden])")
+    }
+}
+
+fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
+    let path = directory.join(FILE_NAME);
+    if !path.exists() {
+        match pair::write(directory, &path, &rand::random::<[u8; KEY_BYTES]>()) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(format!("{}: {error}", path.display()));
+            }
+            // Another server has made one meanwhile, perhaps.
+            _ => {}
+        }
+    }
+    let bytes = pair::read(&path).map_err(|error| error.to_string())?;
+    bytes.try_into().map_err(|_| format!("{} is no key of {KEY_BYTES} bytes: remove it", path.display()))
+}
+
+const FILE_NAME: &str = "ncserverd-reset.key";
+const KEY_BYTES: usize = 32;
+const CONTEXT: &str = "ncserverd 2026 stateless resets of one address";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// What a key makes of something.
+    fn tag(key: &ResetKey, address: &str) -> Vec<u8> {
+        hmac::sign(&key.of(address.parse().unwrap()), b"id").as_ref().to_vec()
+    }
+
+    #[test]
+    fn a_key_is_kept_private_and_differs_by_address() {
+        let place = tempfile::TempDir::new().unwrap();
+        let directory = place.path().join("a/tls");
+        let first = ResetKey::kept_in(&directory);
+        assert_eq!(directory.join(FILE_NAME).metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no draft stays");
+        let second = ResetKey::kept_in(&directory);
+        assert_eq!(tag(&first, "[::]:4443"), tag(&second, "[::]:4443"));
+        assert_ne!(tag(&first, "[::]:4443"), tag(&first, "[::]:4444"));
+        assert_ne!(tag(&first, "[::]:4443"), tag(&ResetKey::ephemeral(), "[::]:4443"));
+        assert!(!format!("{first:?}").contains(char::is_numeric), "{first:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_left_alone() {
+        let place = tempfile::TempDir::new().unwrap();
+        std::fs::write(place.path().join(FILE_NAME), "short").unwrap();
+        assert!(kept_or_new(place.path()).unwrap_err().contains("remove it"));
+        let (one, other) = (ResetKey::kept_in(place.path()), ResetKey::kept_in(place.path()));
+        assert_ne!(tag(&one, "[::]:1"), tag(&other, "[::]:1"));
+        assert_eq!(std::fs::read(place.path().join(FILE_NAME)).unwrap(), b"short");
+    }
+}
