@@ -122,6 +122,73 @@ fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
     }
 }
 
+/// SIGKILL: nobody is told. The bound is generous, for a machine that does much else; `make bench-recovery` has the figures.
+#[test]
+fn a_gateway_is_back_soon_after_its_server_was_killed() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    server.says(["gateway "]);
+    let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0", "-v"]));
+    let [at] = gateway.says(["is at "]);
+    assert_eq!(get(&at, "/media/file.bin").0, 200);
+    // A name that no cache has.
+    fs::write(place.directory.path().join("media/other.bin"), Place::bytes()).unwrap();
+    drop(server);
+    thread::sleep(Duration::from_secs(3));
+    let server = place.server(&[]);
+    server.says(["gateway "]);
+    let back = Instant::now();
+    assert_eq!(get(&at, "/media/other.bin").0, 200);
+    assert!(back.elapsed() < Duration::from_secs(5), "{:?}: {}", back.elapsed(), gateway.said());
+}
+
+/// Times from a server's return to the first byte through a gateway, ten kills: `make bench-recovery`.
+#[test]
+#[ignore = "measures, and takes two minutes"]
+fn times_to_recovery() {
+    let place = Place::new();
+    let mut server = place.server(&[]);
+    server.says(["gateway "]);
+    let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0"]));
+    let [at] = gateway.says(["is at "]);
+    println!("| kill | server back after | first byte after that |\n|---|---|---|");
+    for kill in 1..=10 {
+        // Names that no cache has, asked for before the kill and while the server is gone.
+        let names = [format!("before{kill}.bin"), format!("after{kill}.bin")];
+        names.iter().for_each(|name| fs::write(place.directory.path().join("media").join(name), Place::bytes()).unwrap());
+        assert_eq!(get(&at, &format!("/media/{}", names[0])).0, 200);
+        let gone = Instant::now();
+        drop(server);
+        let player = thread::spawn({
+            let (at, path) = (at.clone(), format!("/media/{}", names[1]));
+            move || {
+                thread::sleep(Duration::from_secs(1));
+                first_byte(&at, &path)
+            }
+        });
+        thread::sleep(Duration::from_secs(3));
+        server = place.server(&[]);
+        server.says(["gateway "]);
+        let back = Instant::now();
+        let after = player.join().unwrap().saturating_duration_since(back);
+        println!("| {kill} | {:.2} s | {} ms |", (back - gone).as_secs_f64(), after.as_millis());
+        // A server that lives for less than ten seconds is not taken for a good one.
+        thread::sleep(Duration::from_secs(8));
+    }
+}
+
+/// When the first byte of an object comes.
+fn first_byte(place: &str, path: &str) -> Instant {
+    let address = place.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut start = [0; 15];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200 OK");
+    Instant::now()
+}
+
 /// A peer of a server that was killed hears of its successor that its connection is gone, as soon as it says something.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_resets_the_connections_of_before() {

@@ -3,6 +3,7 @@
 //! The loop waits for any of: something of one of the connections ([`link`]), a command of the program, a finished multiplication, an
 //! answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what [`Proto`] says.
 
+mod attempts;
 mod link;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -322,6 +323,13 @@ impl Driver {
                 Ok(())
             }
             Happening::Written => Ok(()),
+            Happening::Silence(is_silent) => {
+                if is_silent {
+                    tracing::info!(server = %link.server, "the server is silent: another connection is tried beside this one");
+                }
+                self.proto.set_silent(source, is_silent);
+                Ok(())
+            }
             Happening::Ended(end) => Err(end),
             Happening::Control(bytes) => link.wires().map_or(Ok(()), |wires| self.control(source, wires, &bytes)),
             Happening::Datagram(first) => match link.connection() {
@@ -350,7 +358,7 @@ impl Driver {
         for _ in 1..DATAGRAMS_A_TURN {
             match connection.read_datagram().now_or_never() {
                 Some(Ok(datagram)) => self.proto.handle_datagram(now, source, datagram)?,
-                Some(Err(error)) => return Err(End::Lost(error.to_string())),
+                Some(Err(error)) => return Err(error.into()),
                 None => break,
             }
         }
@@ -607,7 +615,7 @@ impl Driver {
         for source in std::mem::take(&mut self.dismissed) {
             if let Some(link) = links.iter_mut().find(|link| link.id == source) {
                 if link.connection().is_some() {
-                    link.end(CloseCode::Done, "not needed any more");
+                    link.end(CloseCode::Done, "not needed any more", false);
                     self.proto.handle_disconnected(now, source);
                 }
                 self.wire_bytes_before += link.wire_bytes();
@@ -737,6 +745,7 @@ impl Driver {
     fn end(&mut self, link: &mut Link, end: End) {
         // Who is slow may have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
+        let is_silent = matches!(end, End::Silent(_));
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "the server has gone away".to_owned()),
@@ -745,7 +754,7 @@ impl Driver {
                 tracing::warn!(server = %link.server, ?peer, %violation, "the server breaks the rules");
                 (violation.close_code(), violation.to_string())
             }
-            End::Lost(fault) => (CloseCode::Done, fault),
+            End::Lost(fault) | End::Silent(fault) => (CloseCode::Done, fault),
             End::Polluted => {
                 let peer = link.connection().map(Connection::remote_address);
                 tracing::warn!(server = %link.server, ?peer, "what the server sent is proved wrong: it is not used any more");
@@ -758,7 +767,7 @@ impl Driver {
             tracing::info!(server = %link.server, fault, "the connection has ended: it is made again");
         }
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
-        link.end(code, &fault);
+        link.end(code, &fault, is_silent);
         if code == CloseCode::Pollution {
             link.give_up();
         }

@@ -402,6 +402,8 @@ pub struct Proto {
     trouble: Option<(Instant, SourceId, String)>,
     /// When a question was last answered well.
     answered_at: Option<Instant>,
+    /// Sources whose connections are silent.
+    silent: BTreeSet<SourceId>,
 }
 
 /// What servers are told that this side would serve.
@@ -478,6 +480,7 @@ impl Proto {
             polluters: BTreeSet::new(),
             trouble: None,
             answered_at: None,
+            silent: BTreeSet::new(),
         }
     }
 
@@ -607,6 +610,16 @@ impl Proto {
         }
     }
 
+    /// Nothing comes from a source though it was to answer, or something does again. While it is silent, paths are asked of others at once.
+    pub fn set_silent(&mut self, source: SourceId, is_silent: bool) {
+        if is_silent {
+            self.silent.insert(source);
+            self.gets.press(source);
+        } else {
+            self.silent.remove(&source);
+        }
+    }
+
     /// A connection to a source stands; this is shown before anything is asked.
     pub fn handle_connected(&mut self, now: Instant, source: SourceId, credential: Option<Credential>) {
         if self.polluters.contains(&source) {
@@ -665,6 +678,7 @@ impl Proto {
     /// The connection to a source is gone.
     pub fn handle_disconnected(&mut self, now: Instant, source: SourceId) {
         self.sources.remove(&source);
+        self.silent.remove(&source);
         self.outbox.close(source);
         self.gets.disconnected(source);
         self.fetches.disconnected(now, source);
@@ -976,9 +990,14 @@ impl Proto {
 
     /// What is asked of a source next: a path, or about blocks.
     fn next_question(&mut self, now: Instant, source: SourceId, unanswered_max: usize) -> Option<Message> {
+        let answers = |id: &SourceId, source: &Source| source.link.server().is_some() && !self.silent.contains(id);
+        let mut others = self.sources.iter().filter(|(id, _)| **id != source && !self.neighbours.contains(id));
+        if self.silent.contains(&source) && others.any(|(id, other)| answers(id, other)) {
+            return None;
+        }
         let left = unanswered_max.saturating_sub(self.fetches.questions(source));
         // Who names the key of a stream is to be asked first.
-        let first_is_open = source != FIRST && self.sources.get(&FIRST).is_some_and(|first| first.link.server().is_some());
+        let first_is_open = source != FIRST && self.sources.get(&FIRST).is_some_and(|first| answers(&FIRST, first));
         let keyring = &self.keyring;
         let waits_for_key = |path: &str| first_is_open && keyring.key(path).is_none();
         if let Some(get) = self.gets.next_question(now, source, left, waits_for_key) {

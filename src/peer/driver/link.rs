@@ -1,4 +1,8 @@
-//! A source, and the connection to it while there is one: made, carried, ended, and made again after a pause.
+//! A source, and the connection to it while there is one: made, carried, ended, and made again.
+//!
+//! A server may be gone without a word, or the path to it. When nothing comes for two seconds, QUIC sends a PING
+//! ([`transport`]), which a server that is there answers within a round trip. When that stays out, attempts to connect begin beside the
+//! connection ([`Attempts`]): whichever speaks first is kept.
 
 use std::future::{Future, pending};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +10,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backon::BackoffBuilder;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
@@ -15,6 +18,7 @@ use quinn::{Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendSt
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::attempts::{Answered, Attempts};
 use crate::endpoint::{Congestion, INITIAL_RTT};
 use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
@@ -38,10 +42,16 @@ const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an attempt to connect to a peer may take that a server has named.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between attempts at another server before a round trip to it is known.
+const PAUSE_UNKNOWN: Duration = Duration::from_secs(1);
 /// Codes of QUIC that carry an alert of TLS (RFC 9001 section 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
-/// The first pause before connecting again.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
+/// How long a connection may be silent before the client sends PING.
+const PING_AFTER: Duration = Duration::from_secs(2);
+/// How long the answer to it may take at least, besides two round trips.
+const PONG_WITHIN: Duration = Duration::from_millis(300);
+/// How often to look whether something has come.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A source and its connection.
 pub(super) struct Link {
@@ -53,19 +63,56 @@ pub(super) struct Link {
     pub(super) identity: Option<Fingerprint>,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
-    reconnect_max: Duration,
-    pauses: backon::ExponentialBackoff,
+    attempts: Attempts<Wires, Fault>,
     state: State,
-    /// When the last attempt began.
-    begun: Instant,
     /// UDP bytes of connections that have ended.
     wire_bytes_before: u64,
 }
 
 enum State {
-    Connecting(BoxFuture<'static, Result<Wires, Fault>>),
-    Up(Box<Wires>),
-    Resting(BoxFuture<'static, ()>),
+    /// There is no connection: attempts are made.
+    Down,
+    /// There is another one than the one that has ended just now.
+    Next(Box<Wires>),
+    Up(Box<Wires>, Watch),
+    /// No connection is wanted any more.
+    Over,
+}
+
+/// When a connection was last heard of.
+struct Watch {
+    begun: Instant,
+    /// UDP datagrams that had come by then.
+    heard: u64,
+    heard_at: Instant,
+    look_at: Instant,
+    /// Whether attempts are made beside it.
+    is_silent: bool,
+    /// A connection that answers while this one is silent.
+    successor: Option<Box<Wires>>,
+}
+
+impl Watch {
+    fn new(now: Instant) -> Self {
+        Self { begun: now, heard: 0, heard_at: now, look_at: now + LOOK_EVERY, is_silent: false, successor: None }
+    }
+
+    /// Looks at how much has come. Whether the connection has just fallen silent or speaks again is the answer.
+    fn look(&mut self, now: Instant, heard: u64, rtt: Duration) -> Option<Change> {
+        self.look_at = now + LOOK_EVERY;
+        if self.heard != heard {
+            (self.heard, self.heard_at) = (heard, now);
+            return std::mem::replace(&mut self.is_silent, false).then_some(Change::Speaks);
+        }
+        let is_silent = now.saturating_duration_since(self.heard_at) >= PING_AFTER + PONG_WITHIN.max(2 * rtt);
+        (is_silent && !std::mem::replace(&mut self.is_silent, true)).then_some(Change::Silent)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Silent,
+    Speaks,
 }
 
 /// What an open connection consists of.
@@ -148,6 +195,8 @@ pub(super) enum Happening {
     Stream(Read),
     /// More may be written to the control stream.
     Written,
+    /// The connection is silent, or is no longer; another one is tried meanwhile.
+    Silence(bool),
     /// The connection is not to be used any more.
     Ended(End),
 }
@@ -157,13 +206,15 @@ pub(super) enum Happening {
 pub(super) struct Fault {
     /// In words.
     pub(super) reason: String,
+    /// The other side has said so.
+    is_answer: bool,
     /// One side refuses the other's certificate: waiting mends nothing.
     pub(super) is_refusal: bool,
 }
 
 impl Fault {
     fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_refusal: false }
+        Self { reason: reason.into(), is_answer: false, is_refusal: false }
     }
 
     /// Why the handshake with this address failed.
@@ -178,8 +229,19 @@ impl Fault {
             ConnectionError::ConnectionClosed(close) => (fault(error), is_crypto(close.error_code.into())),
             error => (fault(error), false),
         };
-        Self { reason: format!("{address}: {reason}"), is_refusal }
+        Self { reason: format!("{address}: {reason}"), is_answer: !is_silence(error), is_refusal }
     }
+}
+
+impl Answered for Fault {
+    fn is_answered(&self) -> bool {
+        self.is_answer
+    }
+}
+
+/// Whether a connection ended without a word of the other side. A stateless reset is one of its successor's.
+fn is_silence(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::TimedOut | ConnectionError::Reset | ConnectionError::LocallyClosed)
 }
 
 /// How a connection ended.
@@ -188,10 +250,18 @@ pub(super) enum End {
     Left,
     /// The source broke the rules.
     Violation(Violation),
-    /// QUIC says so.
+    /// The source has closed it, or QUIC has.
     Lost(String),
+    /// The source has not been heard of for too long, or has forgotten the connection.
+    Silent(String),
     /// What the source sent is proved wrong.
     Polluted,
+}
+
+impl From<ConnectionError> for End {
+    fn from(error: ConnectionError) -> Self {
+        if is_silence(&error) { Self::Silent(fault(&error)) } else { Self::Lost(fault(&error)) }
+    }
 }
 
 impl From<Violation> for End {
@@ -212,7 +282,7 @@ pub(super) async fn next(links: &mut [Link], first: usize) -> (usize, Happening)
 /// Ends all connections, and waits a moment until the sources have heard of it.
 pub(super) async fn close(links: Vec<Link>) {
     let wires = links.into_iter().filter_map(|link| match link.state {
-        State::Up(wires) => Some(wires),
+        State::Up(wires, _) | State::Next(wires) => Some(wires),
         _ => None,
     });
     let endings: Vec<_> = wires.map(|wires| wires.close(CloseCode::Done, "closed")).collect();
@@ -222,19 +292,18 @@ pub(super) async fn close(links: Vec<Link>) {
 impl Link {
     /// A link that is being connected.
     pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, shown: Shown, config: &Config) -> Self {
-        // Whoever a server has named may know nothing of this: it gets few packets.
-        let connect_most = if matches!(shown, Shown::Ticket(..)) { NEIGHBOUR_TIMEOUT } else { config.connect_timeout };
-        let (connect_timeout, reconnect_max) = (config.connect_timeout.min(connect_most), config.reconnect_max);
-        let state = State::Connecting(connecting(server.clone(), quic.clone(), connect_timeout));
-        let (pauses, begun) = (pauses(reconnect_max), Instant::now());
-        let (identity, wire_bytes_before) = (None, 0);
-        Self { id, server, shown, identity, quic, connect_timeout, reconnect_max, pauses, state, begun, wire_bytes_before }
+        // A peer that a server has named may know nothing of this: it gets few packets, by one attempt at a time.
+        let is_named = matches!(shown, Shown::Ticket(..));
+        let connect_timeout = config.connect_timeout.min(if is_named { NEIGHBOUR_TIMEOUT } else { Duration::MAX });
+        let pause_unknown = if is_named { NEIGHBOUR_TIMEOUT } else { PAUSE_UNKNOWN };
+        let (attempts, state) = (Attempts::new(Instant::now(), pause_unknown, config.reconnect_max), State::Down);
+        Self { id, server, shown, identity: None, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.
     pub(super) fn wires(&mut self) -> Option<&mut Wires> {
         match &mut self.state {
-            State::Up(wires) => Some(wires),
+            State::Up(wires, _) => Some(wires),
             _ => None,
         }
     }
@@ -242,7 +311,7 @@ impl Link {
     /// The connection, while there is one.
     pub(super) fn connection(&self) -> Option<&Connection> {
         match &self.state {
-            State::Up(wires) => Some(&wires.connection),
+            State::Up(wires, _) => Some(&wires.connection),
             _ => None,
         }
     }
@@ -259,60 +328,75 @@ impl Link {
         self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
     }
 
-    /// Says goodbye. Another attempt follows after a pause.
-    pub(super) fn end(&mut self, code: CloseCode, reason: &str) {
+    /// Says goodbye. Other attempts follow, at once where the source `is_silent`: it has not ended the connection on purpose.
+    pub(super) fn end(&mut self, code: CloseCode, reason: &str, is_silent: bool) {
         self.wire_bytes_before = self.wire_bytes();
-        let pause = self.pause();
-        let rest = Box::pin(tokio::time::sleep(pause));
-        if let State::Up(wires) = std::mem::replace(&mut self.state, State::Resting(rest)) {
-            let closing = wires.close(code, reason);
-            self.state = State::Resting(Box::pin(async move {
-                closing.await;
-                tokio::time::sleep(pause).await;
-            }));
+        let State::Up(wires, watch) = std::mem::replace(&mut self.state, State::Down) else { return };
+        let now = Instant::now();
+        if now.saturating_duration_since(watch.begun) >= GOOD_CONNECTION {
+            self.attempts.welcome();
         }
+        if !watch.is_silent {
+            self.attempts.silent(now, now, wires.connection.rtt());
+        }
+        if !is_silent {
+            self.attempts.refused(now);
+        }
+        if let Some(successor) = watch.successor {
+            self.state = State::Next(successor);
+        }
+        tokio::spawn(wires.close(code, reason));
     }
 
-    /// No other attempt follows after [`Link::end`].
+    /// No attempt follows any more.
     pub(super) fn give_up(&mut self) {
-        if let State::Resting(rest) = std::mem::replace(&mut self.state, State::Resting(Box::pin(pending()))) {
-            self.state = State::Resting(Box::pin(async move {
-                rest.await;
-                pending().await
-            }));
-        }
+        self.attempts.cancel();
+        self.state = State::Over;
     }
 
     async fn next(&mut self) -> Happening {
+        let (server, quic, timeout) = (&self.server, &self.quic, self.connect_timeout);
+        let begin = |turn| connecting(server.clone(), quic.clone(), timeout, turn);
         loop {
             match &mut self.state {
-                State::Up(wires) => return wires.next().await,
-                State::Resting(rest) => {
-                    rest.await;
-                    self.begun = Instant::now();
-                    let connecting = connecting(self.server.clone(), self.quic.clone(), self.connect_timeout);
-                    self.state = State::Connecting(connecting);
+                State::Up(wires, watch) => {
+                    tokio::select! {
+                        happening = wires.next() => return happening,
+                        () = tokio::time::sleep_until(watch.look_at.into()) => {
+                            let (now, stats) = (Instant::now(), wires.connection.stats());
+                            match watch.look(now, stats.udp_rx.datagrams, stats.path.rtt) {
+                                Some(Change::Silent) if matches!(self.shown, Shown::Token(_)) => {
+                                    self.attempts.silent(now, watch.heard_at, stats.path.rtt);
+                                    return Happening::Silence(true);
+                                }
+                                Some(Change::Speaks) => {
+                                    self.attempts.cancel();
+                                    return Happening::Silence(false);
+                                }
+                                // Of neighbours there are others.
+                                Some(Change::Silent) => watch.is_silent = false,
+                                None => {}
+                            }
+                        }
+                        outcome = self.attempts.next(begin), if watch.is_silent => if let Ok(wires) = outcome {
+                            watch.successor = Some(Box::new(wires));
+                            return Happening::Ended(End::Silent("another connection was answered first".to_owned()));
+                        },
+                    }
                 }
-                State::Connecting(connecting) => match connecting.await {
-                    Ok(wires) => {
-                        self.state = State::Up(Box::new(wires));
-                        return Happening::Connected;
-                    }
-                    Err(fault) => {
-                        self.state = State::Resting(Box::pin(tokio::time::sleep(self.pause())));
-                        return Happening::NotConnected(fault);
-                    }
+                State::Down => match self.attempts.next(begin).await {
+                    Ok(wires) => self.state = State::Next(Box::new(wires)),
+                    Err(fault) => return Happening::NotConnected(fault),
                 },
+                State::Next(_) => {
+                    if let State::Next(wires) = std::mem::replace(&mut self.state, State::Down) {
+                        self.state = State::Up(wires, Watch::new(Instant::now()));
+                    }
+                    return Happening::Connected;
+                }
+                State::Over => pending().await,
             }
         }
-    }
-
-    /// How long to wait before the next attempt: longer each time, until a connection has held.
-    fn pause(&mut self) -> Duration {
-        if self.begun.elapsed() >= GOOD_CONNECTION {
-            self.pauses = pauses(self.reconnect_max);
-        }
-        self.pauses.next().unwrap_or(self.reconnect_max)
     }
 }
 
@@ -335,13 +419,14 @@ impl Wires {
     }
 
     async fn next(&mut self) -> Happening {
-        let lost = |error: quinn::ConnectionError| Happening::Ended(End::Lost(error.to_string()));
+        let lost = |error: ConnectionError| Happening::Ended(error.into());
         loop {
             tokio::select! {
                 chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
                     Ok(Some(chunk)) => Happening::Control(chunk.bytes),
                     Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
                     Err(ReadError::Reset(_)) => Happening::Ended(Violation::Unexpected("reset of the control stream").into()),
+                    Err(ReadError::ConnectionLost(error)) => lost(error),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
                 datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
@@ -360,6 +445,7 @@ impl Wires {
                         Err(WriteError::Stopped(_)) => {
                             Happening::Ended(Violation::Unexpected("STOP_SENDING of the control stream").into())
                         }
+                        Err(WriteError::ConnectionLost(error)) => lost(error),
                         Err(error) => Happening::Ended(End::Lost(error.to_string())),
                     };
                 }
@@ -376,14 +462,15 @@ impl Wires {
     }
 }
 
-fn pauses(reconnect_max: Duration) -> backon::ExponentialBackoff {
-    let builder = backon::ExponentialBuilder::new().with_min_delay(RECONNECT_MIN).with_max_delay(reconnect_max);
-    builder.with_jitter().without_max_times().build()
-}
-
-fn connecting(server: Server, quic: quinn::ClientConfig, timeout: Duration) -> BoxFuture<'static, Result<Wires, Fault>> {
+/// An attempt to connect, the `turn`-th.
+fn connecting(
+    server: Server,
+    quic: quinn::ClientConfig,
+    timeout: Duration,
+    turn: usize,
+) -> BoxFuture<'static, Result<Wires, Fault>> {
     Box::pin(async move {
-        match tokio::time::timeout(timeout, connect(&server, &quic)).await {
+        match tokio::time::timeout(timeout, connect(&server, &quic, turn)).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::new(format!("{server} does not answer"))),
         }
@@ -413,11 +500,14 @@ async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError
     }
 }
 
-/// Connects to the first of a server's addresses that answers.
-async fn connect(server: &Server, quic: &quinn::ClientConfig) -> Result<Wires, Fault> {
+/// Connects to the first of a server's addresses that answers. Each turn begins with another one.
+async fn connect(server: &Server, quic: &quinn::ClientConfig, turn: usize) -> Result<Wires, Fault> {
     let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
     let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(unknown)?;
     let mut fault = Fault::new(format!("{} has no address", server.host));
+    let mut addresses: Vec<SocketAddr> = addresses.collect();
+    let first = turn.checked_rem(addresses.len()).unwrap_or(0);
+    addresses.rotate_left(first);
     for address in addresses {
         match connect_to(address, &server.host, quic.clone()).await {
             Ok(connected) => return Ok(connected),
@@ -470,7 +560,7 @@ pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));
     transport.initial_rtt(INITIAL_RTT);
-    transport.keep_alive_interval(Some(Duration::from_secs(4)));
+    transport.keep_alive_interval(Some(PING_AFTER));
     transport.datagram_receive_buffer_size(Some(DATAGRAM_BUFFER));
     transport.stream_receive_window(VarInt::from_u32(4 << 20));
     transport.receive_window(VarInt::from_u32(32 << 20));
@@ -479,4 +569,23 @@ pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
     transport.max_concurrent_uni_streams(VarInt::from_u32(512));
     transport.congestion_controller_factory(congestion.factory());
     transport
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_silent_when_its_ping_is_not_answered() {
+        let now = Instant::now();
+        let (at, rtt) = (|ms: u64| now + Duration::from_millis(ms), Duration::from_millis(10));
+        let mut watch = Watch::new(now);
+        assert_eq!(watch.look(at(250), 5, rtt), None);
+        assert_eq!(watch.look(at(2_250), 5, rtt), None, "the PING has just left");
+        assert_eq!(watch.look(at(2_600), 5, rtt), Some(Change::Silent));
+        assert_eq!(watch.look(at(2_850), 5, rtt), None, "once");
+        assert_eq!(watch.look(at(3_000), 6, rtt), Some(Change::Speaks));
+        assert_eq!(watch.look(at(5_400), 6, Duration::from_secs(1)), None, "a slow path has more time");
+        assert_eq!(watch.look(at(7_000), 6, Duration::from_secs(1)), Some(Change::Silent));
+    }
 }

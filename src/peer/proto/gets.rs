@@ -13,11 +13,14 @@ use bytes::BytesMut;
 
 use super::{Answer, Event, Failure, FetchId, Place, SourceId};
 use crate::object::{Refusal, SegmentId, Shape};
+use crate::peer::http::media_type;
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
 
 /// How long a source is waited for before another is asked as well: a server that has to ask its origin takes that long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a playlist: a player that polls it has a few seconds of media left, and another source has it at hand or asks as well.
+const PLAYLIST_PATIENCE: Duration = Duration::from_millis(200);
 /// How much longer a question may take while there is no connection to any server.
 pub(super) const OUTAGE_MAX: Duration = Duration::from_secs(300);
 
@@ -128,6 +131,13 @@ impl Gets {
         }
     }
 
+    /// A source is silent: what it was asked, others may be asked at once.
+    pub(super) fn press(&mut self, source: SourceId) {
+        for question in self.open.values_mut().filter(|question| question.asked.contains_key(&source)) {
+            (question.is_pressing, question.patient_until) = (true, None);
+        }
+    }
+
     /// The last connection to a server is gone: what is asked waits for the next one.
     pub(super) fn darken(&mut self, now: Instant) {
         self.dark_since.get_or_insert(now);
@@ -174,7 +184,7 @@ impl Gets {
         };
         let (request, question) = self.open.iter_mut().find(|(_, question)| may_be_asked(question))?;
         question.asked.insert(source, Reply::default());
-        question.patient_until = Some(now + PATIENCE);
+        question.patient_until = Some(now + patience(&question.place.path));
         question.is_pressing = false;
         let Place { path, offset, length } = question.place.clone();
         Some(Get { request: *request, path, offset, length })
@@ -298,6 +308,13 @@ impl Gets {
     /// An answer to a GET that was given up is no fault, one to a GET that never was is.
     pub(super) fn check_known(&self, request: u64) -> Result<(), Violation> {
         if request < self.next { Ok(()) } else { Err(Violation::Unexpected("answer")) }
+    }
+}
+
+fn patience(path: &str) -> Duration {
+    match media_type(path) {
+        "application/vnd.apple.mpegurl" | "application/dash+xml" => PLAYLIST_PATIENCE,
+        _ => PATIENCE,
     }
 }
 

@@ -183,6 +183,38 @@ fn a_block_that_was_under_way_when_its_request_ended_is_late() {
     assert_eq!((proto.counts().late, proto.counts().stray), (1, 0));
 }
 
+/// A second source is asked for a playlist soon, and at once where the first is silent.
+#[test]
+fn polls_go_to_another_source_when_one_is_silent() {
+    let (mut proto, now) = open();
+    let other = SourceId(1);
+    proto.handle_connected(now, other, None);
+    assert!(matches!(proto.poll_message(now, other), Some(Message::Hello(_))));
+    proto.handle_message(now, other, Message::Hello(Hello::defaults())).unwrap();
+    let asked = |proto: &mut Proto, now, source| match proto.poll_message(now, source) {
+        Some(Message::Get(get)) => Some(get.request),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    let poll = proto.get(now, "/live/a.m3u8?x", 0, None);
+    assert_eq!((asked(&mut proto, now, HERE), asked(&mut proto, now, other)), (Some(poll), None));
+    let soon = now + Duration::from_millis(200);
+    proto.handle_timeout(soon).unwrap();
+    assert_eq!(asked(&mut proto, soon, other), Some(poll));
+    // A segment waits longer, until the source is known to be silent.
+    let segment = proto.get(soon, "/live/1.ts", 0, None);
+    assert_eq!(asked(&mut proto, soon, HERE), Some(segment));
+    proto.handle_timeout(soon + Duration::from_millis(200)).unwrap();
+    assert_eq!(asked(&mut proto, soon, other), None);
+    proto.set_silent(HERE, true);
+    assert_eq!(asked(&mut proto, soon, other), Some(segment));
+    let next = proto.get(soon, "/live/a.m3u8", 0, None);
+    assert_eq!((asked(&mut proto, soon, HERE), asked(&mut proto, soon, other)), (None, Some(next)));
+    proto.set_silent(other, true);
+    let both = proto.get(soon, "/live/b.m3u8", 0, None);
+    assert_eq!(asked(&mut proto, soon, HERE), Some(both), "where all are silent, all are asked");
+}
+
 /// A server that restarts takes its time; what waits for it goes on with the next connection.
 #[test]
 fn time_without_a_server_does_not_count() {

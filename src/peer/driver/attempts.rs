@@ -1,0 +1,187 @@
+//! Attempts to connect to one server: when they begin, and those that are under way.
+//!
+//! A server that is silent may be back any moment, so another attempt begins beside those under way after an eighth of the time
+//! that it has been silent: recovery costs an eighth of the outage at most, and a long outage costs few packets. A server that
+//! answers and refuses is left alone for longer each time.
+
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, select_all};
+
+/// Attempts at a time. The oldest has all the time that an attempt may take, for paths that are slow; the others make way for newer ones,
+/// so that one is always young: QUIC repeats its first packet after times that double.
+const ATTEMPTS_MAX: usize = 4;
+/// Between attempts at least.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Why an attempt came to nothing, as far as the next one is concerned.
+pub(super) trait Answered {
+    /// Whether the other side has answered, and refused.
+    fn is_answered(&self) -> bool;
+}
+
+/// The attempts.
+pub(super) struct Attempts<T, E> {
+    running: Vec<BoxFuture<'static, Result<T, E>>>,
+    /// Since when the server has been silent.
+    since: Instant,
+    next_at: Instant,
+    /// How many have begun.
+    begun: usize,
+    /// How often in a row the server has refused.
+    refusals: u32,
+    rtt: Option<Duration>,
+    /// Between attempts before a round trip is known.
+    pause_unknown: Duration,
+    pause_max: Duration,
+}
+
+impl<T, E: Answered> Attempts<T, E> {
+    /// The first begins at once.
+    pub(super) fn new(now: Instant, pause_unknown: Duration, pause_max: Duration) -> Self {
+        Self { running: Vec::new(), since: now, next_at: now, begun: 0, refusals: 0, rtt: None, pause_unknown, pause_max }
+    }
+
+    /// The server has been silent since then; an attempt is due.
+    pub(super) fn silent(&mut self, now: Instant, since: Instant, rtt: Duration) {
+        (self.since, self.next_at, self.rtt) = (since, now + PAUSE_MIN.mul_f64(rand::random_range(0.0..0.5)), Some(rtt));
+    }
+
+    /// The server has ended a connection, or an attempt.
+    pub(super) fn refused(&mut self, now: Instant) {
+        self.refusals += 1;
+        let shift = (self.refusals - 1).min(16);
+        let pause = (PAUSE_MIN * (1 << shift)).min(self.pause_max);
+        self.next_at = self.next_at.max(now + spread(pause));
+    }
+
+    /// The server takes connections and keeps them.
+    pub(super) fn welcome(&mut self) {
+        self.refusals = 0;
+    }
+
+    /// None is needed at present.
+    pub(super) fn cancel(&mut self) {
+        self.running.clear();
+    }
+
+    /// The next attempt that is over; `begin` starts one, given its number. Ones that succeed end the others. May be dropped and called
+    /// again.
+    pub(super) async fn next(&mut self, begin: impl Fn(usize) -> BoxFuture<'static, Result<T, E>>) -> Result<T, E> {
+        loop {
+            tokio::select! {
+                outcome = any(&mut self.running) => {
+                    match &outcome {
+                        Ok(_) => self.cancel(),
+                        Err(error) if error.is_answered() => self.refused(Instant::now()),
+                        Err(_) => {}
+                    }
+                    return outcome;
+                }
+                () = tokio::time::sleep_until(self.next_at.into()) => {
+                    if self.running.len() >= ATTEMPTS_MAX {
+                        drop(self.running.remove(1));
+                    }
+                    self.running.push(begin(self.begun));
+                    self.begun = self.begun.wrapping_add(1);
+                    let now = Instant::now();
+                    let least = least(self.rtt, self.pause_unknown);
+                    self.next_at = now + spread(pause(now.saturating_duration_since(self.since), least, self.pause_max));
+                }
+            }
+        }
+    }
+}
+
+/// The time from one attempt to the next while a server is silent.
+fn pause(outage: Duration, least: Duration, most: Duration) -> Duration {
+    (outage / 8).max(least).min(most.max(PAUSE_MIN))
+}
+
+/// Within a few round trips the attempt before may still succeed.
+fn least(rtt: Option<Duration>, unknown: Duration) -> Duration {
+    rtt.map_or(unknown, |rtt| (rtt * 3).max(PAUSE_MIN))
+}
+
+/// A tenth more or less, so that the clients of a server do not come all at once.
+fn spread(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.9..1.1))
+}
+
+/// The first of them that is over; without any, never.
+async fn any<T>(running: &mut Vec<BoxFuture<'static, T>>) -> T {
+    if running.is_empty() {
+        return pending().await;
+    }
+    let (outcome, index, _) = select_all(running.iter_mut()).await;
+    drop(running.remove(index));
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[derive(Debug)]
+    struct No(bool);
+
+    impl Answered for No {
+        fn is_answered(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn pauses_grow_with_the_outage() {
+        let least = |rtt: Option<u32>| least(rtt.map(|rtt| rtt * MS), 1000 * MS);
+        let pause = |outage: u32, rtt: Option<u32>| pause(outage * MS, least(rtt), 8000 * MS);
+        assert_eq!(pause(0, Some(1)), 100 * MS);
+        assert_eq!(pause(4000, Some(1)), 500 * MS);
+        assert_eq!(pause(600_000, Some(1)), 8000 * MS);
+        assert_eq!(pause(0, Some(200)), 600 * MS, "a path that is slow");
+        assert_eq!(pause(0, None), 1000 * MS);
+    }
+
+    /// Attempts under a virtual clock: when each began.
+    async fn begun(attempts: &mut Attempts<(), No>, answered: bool, for_ms: u32) -> Vec<u128> {
+        let (start, begun) = (tokio::time::Instant::now(), std::cell::RefCell::new(Vec::new()));
+        let begin = |_| {
+            begun.borrow_mut().push(start.elapsed().as_millis());
+            async move {
+                if !answered {
+                    pending::<()>().await;
+                }
+                Err(No(true))
+            }
+            .boxed()
+        };
+        let all = async {
+            loop {
+                drop(attempts.next(begin).await);
+            }
+        };
+        let _: Result<std::convert::Infallible, _> = tokio::time::timeout(for_ms * MS, all).await;
+        begun.into_inner()
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_is_tried_often_and_one_that_refuses_seldom() {
+        let now = Instant::now();
+        let mut attempts = Attempts::new(now, 1000 * MS, 8000 * MS);
+        attempts.silent(now, now, MS);
+        let silent = begun(&mut attempts, false, 1000).await;
+        assert!(silent.len() >= 2 && attempts.running.len() <= ATTEMPTS_MAX, "{silent:?}");
+        attempts.cancel();
+        attempts.silent(now, now, MS);
+        let refused = begun(&mut attempts, true, 1000).await;
+        assert!(refused.len() <= 5, "{refused:?}");
+        assert!(attempts.refusals > 0);
+        attempts.welcome();
+        assert_eq!(attempts.refusals, 0);
+    }
+}
