@@ -20,7 +20,9 @@ pub mod scope;
 mod source;
 mod tickets;
 pub mod token;
+mod visits;
 
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +37,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::secret::{Secret, SecretUrl};
 use crate::telemetry::Readiness;
-use crate::wire::message;
+use crate::wire::message::{self, VisitId};
 pub(crate) use account::neighbourhood;
 use account::{Book, Place};
 use clients::{Authorities, Door};
@@ -46,6 +48,7 @@ pub use scope::{Access, Scope};
 use source::{Named, Source};
 pub use tickets::Tickets;
 use token::{Expectation, Holder};
+use visits::{Visit, Visits};
 
 /// Who is admitted, and how much each may have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,6 +212,7 @@ struct Inner {
     stir: Notify,
     holders: Book<Holder>,
     addresses: Book<IpAddr>,
+    visits: Visits,
     /// Whose tickets count, where any do.
     tickets: Option<Tickets>,
     metrics: Metrics,
@@ -232,7 +236,7 @@ pub struct Replacement(Rules);
 /// come from later is anybody's word until QUIC has validated it.
 #[derive(Debug)]
 pub struct AddressPlace {
-    place: Place<IpAddr>,
+    place: Arc<Place<IpAddr>>,
     ip: IpAddr,
 }
 
@@ -267,6 +271,7 @@ impl Admission {
             stir: Notify::new(),
             holders: Book::new(),
             addresses: Book::new(),
+            visits: Visits::default(),
             tickets,
             metrics,
         };
@@ -335,7 +340,7 @@ impl Admission {
             Crowded::Full
         })?;
         place.set_rate(rules.config.address_rate());
-        Ok(AddressPlace { place, ip: address.to_canonical() })
+        Ok(AddressPlace { place: Arc::new(place), ip: address.to_canonical() })
     }
 
     /// A connection that stands, with the certificates its client has shown, its own first.
@@ -346,6 +351,8 @@ impl Admission {
             address,
             credential,
             holder: None,
+            inherited: None,
+            visit: (None, Arc::default()),
             pays: (false, false),
             reviews: self.inner.reviews.subscribe(),
         }
@@ -461,7 +468,11 @@ pub struct Visitor {
     admission: Admission,
     address: AddressPlace,
     credential: Credential,
-    holder: Option<Place<Holder>>,
+    holder: Option<Arc<Place<Holder>>>,
+    /// The place of the connection of the same visit that this one has replaced.
+    inherited: Option<Arc<Place<Holder>>>,
+    /// The visit that it is of, once it has said which, and what the next connection of it finds.
+    visit: (Option<VisitId>, Arc<Visit>),
     /// Whether bytes are counted, for the address and for the holder: where they are not, nobody waits for a lock.
     pays: (bool, bool),
     reviews: watch::Receiver<()>,
@@ -492,6 +503,29 @@ impl Visitor {
             self.admission.inner.metrics.certificates.inc();
         }
         Ok(access)
+    }
+
+    /// It is of this visit: it takes over the places of the connection before, which ends.
+    pub fn resume(&mut self, id: VisitId) {
+        self.visit.0 = Some(id);
+        if let Some(before) = self.admission.inner.visits.take_over(id, &self.visit.1) {
+            let (address, holder) = before.places();
+            if let Some(place) = address.filter(|place| place.is_of(self.address.place.key())) {
+                self.address.place = place;
+            }
+            // With a certificate it has a place of its own already.
+            match (&self.holder, holder) {
+                (Some(own), Some(place)) if place.is_of(own.key()) => self.holder = Some(place),
+                (_, place) => self.inherited = place,
+            }
+        }
+        self.visit.1.note(&self.address.place, self.holder.as_ref());
+    }
+
+    /// Completes when another connection of its visit has taken its place.
+    pub fn replaced(&self) -> impl Future<Output = ()> + Send + use<> {
+        let visit = Arc::clone(&self.visit.1);
+        async move { visit.replaced.notified().await }
     }
 
     /// Takes a token, and says whether it counts and what the visitor may have. One that is refused leaves what an earlier one has brought.
@@ -538,10 +572,14 @@ impl Visitor {
             let most = worth.connections.or(config.token_connections_max);
             // The old place is given back first: whoever changes tokens at the limit keeps one of the two.
             self.holder = None;
-            self.holder = Some(self.admission.inner.holders.enter(now.instant, worth.holder, most).map_err(|_| {
-                self.admission.inner.metrics.limited.with_label_values(&["token"]).inc();
-                Limited
-            })?);
+            self.holder = match self.inherited.take().filter(|place| place.is_of(&worth.holder)) {
+                Some(place) => Some(place),
+                None => Some(Arc::new(self.admission.inner.holders.enter(now.instant, worth.holder, most).map_err(|_| {
+                    self.admission.inner.metrics.limited.with_label_values(&["token"]).inc();
+                    Limited
+                })?)),
+            };
+            self.visit.1.note(&self.address.place, self.holder.as_ref());
         }
         if let Some(place) = &self.holder {
             let rate = worth.rate.or_else(|| config.token_rate());
@@ -580,7 +618,7 @@ impl Visitor {
 
     /// What its address keeps in memory, and the holder of its token or certificate, if that counts.
     pub fn ledgers(&self) -> (Arc<Ledger>, Option<Arc<Ledger>>) {
-        (self.address.place.ledger(), self.holder.as_ref().map(Place::ledger))
+        (self.address.place.ledger(), self.holder.as_ref().map(|place| place.ledger()))
     }
 
     /// Changes when it is to be reviewed.
@@ -610,7 +648,7 @@ impl Visitor {
     }
 
     fn paying_holder(&self) -> Option<&Place<Holder>> {
-        self.holder.as_ref().filter(|_| self.pays.1)
+        self.holder.as_deref().filter(|_| self.pays.1)
     }
 
     /// What its credential is worth by these rules, if anything.
@@ -632,6 +670,14 @@ impl Visitor {
                 let holder = Holder::of("certificate", &[own]);
                 Some(Worth { scope: Scope::everything(), until: None, holder, connections: None, rate: None })
             }
+        }
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        if let Some(id) = &self.visit.0 {
+            self.admission.inner.visits.leave(id, &self.visit.1);
         }
     }
 }

@@ -111,6 +111,7 @@ impl Config {
             requests_max: self.requests_max,
             credit_max: self.credit_max,
             agent: concat!("ncserverd/", env!("CARGO_PKG_VERSION")).to_owned(),
+            visit: None,
         }
     }
 }

@@ -278,6 +278,35 @@ async fn a_token_has_so_many_connections_and_no_more() {
 }
 
 /// Each costs the server a signature to verify.
+/// A peer whose connection has fallen silent makes another one beside it: it counts once, and the later one stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_one_visit_count_once() {
+    let place = Place::open().await;
+    let mut claims = mint::claims(&["/live/*"], 60);
+    claims["ncs"]["connections"] = json!(1);
+    let token = mint::hs256("h", &mint::SECRET, &claims);
+    let mut before = place.bearer_of(1, &token).await;
+    assert!(before.get("/live/a.ts").await.unwrap().is_ok());
+    for _ in 0..3 {
+        let mut next = place.bearer_of(1, &token).await;
+        assert!(next.get("/live/a.ts").await.unwrap().is_ok());
+        assert_eq!(before.close_code().await, CloseCode::Done);
+        before = next;
+    }
+    assert_eq!(place.value("ncserverd_admission_limited_total", Some("token")), 0.0);
+    assert_eq!(place.bearer_of(2, &token).await.close_code().await, CloseCode::Limit, "another visit counts for itself");
+    // The place is free again when the last connection has gone.
+    before.connection.close(0u32.into(), b"");
+    for attempt in 0.. {
+        let mut other = place.bearer_of(3, &token).await;
+        if matches!(other.get("/live/a.ts").await, Ok(Ok(_))) {
+            break;
+        }
+        assert!(attempt < 600, "a free place in time");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_visitor_who_tries_token_after_token_is_closed() {
     let place = Place::with(|rules, _| rules.grace = PATIENCE).await;

@@ -277,13 +277,13 @@ impl Driver {
             }
         }
         for link in links.iter_mut() {
-            let source = link.id;
+            let (source, visit) = (link.id, Some(link.visit));
             let Some(wires) = link.wires() else { continue };
             if wires.is_writable() {
                 let mut out = Vec::new();
                 while let Some(message) = self.proto.poll_message(now, source) {
                     match message {
-                        Message::Hello(hello) => frame::encode_greeting(&hello, rand::random(), &mut out),
+                        Message::Hello(hello) => frame::encode_greeting(&Hello { visit, ..hello }, rand::random(), &mut out),
                         other => other.encode(&mut out),
                     }
                 }

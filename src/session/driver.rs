@@ -18,9 +18,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use prometheus::IntGauge;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
@@ -114,6 +114,8 @@ enum End {
     /// Its token has as many connections as it may have.
     Limited,
     Connection,
+    /// Its peer has another connection in its place.
+    Replaced,
     Drained,
     Internal,
 }
@@ -125,6 +127,7 @@ impl End {
             Self::Violation(violation) => (violation.close_code(), violation.to_string()),
             Self::Limited => (CloseCode::Limit, "too many connections of this token".to_owned()),
             Self::Connection => (CloseCode::Done, String::new()),
+            Self::Replaced => (CloseCode::Done, "another connection of the same visit is in its place".to_owned()),
             Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
             Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
         }
@@ -220,6 +223,8 @@ enum Signal {
     /// What the visitor may have is to be looked at again.
     Review(watch::Receiver<()>),
     Closed(ConnectionError),
+    /// Another connection of the same visit has come.
+    Replaced,
 }
 
 /// A write that has ended.
@@ -278,6 +283,7 @@ impl Session {
         signals.push(Box::pin(drained(self.context.drain.clone())));
         signals.push(Box::pin(reviewed(self.visitor.reviews())));
         signals.push(Box::pin(closed(self.connection.clone())));
+        signals.push(Box::pin(self.visitor.replaced().map(|()| Signal::Replaced)));
         let mut reading: Pending<Heard> = Pending::new();
         reading.push(Box::pin(read(receive)));
         let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
@@ -331,6 +337,7 @@ impl Session {
                         signals.push(Box::pin(reviewed(reviews)));
                     }
                     Signal::Closed(error) => return Err(error.into()),
+                    Signal::Replaced => return Err(End::Replaced),
                 },
                 () = timer.as_mut(), if !timer.is_elapsed() => {}
                 () = ring::next_wake() => {}
@@ -541,6 +548,9 @@ impl Session {
         self.frames.push(&bytes);
         while let Some(message) = self.frames.next()? {
             self.proto.handle_message(now, message)?;
+            if let Some(visit) = self.proto.poll_visit() {
+                self.visitor.resume(visit);
+            }
             if let Some(credential) = self.proto.poll_credential() {
                 let now = Now::read();
                 let (counts, access) = match credential {

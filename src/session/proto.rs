@@ -33,7 +33,7 @@ use crate::object::{
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
 use crate::wire::message::{
     Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Meant, Message, Meta,
-    REASON_MAX, Request, RequestCode, RequestError, StopReason, Subscribe, stream_of,
+    REASON_MAX, Request, RequestCode, RequestError, StopReason, Subscribe, VisitId, stream_of,
 };
 use crate::wire::text::plain;
 use crate::wire::{Violation, block};
@@ -109,6 +109,8 @@ pub struct Proto {
     has_offered: bool,
     /// Whether the peer has shown something, or was told that it has to.
     knows_credentials: bool,
+    /// What HELLO has said and nobody has asked for.
+    visit: Option<VisitId>,
     hello_due: Option<Instant>,
     peer: Option<Hello>,
     draining: bool,
@@ -495,6 +497,7 @@ impl Proto {
             offers: Rate::new(OFFERS_MAX, OFFERS_EVERY, now),
             has_offered: false,
             knows_credentials: false,
+            visit: None,
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
@@ -603,6 +606,11 @@ impl Proto {
             Message::SubscribeOk { .. } => Err(Violation::Unexpected("SUBSCRIBE_OK")),
             Message::Reject { .. } => Err(Violation::Unexpected("REJECT")),
         }
+    }
+
+    /// The visit that the peer has just said to be of.
+    pub fn poll_visit(&mut self) -> Option<VisitId> {
+        self.visit.take()
     }
 
     /// The token or ticket that the last message has brought, to be judged before the next message is taken. Answer with
@@ -980,6 +988,7 @@ impl Proto {
     fn handle_hello(&mut self, message: Message) -> Result<(), Violation> {
         let Message::Hello(hello) = message else { return Err(Violation::Unexpected("message before HELLO")) };
         self.config.hello().agree(&hello)?;
+        self.visit = hello.visit;
         self.peer = Some(hello);
         self.hello_due = None;
         Ok(())

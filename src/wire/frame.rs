@@ -9,7 +9,7 @@ use super::message::{
     ADDRESS_MAX, AGENT_MAX, Accept, CODING_MAX, COLUMNS_MAX, CONTENT_TYPE_MAX, Checks, Codecs, Credential, Delivery, Get,
     GetChecks, HOLDINGS_MAX, Hello, Holding, HoldingState, INLINE_MAX, Introduction, Meant, Message, Meta, PARAMETERS_MAX,
     PATH_MAX, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature,
-    StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, is_path, is_stream_name, is_token,
+    StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, VisitId, is_path, is_stream_name, is_token,
 };
 use super::text::{is_plain, plain};
 use super::{Violation, varint};
@@ -88,6 +88,7 @@ mod parameter {
     pub(super) const REQUESTS_MAX: u64 = 10;
     pub(super) const CREDIT_MAX: u64 = 11;
     pub(super) const AGENT: u64 = 15;
+    pub(super) const VISIT: u64 = 17;
 }
 
 /// Codes, in HELLO and META.
@@ -362,7 +363,7 @@ fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: &mut Vec<u8
         (parameter::REQUESTS_MAX, &[u64::from(hello.requests_max)]),
         (parameter::CREDIT_MAX, &[u64::from(hello.credit_max)]),
     ];
-    varint::write(numbers.len() as u64 + 1 + u64::from(extra.is_some()), out);
+    varint::write(numbers.len() as u64 + 1 + u64::from(hello.visit.is_some()) + u64::from(extra.is_some()), out);
     for (id, values) in numbers {
         let mut value = Vec::new();
         values.iter().for_each(|number| varint::write(*number, &mut value));
@@ -372,7 +373,8 @@ fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: &mut Vec<u8
     }
     varint::write(parameter::AGENT, out);
     write_text(&hello.agent, AGENT_MAX, out);
-    if let Some((id, value)) = extra {
+    let visit = hello.visit.as_ref().map(|visit| (parameter::VISIT, &visit.0[..]));
+    for (id, value) in visit.into_iter().chain(extra) {
         varint::write(id, out);
         varint::write(value.len() as u64, out);
         out.extend_from_slice(value);
@@ -414,6 +416,7 @@ fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
             parameter::REQUESTS_MAX => hello.requests_max = value.at_most()?,
             parameter::CREDIT_MAX => hello.credit_max = value.at_most()?,
             parameter::AGENT => hello.agent = value.rest_as_agent()?,
+            parameter::VISIT => hello.visit = Some(VisitId(value.array()?)),
             _ => continue,
         }
         if !value.0.is_empty() {

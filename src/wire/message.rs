@@ -317,6 +317,18 @@ pub struct Hello {
     pub credit_max: u32,
     /// Who speaks, at most 64 bytes of printable ASCII.
     pub agent: String,
+    /// The visit that the connection is of: a later one of the same visit replaces it.
+    pub visit: Option<VisitId>,
+}
+
+/// Names the connections that a consumer makes to one sender beside or instead of each other: random, and not to be shown to anybody else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VisitId(pub [u8; 16]);
+
+impl std::fmt::Debug for VisitId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("VisitId([hidden])")
+    }
 }
 
 impl Hello {
@@ -331,6 +343,7 @@ impl Hello {
             requests_max: 16,
             credit_max: 512,
             agent: String::new(),
+            visit: None,
         }
     }
 

@@ -14,7 +14,9 @@ use ncserverd::server::Server;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{self, ClientPair, ServerIdentity, Trust};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Accept, Credential, Delivery, Get, Hello, Meant, Message, Meta, Request, RequestError, Token};
+use ncserverd::wire::message::{
+    Accept, Credential, Delivery, Get, Hello, Meant, Message, Meta, Request, RequestError, Token, VisitId,
+};
 use ncserverd::wire::{CODE_BASE, CloseCode};
 use ncserverd::{admission, config, stream};
 use prometheus::Registry;
@@ -121,6 +123,14 @@ impl Place {
         Visitor::connect(self.address(), &self.trust, HERE, None).await.unwrap()
     }
 
+    /// A visitor that has shown this token, on a connection of this visit.
+    pub(crate) async fn bearer_of(&self, visit: u8, token: &str) -> Visitor {
+        let visit = Some(VisitId([visit; 16]));
+        let mut visitor = Visitor::connect_as(visit, self.address(), &self.trust, HERE, None).await.unwrap();
+        visitor.send(Message::Auth(Credential::Token(Token(token.to_owned())))).await;
+        visitor
+    }
+
     /// A visitor that has shown this token.
     pub(crate) async fn bearer(&self, token: &str) -> Visitor {
         let mut visitor = self.visitor().await;
@@ -160,9 +170,20 @@ impl Visitor {
         from: IpAddr,
         own: Option<&ClientPair>,
     ) -> Result<Self, ConnectionError> {
+        Self::connect_as(None, server, trust, from, own).await
+    }
+
+    /// The same as a connection of a visit.
+    pub(crate) async fn connect_as(
+        visit: Option<VisitId>,
+        server: SocketAddr,
+        trust: &Trust,
+        from: IpAddr,
+        own: Option<&ClientPair>,
+    ) -> Result<Self, ConnectionError> {
         let (endpoint, connection) = dial(server, trust, from, own).await?;
         let (mut send, receive) = connection.open_bi().await?;
-        let hello = Hello { agent: "visitor".to_owned(), ..Hello::defaults() };
+        let hello = Hello { agent: "visitor".to_owned(), visit, ..Hello::defaults() };
         send.write_all(&Message::Hello(hello).to_frame()).await.map_err(|_| connection.close_reason().unwrap())?;
         let mut visitor = Self { connection, _endpoint: endpoint, send, receive, reader: Reader::new(), next: 0 };
         match visitor.hear().await {

@@ -24,7 +24,7 @@ use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
 use crate::tls::Fingerprint;
-use crate::wire::message::{Credential, REASON_MAX, Ticket};
+use crate::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
 use crate::wire::text::plain;
 use crate::wire::{CloseCode, Violation, frame};
 
@@ -61,6 +61,8 @@ pub(super) struct Link {
     pub(super) shown: Shown,
     /// SHA-256 of the certificate that it has shown.
     pub(super) identity: Option<Fingerprint>,
+    /// Names its connections to the source, so that one that replaces another counts once. No source learns that of another.
+    pub(super) visit: VisitId,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
     attempts: Attempts<Wires, Fault>,
@@ -297,7 +299,8 @@ impl Link {
         let connect_timeout = config.connect_timeout.min(if is_named { NEIGHBOUR_TIMEOUT } else { Duration::MAX });
         let pause_unknown = if is_named { NEIGHBOUR_TIMEOUT } else { PAUSE_UNKNOWN };
         let (attempts, state) = (Attempts::new(Instant::now(), pause_unknown, config.reconnect_max), State::Down);
-        Self { id, server, shown, identity: None, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
+        let visit = VisitId(rand::random());
+        Self { id, server, shown, identity: None, visit, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.
