@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-soak bench-viewers bench-abr smoke fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-recovery bench-soak bench-viewers bench-abr smoke fuzz gpu-bundle
 
 all: check test
 
@@ -97,6 +97,10 @@ bench-swarms:
 bench-handshakes:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
 		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
+
+# A server that is killed ten times, three seconds each, and how soon a gateway is back. Needs no privileges, and two minutes.
+bench-recovery:
+	$(CARGO) test --locked --release --test recovery -- --ignored --exact --nocapture times_to_recovery
 
 # A server that is watched for two hours while its origin, its configuration, its certificate and its viewers come and go.
 # SOAK="--minutes 10 --viewers 1000" has it otherwise; needs no privileges.

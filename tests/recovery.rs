@@ -1,7 +1,7 @@
 //! Programs that outlive each other: a gateway before its server, servers that are killed and started again.
 
 mod program;
-#[allow(dead_code, reason = "other tests ask running programs for more")]
+#[expect(dead_code, reason = "shared with the tests of attacks, which need more of it")]
 #[path = "program/running.rs"]
 mod running;
 
