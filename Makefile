@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-recovery bench-soak bench-viewers bench-abr smoke fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr fuzz gpu-bundle
 
 all: check test
 
@@ -120,6 +120,10 @@ bench-viewers:
 # chromium and npm; four hours. ABR="--players hls.js --rates 0.7 --loss 0 --runs 1" has a part of it, "--parallel 4" takes 4 cells at a time.
 bench-abr:
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
+
+# The same for one short cell a player: through the gateway none may be clearly worse off than by plain HTTP.
+smoke-abr:
+	$(CARGO) bench --locked --profile release --bench abr -- --smoke
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
