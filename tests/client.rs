@@ -105,6 +105,8 @@ async fn a_wrong_generation_comes_again_and_the_answer_goes_on() {
     server.publish("/a/b", &all, FLOWING);
     server.give_trees();
     server.spoil_generation(5, 1);
+    // It is found out while others come.
+    server.rest(Duration::from_millis(2));
     let client = connect(&server).await;
     assert!(read(&client, "/a/b").await.unwrap() == all);
     let stats = client.stats().borrow().clone();

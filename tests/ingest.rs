@@ -649,11 +649,12 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     assert_eq!(server.library.names(), ["live"]);
 
     streams.get_mut("more").unwrap().block_bytes = 1024;
-    streams.get_mut("live").unwrap().n_max = 16;
+    streams.get_mut("live").unwrap().n_max = 2;
     let applied = server.library.apply(&streams).unwrap();
     assert_eq!((applied.added, applied.changed), (vec!["more".to_owned()], vec!["live".to_owned()]));
     let Body::Coded(b) = server.resolve("/live/b.ts", 0).await.unwrap().body else { panic!("a segment") };
-    assert_eq!((a.lease.shape.n_max(), b.lease.shape.n_max()), (128, 16));
+    // A segment of 60,000 bytes has generations of 16 KiB.
+    assert_eq!((a.lease.shape.n_max(), b.lease.shape.n_max()), (4, 2));
     assert_eq!(origin.asked("/base/a.ts").len(), 1);
     server.resolve("/live/a.ts", 0).await.unwrap();
     assert_eq!(origin.asked("/base/a.ts").len(), 1, "what is held stays");

@@ -166,10 +166,19 @@ fn a_generation_that_is_wrong_twice_ends_the_fetch() {
     assert!(proto.refute(now, fetch, &[0].into()));
     let again = requests(&messages(&mut proto, now));
     assert_eq!(serve(&mut proto, now, &again), [0]);
-    assert!(!proto.refute(now, fetch, &[0].into()));
+    // From the first wrong one on blocks are kept, and the server may tell which are wrong. It does not.
+    assert!(proto.refute(now, fetch, &[0].into()));
+    let question = messages(&mut proto, now).iter().find_map(|message| match message {
+        Message::GetChecks(asked) => Some(asked.request),
+        _ => None,
+    });
+    let (request, code, reason) = (question.unwrap(), RefusalCode::Unknown, String::new());
+    let error = RequestError { request, code, retry_after_ms: 0, reason };
+    proto.handle_message(now, HERE, Message::Error(error)).unwrap();
     // Nothing more is wanted of the other generation.
     let (alias, reason) = (asked[1].alias, StopReason::Cancelled);
     assert!(messages(&mut proto, now).contains(&Message::Stop { alias, reason }));
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Corrupt, .. })));
     assert!(proto.is_idle() && proto.poll_event().is_none());
 }
 
