@@ -1,6 +1,5 @@
 //! The client over real sockets against a server written from `docs/protocol.md` for the purpose: one that misbehaves on request.
 
-#[expect(dead_code, reason = "shared with other tests, which need more of it")]
 #[path = "client/script.rs"]
 mod script;
 

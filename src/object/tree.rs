@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use blake3::Hasher;
 use blake3::hazmat::{
@@ -18,7 +19,11 @@ use super::{Codec, SegmentId};
 
 /// The chaining values of a segment's groups, which hash up to its id.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Tree {
+pub struct Tree(Arc<Level>);
+
+/// Shared by all who hold the tree.
+#[derive(PartialEq, Eq)]
+struct Level {
     length: u64,
     codec: Codec,
     group_log: u8,
@@ -60,8 +65,8 @@ impl Tree {
         let groups = (0u64..).zip(bytes.chunks(1 << group_log));
         let values: Vec<_> = groups.map(|(index, group)| hashing.value(index << group_log, group)).collect();
         let id = SegmentId(hashing.root(&values));
-        let tree = Self { length: bytes.len() as u64, codec, group_log, values: values.concat().into() };
-        (id, Some(tree))
+        let level = Level { length: bytes.len() as u64, codec, group_log, values: values.concat().into() };
+        (id, Some(Self(Arc::new(level))))
     }
 
     /// The tree that somebody has sent for a segment of `length` bytes, if it is one and hashes up to the segment's id.
@@ -73,29 +78,29 @@ impl Tree {
         let fits = (2..=Self::GROUPS_MAX).contains(&groups) && values.len() == groups * Self::VALUE_LEN;
         let list: Vec<ChainingValue> = values.as_chunks().0.iter().copied().take(Self::GROUPS_MAX).collect();
         let is_right = fits && Hashing::of(codec).root(&list) == *id.as_bytes();
-        is_right.then_some(Self { length, codec, group_log, values })
+        is_right.then(|| Self(Arc::new(Level { length, codec, group_log, values })))
     }
 
     /// Groups of the segment: at least two.
     pub fn groups(&self) -> usize {
-        self.values.len() / Self::VALUE_LEN
+        self.0.values.len() / Self::VALUE_LEN
     }
 
     /// Where a group lies in the segment. Empty behind the last.
     pub fn group(&self, index: usize) -> Range<u64> {
-        let at = |index: u64| index.saturating_mul(1 << self.group_log).min(self.length);
+        let at = |index: u64| index.saturating_mul(1 << self.0.group_log).min(self.0.length);
         let index = index as u64;
         at(index)..at(index.saturating_add(1))
     }
 
     /// The group in which a byte lies.
     pub fn group_at(&self, offset: u64) -> usize {
-        usize::try_from(offset >> self.group_log).unwrap_or(usize::MAX)
+        usize::try_from(offset >> self.0.group_log).unwrap_or(usize::MAX)
     }
 
     /// Bytes of the segment.
-    pub const fn length(&self) -> u64 {
-        self.length
+    pub fn length(&self) -> u64 {
+        self.0.length
     }
 
     /// Whether these are the bytes of a group.
@@ -104,24 +109,24 @@ impl Tree {
         if range.is_empty() || bytes.len() as u64 != range.end - range.start {
             return false;
         }
-        let value = Hashing::of(self.codec).value(range.start, bytes);
-        self.values.chunks(Self::VALUE_LEN).nth(index) == Some(&value)
+        let value = Hashing::of(self.0.codec).value(range.start, bytes);
+        self.0.values.chunks(Self::VALUE_LEN).nth(index) == Some(&value)
     }
 
     /// Bytes of a group as a power of two.
-    pub const fn group_log(&self) -> u8 {
-        self.group_log
+    pub fn group_log(&self) -> u8 {
+        self.0.group_log
     }
 
     /// The chaining values, one behind the other.
-    pub const fn values(&self) -> &Bytes {
-        &self.values
+    pub fn values(&self) -> &Bytes {
+        &self.0.values
     }
 }
 
 impl fmt::Debug for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tree({} groups of {} bytes)", self.groups(), 1u64 << self.group_log)
+        write!(f, "Tree({} groups of {} bytes)", self.groups(), 1u64 << self.0.group_log)
     }
 }
 

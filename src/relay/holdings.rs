@@ -694,7 +694,7 @@ mod tests {
     /// Of three segments two fit: those in use stay as long as blocks of them leave.
     #[test]
     fn what_sessions_do_not_read_gives_way() {
-        let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(|number| plain(number)).collect();
+        let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(plain).collect();
         let keeper = holdings(2 * 1000);
         let holdings = &keeper.holdings;
         let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();

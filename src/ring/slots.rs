@@ -249,7 +249,7 @@ impl Pool {
     pub(super) fn room(&self, size: usize, spare: usize) -> usize {
         let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
         let of_size = self.rooms.iter().find(|room| room.size.load(Ordering::Relaxed) >= size);
-        let left = of_size.map_or(self.budget.saturating_sub(bytes), |room| room.bytes.load(Ordering::Relaxed));
+        let left = of_size.map_or_else(|| self.budget.saturating_sub(bytes), |room| room.bytes.load(Ordering::Relaxed));
         // A mean of the sizes will do.
         left + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }

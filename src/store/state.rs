@@ -140,7 +140,7 @@ pub(super) struct Evicted {
 
 #[expect(dead_code, reason = "they are kept to be dropped")]
 enum Remains {
-    Segment(Slot),
+    Segment(Box<Slot>),
     Copy(Copy),
 }
 
@@ -466,7 +466,7 @@ impl State {
         self.retiring.remove(&key);
         let slot = self.slots.remove(&key)?;
         slot.loan.end();
-        Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(slot) })
+        Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(Box::new(slot)) })
     }
 }
 

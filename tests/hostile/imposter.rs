@@ -256,7 +256,7 @@ fn repeated(get: &Get, object_length: Option<u64>, other_from: u64) -> Message {
         version: 1 + u64::from(get.offset >= other_from),
         max_age_ms: 0,
         content_type: String::new(),
-        delivery: Delivery::Coded(Shape::new(length, BLOCK_BYTES as u32, N).unwrap()),
+        delivery: Delivery::Coded(Shape::new(length, u32::try_from(BLOCK_BYTES).unwrap(), N).unwrap()),
         tree: None,
         signature: None,
     })

@@ -388,7 +388,7 @@ fn drip(every: Duration, disconnects: bool) -> Option<(Failure, Duration)> {
             while proto.poll_event().is_some() {}
         } else {
             let mut out = vec![0; 10 + 64];
-            block::write_datagram_header(&mut out[..10], &Vector::Seed(seq), request.alias, seq as u16, false);
+            block::write_datagram_header(&mut out[..10], &Vector::Seed(seq), request.alias, u16::try_from(seq).unwrap(), false);
             proto.handle_datagram(now, HERE, out.into()).unwrap();
         }
         if let Some(again) = requests(&messages(&mut proto, now)).pop() {
