@@ -18,10 +18,16 @@ use crate::wire::message::VisitId;
 #[derive(Debug, Default)]
 pub(super) struct Visits(Mutex<HashMap<VisitId, Weak<Visit>>>);
 
+/// The places that a connection holds: at its address, and at the holder of its token.
+pub(super) type Places = (Option<Arc<Place<IpAddr>>>, Option<Arc<Place<Holder>>>);
+
+/// The same, as long as the connection holds them.
+type Held = (Weak<Place<IpAddr>>, Weak<Place<Holder>>);
+
 /// A connection of a visit, as the next one finds it.
 #[derive(Debug, Default)]
 pub(super) struct Visit {
-    places: Mutex<(Weak<Place<IpAddr>>, Weak<Place<Holder>>)>,
+    places: Mutex<Held>,
     /// Told when another connection has taken over.
     pub(super) replaced: Notify,
 }
@@ -46,7 +52,7 @@ impl Visits {
 
 impl Visit {
     /// The places that it holds.
-    pub(super) fn places(&self) -> (Option<Arc<Place<IpAddr>>>, Option<Arc<Place<Holder>>>) {
+    pub(super) fn places(&self) -> Places {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         (places.0.upgrade(), places.1.upgrade())
     }

@@ -124,8 +124,8 @@ pub(super) struct Fetches {
     naming: BTreeSet<Introduction>,
     /// Who has broken the rules by what was tested later than it came.
     broken: VecDeque<(Instant, SourceId, Violation)>,
-    /// Whether there is no connection to any server, so that nothing can come.
-    is_dark: bool,
+    /// Since when there is no connection to any server, so that nothing can come.
+    dark_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -138,6 +138,8 @@ struct Fetch {
     touched: Instant,
     /// Whether the end of all connections has put that off, and nothing has come since.
     is_put_off: bool,
+    /// How much time without a server may still be left out of account before something comes.
+    outage_left: Duration,
     /// Sources that have rejected requests and have sent nothing since.
     rests: BTreeMap<SourceId, Rest>,
     /// Until when neighbours are waited for, and whether that has passed.
@@ -202,7 +204,7 @@ impl Fetches {
             unnamed: VecDeque::new(),
             naming: BTreeSet::new(),
             broken: VecDeque::new(),
-            is_dark: false,
+            dark_since: None,
         }
     }
 
@@ -409,8 +411,10 @@ impl Fetches {
 
     /// Whether there is a connection to any server.
     pub(super) fn set_dark(&mut self, now: Instant, is_dark: bool) {
-        if std::mem::replace(&mut self.is_dark, is_dark) && !is_dark {
-            self.fetches.values_mut().for_each(|fetch| fetch.touched = fetch.touched.max(now));
+        if is_dark {
+            self.dark_since.get_or_insert(now);
+        } else if let Some(since) = self.dark_since.take() {
+            self.fetches.values_mut().for_each(|fetch| fetch.excuse(since, now));
         }
     }
 
@@ -737,7 +741,7 @@ impl Fetches {
     /// A fetch that is not asked for yet waits as long as others progress.
     fn stalls_at(&self, fetch: &Fetch) -> Instant {
         let others = self.progress_at.filter(|_| fetch.works.is_empty());
-        let outage = if self.is_dark { OUTAGE_MAX } else { Duration::ZERO };
+        let outage = if self.dark_since.is_some() { fetch.outage_left } else { Duration::ZERO };
         fetch.touched.max(others.unwrap_or(fetch.touched)) + self.config.stall_timeout + outage
     }
 
@@ -1227,7 +1231,9 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some(Fetch { order, works, touched, is_put_off, rests, .. }) = self.fetches.get_mut(&id) else { return Ok(()) };
+        let Some(Fetch { order, works, touched, is_put_off, outage_left, rests, .. }) = self.fetches.get_mut(&id) else {
+            return Ok(());
+        };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
         // What proves itself is not kept for later tests.
         let is_proving = order.shape.codec().is_proving();
@@ -1264,7 +1270,7 @@ impl Fetches {
                 }
             }
             Outcome::Innovative | Outcome::Complete => {
-                (*touched, *is_put_off) = (now, false);
+                (*touched, *is_put_off, *outage_left) = (now, false, OUTAGE_MAX);
                 self.progress_at = Some(now);
                 self.drip.brought(id, block.payload.len());
                 if self.config.tells {
@@ -1356,6 +1362,7 @@ impl Fetch {
             next: 0,
             touched: now,
             is_put_off: false,
+            outage_left: OUTAGE_MAX,
             rests: BTreeMap::new(),
             patient_until: now,
             is_impatient: false,
@@ -1365,6 +1372,13 @@ impl Fetch {
             strangers,
             is_alone: false,
         }
+    }
+
+    /// There was no server between these times, which is left out of account as far as that goes.
+    fn excuse(&mut self, since: Instant, until: Instant) {
+        let outage = until.saturating_duration_since(self.touched.max(since)).min(self.outage_left);
+        self.touched += outage;
+        self.outage_left -= outage;
     }
 
     /// A source has rejected a request: whatever it says, it is not asked in a loop.
