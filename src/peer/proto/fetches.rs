@@ -864,12 +864,9 @@ impl Fetches {
         let Some(work) = works.get_mut(&index) else { return };
         let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
         work.near = left.filter(|left| *left <= pace::near(rtt)).map(|_| work.near.unwrap_or(now));
-        let block_bytes = work.block_bytes();
-        for (source, asked) in &mut work.asked {
+        for (source, asked) in &work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
-            // A neighbour may have blocks of the later one alone, and where time is short nothing waits.
-            asked.is_behind = path.load.ahead > 0 && !path.is_neighbour && order.deadline.is_none();
-            path.load.ahead += u64::from(asked.in_flight()) * u64::from(block_bytes);
+            path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
         self.end_exhausted(now, work, outbox);

@@ -157,30 +157,6 @@ fn a_generation_that_was_wrong_is_asked_for_again_while_others_come() {
     assert!(proto.is_idle());
 }
 
-/// Servers send in the order in which they were asked.
-#[test]
-fn a_silent_server_is_asked_for_more_of_what_it_sends_first_alone() {
-    let (mut proto, now) = open();
-    proto.fetch(now, order(), None);
-    let asked = requests(&messages(&mut proto, now));
-    let credited = |messages: &[Message]| -> Vec<u16> {
-        let aliases = messages.iter().filter_map(|message| match message {
-            Message::Credit { alias, .. } => Some(*alias),
-            _ => None,
-        });
-        aliases.collect()
-    };
-    let later = now + SECOND;
-    proto.handle_timeout(later).unwrap();
-    assert_eq!(credited(&messages(&mut proto, later)), [asked[0].alias]);
-    assert!(proto.poll_timeout().is_some_and(|due| due > later), "the other is not due");
-    assert_eq!(serve(&mut proto, later, &asked[..1]), [0]);
-    messages(&mut proto, later);
-    let last = later + SECOND;
-    proto.handle_timeout(last).unwrap();
-    assert_eq!(credited(&messages(&mut proto, last)), [asked[1].alias], "now it is its turn");
-}
-
 #[test]
 fn a_generation_that_is_wrong_twice_ends_the_fetch() {
     let (mut proto, now) = open();

@@ -50,8 +50,6 @@ pub(super) struct Asked {
     /// When something last came for a request before this one that is over since. Until then the sender served that one, and this one's
     /// silence meant nothing.
     pub(super) served_before: Option<Instant>,
-    /// Whether the sender has an earlier request to serve first.
-    pub(super) is_behind: bool,
     pub(super) excess: u32,
     pub(super) useless: u32,
     pub(super) useless_seeded: u32,
@@ -149,7 +147,6 @@ impl Asked {
             numbers: None,
             came: Numbers::default(),
             served_before: None,
-            is_behind: false,
             excess: 0,
             useless: 0,
             useless_seeded: 0,
@@ -193,9 +190,7 @@ impl Asked {
     /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when something last came for this
     /// request or one before it: while those are served, this one's silence means nothing.
     pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, path: &Path) -> Option<Instant> {
-        // Nobody has begun to serve it, and what is lost on the way to another says nothing about it.
-        let is_untouched = self.is_behind && self.flight.came_at().is_none();
-        let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable() && !is_untouched;
+        let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
         waiting.then(|| heard + path.silence(block_bytes, self.flight.silences()))
     }
 
