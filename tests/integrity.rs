@@ -405,7 +405,8 @@ async fn serve(origin: &Origin, streams: &[(&str, u16, CodecName)]) -> (Server, 
         let (n_max, codec) = (*n_max, *codec);
         let origin = Some(format!("{}live/", origin.url()).into());
         let parity = (codec == CodecName::Rs).then_some(8);
-        let settings = stream::Config { origin, n_max, codec, parity, block_bytes: 1088, ..stream::Config::default() };
+        let (block_bytes, generations_min) = (1088, 1);
+        let settings = stream::Config { origin, n_max, codec, parity, block_bytes, generations_min, ..stream::Config::default() };
         config.stream.insert((*name).into(), settings);
     }
     let identity = ServerIdentity::ephemeral().unwrap();

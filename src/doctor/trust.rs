@@ -16,7 +16,7 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
     if !is_made {
         return place_of_new(config.directory.as_deref().unwrap_or_else(|| Path::new(".")));
     }
-    match ServerIdentity::open(config) {
+    match ServerIdentity::inspect(config) {
         Ok(identity) => {
             let place = match identity.origin() {
                 Origin::Kept(path) | Origin::Generated(path) => format!("kept in {}", path.display()),
