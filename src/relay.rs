@@ -125,12 +125,13 @@ pub enum Error {
 /// A running relay.
 #[derive(Debug)]
 pub struct Relay {
+    /// First, so that it is dropped before the parts end.
+    closing: supervise::Closing,
     front: Front,
     client: Client,
     supervisor: Supervisor,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
-    closing: supervise::Closing,
 }
 
 impl Relay {

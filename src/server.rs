@@ -98,6 +98,8 @@ pub enum Error {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
+    /// First, so that it is dropped before the parts end.
+    closing: supervise::Closing,
     front: Front,
     library: Library,
     ring: Ring,
@@ -110,7 +112,6 @@ pub struct Server {
     _aside: Aside,
     device: Device,
     thread: device::Thread,
-    closing: supervise::Closing,
 }
 
 /// What most batches will be like: the first stream's generations.
