@@ -272,7 +272,7 @@ impl Driver {
             while let Err((source, violation)) = self.proto.handle_timeout(now) {
                 match links.iter_mut().find(|link| link.id == source) {
                     Some(link) => self.end(link, violation.into()),
-                    None => self.proto.handle_disconnected(now, source),
+                    None => self.proto.handle_disconnected(now, source, false),
                 }
             }
         }
@@ -616,7 +616,7 @@ impl Driver {
             if let Some(link) = links.iter_mut().find(|link| link.id == source) {
                 if link.connection().is_some() {
                     link.end(CloseCode::Done, "not needed any more", false);
-                    self.proto.handle_disconnected(now, source);
+                    self.proto.handle_disconnected(now, source, false);
                 }
                 self.wire_bytes_before += link.wire_bytes();
             }
@@ -746,6 +746,7 @@ impl Driver {
         // Who is slow may have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));
+        let is_outage = is_silent || matches!(end, End::Left);
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "the server has gone away".to_owned()),
@@ -771,7 +772,7 @@ impl Driver {
         if code == CloseCode::Pollution {
             link.give_up();
         }
-        self.proto.handle_disconnected(Instant::now(), link.id);
+        self.proto.handle_disconnected(Instant::now(), link.id, is_outage);
         if self.neighbours.failed(link.id, broke_the_rules) {
             self.dismissed.push(link.id);
         }

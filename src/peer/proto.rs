@@ -675,8 +675,9 @@ impl Proto {
         good.is_none_or(|good| good <= *at).then_some((*source, what))
     }
 
-    /// The connection to a source is gone.
-    pub fn handle_disconnected(&mut self, now: Instant, source: SourceId) {
+    /// The connection to a source is gone; `is_outage` if the source has fallen silent or leaves, and has not ended it for what happened on it.
+    /// The time without any server is left out of account after an outage.
+    pub fn handle_disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
         self.sources.remove(&source);
         self.silent.remove(&source);
         self.outbox.close(source);
@@ -684,7 +685,7 @@ impl Proto {
         self.fetches.disconnected(now, source);
         // Who is proved to send what is wrong does not come again.
         let comes_again = !self.polluters.contains(&source) && !self.neighbours.contains(&source);
-        if comes_again && self.open_servers().is_empty() {
+        if is_outage && comes_again && self.open_servers().is_empty() {
             self.gets.darken(now);
             self.fetches.set_dark(now, true);
         }
@@ -982,7 +983,7 @@ impl Proto {
         }
         if self.polluters.insert(source) {
             self.note_trouble(now, source, "what it sent is proved wrong, so it is not used any more".to_owned());
-            self.handle_disconnected(now, source);
+            self.handle_disconnected(now, source, false);
             self.fetches.forget(source);
             self.events.push_back(Event::Polluter(source));
         }

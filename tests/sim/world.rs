@@ -243,7 +243,7 @@ impl World {
         self.sites[site].unread = 0;
         self.contents.retain(|_, (of, ..)| *of != site);
         self.packets.retain(|Reverse((_, number))| self.contents.contains_key(number));
-        self.peer.handle_disconnected(self.now, source(site));
+        self.peer.handle_disconnected(self.now, source(site), true);
     }
 
     /// From now on a server's path carries so many bytes a second.

@@ -109,7 +109,7 @@ impl World {
         let Some(Source { node: to, .. }) = self.source(node, source).copied() else { return };
         let now = self.now;
         let Some(consumer) = self.nodes[node].consumer.as_mut() else { return };
-        consumer.proto.handle_disconnected(now, source);
+        consumer.proto.handle_disconnected(now, source, true);
         self.post(now + self.delay(node, to), What::Gone { node: to, asker: node });
         let consumer = self.nodes[node].consumer.as_mut().expect("as before");
         if consumer.neighbours.failed(source, broke_the_rules) {
@@ -124,7 +124,7 @@ impl World {
     fn dismiss(&mut self, node: usize, source: SourceId) {
         let now = self.now;
         let Some(consumer) = self.nodes[node].consumer.as_mut() else { return };
-        consumer.proto.handle_disconnected(now, source);
+        consumer.proto.handle_disconnected(now, source, true);
         consumer.proto.remove_neighbour(source);
         if let Some(Source { node: to, .. }) = consumer.sources.remove(&source) {
             self.post(now + self.delay(node, to), What::Gone { node: to, asker: node });

@@ -262,7 +262,15 @@ pub(super) enum End {
 
 impl From<ConnectionError> for End {
     fn from(error: ConnectionError) -> Self {
-        if is_silence(&error) { Self::Silent(fault(&error)) } else { Self::Lost(fault(&error)) }
+        match &error {
+            ConnectionError::ApplicationClosed(close)
+                if CloseCode::from_quic(close.error_code.into_inner()) == Some(CloseCode::GoingAway) =>
+            {
+                Self::Left
+            }
+            error if is_silence(error) => Self::Silent(fault(error)),
+            error => Self::Lost(fault(error)),
+        }
     }
 }
 

@@ -232,7 +232,7 @@ fn time_without_a_server_does_not_count() {
     proto.fetch(now, order(), None);
     let get = proto.get(now, "/a/b", 0, None);
     assert_eq!(requests(&messages(&mut proto, now)).len(), 2);
-    proto.handle_disconnected(now + SECOND, HERE);
+    proto.handle_disconnected(now + SECOND, HERE, true);
     let later = now + 120 * SECOND;
     proto.handle_timeout(later).unwrap();
     assert!(proto.poll_event().is_none(), "both wait");
@@ -246,7 +246,7 @@ fn time_without_a_server_does_not_count() {
     // From here on the usual times hold, and an outage has an end.
     proto.handle_timeout(later + 5 * SECOND).unwrap();
     assert!(matches!(answer(&mut proto), Some((late, Err(Failure::Stalled))) if late == get));
-    proto.handle_disconnected(later + 6 * SECOND, HERE);
+    proto.handle_disconnected(later + 6 * SECOND, HERE, true);
     proto.handle_timeout(later + 6 * SECOND + gets::OUTAGE_MAX + 10 * SECOND).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Stalled, .. })));
 }
@@ -383,7 +383,7 @@ fn drip(every: Duration, disconnects: bool) -> Option<(Failure, Duration)> {
         }
         next = now + every;
         if disconnects {
-            proto.handle_disconnected(now, HERE);
+            proto.handle_disconnected(now, HERE, true);
             proto.handle_connected(now, HERE, None);
             proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
             while proto.poll_event().is_some() {}
@@ -695,7 +695,7 @@ fn questions_and_subscriptions_outlive_a_connection() {
     let request = proto.get(now, "/a/b", 0, None);
     let news = proto.subscribe("a");
     assert_eq!(messages(&mut proto, now).len(), 2);
-    proto.handle_disconnected(now, HERE);
+    proto.handle_disconnected(now, HERE, true);
     assert_eq!(messages(&mut proto, now), []);
     proto.handle_connected(now, HERE, None);
     let said = messages(&mut proto, now);
@@ -736,7 +736,7 @@ fn what_a_leaving_server_refuses_is_asked_of_the_next() {
     assert!(matches!(proto.poll_event(), Some(Event::GoingAway(HERE))));
     assert!(proto.poll_event().is_none() && proto.is_leaving(HERE) && proto.is_quiet());
     assert_eq!(messages(&mut proto, now), []);
-    proto.handle_disconnected(now, HERE);
+    proto.handle_disconnected(now, HERE, true);
     proto.handle_connected(now, HERE, None);
     let said = messages(&mut proto, now);
     proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
@@ -806,7 +806,7 @@ fn who_leaves_takes_nothing_along() {
     proto.fetch(now, order(), None);
     let here = requests_to(&mut proto, now, HERE);
     assert!(!requests_to(&mut proto, now, THERE).is_empty());
-    proto.handle_disconnected(now, THERE);
+    proto.handle_disconnected(now, THERE, true);
     let later = now + SECOND;
     let more: u32 = std::iter::from_fn(|| proto.poll_message(later, HERE))
         .map(|message| match message {
@@ -886,7 +886,7 @@ fn who_does_not_know_a_segment_is_asked_for_its_path() {
         proto.handle_message(now, THERE, Message::Meta(told)).unwrap();
         assert!(proto.poll_event().is_none(), "the program has not asked");
         // By now all is asked of the other; a part of it is lost there.
-        proto.handle_disconnected(now, HERE);
+        proto.handle_disconnected(now, HERE, true);
         assert_eq!(!requests_to(&mut proto, now + SECOND, THERE).is_empty(), known);
         assert_eq!(proto.counts().polluters, 0);
         proto.cancel_fetch(fetch);

@@ -262,7 +262,7 @@ fn who_sends_other_hashes_than_the_signed_ones_is_closed_and_not_asked_again() {
     let mut others = bench.hashes.as_bytes().to_vec();
     others[1000] ^= 1;
     assert_eq!(bench.answer(2, &others), Err(Violation::Unexpected("hashes that nobody has signed")));
-    bench.proto.handle_disconnected(bench.now, HERE);
+    bench.proto.handle_disconnected(bench.now, HERE, true);
     bench.proto.handle_connected(bench.now, HERE, None);
     bench.proto.handle_message(bench.now, HERE, Message::Hello(Hello::defaults())).unwrap();
     bench.wait(2, TEST).unwrap();
