@@ -53,6 +53,8 @@ const STREAMS_TALLIED_MAX: usize = 32;
 
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
+/// How often a request with blocks to send is looked at, whether its segment is still there: a peer that reads nothing wakes nobody.
+const LEASE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// When a REQUEST may be made again that would keep too much in memory.
 const LEASES_RETRY: Duration = Duration::from_millis(200);
 /// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
@@ -131,6 +133,8 @@ pub struct Proto {
     names: u64,
     requests: BTreeMap<u16, Open>,
     ledgers: Ledgers,
+    /// When leases were last looked at.
+    looked_at: Instant,
     /// When blocks were last on their way to the peer without its acknowledgement.
     unacknowledged_at: Instant,
     control: Budget,
@@ -515,6 +519,7 @@ impl Proto {
             names: 0,
             requests: BTreeMap::new(),
             ledgers: Ledgers::new(&config),
+            looked_at: now,
             unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
             gets: Budget::new(config.gets_per_second.into(), now),
@@ -815,10 +820,10 @@ impl Proto {
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
-        let idle = self.requests.values().filter_map(|open| self.idle_until(open));
+        let due = self.requests.values().map(|open| self.idle_until(open).unwrap_or(self.looked_at + LEASE_LOOK_EVERY));
         let told = self.told.values().map(|told| told.until);
         let watched = self.watched.iter().map(|(_, until)| *until);
-        deadlines.chain(idle).chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
+        deadlines.chain(due).chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
     }
 
     /// Does what is due. Calling it early is harmless.
@@ -842,6 +847,7 @@ impl Proto {
         }
         self.end_idle(now);
         self.end_void();
+        self.looked_at = now;
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
 

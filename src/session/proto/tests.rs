@@ -618,7 +618,8 @@ fn credit_that_no_block_is_left_for_keeps_nothing() {
 #[test]
 fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    let loan = open_lent(&mut proto, now, request(3, 10), held(FirstPass::Coded));
+    let long = Request { deadline_ms: 3_600_000, ..request(3, 10) };
+    let loan = open_lent(&mut proto, now, long, held(FirstPass::Coded));
     send_coded(&mut proto, now, 3);
     proto.handle_timeout(now).unwrap();
     assert_eq!((proto.poll_message(), loan.leases()), (None, 1));
@@ -626,6 +627,8 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     proto.note_progress(now + SECOND);
     assert_eq!(loan.used_at(), Some(now + SECOND));
     loan.end();
+    // Nothing may happen on the connection that shows it.
+    assert!(proto.poll_timeout().is_some_and(|due| due <= now + LEASE_LOOK_EVERY));
     proto.handle_timeout(now).unwrap();
     assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Unknown, retry_after_ms: 0 }));
     assert_eq!((loan.leases(), proto.take_tally().evicted), (0, 1));
