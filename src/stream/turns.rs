@@ -182,7 +182,7 @@ impl Turns {
         let has = line.map_or(0, |line| line.len);
         let mut refused = None;
         if is_new && self.waiting.len() >= self.limits.queued {
-            refused = Some(self.displace(has).ok_or(Refused::Full)?);
+            refused = Some(self.displace(account, session, has).ok_or(Refused::Full)?);
         }
         *self.waiting.entry(fetch).or_default() += 1;
         if !self.lines.contains_key(&account) {
@@ -267,11 +267,20 @@ impl Turns {
         None
     }
 
-    /// Refuses the newest wish of whoever has most, for somebody who has so many. Returns what nobody waits for any more, if that is so then.
-    fn displace(&mut self, has: usize) -> Option<u64> {
+    /// Refuses the newest wish of those who have most, for somebody who has so many; or else that of the session of the same account that
+    /// has most, where this one has fewer. Returns what nobody waits for any more, if that is so then.
+    fn displace(&mut self, account: u128, session: u64, has: usize) -> Option<u64> {
         loop {
-            let (_, line) = self.lines.iter_mut().max_by_key(|(_, line)| line.len).filter(|(_, line)| line.len > has + 1)?;
-            let fetch = line.pop_newest()?;
+            let most = self.lines.iter_mut().max_by_key(|(_, line)| line.len).filter(|(_, line)| line.len > has + 1);
+            let fetch = match most {
+                Some((other, line)) if *other != account => line.pop_newest()?,
+                _ => {
+                    let line = self.lines.get_mut(&account)?;
+                    let own = line.sessions.get(&session).map_or(0, VecDeque::len);
+                    let most = line.sessions.values().map(VecDeque::len).max()?;
+                    (most > own + 1).then(|| line.pop_newest())??
+                }
+            };
             let Some(wishes) = self.waiting.get_mut(&fetch) else { continue };
             *wishes -= 1;
             if *wishes == 0 {
@@ -435,6 +444,16 @@ mod tests {
         }
         let lens: Vec<usize> = turns.lines.values().map(|line| line.len).collect();
         assert!(turns.waiting.len() == 100 && lens.iter().all(|len| (49..=51).contains(len)), "{lens:?}");
+    }
+
+    #[test]
+    fn a_full_queue_makes_room_for_a_session_that_has_little_beside_others_of_its_address() {
+        let mut turns = turns(1, 60);
+        for session in 0..2 {
+            (0..30).for_each(|number| wish(&mut turns, 100 * session + number, by(1, session)));
+        }
+        assert_eq!(turns.wish(1000, by(1, 2)), Ok(Some(129)), "the newest of a session that has most");
+        assert_eq!(turns.wish(1001, by(1, 0)), Err(Refused::Full), "who has most makes no room for itself");
     }
 
     #[test]
