@@ -71,7 +71,10 @@ impl Waits {
         let got = read(client, path).await;
         match &got {
             Ok(_) => self.answered.push(begun.elapsed()),
-            Err(_) => self.refused += 1,
+            Err(error) => {
+                println!("{path}: {error}");
+                self.refused += 1;
+            }
         }
         got.ok()
     }

@@ -125,8 +125,15 @@ impl Ground {
             command.args(["--directory", &format!("small={}", media.path().display())]);
         }
         // A ring that an attack can fill, no more threads than a test needs, and files that are there at once.
-        let usual =
-            ["telemetry.log_format=json", "ring.bytes=16MiB", "device.cpu_threads=2", "ingest.settle=20ms", "ingest.rescan=50ms"];
+        let usual = [
+            "telemetry.log_format=json",
+            "ring.bytes=16MiB",
+            "device.cpu_threads=2",
+            "ingest.settle=20ms",
+            "ingest.rescan=50ms",
+            // Attackers know how segments are cut.
+            "stream.live.generations_min=1",
+        ];
         for setting in usual.iter().chain(settings) {
             command.args(["--set", setting]);
         }
