@@ -77,7 +77,7 @@ enum Command {
         /// Answer to this name, besides loopback's names and the address that a player connects to (repeatable)
         #[arg(long = "host", value_name = "NAME")]
         hosts: Vec<String>,
-        /// Let pages of this origin read, such as https://player.example, or * for all pages (repeatable); without it all pages may,
+        /// Let pages of this origin read, such as <https://player.example>, or * for all pages (repeatable); without it all pages may,
         /// unless the gateway shows the server a token or a certificate: then only its own page
         #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = parse_origin)]
         origins: Vec<String>,
