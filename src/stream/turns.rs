@@ -437,7 +437,7 @@ mod tests {
         for number in 0..100 {
             turns.wish(number, by(1, number % 4)).unwrap();
         }
-        assert_eq!(turns.wish(100, by(1, 5)), Err(Refused::Full), "its own crowd");
+        assert_eq!(turns.wish(100, by(1, 1)), Err(Refused::Full), "its own crowd");
         assert!(turns.wish(101, by(2, 9)).unwrap().is_some_and(|refused| refused >= 96), "the newest goes");
         for number in 200..300 {
             let _ = turns.wish(number, by(2, number % 4));
