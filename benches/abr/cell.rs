@@ -188,6 +188,12 @@ impl Running {
         let file = format!("{files}/nginx.conf");
         fs::write(&file, configuration).expect("a configuration");
         self.start(within(near).args(["nginx", "-p", &files.to_string(), "-c", &file]).stderr(Stdio::null()));
+        // It writes this when it listens.
+        let (pid, until) = (format!("{files}/nginx.pid"), Instant::now() + PATIENCE);
+        while !Path::new(&pid).exists() {
+            assert!(Instant::now() < until, "nginx does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         format!("http://{address}/")
     }
 
