@@ -308,12 +308,12 @@ impl Shape {
         Ok(Self { codec, ..self })
     }
 
-    /// The same in at least so many generations, unless these would get shorter than [`GENERATION_MIN`](Self::GENERATION_MIN): so a receiver has
-    /// the first bytes long before the last.
+    /// The same in about so many generations at least, or in fewer that are not shorter than [`GENERATION_MIN`](Self::GENERATION_MIN): so
+    /// a receiver has the first bytes long before the last.
     pub fn in_parts(self, generations: u16) -> Self {
-        let bytes = (self.length / u64::from(generations.max(1))).max(Self::GENERATION_MIN);
-        let blocks = u16::try_from(bytes / u64::from(self.block_bytes)).unwrap_or(u16::MAX);
-        Self { n_max: self.n_max.min(blocks.max(1)), ..self }
+        let parts = u64::from(generations).min(self.length / Self::GENERATION_MIN).max(1);
+        let blocks = u16::try_from(self.blocks().div_ceil(parts)).unwrap_or(u16::MAX);
+        Self { n_max: self.n_max.min(blocks), ..self }
     }
 
     /// Bytes of the segment.
@@ -718,13 +718,16 @@ mod tests {
             (shape.n_max(), shape.generations())
         };
         // Four seconds of 264 kbit/s, 1,264 kbit/s and 8 Mbit/s, and the largest part of a file.
-        assert_eq!(cut(132_000, 4096, 128), (4, 9));
-        assert_eq!(cut(132_000, 1088, 64), (15, 9));
-        assert_eq!(cut(632_000, 4096, 128), (9, 18));
-        assert_eq!(cut(4_000_000, 4096, 128), (61, 17));
+        assert_eq!(cut(132_000, 4096, 128), (5, 7));
+        assert_eq!(cut(132_000, 1088, 64), (16, 8));
+        assert_eq!(cut(632_000, 4096, 128), (10, 16));
+        assert_eq!(cut(4_000_000, 4096, 128), (62, 16));
+        // Sound: none of its generations is shorter than the parts by which it is proven.
+        assert_eq!(cut(33_000, 4096, 128), (5, 2));
         assert_eq!(cut(8 << 20, 4096, 128), (128, 16));
         // What is bounded stays so, and a block is never cut.
         assert_eq!(cut(8 << 20, 1088, 64), (64, 121));
+        assert_eq!(cut(10_000, 4096, 128), (3, 1));
         assert_eq!(cut(20_000, 65_536, 128), (1, 1));
         assert_eq!(Shape::new(8 << 20, 4096, 128).unwrap().in_parts(1), Shape::new(8 << 20, 4096, 128).unwrap());
     }
