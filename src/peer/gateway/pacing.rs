@@ -1,9 +1,9 @@
 //! The pace at which an answer's bytes are handed to a player.
 //!
 //! A player that adapts takes the time that a segment needs for the measure of the path. What comes while it asks has the path's pace by
-//! itself. What the gateway had fetched ahead is handed on as fast as the path would bring it, so that the player does not take
-//! memory for the network and choose more than the path carries. No I/O: the gateway says how long a piece was waited for and how fast
-//! the path is.
+//! itself. What the gateway had fetched ahead, which is there until a piece has to be waited for, is handed on as fast as the path would
+//! bring it, so that the player does not take memory for the network and choose more than the path carries. No I/O: the gateway says how
+//! long a piece was waited for and how fast the path is.
 
 use std::time::{Duration, Instant};
 
@@ -12,34 +12,35 @@ use bytes::Bytes;
 /// When the pieces of one answer are handed on.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    /// When the path would have brought what was handed on so far.
-    due: Instant,
+    /// When the path would have brought what was handed on so far; `None` once a piece has come from the path.
+    due: Option<Instant>,
 }
 
 impl Pacing {
     /// An answer that begins now.
     pub(super) fn new(now: Instant) -> Self {
-        Self { due: now }
+        Self { due: Some(now) }
     }
 
     /// These bytes are there, after they were waited for so long, on a path of `rate` bytes a second; 0 if that is not known. What to hand on of
     /// them, and when; `None` for at once.
     pub(super) fn next(&mut self, now: Instant, waited: Duration, there: &mut Bytes, rate: f64) -> (Bytes, Option<Instant>) {
-        if waited >= COMING || rate <= 0.0 {
-            self.due = now;
-            return (std::mem::take(there), None);
+        if waited >= COMING {
+            self.due = None;
         }
+        let Some(due) = self.due.filter(|_| rate > 0.0) else { return (std::mem::take(there), None) };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, never negative")]
         let most = ((rate * CUT.as_secs_f64()) as usize).max(CUT_MIN);
         let piece = there.split_to(most.min(there.len()));
         let takes = Duration::from_secs_f64((piece.len() as f64 / rate).min(TAKES_MAX));
         // Who reads more slowly than the path brings does not save up for later.
-        self.due = self.due.max(now.checked_sub(GRAIN).unwrap_or(now)) + takes;
-        (piece, (self.due > now + GRAIN).then_some(self.due))
+        let due = due.max(now.checked_sub(GRAIN).unwrap_or(now)) + takes;
+        self.due = Some(due);
+        (piece, (due > now + GRAIN).then_some(due))
     }
 }
 
-/// What was waited for this long comes from the path as it is handed on; less may be the time of a task.
+/// What was waited for this long comes from the path, and all behind it; less may be the time of a task.
 const COMING: Duration = Duration::from_millis(10);
 /// Below this a timer is not worth setting.
 const GRAIN: Duration = Duration::from_millis(2);
@@ -84,7 +85,9 @@ mod tests {
             let handed = pacing.next(now, Duration::from_millis(100), &mut bytes(10_000), 50_000.0);
             assert_eq!(handed, (bytes(10_000), None));
         }
-        let handed = pacing.next(begin, Duration::ZERO, &mut bytes(100_000), 0.0);
+        let handed = pacing.next(begin, Duration::ZERO, &mut bytes(100_000), 50_000.0);
+        assert_eq!(handed, (bytes(100_000), None), "what came at once behind what was late");
+        let handed = Pacing::new(begin).next(begin, Duration::ZERO, &mut bytes(100_000), 0.0);
         assert_eq!(handed, (bytes(100_000), None), "a path that nothing is known of");
     }
 

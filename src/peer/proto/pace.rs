@@ -112,11 +112,12 @@ impl Pace {
         self.rtt > shortest + QUEUE.max(shortest / QUEUE_SHARE)
     }
 
-    /// Nothing is asked for: a pause to come says nothing about the path. What came at once until now says how fast the path is at least,
-    /// where nothing else does: a server that sends a part beside others never sends for long.
+    /// Nothing is asked for: a pause to come says nothing about the path. What came at once until now says how fast the path is at least:
+    /// a server that sends a part beside others never sends for long, and a fast path is never busy for long.
     pub(super) fn idle(&mut self) {
-        if self.rate == 0.0 && self.span_from.is_some() {
-            self.rate = self.span_bytes as f64 / RATE_SPAN.max(self.rtt_min()).as_secs_f64();
+        let at_least = self.span_bytes as f64 / RATE_SPAN.max(self.rtt_min()).as_secs_f64();
+        if at_least > self.rate {
+            self.note_rate(at_least);
         }
         self.span_from = None;
         self.span_bytes = 0;
@@ -149,11 +150,15 @@ impl Pace {
 
     fn close_span(&mut self, now: Instant, span: Duration) {
         let rate = self.span_bytes as f64 / span.as_secs_f64();
-        self.rate = if self.rate == 0.0 { rate } else { self.rate + (rate - self.rate) / 4.0 };
+        self.note_rate(rate);
         let longer = self.rtt.saturating_sub(self.rtt_min());
         self.rtt_min = self.rtt_min.map(|shortest| shortest + longer.mul_f64((span.as_secs_f64() / RTT_MEMORY).min(1.0)));
         self.span_from = Some(now);
         self.span_bytes = 0;
+    }
+
+    fn note_rate(&mut self, rate: f64) {
+        self.rate = if self.rate == 0.0 { rate } else { self.rate + (rate - self.rate) / 4.0 };
     }
 }
 
@@ -282,11 +287,16 @@ mod tests {
         assert_eq!(pace.rate(), 0.0);
         pace.idle();
         assert_eq!(pace.rate(), 200_000.0);
-        // A slower one later counts for nothing, nor does a pause.
+        // A slower one later counts for nothing, nor does a pause; a faster one does.
         pace.arrived(start + Duration::from_secs(1), 1000);
         pace.idle();
         pace.idle();
         assert_eq!(pace.rate(), 200_000.0);
+        for second in 2..20 {
+            (0..10).for_each(|at| pace.arrived(start + Duration::from_millis(second * 1000 + at), 100_000));
+            pace.idle();
+        }
+        assert!((19e6..=20e6).contains(&pace.rate()), "{}", pace.rate());
     }
 
     #[test]
