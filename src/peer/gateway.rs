@@ -244,6 +244,12 @@ impl Shared {
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
         }
+        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(manifest) {
+            self.ahead().learn_manifest(path, is_live, Instant::now());
+            if is_live {
+                self.follow(path);
+            }
+        }
         let mut response = served(path, &object).head(&tag);
         response = match (range, object.length) {
             (Some(_), Some(length)) => partial(response, &object.range, length),
@@ -344,8 +350,24 @@ impl Shared {
     }
 
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) {
+        let is_whole = range.is_none();
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
+        if let Some(next) = self.ahead().next_number(path).filter(|_| is_whole) {
+            self.name(next);
+        }
+    }
+
+    /// Asks what will be asked for, so that its first blocks are a round trip away when it is.
+    fn name(&self, path: String) {
+        let (gateway, client) = (self.this.clone(), self.client.clone());
+        tokio::spawn(async move {
+            if let Err(peer::Error::Refused(_)) = client.stat(&path, 0, None).await
+                && let Some(gateway) = gateway.upgrade()
+            {
+                gateway.ahead().missed(&path);
+            }
+        });
     }
 
     /// Has the server tell of new segments of a live stream that is played, so that they are on their way before the player reads its
@@ -451,6 +473,14 @@ fn is_playlist_type(content_type: &str) -> bool {
     ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
 }
 
+/// Whether an object that begins so is a DASH manifest: then whether it is a live one.
+fn manifest(beginning: &[u8]) -> Option<bool> {
+    let text = String::from_utf8_lossy(beginning);
+    let element = text.split_once("<MPD")?.1;
+    let attributes = element.split_once('>').map_or(element, |(attributes, _)| attributes);
+    Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
+}
+
 /// Whether an object is sound, pictures or text of a stream, and so no playlist, by its type or by its name.
 fn is_media(path: &str, content_type: &str) -> bool {
     let is = |kind: &str| {
@@ -467,6 +497,14 @@ mod tests {
     #[test]
     fn playlist_types_are_known_with_parameters() {
         assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
+    }
+
+    #[test]
+    fn manifests_are_known_by_their_beginning() {
+        assert_eq!(manifest(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
+        assert_eq!(manifest(b"<MPD type='dynamic'><Period>"), Some(true));
+        assert_eq!(manifest(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
+        assert_eq!(manifest(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
     }
 
     #[test]

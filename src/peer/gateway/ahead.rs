@@ -28,8 +28,14 @@ struct Known {
     read_at: Instant,
     order: Vec<Wanted>,
     places: HashMap<Wanted, usize>,
+    /// What was asked for last, by its place.
+    last: Option<usize>,
     /// What was answered already, so that nothing is fetched ahead twice; forgotten with the window.
     answered: HashSet<Wanted>,
+    /// Whether it is the manifest of a recording, whose segments may be numbered.
+    is_numbered: bool,
+    /// Names, without their numbers, of which there is no next one.
+    last_of: HashSet<String>,
 }
 
 impl Ahead {
@@ -44,21 +50,64 @@ impl Ahead {
         let all = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
         let order = all(&media.segments);
         let places = order.iter().cloned().enumerate().map(|(place, wanted)| (wanted, place)).collect();
-        let mut answered = self.forget(path).map(|known| known.answered).unwrap_or_default();
+        let known = self.forget(path);
+        let (last, mut answered) = known.map(|known| (known.last, known.answered)).unwrap_or_default();
         answered.retain(|wanted| HashMap::contains_key(&places, wanted));
-        let start = if media.ended { 0 } else { order.len().saturating_sub(self.depth) };
         let first_seen = answered.is_empty();
+        let start = if media.ended { self.next_of_sibling(path, order.len()) } else { order.len().saturating_sub(self.depth) };
         let mut answer = if first_seen { all(&media.maps) } else { Vec::new() };
-        let known = Known { path: path.to_owned(), ended: media.ended, read_at: now, order, places, answered };
-        self.playlists.push_back(known);
-        if self.playlists.len() > PLAYLISTS_MAX {
-            self.playlists.pop_front();
-        }
+        let known = Known {
+            path: path.to_owned(),
+            ended: media.ended,
+            read_at: now,
+            order,
+            places,
+            last,
+            answered,
+            is_numbered: false,
+            last_of: HashSet::new(),
+        };
+        self.keep(known);
         // A recording read again, by a second player or after a seek, starts wherever it likes; its requests will tell.
         if first_seen || !media.ended {
             answer.extend(self.playlists.back_mut().into_iter().flat_map(|known| known.take(start, self.depth)));
         }
         answer
+    }
+
+    /// A DASH manifest passed, whose segments are not listed here.
+    pub(super) fn learn_manifest(&mut self, path: &str, is_live: bool, now: Instant) {
+        let last_of = self.forget(path).map(|known| known.last_of).unwrap_or_default();
+        let (order, places, answered) = (Vec::new(), HashMap::new(), HashSet::new());
+        let path = path.to_owned();
+        self.keep(Known {
+            path,
+            ended: !is_live,
+            read_at: now,
+            order,
+            places,
+            last: None,
+            answered,
+            is_numbered: !is_live,
+            last_of,
+        });
+    }
+
+    /// The player asked for a file. Answers which it will ask for next, if a recording's manifest was read that may number its segments. It is
+    /// worth asking for what that is, and no more: which rendition comes next only the player knows.
+    pub(super) fn next_number(&self, path: &str) -> Option<String> {
+        let (stream, stem) = (stream_of(path), stem(path));
+        let mut of_stream = self.playlists.iter().filter(|known| known.is_numbered && stream_of(&known.path) == stream);
+        of_stream.any(|known| known.last_of.len() < LAST_OF_MAX && !known.last_of.contains(&stem)).then(|| incremented(path))?
+    }
+
+    /// A file that [`Ahead::next_number`] has named is not there: the recording is at its end, or this is no number that counts.
+    pub(super) fn missed(&mut self, path: &str) {
+        let stream = stream_of(path);
+        let of_stream = self.playlists.iter_mut().filter(|known| known.is_numbered && stream_of(&known.path) == stream);
+        for known in of_stream.filter(|known| known.last_of.len() < LAST_OF_MAX) {
+            known.last_of.insert(stem(path));
+        }
     }
 
     /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
@@ -67,13 +116,14 @@ impl Ahead {
         let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.places.get(asked).copied()?, known)));
         found.map_or_else(Vec::new, |(place, known)| {
             known.answered.insert(asked.clone());
+            known.last = Some(place);
             known.take(place + 1, depth)
         })
     }
 
     /// Whether a live playlist of this stream was read lately.
     pub(super) fn plays_live(&self, stream: &str, now: Instant) -> bool {
-        self.live(now).any(|known| known.path.split('/').nth(1) == Some(stream))
+        self.live(now).any(|known| stream_of(&known.path) == stream)
     }
 
     /// A new segment of a stream was announced. Whether a player will ask for it: a live playlist that was read lately names its
@@ -84,8 +134,21 @@ impl Ahead {
         live.rev().find(alike).is_some_and(|known| known.answered.insert(announced.clone()))
     }
 
+    /// Where a player goes on that changes to this recording from another rendition of it, which lists as many segments.
+    fn next_of_sibling(&self, path: &str, segments: usize) -> usize {
+        let alike = |known: &&Known| known.ended && known.order.len() == segments && stream_of(&known.path) == stream_of(path);
+        self.playlists.iter().rev().filter(alike).find_map(|known| known.last).map_or(0, |last| last + 1)
+    }
+
     fn live(&self, now: Instant) -> impl Iterator<Item = &Known> {
         self.playlists.iter().filter(move |known| known.is_live(now))
+    }
+
+    fn keep(&mut self, known: Known) {
+        self.playlists.push_back(known);
+        if self.playlists.len() > PLAYLISTS_MAX {
+            self.playlists.pop_front();
+        }
     }
 
     fn forget(&mut self, path: &str) -> Option<Known> {
@@ -112,6 +175,23 @@ fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
     Some(Wanted { path: resolve(base, &upcoming.uri)?, range: upcoming.range.clone() })
 }
 
+fn stream_of(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
+}
+
+/// The path whose file name has the next number: the last one in it, without what is behind the last dot. Leading zeros stay.
+fn incremented(path: &str) -> Option<String> {
+    let name = path.rfind('/')? + 1;
+    let end = path[name..].rfind('.').map_or(path.len(), |dot| name + dot);
+    let end = path[..end].rfind(|character: char| character.is_ascii_digit())? + 1;
+    let start = path[..end].rfind(|character: char| !character.is_ascii_digit())? + 1;
+    if start < name || path.contains('?') {
+        return None;
+    }
+    let (next, width) = (path[start..end].parse::<u64>().ok()?.checked_add(1)?, end - start);
+    Some(format!("{}{next:0width$}{}", &path[..start], &path[end..]))
+}
+
 /// A path without its numbers: what the segments of a rendition have in common.
 fn stem(path: &str) -> String {
     path.chars().filter(|character| !character.is_ascii_digit()).collect()
@@ -119,6 +199,9 @@ fn stem(path: &str) -> String {
 
 /// How long after its last read a live playlist counts as played.
 const PLAYING_FOR: Duration = Duration::from_secs(30);
+
+/// So many names without a next one, and a recording counts in another way.
+const LAST_OF_MAX: usize = 32;
 
 /// Playlists remembered: a player switches between the renditions of a few streams.
 const PLAYLISTS_MAX: usize = 32;
@@ -157,6 +240,17 @@ mod tests {
     }
 
     #[test]
+    fn another_rendition_of_a_recording_is_fetched_from_where_the_player_is() {
+        let mut ahead = Ahead::new(2);
+        ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now());
+        ahead.after(&segment(4));
+        let other = ahead.learn("/live/b/v.m3u8", &media(0..9, true), Instant::now());
+        assert_eq!(paths(other), ["/live/b/init.mp4", "/live/b/s5.m4s?t=1", "/live/b/s6.m4s?t=1"]);
+        let another = ahead.learn("/film/b/v.m3u8", &media(0..9, true), Instant::now());
+        assert_eq!(paths(another), ["/film/b/init.mp4", "/film/b/s0.m4s?t=1", "/film/b/s1.m4s?t=1"], "of another stream");
+    }
+
+    #[test]
     fn a_live_stream_is_fetched_at_its_edge() {
         let mut ahead = Ahead::new(2);
         let first = ahead.learn("/live/a/v.m3u8", &media(10..16, false), Instant::now());
@@ -175,6 +269,25 @@ mod tests {
         assert!(!ahead.announced(&Wanted { path: "/live/b/s16.m4s?t=1".into(), range: None }, now), "another rendition");
         assert!(!ahead.announced(&segment(17), now + PLAYING_FOR), "nobody plays it any more");
         assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false), now), []);
+    }
+
+    #[test]
+    fn segments_of_a_manifest_are_counted_on_until_one_is_missing() {
+        let (mut ahead, now) = (Ahead::new(2), Instant::now());
+        assert_eq!(ahead.next_number("/film/v1-00009.m4s"), None, "no manifest was read");
+        ahead.learn_manifest("/film/manifest.mpd", false, now);
+        assert_eq!(ahead.next_number("/film/v1-00009.m4s").as_deref(), Some("/film/v1-00010.m4s"));
+        assert_eq!(ahead.next_number("/film/a/99").as_deref(), Some("/film/a/100"));
+        for path in ["/film/init.mp4", "/film/2/init.mp4", "/film/1.m4s?t=1", "/film/99999999999999999999.m4s", "/other/1.m4s"] {
+            assert_eq!(ahead.next_number(path), None, "{path}");
+        }
+        ahead.missed("/film/v1-00010.m4s");
+        ahead.learn_manifest("/film/manifest.mpd", false, now);
+        assert_eq!(ahead.next_number("/film/v2-00011.m4s"), None, "another rendition of it");
+        assert_eq!(ahead.next_number("/film/a/99").as_deref(), Some("/film/a/100"));
+        ahead.learn_manifest("/live/manifest.mpd", true, now);
+        assert_eq!(ahead.next_number("/live/v1-00009.m4s"), None, "the next one is not there yet");
+        assert!(ahead.plays_live("live", now) && !ahead.plays_live("film", now));
     }
 
     #[test]
