@@ -6,7 +6,7 @@ use std::future::{Future, pending};
 use std::hash::Hash;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -64,8 +64,42 @@ struct Common {
     /// What has come of segments under way.
     flows: Mutex<HashMap<Cut, Weak<Flow>>>,
     prefetches: Arc<Semaphore>,
+    /// How many wait for each segment; others are fetched for nobody in particular.
+    readers: Mutex<HashMap<SegmentId, usize>>,
     keys: Arc<KnownKeys>,
     listener: Option<Arc<dyn Listener>>,
+}
+
+/// Somebody who waits for a segment, as long as this lives.
+struct Reader {
+    common: Arc<Common>,
+    segment: SegmentId,
+}
+
+impl Reader {
+    fn of(common: &Arc<Common>, segment: SegmentId) -> Self {
+        *common.readers().entry(segment).or_default() += 1;
+        Self { common: Arc::clone(common), segment }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut readers = self.common.readers();
+        let Some(count) = readers.get_mut(&self.segment) else { return };
+        *count -= 1;
+        if *count == 0 {
+            readers.remove(&self.segment);
+            // Where there is no room for this, the segment comes before others that nobody waits for.
+            let _ = self.common.commands.try_send(Command::Urgency(self.segment, Urgency::Ahead));
+        }
+    }
+}
+
+impl Common {
+    fn readers(&self) -> MutexGuard<'_, HashMap<SegmentId, usize>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Tells the listener of the end of a fetch, whatever the end is.
@@ -189,6 +223,7 @@ impl Client {
             segments: Coalesced::default(),
             flows: Mutex::default(),
             prefetches: Arc::new(Semaphore::new(config.prefetches_max)),
+            readers: Mutex::default(),
         };
         tokio::spawn(driver::run(config, inbox, publish, keys, ready, waits));
         (Self { common: Arc::new(common) }, connected)
@@ -231,7 +266,10 @@ impl Client {
 
     /// The verified bytes of a segment that [`Client::look_up`] has named.
     pub(crate) async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
-        self.segment(meta, Urgency::Now).await
+        let reader = Reader::of(&self.common, meta.id);
+        let fetched = self.wanted(meta).await;
+        drop(reader);
+        fetched
     }
 
     /// What servers say of new segments of a stream, each once.
@@ -250,7 +288,7 @@ impl Client {
             let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
             if let Ok(Known { meta, whole: None, .. }) = client.meta(&path, offset, length).await {
                 // Nobody waits: a failure shows when somebody asks.
-                let _ = client.segment(&meta, Urgency::Ahead).await;
+                let _ = client.segment(&meta).await;
             }
             drop(place);
         });
@@ -365,13 +403,16 @@ impl Client {
         let (client, told) = (self.clone(), flow.watch());
         let (at, end, length) = (at - meta.offset, end - meta.offset, meta.length);
         let (kept, prefetches) = (Kept::default(), Arc::clone(&self.common.prefetches));
-        let keeping = kept.clone();
+        let reader = Arc::new(Mutex::new(Some(Reader::of(&self.common, meta.id))));
+        // The task has them as well: who waited for a segment has gone when nobody is left who would have it come.
+        let keeping = (kept.clone(), Arc::clone(&reader));
+        let reader = Arc::downgrade(&reader);
         let fetched = Task::spawn(async move {
-            let fetched = client.segment(&meta, Urgency::Now).await;
+            let fetched = client.wanted(&meta).await;
             drop(keeping);
             fetched
         });
-        Loading { flow, told, fetched, is_over: false, at, end, length, kept, prefetches }
+        Loading { flow, told, fetched, is_over: false, at, end, length, kept, prefetches, reader }
     }
 
     /// What has come of a segment, for all who fetch or read it.
@@ -464,40 +505,45 @@ impl Client {
         }
     }
 
+    /// The verified bytes of a part that a [`Reader`] waits for.
+    async fn wanted(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
+        if self.shelf(|shelf| shelf.bytes.get(&meta.id).is_none()) {
+            // Perhaps it is on its way already, for nobody in particular.
+            self.command(Command::Urgency(meta.id, Urgency::Now)).await?;
+        }
+        self.segment(meta).await
+    }
+
     /// The verified bytes of a part: from the cache, or fetched once however many want them.
-    async fn segment(&self, meta: &Arc<message::Meta>, urgency: Urgency) -> Result<Bytes, Error> {
+    async fn segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if let Some(bytes) = self.shelf(|shelf| shelf.bytes.get(&meta.id).cloned()) {
             return Ok(bytes);
-        }
-        if urgency == Urgency::Now {
-            // Perhaps it is on its way already, for nobody in particular.
-            self.command(Command::Hurry(meta.id)).await?;
         }
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let (client, meta) = (self.clone(), meta.clone());
         let fetched =
-            self.common.segments.join(Cut::of(&meta, shape), || async move { client.fetch(&meta, shape, urgency).await }.boxed());
+            self.common.segments.join(Cut::of(&meta, shape), || async move { client.fetch(&meta, shape).await }.boxed());
         fetched.await
     }
 
-    async fn fetch(&self, meta: &Arc<message::Meta>, shape: Shape, urgency: Urgency) -> Result<Bytes, Error> {
-        let Some(listener) = &self.common.listener else { return self.fetch_unheard(meta, urgency).await };
+    async fn fetch(&self, meta: &Arc<message::Meta>, shape: Shape) -> Result<Bytes, Error> {
+        let Some(listener) = &self.common.listener else { return self.fetch_unheard(meta).await };
         listener.begun(meta);
         let mut ending = Ending { listener: Arc::clone(listener), cut: Cut::of(meta, shape), bytes: None };
-        let fetched = self.fetch_unheard(meta, urgency).await;
+        let fetched = self.fetch_unheard(meta).await;
         ending.bytes = fetched.as_ref().ok().cloned();
         fetched
     }
 
-    async fn fetch_unheard(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
-        let bytes = match self.fetch_once(meta, urgency).await {
+    async fn fetch_unheard(&self, meta: &message::Meta) -> Result<Bytes, Error> {
+        let bytes = match self.fetch_once(meta).await {
             // The server has forgotten the segment since it named it; asking for the path brings it back.
             Err(Error::Refused(refusal)) if matches!(refusal.code, RefusalCode::Unknown | RefusalCode::Changed) => {
                 let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length), None).await?;
                 if again.meta.id != meta.id || again.whole.is_some() {
                     return Err(Error::Changed);
                 }
-                self.fetch_once(&again.meta, urgency).await?
+                self.fetch_once(&again.meta).await?
             }
             fetched => fetched?,
         };
@@ -505,11 +551,12 @@ impl Client {
         Ok(bytes)
     }
 
-    async fn fetch_once(&self, meta: &message::Meta, urgency: Urgency) -> Result<Bytes, Error> {
+    async fn fetch_once(&self, meta: &message::Meta) -> Result<Bytes, Error> {
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let deadline = self.common.deadline.map(|deadline| Instant::now() + deadline);
         let (reply, bytes) = oneshot::channel();
         let place = Place { path: meta.path.clone(), offset: meta.offset, length: Some(meta.length) };
+        let urgency = if self.common.readers().contains_key(&meta.id) { Urgency::Now } else { Urgency::Ahead };
         let order = Order { segment: meta.id, shape, proof: Proof::of(meta), deadline, urgency };
         let flow = self.flow(&Cut::of(meta, shape));
         self.command(Command::Fetch { order, place, tree: meta.tree.clone(), flow, reply }).await?;
@@ -737,6 +784,8 @@ struct Loading {
     /// The place that a fetch has which goes on without a reader, until it ends.
     kept: Kept,
     prefetches: Arc<Semaphore>,
+    /// Until all is read that is wanted, or the fetch has ended.
+    reader: Weak<Mutex<Option<Reader>>>,
 }
 
 type Kept = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
@@ -777,6 +826,9 @@ impl Loading {
         let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(bytes.len());
         self.at += wanted as u64;
         if self.at == self.end {
+            if let Some(reader) = self.reader.upgrade() {
+                *reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
             // The rest comes all the same, where there is a place for what nobody waits for: it may be wanted next.
             if let Ok(place) = self.prefetches.clone().try_acquire_owned() {
                 *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
@@ -842,8 +894,18 @@ mod tests {
         let fetched = Task::spawn(async move { whole.await.map_err(|_| Error::Corrupt) });
         let (kept, prefetches) = (Kept::default(), Arc::new(Semaphore::new(1)));
         let told = flow.watch();
-        let mut part =
-            Loading { flow: flow.clone(), told, fetched, is_over: false, at: 10, end: 90, length: 100, kept, prefetches };
+        let mut part = Loading {
+            flow: flow.clone(),
+            told,
+            fetched,
+            is_over: false,
+            at: 10,
+            end: 90,
+            length: 100,
+            kept,
+            prefetches,
+            reader: Weak::new(),
+        };
         flow.put(0, &bytes.slice(..10));
         assert!(part.next().now_or_never().is_none(), "nothing of it is proven");
         flow.put(10, &bytes.slice(10..40));

@@ -23,7 +23,7 @@ use super::assembly::{Assembly, Examined, Taken, examine, join};
 use super::bulk::{self, Bulk};
 use super::flow::Flow;
 use super::neighbours::{Advice, Neighbours};
-use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested};
+use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested, Urgency};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use crate::codec::rlnc::System;
@@ -49,8 +49,8 @@ pub(super) enum Command {
     Get { path: String, offset: u64, length: Option<u64>, of: Option<SourceId>, reply: oneshot::Sender<Result<Answer, Error>> },
     /// The bytes of this segment, please: all of them in the end, and its proven beginning as it grows.
     Fetch { order: Order, place: Place, tree: Option<Tree>, flow: Arc<Flow>, reply: oneshot::Sender<Result<Bytes, Error>> },
-    /// Somebody waits for this segment now.
-    Hurry(SegmentId),
+    /// Somebody waits for this segment now, or nobody does any more.
+    Urgency(SegmentId, Urgency),
     /// Tell of new segments.
     Subscribe { stream: String, news: mpsc::Sender<Meta> },
     /// Tell servers that this side serves others, on this port and with this certificate.
@@ -408,11 +408,13 @@ impl Driver {
                 let assembly = Assembly::new(order.segment, order.shape, tree);
                 self.fetches.insert(fetch, Rebuild { order, assembly, flow, reply });
             }
-            Command::Hurry(segment) => {
-                let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| rebuild.order.segment == segment);
-                wanted.for_each(|(fetch, rebuild)| {
-                    rebuild.order.urgency = proto::Urgency::Now;
-                    self.proto.hurry(*fetch);
+            Command::Urgency(segment, urgency) => {
+                // What nobody wants at all any more ends soon.
+                let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| !rebuild.reply.is_closed());
+                let meant = wanted.filter(|(_, rebuild)| rebuild.order.segment == segment);
+                meant.for_each(|(fetch, rebuild)| {
+                    rebuild.order.urgency = urgency;
+                    self.proto.set_urgency(now, *fetch, urgency);
                 });
             }
             Command::Subscribe { stream, news } => {
@@ -965,7 +967,7 @@ mod tests {
         let config = Config { device: Some(device.clone()), ..Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System) };
         let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));
         let mut driver = Driver::new(&config, commands, publish, Arc::default());
-        let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), proto::Urgency::Now);
+        let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), Urgency::Now);
         let fetch = driver.proto.fetch(Instant::now(), Order { segment, shape, proof: None, deadline: None, urgency }, None);
         let generation = shape.generation(0).unwrap();
         let decoder = Decoder::new(generation, row_key(&segment, &generation), Kernels::detect());

@@ -530,9 +530,9 @@ impl Proto {
         self.fetches.tested(now, tested, &mut self.outbox, &mut self.events);
     }
 
-    /// Somebody waits for this one after all.
-    pub fn hurry(&mut self, fetch: FetchId) {
-        self.fetches.hurry(fetch);
+    /// Somebody waits for this one after all, or nobody does any more.
+    pub fn set_urgency(&mut self, now: Instant, fetch: FetchId, urgency: Urgency) {
+        self.fetches.set_urgency(now, fetch, urgency, &mut self.outbox);
     }
 
     /// Nobody waits for this one any more.

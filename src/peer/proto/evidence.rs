@@ -404,10 +404,10 @@ impl Evidence {
         self.cases.iter().filter(|(_, case)| is_overdue(case)).map(|(id, _)| *id).collect()
     }
 
-    /// Somebody waits for a segment after all.
-    pub(super) fn hurry(&mut self, id: FetchId) {
+    /// Somebody waits for a segment, or nobody does any more.
+    pub(super) fn set_urgency(&mut self, id: FetchId, urgency: super::Urgency) {
         if let Some(case) = self.cases.get_mut(&id) {
-            case.order.urgency = super::Urgency::Now;
+            case.order.urgency = urgency;
         }
     }
 

@@ -1,8 +1,13 @@
 //! Segments under way: which generations are asked for, of whom, and with how much credit.
 //!
-//! Fetches are served in the order of their urgency, deadline and age, generations in theirs. A request is opened while the credit in
-//! flight at a source is below the window that its path needs, and at least two are, so that the last round trip of one is hidden
-//! behind the next. Decoders exist for open requests alone, and for interrupted ones.
+//! Fetches are served in the order of their urgency and deadline; those without a deadline share the path equally, as far as they are
+//! among the oldest ([`SHARING_MAX`]), and the generations of each are served in order. So a short segment that is wanted beside a long
+//! one comes as soon as by a connection of its own. Each generation has a time at which it is due, after those of its fetch that are
+//! under way (start-time fair queueing, Goyal, Vin and Cheng 1996, with service times reckoned by the rate of the path); requests
+//! carry it as their deadline, by which senders order what they send.
+//!
+//! A request is opened while the credit in flight at a source is below the window that its path needs, and at least two are, so that
+//! the last round trip of one is hidden behind the next. Decoders exist for open requests alone, and for interrupted ones.
 //!
 //! Where there are several sources, each is asked for the part of a generation that it can send while the others send theirs
 //! ([`split`]), and for other source blocks than they. What is lost on the way to one is asked of whoever has it here first. A source that
@@ -58,9 +63,14 @@ const RETRY_MAX: Duration = Duration::from_secs(3);
 const STRAY_MAX: u64 = 1000;
 /// Aliases back from the newest whose blocks count as late and not as stray.
 const LATE_ALIASES: u16 = 4096;
-/// Deadlines of requests are so far apart, which servers tell apart, and no more than so much in all.
-const DEADLINE_STEP: Duration = Duration::from_millis(10);
-const DEADLINE_SPREAD: Duration = Duration::from_secs(1);
+/// Fetches without a deadline that share the path; those that came later wait.
+const SHARING_MAX: usize = 8;
+/// Generations of a fetch are due at times so far apart at least, which servers tell apart.
+const DUE_STEP: Duration = Duration::from_millis(10);
+/// The time at which a generation is due is the patience with its segment away, earlier by at most one part in so many of it (a fetch
+/// that is late by that much has no claim to more) and later by at most one in so many (more than a window takes).
+const DUE_EARLIER: u32 = 6;
+const DUE_LATER: u32 = 3;
 /// RANK goes out after at least this many blocks.
 const RANK_BLOCKS: u32 = 8;
 /// The pause after GOING_AWAY, in which the connection ends.
@@ -98,8 +108,6 @@ pub(super) struct Fetches {
     paths: BTreeMap<SourceId, Path>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
-    /// Of the last requests: those that somebody waits for, and the others.
-    last_deadlines: (Option<Instant>, Option<Instant>),
     /// When the last segments of each stream were wished for.
     cadences: BTreeMap<String, VecDeque<Instant>>,
     /// But for what is counted by source.
@@ -134,6 +142,8 @@ struct Fetch {
     works: BTreeMap<u32, Work>,
     /// The first generation that was never asked for.
     next: u32,
+    /// When the one before it is due.
+    last_due: Option<Instant>,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
     /// Whether the end of all connections has put that off, and nothing has come since.
@@ -164,8 +174,11 @@ struct Rest {
     until: Instant,
 }
 
-/// The place of a fetch in the order in which all are served.
+/// The place of a fetch in the order in which all are looked at.
 type Turn = (Urgency, bool, Option<Instant>, FetchId);
+
+/// The place of a generation in the order in which all are served.
+type WorkTurn = (Urgency, bool, Instant, FetchId, u32);
 
 /// How a source stands to a segment that it did not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +204,6 @@ impl Fetches {
             paths: BTreeMap::new(),
             fetches: BTreeMap::new(),
             next_fetch: 0,
-            last_deadlines: (None, None),
             cadences: BTreeMap::new(),
             counts: Counts::default(),
             progress_at: None,
@@ -230,12 +242,28 @@ impl Fetches {
         id
     }
 
-    pub(super) fn hurry(&mut self, id: FetchId) {
-        if let Some(fetch) = self.fetches.get_mut(&id) {
-            fetch.order.urgency = Urgency::Now;
-            self.evidence.hurry(id);
-            self.stirred = true;
+    /// Somebody waits for a segment, or nobody does any more. What is under way is asked for anew, because a request keeps its place
+    /// among others for as long as it is open.
+    pub(super) fn set_urgency(&mut self, now: Instant, id: FetchId, urgency: Urgency, outbox: &mut Outbox) {
+        let Some(mut fetch) = self.fetches.remove(&id) else { return };
+        if fetch.order.urgency != urgency {
+            fetch.order.urgency = urgency;
+            (fetch.last_due, self.stirred) = (None, true);
+            self.evidence.set_urgency(id, urgency);
+            for index in fetch.works.keys().copied().collect::<Vec<_>>() {
+                let due = self.next_due(now, &fetch);
+                fetch.last_due = Some(due);
+                let Some(work) = fetch.works.get_mut(&index) else { continue };
+                work.due = due;
+                for (source, asked) in std::mem::take(&mut work.asked) {
+                    if let Some(path) = self.paths.get_mut(&source) {
+                        path.aliases.remove(&asked.alias);
+                    }
+                    outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+                }
+            }
         }
+        self.fetches.insert(id, fetch);
     }
 
     pub(super) fn cancel(&mut self, id: FetchId, outbox: &mut Outbox) {
@@ -643,16 +671,16 @@ impl Fetches {
         }
         self.tidy(now, outbox);
         self.weigh(now);
-        for &id in &order {
-            let Some(mut fetch) = self.fetches.remove(&id) else { continue };
+        for fetch in self.fetches.values_mut() {
             fetch.exclude_others(self.paths.keys());
             fetch.is_impatient = fetch.patient_until <= now;
             fetch.is_early = now < fetch.expect_until;
-            let mut indices: VecDeque<u32> = fetch.works.keys().copied().collect();
-            while let Some(index) = indices.pop_front().or_else(|| self.begin(now, &mut fetch)) {
-                self.tend(now, id, &mut fetch, index, outbox);
-            }
-            self.fetches.insert(id, fetch);
+        }
+        for (.., id, index) in self.work_turns() {
+            self.tend(now, id, index, outbox);
+        }
+        while let Some((id, index)) = self.begin(now, &order) {
+            self.tend(now, id, index, outbox);
         }
         self.watch(now, &order);
         for path in self.paths.values_mut().filter(|path| path.load.all.1 == 0) {
@@ -666,6 +694,14 @@ impl Fetches {
         self.drip.watch(now, first.copied());
     }
 
+    /// Generations under way in the order in which they are served.
+    fn work_turns(&self) -> Vec<WorkTurn> {
+        let of = |(id, fetch): (&FetchId, &Fetch)| fetch.work_turns(*id).collect::<Vec<_>>();
+        let mut turns: Vec<_> = self.fetches.iter().flat_map(of).collect();
+        turns.sort_unstable();
+        turns
+    }
+
     /// When [`Fetches::advance`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
@@ -673,42 +709,43 @@ impl Fetches {
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
         at(self.broken.front().map(|(at, ..)| *at));
         at(self.drip.due());
-        for id in self.order() {
-            let Some(fetch) = self.fetches.get(&id) else { continue };
-            let shuns = self.shuns(&fetch.strangers);
+        for fetch in self.fetches.values() {
             at(Some(self.stalls_at(fetch)));
             at(fetch.order.deadline);
             at(fetch.patience_ends());
-            for work in fetch.works.values() {
-                if let Rebuilder::Words(words) = &*work.decoder
-                    && self.testing < self.config.tests_max
-                    && self.evidence.hashes(id).is_some()
-                {
-                    at(words.due());
+        }
+        for (.., id, index) in self.work_turns() {
+            let Some(fetch) = self.fetches.get(&id) else { continue };
+            let Some(work) = fetch.works.get(&index) else { continue };
+            let shuns = self.shuns(&fetch.strangers);
+            if let Rebuilder::Words(words) = &*work.decoder
+                && self.testing < self.config.tests_max
+                && self.evidence.hashes(id).is_some()
+            {
+                at(words.due());
+            }
+            at(work.paused.values().copied().min());
+            let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.rtt()));
+            at(fetch.order.deadline.filter(|_| work.near.is_none()).and_then(near_at));
+            for (source, asked) in &work.asked {
+                let Some(path) = self.paths.get(source) else { continue };
+                let heard = heard.entry(*source).or_insert_with(|| asked.heard());
+                *heard = asked.heard().max(*heard);
+                at(Some(asked.deadline));
+                at(asked.flight.give_up_at(path.pace.patience()));
+                let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
+                if asked.room(path.credit_max) > 0 {
+                    at(match work.lacking > 0 && !is_shunned {
+                        // The others have their times.
+                        true if work.spared.contains(source) => None,
+                        true => Some(asked.flight.credited_at() + path.pace.rtt()),
+                        false => asked.silent_at(*heard, work.block_bytes(), path),
+                    });
+                } else if asked.is_exhausted() {
+                    at(asked.silent_at(*heard, work.block_bytes(), path));
                 }
-                at(work.paused.values().copied().min());
-                let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.rtt()));
-                at(fetch.order.deadline.filter(|_| work.near.is_none()).and_then(near_at));
-                for (source, asked) in &work.asked {
-                    let Some(path) = self.paths.get(source) else { continue };
-                    let heard = heard.entry(*source).or_insert_with(|| asked.heard());
-                    *heard = asked.heard().max(*heard);
-                    at(Some(asked.deadline));
-                    at(asked.flight.give_up_at(path.pace.patience()));
-                    let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
-                    if asked.room(path.credit_max) > 0 {
-                        at(match work.lacking > 0 && !is_shunned {
-                            // The others have their times.
-                            true if work.spared.contains(source) => None,
-                            true => Some(asked.flight.credited_at() + path.pace.rtt()),
-                            false => asked.silent_at(*heard, work.block_bytes(), path),
-                        });
-                    } else if asked.is_exhausted() {
-                        at(asked.silent_at(*heard, work.block_bytes(), path));
-                    }
-                    if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.is_several() {
-                        at(path.load.heard.map(|heard| heard + path.load.silence * SUSPECT_AFTER));
-                    }
+                if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.is_several() {
+                    at(path.load.heard.map(|heard| heard + path.load.silence * SUSPECT_AFTER));
                 }
             }
         }
@@ -822,26 +859,70 @@ impl Fetches {
         }
     }
 
-    /// The next generation of a fetch that was never asked for, if anybody can be asked for it.
-    fn begin(&self, now: Instant, fetch: &mut Fetch) -> Option<u32> {
-        let shuns = self.shuns(&fetch.strangers);
-        let mut sources = self.paths.iter().filter(|(source, _)| fetch.may_ask(source));
-        let can_ask = sources.any(|(source, path)| {
-            let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
-            path.has_room_for_request(fetch.order.urgency, &self.config) && !is_shunned
-        });
-        let generation = fetch.order.shape.generation(fetch.next).filter(|_| can_ask)?;
+    /// Begins the generation that is due next of those that were never asked for, if anybody can be asked for it. `order` is that of
+    /// the fetches.
+    fn begin(&mut self, now: Instant, order: &[FetchId]) -> Option<(FetchId, u32)> {
+        let fetches = order.iter().filter_map(|id| Some((*id, self.fetches.get(id)?)));
+        let unasked = fetches.filter(|(_, fetch)| fetch.next < fetch.order.shape.generations());
+        let able = unasked.filter(|(_, fetch)| self.can_begin(now, fetch)).take(SHARING_MAX);
+        let next = able.map(|(id, fetch)| fetch.work_turn(self.next_due(now, fetch), id, fetch.next)).min();
+        let (.., due, id, index) = next?;
+        let fetch = self.fetches.get(&id)?;
+        let generation = fetch.order.shape.generation(index)?;
+        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let is_pressed = left.is_some_and(|left| pace::is_pressed(self.rate(), self.rtt(), left, &generation));
+        let decoder = self.decoder(&fetch.order.segment, generation, is_pressed);
+        let fetch = self.fetches.get_mut(&id)?;
         if fetch.works.is_empty() {
             fetch.touched = now;
         }
-        fetch.next += 1;
-        let (_, rate) = together(self.paths.values().filter(|path| path.is_open), Pace::loss);
-        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let is_pressed = left.is_some_and(|left| pace::is_pressed(rate, self.rtt(), left, &generation));
-        let decoder = self.decoder(&fetch.order.segment, generation, is_pressed);
         let paused = fetch.rests.iter().map(|(source, rest)| (*source, rest.until)).collect();
-        fetch.works.insert(generation.index, Work { paused, ..Work::new(decoder) });
-        Some(generation.index)
+        fetch.works.insert(index, Work { paused, ..Work::new(decoder, due) });
+        (fetch.next, fetch.last_due) = (index + 1, Some(due));
+        Some((id, index))
+    }
+
+    /// Whether anybody can be asked for one more generation.
+    fn can_begin(&self, now: Instant, fetch: &Fetch) -> bool {
+        let shuns = self.shuns(&fetch.strangers);
+        let mut sources = self.paths.iter().filter(|(source, _)| fetch.may_ask(source));
+        sources.any(|(source, path)| {
+            let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
+            path.has_room_for_request(fetch.order.urgency, &self.config) && !is_shunned
+        })
+    }
+
+    /// When the next generation of a fetch is due: one service time after the one before it, and of a fetch that begins with what is
+    /// served now. A service time is what a generation takes of the path beside those of the other fetches.
+    fn next_due(&self, now: Instant, fetch: &Fetch) -> Instant {
+        if let Some(deadline) = fetch.order.deadline {
+            return deadline;
+        }
+        let patience = match fetch.order.urgency {
+            Urgency::Now => self.config.stall_timeout,
+            Urgency::Ahead => self.config.stall_timeout * 2,
+        };
+        let latest = now + patience;
+        let alike = |other: &&Fetch| other.order.urgency == fetch.order.urgency && other.order.deadline.is_none();
+        let under_way = || self.fetches.values().filter(alike).filter(|other| !other.works.is_empty());
+        let served = under_way().flat_map(|other| other.works.values()).map(|work| work.due).min();
+        let earliest = served.unwrap_or(latest).clamp(latest - patience / DUE_EARLIER, latest);
+        let Some(last) = fetch.last_due else { return earliest };
+        let bytes = fetch.order.shape.generation(fetch.next).map_or(0, |generation| generation.length);
+        let sharing = under_way().count().clamp(1, SHARING_MAX) as f64;
+        let rate = if self.rate() > 0.0 { self.rate() } else { RATE_ASSUMED };
+        let takes = Duration::from_secs_f64((bytes as f64 * sharing / rate.max(1.0)).min(patience.as_secs_f64()));
+        (last + takes.max(DUE_STEP)).clamp(earliest, latest + patience / DUE_LATER)
+    }
+
+    /// When a generation is due that is asked for before all others of its fetch.
+    fn first_due(&self, now: Instant, order: Order) -> Instant {
+        self.next_due(now, &Fetch::new(now, order, None))
+    }
+
+    /// Bytes a second that come on all open paths.
+    fn rate(&self) -> f64 {
+        together(self.paths.values().filter(|path| path.is_open), Pace::loss).1
     }
 
     fn decoder(&self, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Rebuilder> {
@@ -857,7 +938,13 @@ impl Fetches {
     }
 
     /// Gives the credit that a generation is due.
-    fn tend(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
+    fn tend(&mut self, now: Instant, id: FetchId, index: u32, outbox: &mut Outbox) {
+        let Some(mut fetch) = self.fetches.remove(&id) else { return };
+        self.tend_one_of(now, id, &mut fetch, index, outbox);
+        self.fetches.insert(id, fetch);
+    }
+
+    fn tend_one_of(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
         let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open), Pace::path_loss);
         let Fetch { order, works, strangers, patient_until, is_early, .. } = fetch;
@@ -1067,8 +1154,8 @@ impl Fetches {
     ) {
         let sources = self.paths.values().filter(|path| path.is_open).count();
         let is_shared = self.paths.values().any(|path| path.is_neighbour && path.is_open);
-        let is_new = !work.asked.contains_key(&source);
-        let deadline = if is_new { self.deadline(now, order) } else { now };
+        let deadline = work.due.max(now + self.config.stall_timeout / 2);
+        let deadline = order.deadline.unwrap_or(deadline);
         let Some(path) = self.paths.get_mut(&source) else { return };
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
         path.load.ahead += bytes;
@@ -1113,22 +1200,6 @@ impl Fetches {
         let flight = asked.flight.after(work.silences.get(&source).copied().unwrap_or_default());
         let flight = if is_on_stream { flight.on_stream() } else { flight };
         work.asked.insert(source, Asked { numbers, flight, ..asked });
-    }
-
-    /// When the blocks of a request that is made now are of no use any more. Later requests get later deadlines, so that the server serves them in
-    /// this order too: the beginning of a segment is of use before its end has come.
-    fn deadline(&mut self, now: Instant, order: &Order) -> Instant {
-        if let Some(deadline) = order.deadline {
-            return deadline;
-        }
-        let (patience, last) = match order.urgency {
-            Urgency::Now => (self.config.stall_timeout, &mut self.last_deadlines.0),
-            Urgency::Ahead => (self.config.stall_timeout * 2, &mut self.last_deadlines.1),
-        };
-        let earliest = now + patience;
-        let deadline = last.map_or(earliest, |last| last + DEADLINE_STEP).clamp(earliest, earliest + DEADLINE_SPREAD);
-        *last = Some(deadline);
-        deadline
     }
 
     /// Asks for a few blocks more where nothing has come for so long that the end of the flight may be lost.
@@ -1300,7 +1371,7 @@ impl Fetches {
     fn finish(&mut self, id: FetchId, index: u32, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         let Some(work) = fetch.works.remove(&index) else { return };
-        let turn = fetch.turn(id);
+        let turn = fetch.work_turn(work.due, id, index);
         let used = work.used_ahead();
         self.counts.ahead_used += u64::from(used);
         self.counts.generations_spared += u64::from(used > 0);
@@ -1308,7 +1379,7 @@ impl Fetches {
             if let Some(path) = self.paths.get_mut(&source) {
                 path.aliases.remove(&asked.alias);
             }
-            self.release(source, (turn, index), asked.flight.came_at());
+            self.release(source, turn, asked.flight.came_at());
             outbox.push(source, asked.rank(work.decoder.rank()));
             outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Complete });
         }
@@ -1323,13 +1394,13 @@ impl Fetches {
 
     fn remove(&mut self, id: FetchId, reason: StopReason, outbox: &mut Outbox) {
         let Some(fetch) = self.fetches.remove(&id) else { return };
-        let turn = fetch.turn(id);
-        for (index, work) in fetch.works {
+        let turns: Vec<_> = fetch.work_turns(id).collect();
+        for (turn, work) in turns.into_iter().zip(fetch.works.into_values()) {
             for (source, asked) in work.asked {
                 if let Some(path) = self.paths.get_mut(&source) {
                     path.aliases.remove(&asked.alias);
                 }
-                self.release(source, (turn, index), asked.flight.came_at());
+                self.release(source, turn, asked.flight.came_at());
                 outbox.push(source, Message::Stop { alias: asked.alias, reason });
             }
         }
@@ -1338,11 +1409,11 @@ impl Fetches {
 
     /// A request is over: those behind it at the same source could not be served before something last came for it. Those before it
     /// could, and their silence goes on.
-    fn release(&mut self, source: SourceId, ended: (Turn, u32), came_at: Option<Instant>) {
+    fn release(&mut self, source: SourceId, ended: WorkTurn, came_at: Option<Instant>) {
         for (id, fetch) in &mut self.fetches {
-            let turn = fetch.turn(*id);
-            let behind = fetch.works.iter_mut().filter(|(index, _)| (turn, **index) > ended);
-            for asked in behind.filter_map(|(_, work)| work.asked.get_mut(&source)) {
+            let turns: Vec<_> = fetch.work_turns(*id).collect();
+            let behind = fetch.works.values_mut().zip(turns).filter(|(_, turn)| *turn > ended);
+            for asked in behind.filter_map(|(work, _)| work.asked.get_mut(&source)) {
                 asked.served_before = asked.served_before.max(came_at);
             }
         }
@@ -1354,12 +1425,23 @@ impl Fetch {
         (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
     }
 
+    /// Of a generation that is due then.
+    fn work_turn(&self, due: Instant, id: FetchId, index: u32) -> WorkTurn {
+        (self.order.urgency, self.order.deadline.is_none(), due, id, index)
+    }
+
+    /// Of all generations under way.
+    fn work_turns(&self, id: FetchId) -> impl Iterator<Item = WorkTurn> {
+        self.works.iter().map(move |(index, work)| self.work_turn(work.due, id, *index))
+    }
+
     fn new(now: Instant, order: Order, place: Option<Place>) -> Self {
         let (works, strangers) = (BTreeMap::new(), BTreeMap::new());
         Self {
             order,
             works,
             next: 0,
+            last_due: None,
             touched: now,
             is_put_off: false,
             outage_left: OUTAGE_MAX,

@@ -444,12 +444,76 @@ fn urgent_segments_go_before_others() {
     let (mut proto, now) = open();
     let ahead = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() }, None);
     proto.fetch(now, Order { segment: SegmentId::of(b"urgent"), ..order() }, None);
-    proto.hurry(ahead);
+    proto.set_urgency(now, ahead, Urgency::Now);
     let asked = requests(&messages(&mut proto, now));
     assert_eq!(asked[0].segment, order().segment, "the older of two urgent ones");
     proto.fetch(now, Order { urgency: Urgency::Ahead, segment: SegmentId::of(b"ahead"), ..order() }, None);
     let later = requests(&messages(&mut proto, now));
     assert!(later.iter().all(|request| request.deadline_ms > asked[0].deadline_ms));
+}
+
+#[test]
+fn a_short_segment_is_served_beside_a_long_one() {
+    let (mut proto, now) = open();
+    let of = |name: &[u8], generations: u64| {
+        let shape = Shape::new(512 * generations, 64, 8).unwrap();
+        Order { segment: SegmentId::of(name), shape, ..order() }
+    };
+    // Six of the eight requests that may be open.
+    proto.fetch(now, of(b"long", 6), None);
+    let long = requests(&messages(&mut proto, now));
+    assert_eq!(long.iter().map(|request| request.generation).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    let deadlines: Vec<u64> = long.iter().map(|request| request.deadline_ms).collect();
+    assert!(deadlines.is_sorted_by(|one, next| one < next), "{deadlines:?}");
+    let now = now + SECOND / 10;
+    proto.fetch(now, of(b"short", 2), None);
+    let short = requests(&messages(&mut proto, now));
+    let due: Vec<u64> = short.iter().map(|request| request.deadline_ms + 100).collect();
+    assert_eq!(due, deadlines[..2], "in turn with what is under way, not behind it");
+}
+
+#[test]
+fn what_waits_for_room_has_it_in_turn() {
+    let (mut proto, now) = open();
+    let shape = Shape::new(512 * 30, 64, 8).unwrap();
+    proto.fetch(now, Order { segment: SegmentId::of(b"long"), shape, ..order() }, None);
+    let long = requests(&messages(&mut proto, now));
+    assert_eq!(long.len(), 8);
+    proto.fetch(now, order(), None);
+    assert_eq!(requests(&messages(&mut proto, now)), [], "no room");
+    let mut next = Vec::new();
+    for request in &long[..4] {
+        for seq in 0..8 {
+            let mut block = vec![0; 10 + 64];
+            block::write_datagram_header(&mut block[..10], &Vector::Seed(40 + u32::from(seq)), request.alias, seq, seq == 7);
+            proto.handle_datagram(now, HERE, block.into()).unwrap();
+        }
+        next.extend(requests(&messages(&mut proto, now)));
+    }
+    let next: Vec<_> = next.iter().map(|request| (request.segment == order().segment, request.generation)).collect();
+    assert_eq!(next, [(true, 0), (true, 1), (false, 8), (false, 9)], "the short one is not behind thirty generations");
+}
+
+#[test]
+fn what_is_waited_for_is_asked_for_anew_in_its_own_order() {
+    let (mut proto, now) = open();
+    let shape = Shape::new(512 * 4, 64, 8).unwrap();
+    let fetch = proto.fetch(now, Order { urgency: Urgency::Ahead, shape, ..order() }, None);
+    let ahead = requests(&messages(&mut proto, now));
+    assert_eq!(ahead.len(), 4);
+    let change = |proto: &mut Proto, urgency| {
+        proto.set_urgency(now, fetch, urgency);
+        let said = messages(proto, now);
+        let stopped = said.iter().filter(|message| matches!(message, Message::Stop { reason: StopReason::Cancelled, .. }));
+        (stopped.count(), requests(&said).iter().map(|request| (request.generation, request.deadline_ms)).collect::<Vec<_>>())
+    };
+    // A server sends what is due first: were the first generations due as before, the rest would come before them.
+    let (stopped, hurried) = change(&mut proto, Urgency::Now);
+    assert!(stopped == 4 && hurried.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1), "{hurried:?}");
+    assert!(hurried.len() == 4 && hurried.iter().all(|(_, deadline)| *deadline < ahead[0].deadline_ms), "{hurried:?}");
+    assert_eq!(change(&mut proto, Urgency::Now), (0, vec![]), "said again");
+    let (stopped, left) = change(&mut proto, Urgency::Ahead);
+    assert!(stopped == 4 && left.iter().all(|(_, deadline)| *deadline >= ahead[0].deadline_ms), "{left:?}");
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::wire::message::Message;
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) decoder: Box<Rebuilder>,
+    /// When it is due, which is its place among all.
+    pub(super) due: Instant,
     pub(super) asked: BTreeMap<SourceId, Asked>,
     /// Sources that are to be asked again then.
     pub(super) paused: BTreeMap<SourceId, Instant>,
@@ -58,9 +60,10 @@ pub(super) struct Asked {
 }
 
 impl Work {
-    pub(super) fn new(decoder: Box<Rebuilder>) -> Self {
+    pub(super) fn new(decoder: Box<Rebuilder>, due: Instant) -> Self {
         Self {
             decoder,
+            due,
             asked: BTreeMap::new(),
             paused: BTreeMap::new(),
             spared: BTreeSet::new(),
@@ -216,7 +219,7 @@ mod tests {
         let generation = shape.generation(0).unwrap();
         let key = row_key(&SegmentId::of(b"x"), &generation);
         let decoder = Decoder::new(generation, key, Kernels::detect());
-        (Work::new(Box::new(Rebuilder::Blocked(decoder))), Numbers::of(&generation).unwrap())
+        (Work::new(Box::new(Rebuilder::Blocked(decoder)), Instant::now()), Numbers::of(&generation).unwrap())
     }
 
     fn ask(work: &mut Work, all: &Numbers, source: u32, blocks: u32, sources: usize) -> Vec<u16> {

@@ -478,6 +478,7 @@ impl Fetches {
     /// Generations that were tried are decoded again of the rows that are left, and what is missing now is asked for.
     fn reopen(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>, events: &mut VecDeque<Event>) {
         let Some((order, place)) = self.evidence.order(id) else { return };
+        let due = self.first_due(now, order);
         let mut works = BTreeMap::new();
         for generation in refuted.iter().filter_map(|index| order.shape.generation(*index)) {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
@@ -486,7 +487,7 @@ impl Fetches {
             } else {
                 // Source blocks have had their turn.
                 let held = self.numbers_of_rows(id, generation.index);
-                works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder) });
+                works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder, due) });
             }
         }
         self.counts.mended += 1;
@@ -514,11 +515,11 @@ impl Fetches {
         let works: Vec<_> =
             generations.map(|generation| (generation.index, self.decoder(&order.segment, generation, false))).collect();
         let is_alone = self.paths.get(&FIRST).is_some_and(|path| path.is_open);
-        let strangers = self.strangers(&order.segment, place.as_ref());
+        let (strangers, due) = (self.strangers(&order.segment, place.as_ref()), self.first_due(now, order));
         let next = if is_all { 0 } else { count };
         let fetch = self.fetches.entry(id).or_insert_with(|| Fetch { next, ..Fetch::new(now, order, place) });
         (fetch.is_alone, fetch.strangers, fetch.touched) = (is_alone, strangers, now);
-        fetch.works.extend(works.into_iter().map(|(index, decoder)| (index, Work::new(decoder))));
+        fetch.works.extend(works.into_iter().map(|(index, decoder)| (index, Work::new(decoder, due))));
         fetch.exclude_others(self.paths.keys());
         self.stirred = true;
         true
