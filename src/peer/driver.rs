@@ -148,6 +148,8 @@ struct Waiting {
 struct Rebuild {
     order: Order,
     assembly: Assembly,
+    /// Generations that have come and are being decoded.
+    decoding: usize,
     flow: Arc<Flow>,
     reply: oneshot::Sender<Result<Bytes, Error>>,
 }
@@ -406,7 +408,7 @@ impl Driver {
             Command::Fetch { order, place, tree, flow, reply } => {
                 let fetch = self.proto.fetch(now, order, Some(place));
                 let assembly = Assembly::new(order.segment, order.shape, tree);
-                self.fetches.insert(fetch, Rebuild { order, assembly, flow, reply });
+                self.fetches.insert(fetch, Rebuild { order, assembly, decoding: 0, flow, reply });
             }
             Command::Urgency(segment, urgency) => {
                 // What nobody wants at all any more ends soon.
@@ -505,10 +507,13 @@ impl Driver {
                     let device = self.config.device.clone();
                     self.jobs.add(move || Done::Tested(trial.run(&*prime(device), &mut rand::rng())));
                 }
-                Event::Decoded { fetch, decoder } if decoder.is_to_be_solved() => self.jobs.add(move || gather(fetch, *decoder)),
                 Event::Decoded { fetch, decoder } => {
+                    self.fetches.entry(fetch).and_modify(|rebuild| rebuild.decoding += 1);
                     let (device, tree) = (self.config.device.clone(), self.tree(fetch));
-                    self.jobs.add(move || multiply(fetch, *decoder, device, tree.as_ref()));
+                    self.jobs.add(move || match decoder.is_to_be_solved() {
+                        true => gather(fetch, *decoder),
+                        false => multiply(fetch, *decoder, device, tree.as_ref()),
+                    });
                 }
                 Event::Failed { fetch, failure } => {
                     if let Some(rebuild) = self.fetches.remove(&fetch) {
@@ -662,13 +667,16 @@ impl Driver {
     /// A generation has its bytes, if they could be had, and it is known which of them are proven.
     fn examined(&mut self, fetch: FetchId, examined: Examined) {
         let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
+        rebuild.decoding -= 1;
         let Taken { refuted, settled, released: (mut at, pieces) } = rebuild.assembly.take(examined);
         for piece in pieces {
             rebuild.flow.put(at, &piece);
             at += piece.len() as u64;
         }
         settled.into_iter().for_each(|generation| self.proto.settle(fetch, generation));
-        if rebuild.assembly.is_proven() || rebuild.assembly.awaits_proof() {
+        let has_come = rebuild.assembly.is_proven() || rebuild.assembly.awaits_proof();
+        let is_decoding = rebuild.decoding > 0;
+        if has_come {
             let parts = rebuild.assembly.parts().unwrap_or_default();
             let (is_proven, id, codec) = (rebuild.assembly.is_proven(), rebuild.assembly.id(), rebuild.order.shape.codec());
             self.jobs.add(move || {
@@ -682,6 +690,10 @@ impl Driver {
             if !self.proto.refute(Instant::now(), fetch, &refuted) {
                 self.fail(fetch);
             }
+        }
+        // Nothing more would come of it, and no timer runs.
+        if !has_come && !is_decoding && !self.proto.is_under_way(fetch) {
+            self.fail(fetch);
         }
     }
 
@@ -953,10 +965,22 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::codec::rlnc::{Decoder, row_key};
+    use crate::block::Vector;
+    use crate::codec::rlnc::{Decoder, Encoder, row_key};
     use crate::device::{self, BackendChoice};
-    use crate::object::{Codec, HashGroup};
+    use crate::object::{Codec, HashGroup, RefusalCode};
     use crate::peer::proto::Words;
+    use crate::wire::block::write_datagram_header;
+    use crate::wire::message::{GetChecks, Request, RequestError};
+
+    fn new_driver(config: &Config) -> Driver {
+        let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));
+        Driver::new(config, commands, publish, Arc::default())
+    }
+
+    fn peer_config() -> Config {
+        Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System)
+    }
 
     /// A viewer of other streams opens no card for arithmetic that nobody has for it.
     #[test]
@@ -964,9 +988,7 @@ mod tests {
         let config = device::Config { backend: BackendChoice::Cpu, ..device::Config::default() };
         let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
         let is_found = || !format!("{device:?}").contains("found: Mutex { data: None");
-        let config = Config { device: Some(device.clone()), ..Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System) };
-        let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));
-        let mut driver = Driver::new(&config, commands, publish, Arc::default());
+        let mut driver = new_driver(&Config { device: Some(device.clone()), ..peer_config() });
         let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), Urgency::Now);
         let fetch = driver.proto.fetch(Instant::now(), Order { segment, shape, proof: None, deadline: None, urgency }, None);
         let generation = shape.generation(0).unwrap();
@@ -977,5 +999,94 @@ mod tests {
         let words = Words::new(shape.generation(0).unwrap()).unwrap();
         multiply(fetch, Rebuilder::Words(Box::new(words)), driver.config.device.clone(), None);
         assert!(is_found(), "{device:?}");
+    }
+
+    /// Fetches a segment of generations of 1,280 bytes over groups of 1,024, whose borders have nothing in common, of a server that answers one
+    /// request after the other and knows nothing of checksums. It sends each generation wrong as often as is said here. `None` if nothing more
+    /// would come and nobody is told.
+    async fn fetch_of_a_liar(mut wrong: [u32; 5]) -> Option<Result<Bytes, Error>> {
+        let bytes: Vec<u8> = (0..6300u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
+        let (segment, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
+        let shape = Shape::new(6300, 64, 20).unwrap();
+        let (server, now) = (SourceId(0), Instant::now());
+        let mut driver = new_driver(&peer_config());
+        driver.proto.handle_connected(now, server, None);
+        while driver.proto.poll_message(now, server).is_some() {}
+        driver.proto.handle_message(now, server, Message::Hello(Hello::defaults())).unwrap();
+        let order = Order { segment, shape, proof: None, deadline: None, urgency: Urgency::Now };
+        let place = Place { path: "/a/b".to_owned(), offset: 0, length: None };
+        let (reply, mut fetched) = oneshot::channel();
+        driver.command(Command::Fetch { order, place, tree, flow: Arc::new(Flow::new()), reply });
+        let mut asked = VecDeque::new();
+        loop {
+            while let Some(message) = driver.proto.poll_message(now, server) {
+                match message {
+                    Message::Request(request) => asked.push_back(request),
+                    Message::GetChecks(GetChecks { request, .. }) => {
+                        let (code, reason) = (RefusalCode::Unknown, String::new());
+                        let error = RequestError { request, code, retry_after_ms: 0, reason };
+                        driver.proto.handle_message(now, server, Message::Error(error)).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            driver.take_events(&mut Vec::new());
+            if !driver.jobs.is_empty() {
+                let done = driver.jobs.next().await;
+                driver.done(done);
+                continue;
+            }
+            if let Ok(fetched) = fetched.try_recv() {
+                return Some(fetched);
+            }
+            let Request { alias, generation, .. } = asked.pop_front()?;
+            let left = &mut wrong[generation as usize];
+            let generation = shape.generation(generation).unwrap();
+            let start = usize::try_from(generation.offset).unwrap();
+            let mut part = bytes[start..start + usize::try_from(generation.length).unwrap()].to_vec();
+            part[600] ^= u8::from(*left > 0);
+            *left = left.saturating_sub(1);
+            let encoder = Encoder::new(&generation, &part, row_key(&segment, &generation), Kernels::detect()).unwrap();
+            for number in 0..generation.n {
+                let (seed, mut out) = (u32::from(number), vec![0; 10 + 64]);
+                write_datagram_header(&mut out[..10], &Vector::Seed(seed), alias, number, number + 1 == generation.n);
+                encoder.block(seed, &mut out[10..]);
+                driver.proto.handle_datagram(now, server, out.into()).unwrap();
+            }
+        }
+    }
+
+    /// A wrong generation takes its neighbours along where they meet.
+    #[tokio::test]
+    async fn a_segment_with_wrong_generations_is_mended_or_fails_and_never_hangs() {
+        assert!(matches!(fetch_of_a_liar([0; 5]).await, Some(Ok(_))));
+        for wrong in [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 1, 1, 1]] {
+            assert!(matches!(fetch_of_a_liar(wrong).await, Some(Ok(_))), "{wrong:?}");
+        }
+        for index in 0..5 {
+            let mut wrong = [0; 5];
+            wrong[index] = u32::MAX;
+            assert_eq!(fetch_of_a_liar(wrong).await, Some(Err(Error::Corrupt)), "{index}");
+        }
+        assert_eq!(fetch_of_a_liar([u32::MAX; 5]).await, Some(Err(Error::Corrupt)));
+    }
+
+    /// Whatever the reason is.
+    #[tokio::test]
+    async fn a_segment_of_which_nothing_more_comes_fails() {
+        let mut driver = new_driver(&peer_config());
+        let (shape, urgency) = (Shape::new(1000, 64, 8).unwrap(), Urgency::Now);
+        let order = Order { segment: SegmentId::of(b""), shape, proof: None, deadline: None, urgency };
+        let place = Place { path: "/a/b".to_owned(), offset: 0, length: None };
+        let (reply, mut fetched) = oneshot::channel();
+        driver.command(Command::Fetch { order, place, tree: None, flow: Arc::new(Flow::new()), reply });
+        let (fetch, rebuild) = driver.fetches.iter_mut().next().unwrap();
+        let fetch = *fetch;
+        rebuild.decoding = 2;
+        driver.proto.cancel_fetch(fetch);
+        driver.examined(fetch, examine(&shape.generation(0).unwrap(), None, None));
+        assert!(fetched.try_recv().is_err(), "another is being decoded");
+        driver.examined(fetch, examine(&shape.generation(0).unwrap(), None, None));
+        assert_eq!(fetched.try_recv(), Ok(Err(Error::Corrupt)));
     }
 }

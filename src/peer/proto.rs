@@ -525,6 +525,11 @@ impl Proto {
         self.fetches.settle(fetch, generation);
     }
 
+    /// Whether generations of a fetch are still to come, or to be tried. Those that have come are the driver's.
+    pub fn is_under_way(&self, fetch: FetchId) -> bool {
+        self.fetches.is_under_way(fetch)
+    }
+
     /// Blocks that [`Event::Test`] gave away are tested.
     pub fn tested(&mut self, now: Instant, tested: Tested) {
         self.fetches.tested(now, tested, &mut self.outbox, &mut self.events);

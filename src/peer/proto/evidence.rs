@@ -214,9 +214,14 @@ impl Evidence {
         self.is_alarmed
     }
 
-    /// Whether a segment is tried.
+    /// Whether any segment is tried.
     pub(super) fn is_trying(&self) -> bool {
-        self.cases.values().any(|case| matches!(case.stage, Stage::Trial(_)))
+        self.cases.values().any(Case::is_tried)
+    }
+
+    /// Whether this one is.
+    pub(super) fn is_tried(&self, id: FetchId) -> bool {
+        self.cases.get(&id).is_some_and(Case::is_tried)
     }
 
     /// A segment and where it is.
@@ -416,24 +421,25 @@ impl Evidence {
         self.cases.get(&id).and_then(|case| case.parts.get(&generation)).map_or(&[], |part| &part.rows)
     }
 
-    /// Generations are begun anew, each once: those that were not before.
-    pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> BTreeSet<u32> {
-        let Some(case) = self.cases.get_mut(&id) else { return BTreeSet::new() };
-        let fresh: BTreeSet<u32> = generations.difference(&case.again).copied().collect();
-        for generation in &fresh {
+    /// Generations are begun anew, and forgotten here. False if all of them have been before: they stay wrong. Where neighbours meet in wrong bytes
+    /// any of them may be to blame, so one that has been begun anew is again as long as one of the others has not.
+    pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> bool {
+        let Some(case) = self.cases.get_mut(&id).filter(|case| !generations.is_subset(&case.again)) else { return false };
+        for generation in generations {
             self.bytes -= case.parts.remove(generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
             case.dropped.remove(generation);
         }
-        case.again.extend(&fresh);
-        let is_fresh = |want: &Want| want.fetch == id && want.generation.is_some_and(|generation| fresh.contains(&generation));
-        self.wants.retain(|want| !is_fresh(want));
+        case.again.extend(generations);
+        let is_anew =
+            |want: &Want| want.fetch == id && want.generation.is_some_and(|generation| generations.contains(&generation));
+        self.wants.retain(|want| !is_anew(want));
         // What is answered now is about rows that are gone: those to come may be made by who has seen the answer.
-        for question in self.questions.values_mut().filter(|question| is_fresh(&question.want)) {
+        for question in self.questions.values_mut().filter(|question| is_anew(&question.want)) {
             if let Asked::Checks { rows, .. } = &mut question.asked {
                 *rows = 0;
             }
         }
-        fresh
+        true
     }
 
     /// Questions that a source has not answered.
@@ -696,6 +702,10 @@ impl Evidence {
 }
 
 impl Case {
+    fn is_tried(&self) -> bool {
+        matches!(self.stage, Stage::Trial(_))
+    }
+
     fn bytes(&self) -> u64 {
         self.parts.values().flat_map(|part| &part.rows).map(Row::bytes).sum()
     }

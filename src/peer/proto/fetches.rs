@@ -392,6 +392,11 @@ impl Fetches {
         self.fetches.is_empty() && !self.evidence.is_trying()
     }
 
+    /// Whether anything of a segment is still to come, or to be tried.
+    pub(super) fn is_under_way(&self, id: FetchId) -> bool {
+        self.fetches.contains_key(&id) || self.evidence.is_tried(id)
+    }
+
     /// What every source has done, and what none has alone.
     pub(super) fn counts(&self) -> Counts {
         self.paths.values().fold(self.counts, |counts, path| Counts {

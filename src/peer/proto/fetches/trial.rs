@@ -502,16 +502,16 @@ impl Fetches {
         }
     }
 
-    /// Nobody knows which rows are wrong: these generations come once more, from the trusted source if it can be asked. False if they have before.
+    /// Nobody knows which rows are wrong: these generations come once more, from the trusted source if it can be asked. False if all of them have
+    /// before.
     fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>) -> bool {
         let Some((order, place)) = self.evidence.order(id) else { return false };
-        let fresh = self.evidence.begin_anew(id, refuted);
-        if fresh.is_empty() {
+        if !self.evidence.begin_anew(id, refuted) {
             return false;
         }
         let count = order.shape.generations();
-        let is_all = fresh.len() as u64 == u64::from(count) && !self.fetches.contains_key(&id);
-        let generations = fresh.iter().filter(|_| !is_all).filter_map(|index| order.shape.generation(*index));
+        let is_all = refuted.len() as u64 == u64::from(count) && !self.fetches.contains_key(&id);
+        let generations = refuted.iter().filter(|_| !is_all).filter_map(|index| order.shape.generation(*index));
         let works: Vec<_> =
             generations.map(|generation| (generation.index, self.decoder(&order.segment, generation, false))).collect();
         let is_alone = self.paths.get(&FIRST).is_some_and(|path| path.is_open);
