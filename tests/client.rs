@@ -173,6 +173,23 @@ async fn a_corrupt_whole_object_is_never_handed_out() {
     assert_eq!(read(&client, "/a/inline").await, Err(Error::Corrupt));
 }
 
+/// The id of bytes that have come is said to name more of them, of an object whose length is not known.
+#[tokio::test]
+async fn bytes_that_are_fewer_than_a_segment_has_do_not_end_an_object() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(3, 1000);
+    server.publish_whole("/a/inline", &all);
+    server.publish("/a/b", &all, 1000);
+    let client = connect(&server).await;
+    assert!(read(&client, "/a/inline").await.unwrap() == all);
+    server.spoil(Fault::Stretch, 1);
+    assert_eq!(read(&client, "/a/b").await, Err(Error::Corrupt));
+    let directory = tempfile::tempdir().unwrap();
+    let fetched = fetch::fetch(&client, "/a/b", Target::File(directory.path().join("b")), None).await;
+    assert!(matches!(fetched, Err(fetch::Error::Peer(Error::Corrupt))), "{fetched:?}");
+    assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
 #[tokio::test]
 async fn parts_of_different_versions_are_not_put_together() {
     let server = Script::start("127.0.0.1:0").await;

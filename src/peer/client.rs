@@ -176,7 +176,8 @@ pub struct Object {
 #[derive(Debug)]
 enum Parts {
     Whole(Option<Bytes>),
-    Coming(mpsc::Receiver<Result<Bytes, Error>>),
+    /// Until their end is known to be the object's, the task that sends them is kept.
+    Coming(mpsc::Receiver<Result<Bytes, Error>>, Option<JoinHandle<()>>),
 }
 
 impl fmt::Debug for Client {
@@ -245,8 +246,8 @@ impl Client {
             Some(whole) => Parts::Whole(Some(slice(&whole, &meta, &range))),
             None => {
                 let (sender, receiver) = mpsc::channel(1);
-                tokio::spawn(self.clone().pump(known, range.clone(), sender));
-                Parts::Coming(receiver)
+                let pump = tokio::spawn(self.clone().pump(known, range.clone(), sender));
+                Parts::Coming(receiver, Some(pump))
             }
         };
         let Meta { content_type, object_length, version, max_age, mutable, .. } = (&*meta).into();
@@ -517,7 +518,8 @@ impl Client {
     /// The verified bytes of a part: from the cache, or fetched once however many want them.
     async fn segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if let Some(bytes) = self.shelf(|shelf| shelf.bytes.get(&meta.id).cloned()) {
-            return Ok(bytes);
+            // An id names bytes of one length: what says otherwise is a lie.
+            return if bytes.len() as u64 == meta.length { Ok(bytes) } else { Err(Error::Corrupt) };
         }
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let (client, meta) = (self.clone(), meta.clone());
@@ -616,7 +618,15 @@ impl Object {
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         match &mut self.bytes {
             Parts::Whole(bytes) => bytes.take().map(Ok),
-            Parts::Coming(parts) => parts.recv().await,
+            Parts::Coming(parts, pump) => {
+                if let Some(part) = parts.recv().await {
+                    return Some(part);
+                }
+                // A task that died has not sent all.
+                let ended = pump.as_mut()?.await;
+                *pump = None;
+                ended.err().map(|_| Err(Error::Closed))
+            }
         }
     }
 
@@ -799,6 +809,10 @@ impl Loading {
             if let Some(piece) = self.flow.from(self.at) {
                 return Some(Ok(self.cut(piece)));
             }
+            if self.is_over {
+                // The segment is shorter than its part.
+                return Some(Err(Error::Corrupt));
+            }
             let Self { told, fetched, .. } = self;
             tokio::select! {
                 biased;
@@ -925,6 +939,40 @@ mod tests {
         (part.at, part.is_over, part.fetched) = (0, false, Task::spawn(async { Err(Error::Corrupt) }));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
+
+        // One that is shorter than it was said to be ends in an error, too.
+        part.flow = Arc::new(Flow::new());
+        part.told = part.flow.watch();
+        let short = bytes.slice(..60);
+        (part.at, part.is_over, part.fetched) = (0, false, Task::spawn(async { Ok(short) }));
+        assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
+        assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
+    }
+
+    #[tokio::test]
+    async fn an_object_whose_task_dies_is_not_complete() {
+        let object = |task: JoinHandle<()>, parts| Object {
+            content_type: String::new(),
+            length: None,
+            range: 0..u64::MAX,
+            version: 1,
+            max_age: Duration::ZERO,
+            mutable: false,
+            bytes: Parts::Coming(parts, Some(task)),
+        };
+        let (sender, parts) = mpsc::channel(1);
+        let dies = tokio::spawn(async move {
+            sender.send(Ok(Bytes::from_static(b"a"))).await.unwrap();
+            pending().await
+        });
+        let dying = dies.abort_handle();
+        let mut object_of_dead = object(dies, parts);
+        assert_eq!(object_of_dead.next().await, Some(Ok(Bytes::from_static(b"a"))));
+        dying.abort();
+        assert_eq!(object_of_dead.next().await, Some(Err(Error::Closed)));
+        assert_eq!(object_of_dead.next().await, None, "once");
+        let (_, parts) = mpsc::channel(1);
+        assert_eq!(object(tokio::spawn(async {}), parts).next().await, None);
     }
 
     /// One byte each second, in parts of their own.

@@ -21,6 +21,8 @@ use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
 const N_MAX: u16 = 16;
+/// Bytes of a segment that is said to have more than it has.
+const STRETCHED: usize = 131_072;
 
 /// What the server does wrong, a given number of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +49,8 @@ pub(crate) enum Fault {
     Foreign,
     /// A block has a number that the code does not have.
     Beyond,
+    /// A META says that a segment has more bytes than it has, of an object of unknown length.
+    Stretch,
 }
 
 /// What the server has seen.
@@ -370,6 +374,11 @@ impl State {
             signature: None,
             tree,
         };
+        if let Delivery::Coded(shape) = &mut meta.delivery
+            && self.take(Fault::Stretch)
+        {
+            (*shape, meta.length, meta.object_length, meta.tree) = (self.cut(STRETCHED), STRETCHED as u64, None, None);
+        }
         if let Some(key) = self.key.clone().filter(|_| !self.take(Fault::Unsigned)) {
             key.sign_meta(&mut meta, self.issued_ms, digest);
             meta.version += u64::from(self.take(Fault::Forge));
