@@ -290,6 +290,8 @@ pub struct Stats {
     pub loss: f64,
     /// Bytes of blocks a second at present.
     pub rate: f64,
+    /// How long no server could send anything, in all: outages that are over.
+    pub outages: Duration,
     /// Generations under way.
     pub progress: Vec<Progress>,
     /// Every server, in the order of the configuration.

@@ -346,6 +346,11 @@ impl Client {
         Ok(receiver)
     }
 
+    /// How long no server could send anything, until one could again.
+    fn outages(&self) -> Duration {
+        self.common.stats.borrow().outages
+    }
+
     /// Hands an object to its reader as its bytes are proven, a few parts of it fetched ahead.
     async fn pump(self, first: Known, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
         let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
@@ -353,17 +358,18 @@ impl Client {
         let mut failed = None;
         let mut trickle = Trickle::default();
         loop {
-            let begun = Instant::now();
+            let (begun, outages) = (Instant::now(), self.outages());
+            let time = || begun.elapsed().saturating_sub(self.outages().saturating_sub(outages));
             let room = loading.len() < PARTS_AHEAD && failed.is_none();
             tokio::select! {
                 () = reader.closed() => return,
                 piece = front(&mut loading) => match piece {
                     None => {
-                        trickle.waited += begun.elapsed();
+                        trickle.waited += time();
                         loading.pop_front();
                     }
                     Some(piece) => {
-                        trickle.waited += begun.elapsed();
+                        trickle.waited += time();
                         let piece = piece.and_then(|bytes| trickle.check(bytes, self.common.rate_min, self.common.window));
                         let has_failed = piece.is_err();
                         if reader.send(piece).await.is_err() || has_failed {
@@ -373,7 +379,7 @@ impl Client {
                 },
                 part = own(&mut next), if room => match part {
                     Ok(part) => {
-                        trickle.waited += begun.elapsed();
+                        trickle.waited += time();
                         next = self.ask_after(&part, &range);
                         loading.push_back(self.load(part.meta, &range));
                     }
@@ -673,7 +679,7 @@ fn retry_after(refusal: &Refusal) -> Option<Duration> {
 /// Parts that come whole, each of them fast, and are too small or too far between to come to an end.
 #[derive(Debug, Default)]
 struct Trickle {
-    /// How long the reader has waited for parts since the window began, and what has come.
+    /// How long the reader has waited for parts since the window began, without outages, and what has come.
     waited: Duration,
     bytes: u64,
 }

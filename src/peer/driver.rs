@@ -882,6 +882,7 @@ impl Driver {
             neighbour_bytes: counts.neighbour_bytes,
             loss,
             rate,
+            outages: self.proto.outages(),
             progress: self.proto.progress(),
             sources,
             ..std::mem::take(&mut self.stats)

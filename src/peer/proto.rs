@@ -923,6 +923,11 @@ impl Proto {
         self.fetches.path()
     }
 
+    /// How long no server could send anything, in all: outages that are over.
+    pub fn outages(&self) -> Duration {
+        self.fetches.outages()
+    }
+
     /// Whether a source takes nothing new.
     pub fn is_leaving(&self, source: SourceId) -> bool {
         self.sources.get(&source).is_some_and(|source| matches!(source.link, Link::Leaving))

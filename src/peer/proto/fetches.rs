@@ -134,6 +134,8 @@ pub(super) struct Fetches {
     broken: VecDeque<(Instant, SourceId, Violation)>,
     /// Since when there is no connection to any server, so that nothing can come.
     dark_since: Option<Instant>,
+    /// How long that has been so before, in all.
+    outages: Duration,
 }
 
 #[derive(Debug)]
@@ -217,6 +219,7 @@ impl Fetches {
             naming: BTreeSet::new(),
             broken: VecDeque::new(),
             dark_since: None,
+            outages: Duration::ZERO,
         }
     }
 
@@ -442,11 +445,18 @@ impl Fetches {
         self.fetches.get(fetch)?.order.shape.generation(*index)
     }
 
-    /// Whether there is a connection to any server.
+    /// How long there was no connection to any server, in all, until there was one again.
+    pub(super) fn outages(&self) -> Duration {
+        self.outages
+    }
+
+    /// Whether there is no connection to any server.
     pub(super) fn set_dark(&mut self, now: Instant, is_dark: bool) {
+        self.drip.set_dark(now, is_dark);
         if is_dark {
             self.dark_since.get_or_insert(now);
         } else if let Some(since) = self.dark_since.take() {
+            self.outages += now.saturating_duration_since(since);
             self.fetches.values_mut().for_each(|fetch| fetch.excuse(since, now));
         }
     }

@@ -407,6 +407,37 @@ fn a_drip_is_given_up() {
     assert_eq!(drip(4 * SECOND, false), None, "enough of it goes on");
 }
 
+/// What came before an outage is no drip, and one that begins then is noticed later by the time of the outage. The reader's time is told of it.
+#[test]
+fn an_outage_is_no_drip() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, order(), None);
+    let asked = requests(&messages(&mut proto, now));
+    let before = now + SECOND / 2;
+    proto.handle_datagram(before, HERE, datagram(&asked[0], 0, 40, false)).unwrap();
+    messages(&mut proto, before);
+    proto.handle_disconnected(now + SECOND, HERE, true);
+    let later = now + 121 * SECOND;
+    for at in [now + 11 * SECOND, later] {
+        proto.handle_timeout(at).unwrap();
+        messages(&mut proto, at);
+        assert!(proto.poll_event().is_none(), "it waits");
+        assert!(proto.poll_timeout().is_none_or(|due| due > at), "and nothing is due");
+    }
+    assert_eq!(proto.outages(), Duration::ZERO);
+    proto.handle_connected(later, HERE, None);
+    proto.handle_message(later, HERE, Message::Hello(Hello::defaults())).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Ready(HERE))));
+    assert_eq!(proto.outages(), 120 * SECOND);
+    assert_eq!(requests(&messages(&mut proto, later)).len(), 2);
+    let end = now + 130 * SECOND;
+    proto.handle_timeout(end - Duration::from_millis(1)).unwrap();
+    assert!(proto.poll_event().is_none());
+    proto.handle_timeout(end).unwrap();
+    messages(&mut proto, end);
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { fetch: slow, failure: Failure::Slow }) if slow == fetch));
+}
+
 #[test]
 fn connections_that_come_and_go_put_a_stall_off_once() {
     assert_eq!(drip(4 * SECOND, true), Some((Failure::Stalled, 14 * SECOND)));

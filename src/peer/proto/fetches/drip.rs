@@ -14,6 +14,8 @@ pub(super) struct Drip {
     /// Bytes that are to come within a window.
     bytes_min: u64,
     watched: Option<Watched>,
+    /// Since when nothing can come, which is nobody's fault: time that does not count.
+    dark_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -26,11 +28,25 @@ struct Watched {
 impl Drip {
     /// `rate_min` is in bytes a second; 0 puts up with everything.
     pub(super) fn new(rate_min: u64, window: Duration) -> Self {
-        Self { window, bytes_min: rate_min.saturating_mul(window.as_secs()), watched: None }
+        Self { window, bytes_min: rate_min.saturating_mul(window.as_secs()), watched: None, dark_since: None }
+    }
+
+    /// Whether there is no server that anything could come from.
+    pub(super) fn set_dark(&mut self, now: Instant, is_dark: bool) {
+        if is_dark {
+            self.dark_since.get_or_insert(now);
+        } else if let Some(since) = self.dark_since.take()
+            && let Some(watched) = &mut self.watched
+        {
+            watched.until += now.saturating_duration_since(since);
+        }
     }
 
     /// This fetch is served first now, if any is. Saying so again is harmless.
     pub(super) fn watch(&mut self, now: Instant, fetch: Option<FetchId>) {
+        if self.dark_since.is_some() {
+            return;
+        }
         if self.watched.as_ref().map(|watched| watched.fetch) != fetch {
             self.watched = fetch.map(|fetch| Watched { fetch, until: now + self.window, bytes: 0 });
         }
@@ -52,12 +68,12 @@ impl Drip {
 
     /// Whether this fetch was served first for a window and brought too little.
     pub(super) fn is_over(&self, now: Instant, fetch: FetchId) -> bool {
-        let watched = self.watched.as_ref().filter(|watched| watched.fetch == fetch);
+        let watched = self.watched.as_ref().filter(|watched| watched.fetch == fetch && self.dark_since.is_none());
         watched.is_some_and(|watched| watched.until <= now && watched.bytes < self.bytes_min)
     }
 
     /// When a window ends.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.watched.as_ref().filter(|_| self.bytes_min > 0).map(|watched| watched.until)
+        self.watched.as_ref().filter(|_| self.bytes_min > 0 && self.dark_since.is_none()).map(|watched| watched.until)
     }
 }
