@@ -120,14 +120,6 @@ impl Assembly {
         self.id
     }
 
-    /// What [`parts`](Self::parts) gave without a tree has the segment's hash.
-    pub fn prove_whole(&mut self, whole: Bytes) -> Taken {
-        self.released = self.shape.length();
-        self.pieces = vec![whole.clone()];
-        self.generations.iter_mut().for_each(|generation| *generation = None);
-        Taken { released: (0, vec![whole]), ..Taken::default() }
-    }
-
     /// All generations have come and are wrong, or some of them. All are forgotten.
     pub fn forget(&mut self) {
         self.generations.iter_mut().for_each(|generation| *generation = None);
@@ -401,9 +393,7 @@ mod tests {
         assert!(bench.assembly.awaits_proof() && !bench.assembly.is_proven());
         bench.assembly.forget();
         (0..5).for_each(|index| drop(bench.take(index, None)));
-        let whole = bench.whole().unwrap();
-        assert_eq!(bench.assembly.prove_whole(whole).released, (0, vec![bench.bytes.clone()]));
-        assert!(bench.assembly.is_proven() && !bench.assembly.awaits_proof());
+        assert!(bench.assembly.awaits_proof());
         assert_eq!(bench.whole(), Some(bench.bytes.clone()));
     }
 }

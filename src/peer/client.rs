@@ -22,19 +22,21 @@ use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 use crate::integrity::signing::StreamKey;
-use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
+use crate::object::{Refusal, RefusalCode, SegmentId, Shape, Tree};
 use crate::wire::message::{self, Delivery, Holding, PATH_MAX, is_path, is_stream_name};
 use crate::wire::text::plain;
 
 /// Commands that wait for the driver; whoever has one more waits.
 const COMMANDS_MAX: usize = 64;
-/// Paths whose metadata is remembered.
-const PATHS_MAX: u64 = 4096;
+/// Bytes of metadata that are remembered.
+const METAS_MAX: u64 = 32 << 20;
 /// Parts of one path whose metadata is remembered.
 const PARTS_MAX: usize = 64;
 /// Parts of an object that are fetched before the reader asks for them. While the last blocks of one are asked for again and another is
 /// asked for in full already, a third fills the path.
 const PARTS_AHEAD: usize = 3;
+/// Bytes of parts beyond which no more of them are fetched ahead: a reader that stops reading holds them all.
+const BYTES_AHEAD: u64 = 32 << 20;
 /// How often a path is asked for again when the server names a time for it.
 const RETRIES: usize = 3;
 /// The longest such time that is waited for.
@@ -219,7 +221,7 @@ impl Client {
             window: config.stall_timeout,
             keys: Arc::clone(&keys),
             listener: config.listener.clone(),
-            shelf: Mutex::new(Shelf { paths: Cache::new(PATHS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
+            shelf: Mutex::new(Shelf { paths: Cache::new(METAS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
             metas: Coalesced::default(),
             segments: Coalesced::default(),
             flows: Mutex::default(),
@@ -360,7 +362,7 @@ impl Client {
         loop {
             let (begun, outages) = (Instant::now(), self.outages());
             let time = || begun.elapsed().saturating_sub(self.outages().saturating_sub(outages));
-            let room = loading.len() < PARTS_AHEAD && failed.is_none();
+            let room = may_load(loading.iter().map(|part| part.length)) && failed.is_none();
             tokio::select! {
                 () = reader.closed() => return,
                 piece = front(&mut loading) => match piece {
@@ -608,7 +610,8 @@ impl Client {
             }
             // The bytes of an object that is sent whole have their place above.
             parts.push(Known { meta: meta.clone(), whole: None, source, until });
-            shelf.paths.insert(meta.path.clone(), parts, 1);
+            let weight = parts.iter().map(|part| weight(&part.meta)).sum();
+            shelf.paths.insert(meta.path.clone(), parts, weight);
         });
         until
     }
@@ -693,6 +696,19 @@ impl Trickle {
         let Self { waited, bytes } = std::mem::take(self);
         if bytes < rate_min.saturating_mul(waited.as_secs()) { Err(Error::Slow) } else { Ok(part) }
     }
+}
+
+/// Whether one more part is fetched beside those of these lengths.
+fn may_load(lengths: impl ExactSizeIterator<Item = u64>) -> bool {
+    lengths.len() < PARTS_AHEAD && lengths.sum::<u64>() < BYTES_AHEAD
+}
+
+/// Bytes of memory that a META takes, about.
+fn weight(meta: &message::Meta) -> u64 {
+    let inline = if let Delivery::Inline(bytes) = &meta.delivery { bytes.len() } else { 0 };
+    let tree = meta.tree.as_ref().map_or(0, |tree| tree.groups() * Tree::VALUE_LEN);
+    // Its path is also the name that it is remembered by.
+    (size_of::<Known>() + size_of::<message::Meta>() + 2 * meta.path.len() + meta.content_type.len() + inline + tree) as u64
 }
 
 /// Whether two parts may be put together: of one version, and of one length as far as that is known.
@@ -878,7 +894,8 @@ async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Shape;
+    use crate::object::Codec;
+    use crate::tls;
 
     fn part(offset: u64, length: u64, object_length: Option<u64>) -> message::Meta {
         message::Meta {
@@ -953,6 +970,32 @@ mod tests {
         (part.at, part.is_over, part.fetched) = (0, false, Task::spawn(async { Ok(short) }));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
+    }
+
+    /// Each META has a tree of 32 KiB.
+    #[tokio::test]
+    async fn metadata_is_remembered_up_to_a_number_of_bytes() {
+        let (client, _) = Client::start(Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System), true);
+        let (_, tree) = Tree::with_groups(&[7; 1 << 20], Codec::Rlnc, Tree::GROUP_LOG_MIN);
+        let metas = (0..2000).map(|number| {
+            let path = format!("/a/{}", number / 10);
+            message::Meta { path, max_age_ms: 60_000, tree: tree.clone(), ..part(number % 10 * 100, 100, None) }
+        });
+        let metas: Vec<_> = metas.map(Arc::new).collect();
+        for meta in &metas {
+            client.remember(meta, None, None);
+        }
+        let knows = |meta: &Arc<message::Meta>| client.remembered(&meta.path, meta.offset).unwrap().is_some();
+        let known = metas.iter().filter(|meta| knows(meta)).count() as u64;
+        assert!((800..=METAS_MAX / (32 << 10)).contains(&known), "{known}");
+        assert!(!knows(&metas[0]) && knows(&metas[1999]));
+    }
+
+    #[test]
+    fn parts_are_fetched_ahead_up_to_a_number_of_bytes() {
+        let may_load = |lengths: &[u64]| may_load(lengths.iter().copied());
+        assert!(may_load(&[]) && may_load(&[1000; 2]) && !may_load(&[1000; 3]));
+        assert!(!may_load(&[BYTES_AHEAD]) && may_load(&[BYTES_AHEAD - 1]) && !may_load(&[BYTES_AHEAD / 2; 2]));
     }
 
     #[tokio::test]

@@ -724,11 +724,8 @@ impl Driver {
             }
             return;
         };
-        let Some(mut rebuild) = self.fetches.remove(&fetch) else { return };
-        if !rebuild.assembly.is_proven() {
-            let (at, pieces) = rebuild.assembly.prove_whole(bytes.clone()).released;
-            pieces.iter().for_each(|piece| rebuild.flow.put(at, piece));
-        }
+        let Some(rebuild) = self.fetches.remove(&fetch) else { return };
+        rebuild.flow.complete(bytes.clone());
         self.stats.segments_verified += 1;
         self.stats.bytes += bytes.len() as u64;
         let counts = self.proto.counts();

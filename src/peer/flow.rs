@@ -42,6 +42,13 @@ impl Flow {
         self.end.send_replace(end);
     }
 
+    /// All bytes of the segment are proven and in a row, for others to keep: they take the place of the pieces, which are not kept besides.
+    pub(super) fn complete(&self, whole: Bytes) {
+        let end = whole.len() as u64;
+        *self.pieces.write().unwrap_or_else(PoisonError::into_inner) = Pieces { list: vec![(0, whole)], end };
+        self.end.send_replace(end);
+    }
+
     /// What there is from `at` to the end of its piece.
     pub(super) fn from(&self, at: u64) -> Option<Bytes> {
         let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
@@ -75,5 +82,18 @@ mod tests {
         let read = |at| flow.from(at);
         assert_eq!([read(0), read(1), read(3), read(5)].map(Option::unwrap), ["abc", "bc", "def", "f"]);
         assert_eq!((read(6), read(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_segment_is_not_kept_twice() {
+        let flow = Flow::new();
+        let pieces = [Bytes::from(b"abc".to_vec()), Bytes::from(b"def".to_vec())];
+        flow.put(0, &pieces[0]);
+        flow.put(3, &pieces[1]);
+        assert!(!pieces[0].is_unique());
+        flow.complete(Bytes::from_static(b"abcdefg"));
+        assert!(pieces.iter().all(Bytes::is_unique), "they are gone");
+        assert_eq!((flow.from(4), flow.from(7)), (Some(Bytes::from_static(b"efg")), None));
+        assert_eq!(*flow.watch().borrow(), 7);
     }
 }
