@@ -18,6 +18,7 @@ use crate::codec::rs;
 use crate::device::{self, Choice};
 use crate::gf::RowKey;
 use crate::object::ShapeError;
+use crate::wire::text::plain;
 
 mod block_file;
 mod chunk_file;
@@ -82,6 +83,11 @@ pub fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Decoded
         (false, true) => join::decode(directory, output, choice).map(Decoded::Chunks),
         _ => decode::decode(directory, output, choice).map(Decoded::Blocks),
     }
+}
+
+/// A path as it is shown: whoever made the files of a directory has chosen their names.
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy(), usize::MAX)
 }
 
 /// What a file begins with.

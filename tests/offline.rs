@@ -261,6 +261,16 @@ fn bad_files_are_named_and_skipped() {
     assert!(coded.assert_incomplete().contains("1 more independent blocks"));
 }
 
+/// Whoever made the files has chosen their names.
+#[test]
+fn names_of_files_do_nothing_to_a_terminal() {
+    let coded = Coded::new(random(20_000, 8), &["--k", "1024", "--extra", "6"]);
+    fs::write(coded.path("blocks/\u{1b}[2Jgone\n"), "not a block").unwrap();
+    let report = coded.assert_decodes();
+    assert!(report.contains("\u{fffd}[2Jgone\u{fffd}: skipped, "), "{report:?}");
+    assert!(!report.contains('\u{1b}'), "{report:?}");
+}
+
 #[test]
 fn blocks_of_another_file_are_named_and_skipped() {
     let coded = Coded::new(random(10_000, 9), &["--k", "1024", "--extra", "1"]);

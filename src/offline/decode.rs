@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use super::Error;
 use super::block_file::{self, Code, Fault, Head, Labelled, Set};
 use super::encode::REPLAY_BITE_BYTES;
 use super::flow::{crew_of, flow};
@@ -23,6 +22,7 @@ use super::output::Output;
 use super::progress::Progress;
 use super::split::BITE_BYTES;
 use super::symbols::{Collector, Room, Symbols};
+use super::{Error, shown};
 use crate::codec::rlnc::{self, System};
 use crate::console;
 use crate::device::portions::{Crew, Demand, Portion, Work};
@@ -141,7 +141,7 @@ impl Census {
                 }
                 Err(fault) => {
                     skipped += 1;
-                    console::note(format_args!("{}: skipped, {fault}", path.display()));
+                    console::note(format_args!("{}: skipped, {fault}", shown(&path)));
                 }
             }
         }
@@ -155,7 +155,7 @@ impl Census {
             skipped += others.len() as u64;
             for entry in others {
                 let path = directory.join(entry.name);
-                console::note(format_args!("{}: skipped, a block of {}", path.display(), describe(&other)));
+                console::note(format_args!("{}: skipped, a block of {}", shown(&path), describe(&other)));
             }
         }
         Ok(Self { set, entries, skipped, length })
@@ -355,7 +355,7 @@ impl<'a> Job<'a> {
                 Ok(block) => block,
                 Err(fault) => {
                     self.skipped += 1;
-                    self.progress.note(&format!("{}: skipped, {fault}", path.display()));
+                    self.progress.note(&format!("{}: skipped, {fault}", shown(&path)));
                     continue;
                 }
             };

@@ -11,7 +11,6 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Error;
 use super::block_file::{CHECK, Fault};
 use super::chunk_file::{HEAD, Head, Set, piece_check};
 use super::flow::{crew_of, flow};
@@ -19,6 +18,7 @@ use super::listing::Listing;
 use super::output::Output;
 use super::progress::Progress;
 use super::split::BITE_BYTES;
+use super::{Error, shown};
 use crate::codec::rs::Code;
 use crate::console;
 use crate::device::portions::{Crew, Demand, Portion, Work};
@@ -95,7 +95,7 @@ pub(super) fn decode_by(
     let code = set.code().expect("the head was checked");
     let progress = Progress::new("decoding", set.file_bytes);
     for chunk in chunks.iter().filter(|chunk| chunk.reach < set.stripes()) {
-        let (path, reach, all) = (chunk.path.display(), chunk.reach, set.stripes());
+        let (path, reach, all) = (shown(&chunk.path), chunk.reach, set.stripes());
         progress.note(&format!("{path}: ends early, with {reach} of its {all} pieces, which are used"));
     }
     let input_bytes = usize::from(set.k) * set.piece(0);
@@ -148,9 +148,9 @@ impl Census {
                 },
                 Err(fault) => {
                     skipped += 1;
-                    console::note(format_args!("{}: skipped, {fault}", path.display()));
+                    console::note(format_args!("{}: skipped, {fault}", shown(&path)));
                     if !matches!(fault, Fault::Foreign(_)) {
-                        faults.push(format!("{}: {fault}", path.display()));
+                        faults.push(format!("{}: {fault}", shown(&path)));
                     }
                 }
             }
@@ -169,8 +169,8 @@ impl Census {
             }
             skipped += others.len() as u64;
             for chunk in others {
-                console::note(format_args!("{}: skipped, a chunk of {}", chunk.path.display(), describe(&other)));
-                faults.push(format!("{}: a chunk of {}", chunk.path.display(), describe(&other)));
+                console::note(format_args!("{}: skipped, a chunk of {}", shown(&chunk.path), describe(&other)));
+                faults.push(format!("{}: a chunk of {}", shown(&chunk.path), describe(&other)));
             }
         }
         faults.sort();
@@ -415,7 +415,7 @@ impl Job {
     fn report(&self, chunks: &[Chunk]) {
         for chunk in chunks {
             if let Some((count, first)) = &chunk.bad {
-                let path = chunk.path.display();
+                let path = shown(&chunk.path);
                 self.progress.note(&format!("{path}: {count} pieces are damaged ({first}), the others are used"));
             }
         }
