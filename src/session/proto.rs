@@ -1001,7 +1001,8 @@ impl Proto {
     }
 
     fn handle_get(&mut self, now: Instant, mut get: Get) -> Result<(), Violation> {
-        if self.unanswered >= usize::from(self.config.requests_max) {
+        // Peers ask before they know this side's HELLO.
+        if self.unanswered >= usize::from(self.config.requests_max.max(Hello::defaults().requests_max)) {
             return Err(Violation::Limit("unanswered GETs"));
         }
         self.gets.spend(now, 1);

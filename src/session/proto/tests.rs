@@ -439,6 +439,13 @@ fn limits_are_kept() {
         proto.handle_message(now, get(request)).unwrap();
     }
     assert_eq!(proto.handle_message(now, get(999)), Err(Violation::Limit("unanswered GETs")));
+    // A peer has asked as often as it may by default before it knows that it may not.
+    let mut proto = Proto::new(SESSION, Config { requests_max: 1, ..Config::default() }, now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    for request in 0..u64::from(Hello::defaults().requests_max) {
+        proto.handle_message(now, get(request)).unwrap();
+    }
+    assert_eq!(proto.handle_message(now, get(999)), Err(Violation::Limit("unanswered GETs")));
 }
 
 #[test]
