@@ -99,7 +99,7 @@ async fn copy(
     path: &str,
     mut object: Object,
     writer: &mut (impl AsyncWrite + Unpin),
-    most: Most,
+    mut most: Most,
     failed: impl Fn(io::Error) -> Error,
 ) -> Result<(), Error> {
     most.check(object.length.unwrap_or_default(), Size::Said)?;
@@ -107,6 +107,7 @@ async fn copy(
     let mut written = 0;
     while let Some(bytes) = object.next().await {
         let bytes = bytes?;
+        most.look(written).map_err(&failed)?;
         most.check(written + bytes.len() as u64, Size::Come)?;
         writer.write_all(&bytes).await.map_err(&failed)?;
         written += bytes.len() as u64;
@@ -121,11 +122,14 @@ async fn copy(
 }
 
 /// How much may be written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Most {
     bytes: u64,
     /// Why not more.
     reason: &'static str,
+    /// The file, where it takes a part of what is free, and after how many bytes that is looked at again: others write there, too.
+    file: Option<File>,
+    look_at: u64,
 }
 
 /// What an object is known to have.
@@ -150,24 +154,42 @@ impl Most {
     /// What the user says, and otherwise a part of what is free, where it goes to a file.
     async fn of(said: Option<ByteSize>, file: &File) -> io::Result<Self> {
         if let Some(said) = said {
-            return Ok(Self { bytes: said.as_u64(), reason: " (--max-bytes)" });
+            return Ok(Self { bytes: said.as_u64(), reason: " (--max-bytes)", file: None, look_at: 0 });
         }
         if !file.metadata().await?.is_file() {
             // Whoever reads it decides.
-            return Ok(Self { bytes: u64::MAX, reason: "" });
+            return Ok(Self { bytes: u64::MAX, reason: "", file: None, look_at: 0 });
         }
-        let system = rustix::fs::fstatvfs(file)?;
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
-        Ok(Self { bytes: free / 10 * FREE_TENTHS, reason: " of what is free here: say --max-bytes for more" })
+        let (file, reason) = (Some(file.try_clone().await?), " of what is free here: say --max-bytes for more");
+        let mut most = Self { bytes: u64::MAX, reason, file, look_at: 0 };
+        most.look(0)?;
+        Ok(most)
     }
 
-    fn check(self, bytes: u64, size: impl FnOnce(u64) -> Size) -> Result<(), Error> {
+    /// So many bytes are written: looks now and then at what is free.
+    fn look(&mut self, written: u64) -> io::Result<()> {
+        if let Some(file) = self.file.as_ref().filter(|_| self.look_at <= written) {
+            let system = rustix::fs::fstatvfs(file)?;
+            self.allow(written, system.f_bavail.saturating_mul(system.f_frsize));
+            self.look_at = written + LOOK_EVERY;
+        }
+        Ok(())
+    }
+
+    /// Behind what is written, a part of what is free now; no more than before, because what is written was free then.
+    fn allow(&mut self, written: u64, free: u64) {
+        self.bytes = self.bytes.min(written.saturating_add(free / 10 * FREE_TENTHS));
+    }
+
+    fn check(&self, bytes: u64, size: impl FnOnce(u64) -> Size) -> Result<(), Error> {
         if bytes > self.bytes { Err(Error::Large(size(bytes), ByteSize(self.bytes), self.reason)) } else { Ok(()) }
     }
 }
 
 /// How much of what is free on a file system an object may take, in tenths, where the user does not say.
 const FREE_TENTHS: u64 = 9;
+/// Bytes between two looks at what is free.
+const LOOK_EVERY: u64 = 4 << 20;
 
 /// A file that is not complete yet. Dropping it removes it.
 #[derive(Debug)]
@@ -290,6 +312,25 @@ mod tests {
         assert_eq!(Target::new(Some("-".into()), "/live/").unwrap(), Target::Stdout);
         assert!(matches!(Target::new(None, "/live/"), Err(Error::Nameless)));
         assert!(matches!(Target::new(None, "/live/.."), Err(Error::Nameless)));
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_others_fill_is_not_filled_to_its_end() {
+        let mut most = Most { bytes: u64::MAX, reason: "", file: None, look_at: 0 };
+        most.allow(0, 1000);
+        assert_eq!(most.bytes, 900);
+        most.allow(500, 500);
+        assert_eq!(most.bytes, 900, "what it has written itself");
+        most.allow(500, 100);
+        assert_eq!(most.bytes, 590);
+        most.allow(500, 1000);
+        assert_eq!(most.bytes, 590);
+        let mut most = Most::of(None, &File::from_std(tempfile::tempfile().unwrap())).await.unwrap();
+        let at = |most: &mut Most, written| most.look(written).map(|()| most.look_at).unwrap();
+        assert_eq!(
+            [0, LOOK_EVERY - 1, LOOK_EVERY].map(|written| at(&mut most, written)),
+            [LOOK_EVERY, LOOK_EVERY, 2 * LOOK_EVERY]
+        );
     }
 
     #[test]
