@@ -161,6 +161,9 @@ enum Command {
         /// Fetch the object too, keep nothing of it, and say what that took: of every source, of loss and of repair
         #[arg(long, requires = "path")]
         fetch: bool,
+        /// Fetch about this much of it, and no more
+        #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "fetch")]
+        max_bytes: ByteSize,
     },
 }
 
@@ -374,12 +377,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let config = swarm::PlainConfig { listen, congestion: cli.connection.congestion };
             Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
         }
-        Command::Info { server, path, fetch } => {
+        Command::Info { server, path, fetch, max_bytes } => {
             unless_interrupted(async {
                 let client = cli.connection.connect(server).await?;
                 let mut text = info::describe(&client, path.as_deref()).await?;
                 if let Some(path) = path.filter(|_| fetch) {
-                    text += &info::measure(&client, &path).await?;
+                    text += &info::measure(&client, &path, max_bytes).await?;
                 }
                 console::print(text).map_err(Failure::Output)
             })

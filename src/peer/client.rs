@@ -37,6 +37,9 @@ const PARTS_MAX: usize = 64;
 const PARTS_AHEAD: usize = 3;
 /// Bytes of parts beyond which no more of them are fetched ahead: a reader that stops reading holds them all.
 const BYTES_AHEAD: u64 = 32 << 20;
+/// How often one segment may be part of an object whose length is not known, and of how many it is known.
+const REPEATS_MAX: usize = 64;
+const REPEATS_OF: usize = 4096;
 /// How often a path is asked for again when the server names a time for it.
 const RETRIES: usize = 3;
 /// The longest such time that is waited for.
@@ -358,7 +361,8 @@ impl Client {
         let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
         let mut failed = None;
-        let mut trickle = Trickle::default();
+        let (mut trickle, mut repeats) = (Trickle::default(), Repeats::default());
+        repeats.note(&first.meta);
         loop {
             let (begun, outages) = (Instant::now(), self.outages());
             let time = || begun.elapsed().saturating_sub(self.outages().saturating_sub(outages));
@@ -380,6 +384,11 @@ impl Client {
                     }
                 },
                 part = own(&mut next), if room => match part {
+                    Ok(part) if repeats.note(&part.meta) > REPEATS_MAX => {
+                        let reason = "the object has no length and is one segment again and again".to_owned();
+                        failed = Some(Error::Refused(Refusal { code: RefusalCode::Limit, retry_after: None, reason }));
+                        next = None;
+                    }
                     Ok(part) => {
                         trickle.waited += time();
                         next = self.ask_after(&part, &range);
@@ -698,6 +707,25 @@ impl Trickle {
     }
 }
 
+/// How often each of the last segments is part of an object whose length is not known. What this side has already costs its sender
+/// nothing, so that such an object need not end.
+#[derive(Debug, Default)]
+struct Repeats(HashMap<SegmentId, usize>);
+
+impl Repeats {
+    fn note(&mut self, part: &message::Meta) -> usize {
+        if part.object_length.is_some() {
+            return 0;
+        }
+        if self.0.len() >= REPEATS_OF {
+            self.0.clear();
+        }
+        let times = self.0.entry(part.id).or_default();
+        *times += 1;
+        *times
+    }
+}
+
 /// Whether one more part is fetched beside those of these lengths.
 fn may_load(lengths: impl ExactSizeIterator<Item = u64>) -> bool {
     lengths.len() < PARTS_AHEAD && lengths.sum::<u64>() < BYTES_AHEAD
@@ -989,6 +1017,20 @@ mod tests {
         let known = metas.iter().filter(|meta| knows(meta)).count() as u64;
         assert!((800..=METAS_MAX / (32 << 10)).contains(&known), "{known}");
         assert!(!knows(&metas[0]) && knows(&metas[1999]));
+    }
+
+    #[test]
+    fn a_segment_may_be_in_an_object_of_unknown_length_a_number_of_times() {
+        let mut repeats = Repeats::default();
+        let other = message::Meta { id: SegmentId::of(b"other"), ..part(0, 100, None) };
+        for times in 1..=REPEATS_MAX + 1 {
+            assert_eq!((repeats.note(&part(0, 100, None)), repeats.note(&other)), (times, times));
+            assert_eq!(repeats.note(&part(0, 100, Some(250))), 0);
+        }
+        for number in 0..2 * REPEATS_OF as u64 {
+            repeats.note(&message::Meta { id: SegmentId::of(&number.to_le_bytes()), ..part(0, 100, None) });
+        }
+        assert!(repeats.0.len() <= REPEATS_OF);
     }
 
     #[test]

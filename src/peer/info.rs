@@ -65,12 +65,14 @@ fn code(shape: &Shape) -> String {
     format!("{name}{parity}, generations of up to {n_max} blocks of {k} bytes")
 }
 
-/// Fetches the object, keeps nothing of it, and describes what that took.
-pub(super) async fn measure(client: &Client, path: &str) -> Result<String, Error> {
+/// Fetches the object, or about so much of it, keeps nothing, and describes what that took.
+pub(super) async fn measure(client: &Client, path: &str, bytes_max: ByteSize) -> Result<String, Error> {
     let begun = Instant::now();
     let mut object = client.open(path, None).await?;
     let mut bytes = 0;
-    while let Some(part) = object.next().await {
+    while bytes < bytes_max.as_u64()
+        && let Some(part) = object.next().await
+    {
         bytes += part?.len() as u64;
     }
     Ok(took(&client.stats().borrow(), bytes, begun.elapsed()))

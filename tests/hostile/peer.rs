@@ -323,6 +323,15 @@ async fn an_object_without_end_is_not_written_to_the_last_free_byte() {
     // Of unknown length: as much is written as was allowed, and taken back.
     let unknown = repeats(None);
     Fetch::with(&[&unknown.url()], &["--max-bytes", "4MiB"]).fails(1, "4.5 MiB and more").await;
+    // Without a bound it ends, too.
+    Fetch::start(&[&unknown.url()]).fails(5, "the object has no length and is one segment again and again").await;
+    let mut info = Command::new(program("ncpeer"));
+    info.env_clear().args(["info", &endless.url(), LARGE, "--fetch", "--max-bytes", "4MiB"]);
+    let told = tokio::task::spawn_blocking(move || info.output().unwrap()).await.unwrap();
+    assert!(
+        told.status.success() && String::from_utf8_lossy(&told.stdout).contains("fetched       4194304 bytes in "),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
