@@ -319,7 +319,7 @@ pub struct SourceStats {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The server said so.
-    #[error("refused: {}", if .0.reason.is_empty() { format!("{:?}", .0.code).to_lowercase() } else { .0.reason.clone() })]
+    #[error("refused: {}", if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() })]
     Refused(Refusal),
     /// It was not complete in time.
     #[error("too late")]
@@ -368,6 +368,15 @@ impl From<Failure> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_without_a_reason_is_told_by_its_name() {
+        let error = |reason: &str| {
+            let (code, reason) = (crate::object::RefusalCode::GoingAway, reason.to_owned());
+            Error::Refused(Refusal { code, retry_after: None, reason }).to_string()
+        };
+        assert_eq!((error(""), error("gone")), ("refused: GOING_AWAY".to_owned(), "refused: gone".to_owned()));
+    }
 
     #[test]
     fn servers_are_read_and_written() {

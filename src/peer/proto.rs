@@ -57,6 +57,8 @@ pub use words::{Tested, Trial, Words};
 const IDENTITIES_MAX: usize = 1024;
 /// Segments that a server is told of which connects later than they came.
 const HOLDINGS_TOLD_MAX: usize = 1024;
+/// Who has refused something is asked again after this time at the earliest, whatever time it names.
+const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Answers that a source may leave unread.
 const UNREAD_MAX: usize = 4096;
 
@@ -668,9 +670,12 @@ impl Proto {
         self.keyring.key(path)
     }
 
-    /// Something has gone wrong with a source: whoever waits in vain is told of the last such thing.
+    /// Something has gone wrong with a server: whoever waits in vain is told of the last such thing. Neighbours come and go, and say what they
+    /// like.
     pub fn note_trouble(&mut self, now: Instant, source: SourceId, what: String) {
-        self.trouble = Some((now, source, what));
+        if !self.neighbours.contains(&source) {
+            self.trouble = Some((now, source, what));
+        }
     }
 
     /// What has gone wrong last, if nothing has gone well since.
@@ -1251,7 +1256,7 @@ fn refused(what: &str, code: RefusalCode, retry_after_ms: u64, reason: &str) -> 
 }
 
 fn refusal(code: RefusalCode, retry_after_ms: u64, reason: String) -> Refusal {
-    let retry_after = (retry_after_ms > 0).then(|| Duration::from_millis(retry_after_ms));
+    let retry_after = (retry_after_ms > 0).then(|| Duration::from_millis(retry_after_ms).max(RETRY_MIN));
     Refusal { code, retry_after, reason }
 }
 

@@ -36,7 +36,9 @@ use super::rebuilder::Rebuilder;
 use super::shares::{Candidate, split};
 use super::words::Words;
 use super::work::{Asked, Work};
-use super::{Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, SourceCounts, SourceId, Urgency};
+use super::{
+    Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, RETRY_MIN, SourceCounts, SourceId, Urgency,
+};
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::numbers::Numbers;
@@ -56,8 +58,7 @@ const USELESS_MAX: u32 = 8;
 const USELESS_PARTS_MAX: u32 = 2;
 /// So many vectors of zeros count as n useless ones: no sender draws them.
 const ZEROS_PER_N: u32 = 4;
-/// A source that has rejected a request is asked again after this time at the earliest, and after twice as long each time, up to `RETRY_MAX`.
-const RETRY_MIN: Duration = Duration::from_millis(50);
+/// A source that has rejected a request is asked again after twice as long each time, from `RETRY_MIN` up to this.
 const RETRY_MAX: Duration = Duration::from_secs(3);
 /// Datagrams of a source that belong to nothing, put up with whatever their share.
 const STRAY_MAX: u64 = 1000;

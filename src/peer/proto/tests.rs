@@ -358,6 +358,22 @@ fn who_always_rejects_is_asked_less_and_less_often() {
     }
 }
 
+/// It may name a time that is none.
+#[test]
+fn what_is_refused_for_a_moment_is_not_asked_for_again_at_once() {
+    let (mut proto, now) = open();
+    let get = proto.get(now, "/a/b", 0, None);
+    assert_eq!(messages(&mut proto, now).len(), 1);
+    let busy = |request| RequestError { request, code: RefusalCode::Overload, retry_after_ms: 1, reason: String::new() };
+    proto.handle_message(now, HERE, Message::Error(busy(get))).unwrap();
+    let Some((_, Err(Failure::Refused(refusal)))) = answer(&mut proto) else { panic!() };
+    assert_eq!(refusal.retry_after, Some(Duration::from_millis(50)));
+    // Hashes of a segment's blocks, too.
+    let mut bench = proving::Bench::new(1);
+    let asked = bench.refuse_hashes(1);
+    assert!((10..=25).contains(&asked), "{asked} questions in a second");
+}
+
 /// A block for each so many seconds, from whoever it is.
 fn drip(every: Duration, disconnects: bool) -> Option<(Failure, Duration)> {
     let (mut proto, start) = open();
@@ -1135,6 +1151,20 @@ fn beside_a_neighbour() -> (Proto, Instant) {
     proto.handle_message(now, NEIGHBOUR, Message::Hello(Hello::defaults())).unwrap();
     [HERE, NEIGHBOUR].into_iter().for_each(|source| drop(asked(&mut proto, now, source)));
     (proto, now)
+}
+
+/// What a neighbour says is not the last word.
+#[test]
+fn what_goes_wrong_with_a_neighbour_is_no_reason() {
+    let (mut proto, now) = beside_a_neighbour();
+    let (code, reason) = (RefusalCode::Internal, "buy this".to_owned());
+    let error = Message::Error(RequestError { request: 0, code, retry_after_ms: 0, reason });
+    proto.handle_message(now, NEIGHBOUR, Message::Reject { alias: 0, code, retry_after_ms: 0 }).unwrap();
+    let _ = proto.handle_message(now, NEIGHBOUR, error.clone());
+    proto.note_trouble(now, NEIGHBOUR, "closed".to_owned());
+    assert_eq!(proto.trouble(), None);
+    let _ = proto.handle_message(now, HERE, error);
+    assert!(matches!(proto.trouble(), Some((HERE, _))));
 }
 
 #[test]

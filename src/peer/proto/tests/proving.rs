@@ -15,7 +15,7 @@ const PLACE: &str = "/a/b";
 const TEST: Duration = Duration::from_millis(50);
 
 /// A peer of several sources that fetches two generations of eight blocks of two words.
-struct Bench {
+pub(super) struct Bench {
     proto: Proto,
     fetch: FetchId,
     now: Instant,
@@ -34,7 +34,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(sources: u32) -> Self {
+    pub(super) fn new(sources: u32) -> Self {
         let (now, random) = (Instant::now(), StdRng::seed_from_u64(1));
         let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap().public();
         let keys = Keys { any: Some(key), streams: BTreeMap::new() };
@@ -107,6 +107,21 @@ impl Bench {
         self.proto.handle_stream_end(source, self.next_stream, StreamEnd::Finished)?;
         self.settle(sources);
         Ok(())
+    }
+
+    /// Refuses every question for hashes for a millisecond, over a second; how many there were.
+    pub(super) fn refuse_hashes(&mut self, sources: u32) -> usize {
+        let (end, mut asked) = (self.now + SECOND, 0);
+        while self.now < end {
+            for (source, request) in std::mem::take(&mut self.asked) {
+                asked += 1;
+                let (code, reason) = (RefusalCode::Overload, String::new());
+                let error = RequestError { request, code, retry_after_ms: 1, reason };
+                self.proto.handle_message(self.now, source, Message::Error(error)).unwrap();
+            }
+            self.wait(sources, Duration::from_millis(1)).unwrap();
+        }
+        asked
     }
 
     fn answer_right(&mut self, sources: u32) {
