@@ -5,23 +5,29 @@
 //! the place of the one that has waited longest for the head of a request: a request that is half sent does not keep out one
 //! that is whole. A connection whose request is being answered keeps its place; when all are such, new ones wait in the
 //! system's queue.
+//!
+//! An answer to HTTP/1.0 whose length is not known ends with its connection. Where it is cut, the connection is reset, whatever cut it:
+//! otherwise it would look complete.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{Request, Response};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{Request, Response, Version};
 use axum::serve::Listener;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::Socket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -76,11 +82,18 @@ where
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    let Ok(socket) = stream.as_fd().try_clone_to_owned().map(Socket::from).map(Arc::new) else { return };
     let visit = Arc::new(visit);
     let of_visit = Arc::clone(&visit);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (socket, is_old) = (Arc::clone(&socket), request.version() == Version::HTTP_10);
         let (working, answered) = (Working::new(&of_visit), answer(request, local.ip().to_canonical()));
-        async move { Ok::<_, Infallible>(answered.await.map(|body| Held { body, _working: working })) }
+        async move {
+            let answered = answered.await;
+            let has_length = answered.headers().contains_key(CONTENT_LENGTH) || answered.body().size_hint().exact().is_some();
+            let ends = (is_old && !has_length).then(|| EndsWithConnection::new(socket));
+            Ok::<_, Infallible>(answered.map(|body| Held { body, ends, _working: working }))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
@@ -194,9 +207,30 @@ impl Drop for Working {
     }
 }
 
+/// A connection whose end is the end of an answer: it is reset when it is closed, until the answer is complete.
+struct EndsWithConnection(Arc<Socket>);
+
+impl EndsWithConnection {
+    fn new(socket: Arc<Socket>) -> Self {
+        Self::reset_on_close(&socket, true);
+        Self(socket)
+    }
+
+    fn complete(&self) {
+        Self::reset_on_close(&self.0, false);
+    }
+
+    fn reset_on_close(socket: &Socket, resets: bool) {
+        if let Err(error) = socket.set_linger(resets.then_some(Duration::ZERO)) {
+            tracing::debug!(%error, "no SO_LINGER");
+        }
+    }
+}
+
 /// The body of an answer that is under way.
 struct Held {
     body: Body,
+    ends: Option<EndsWithConnection>,
     _working: Working,
 }
 
@@ -205,7 +239,11 @@ impl HttpBody for Held {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let (Poll::Ready(None), Some(ends)) = (&frame, &self.ends) {
+            ends.complete();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -214,5 +252,54 @@ impl HttpBody for Held {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use futures_util::{StreamExt, stream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// What a client of this version gets of an answer without a length, of which it has read the beginning before it ends or is cut.
+    async fn read(version: &str, is_whole: bool) -> Result<String, ErrorKind> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { connections_max: 1, head_timeout: Duration::from_secs(10), life: None };
+        let is_read = Arc::new(Notify::new());
+        let goes_on = Arc::clone(&is_read);
+        let answer = move |_, _| {
+            let goes_on = Arc::clone(&goes_on);
+            let end = async move {
+                goes_on.notified().await;
+                if is_whole { Ok("end") } else { Err(std::io::Error::from(ErrorKind::TimedOut)) }
+            };
+            let body = Body::from_stream(stream::iter([Ok("begin, ")]).chain(stream::once(end)));
+            async move { Response::new(body) }
+        };
+        let serving = tokio::spawn(serve(listener, limits, answer, pending()));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = format!("GET / HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        while !said.contains("begin, ") {
+            said.push(client.read_u8().await.unwrap().into());
+        }
+        is_read.notify_one();
+        let read = client.read_to_string(&mut said).await;
+        serving.abort();
+        read.map(|_| said).map_err(|error| error.kind())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_ends_with_its_connection_does_not_look_complete_where_it_is_cut() {
+        assert!(read("1.0", true).await.is_ok_and(|said| said.ends_with("\r\n\r\nbegin, end")));
+        assert_eq!(read("1.0", false).await, Err(ErrorKind::ConnectionReset));
+        // The last chunk tells.
+        assert!(read("1.1", true).await.is_ok_and(|said| said.ends_with("0\r\n\r\n")));
+        assert!(read("1.1", false).await.is_ok_and(|said| said.ends_with("begin, \r\n")));
     }
 }
