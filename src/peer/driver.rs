@@ -90,7 +90,8 @@ pub(super) async fn run(
     }
     let mut driver = Driver::new(&config, commands, stats, keys);
     let left = links.iter().map(|link| link.id).collect();
-    driver.ready = Some(Waiting { reply: ready, left, until: waits.then(|| Instant::now() + FIRST_WAIT) });
+    let until = waits.then(|| Instant::now() + FIRST_WAIT);
+    driver.ready = Some(Waiting { reply: ready, left, is_refused: true, until });
     driver.drive(&mut links).await;
     link::close(links).await;
 }
@@ -140,6 +141,8 @@ struct Waiting {
     reply: oneshot::Sender<Ready>,
     /// Those that have not failed yet.
     left: BTreeSet<SourceId>,
+    /// Whether all others have refused, or been refused for their certificates.
+    is_refused: bool,
     /// When to say that no server answers and to go on trying; without it failure is the end.
     until: Option<Instant>,
 }
@@ -791,14 +794,16 @@ impl Driver {
         self.failed(link.id, fault, false);
     }
 
-    /// A link has no connection; whoever waits for one hears of it when none is left. A server that refuses is not waited for.
+    /// A link has no connection; whoever waits for one hears of it when none is left. Where all servers refuse, none is waited for.
     fn failed(&mut self, source: SourceId, fault: String, is_refusal: bool) {
         let is_last = |waiting: &mut Waiting| {
-            waiting.left.remove(&source);
+            if waiting.left.remove(&source) {
+                waiting.is_refused &= is_refusal;
+            }
             waiting.left.is_empty()
         };
         if let Some(waiting) = self.ready.take_if(is_last) {
-            if waiting.until.is_none() || is_refusal {
+            if waiting.until.is_none() || waiting.is_refused {
                 // Nobody will hold a handle.
                 self.commands.close();
             }
@@ -1051,6 +1056,25 @@ mod tests {
                 encoder.block(seed, &mut out[10..]);
                 driver.proto.handle_datagram(now, server, out.into()).unwrap();
             }
+        }
+    }
+
+    /// Whichever of them is the last to fail.
+    #[tokio::test]
+    async fn a_server_that_may_come_is_waited_for_beside_one_that_is_refused() {
+        for (refused, is_end) in [([true, false], false), ([false, true], false), ([true, true], true)] {
+            let (publish, _) = watch::channel(Stats::default());
+            let (handle, commands) = mpsc::channel(1);
+            let mut driver = Driver::new(&peer_config(), commands, publish, Arc::default());
+            let (reply, mut told) = oneshot::channel();
+            let (left, until) = ([0, 1].map(SourceId).into(), Some(Instant::now() + FIRST_WAIT));
+            driver.ready = Some(Waiting { reply, left, is_refused: true, until });
+            for (source, is_refusal) in [0, 1].map(SourceId).into_iter().zip(refused) {
+                assert!(told.try_recv().is_err());
+                driver.failed(source, "no".to_owned(), is_refusal);
+            }
+            assert_eq!(told.try_recv(), Ok(Err(Error::Connection("no".to_owned()))));
+            assert_eq!(handle.is_closed(), is_end, "{refused:?}");
         }
     }
 
