@@ -423,9 +423,9 @@ impl Fetches {
         self.paths.get(&source).map(counts).unwrap_or_default()
     }
 
-    /// Loss and rate of all paths together.
+    /// Loss and rate of all open paths together.
     pub(super) fn path(&self) -> (f64, f64) {
-        together(self.paths.values(), Pace::loss)
+        together(self.paths.values().filter(|path| path.is_open), Pace::loss)
     }
 
     pub(super) fn progress(&self) -> Vec<Progress> {

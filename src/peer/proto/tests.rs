@@ -873,6 +873,20 @@ fn requests_to(proto: &mut Proto, now: Instant, source: SourceId) -> Vec<Request
     requests(&std::iter::from_fn(|| proto.poll_message(now, source)).collect::<Vec<_>>())
 }
 
+/// A path that is closed carries nothing.
+#[test]
+fn the_rate_is_that_of_open_paths() {
+    let (mut proto, now) = open();
+    proto.fetch(now, order(), None);
+    let asked = requests(&messages(&mut proto, now));
+    assert_eq!(serve(&mut proto, now, &asked), [0, 1]);
+    messages(&mut proto, now);
+    let rate = proto.source_counts(HERE).rate;
+    assert!(rate > 0.0 && proto.path().1.total_cmp(&rate).is_eq());
+    proto.handle_disconnected(now + SECOND, HERE, true);
+    assert!(proto.path().1.total_cmp(&0.0).is_eq());
+}
+
 #[test]
 fn two_servers_are_asked_for_other_source_blocks() {
     let (mut proto, now) = open_both();
