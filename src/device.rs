@@ -15,7 +15,8 @@
 //! Files that are coded offline are nothing resident and go another way: [`portions`] has who codes them.
 //!
 //! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is given up for the rest of the run: the CPU takes
-//! its place, what was resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. If the
+//! its place, what was resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. So it is with
+//! one that computes over the prime field and hangs; if it fails, the CPU does what it has failed at. If the
 //! CPU's own thread dies there is nothing left to fall back to, and that says so, too.
 
 use std::any::Any;
@@ -42,6 +43,7 @@ pub mod dense;
 pub mod gfq;
 mod kernel;
 pub(crate) mod lab;
+mod losses;
 mod members;
 mod metrics;
 pub(crate) mod portions;
@@ -78,14 +80,19 @@ impl Device {
     /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
     pub fn open_for(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Thread), Error> {
         let (members, owners) = Members::open(config, workload, registry)?;
-        let prime = Arc::new(Prime::new(config, members.host()));
-        Ok((Self { members: Arc::new(members), prime }, Thread { _owners: owners }))
+        Ok((Self::over(config, members), Thread { _owners: owners }))
     }
 
-    /// The same with somebody else for arithmetic over the prime field.
+    fn over(config: &Config, members: Members) -> Self {
+        let prime = Arc::new(Prime::new(config, members.host(), members.losses()));
+        Self { members: Arc::new(members), prime }
+    }
+
+    /// The same with somebody else for arithmetic over the prime field, who may end nothing for so long.
     #[cfg(test)]
-    pub(crate) fn with_prime(self, found: Box<dyn Arithmetic>) -> Self {
-        Self { prime: Arc::new(Prime::of(found)), ..self }
+    pub(crate) fn with_prime(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
+        let config = Config { hang_timeout, ..Config::default() };
+        Self { prime: Arc::new(Prime::of(card, &config, self.members.losses())), ..self }
     }
 
     /// `cpu`, `cuda` or `hybrid`: as it was opened.
@@ -125,24 +132,32 @@ impl Device {
     }
 
     /// Who does arithmetic over the prime field, found at the first call: it may take as long as opening a GPU. Its calls do not wait for those
-    /// of this handle.
+    /// of this handle, and may hang with a GPU.
     pub fn prime(&self) -> Arc<dyn Arithmetic> {
         self.prime.get()
+    }
+
+    /// Has a job done by them, on a thread where that holds nobody up. [`Error::Lost`] if the GPU hangs: the job stays there with all that is in
+    /// it, and done again it is done by the CPU.
+    pub async fn compute<T: Send + 'static>(&self, job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static) -> Result<T, Error> {
+        Arc::clone(&self.prime).run(job).await
     }
 
     /// Brings a segment that is coded over the prime field to where that arithmetic is done, all its blocks whole. Nothing if it is done with the
     /// bytes where they are, or if nothing can be kept any more.
     pub async fn keep(&self, bytes: Bytes, shape: Shape) -> Result<Option<Arc<dyn Kept>>, Error> {
-        let prime = Arc::clone(&self.prime);
-        let kept = tokio::task::spawn_blocking(move || {
+        let kept = self.compute(move |arithmetic| {
             let padded = shape.blocks() * u64::from(shape.block_bytes());
             let padded = usize::try_from(padded).map_err(|_| NotKept::Memory(padded))?;
-            prime.get().keep(&bytes, padded)
+            arithmetic.keep(&bytes, padded)
         });
-        kept.await.map_err(|_| Error::Closed)?.map_err(|error| match error {
-            NotKept::Memory(bytes) => Error::Memory { bytes },
-            NotKept::Failed(failed) => Error::Unavailable(failed.to_string()),
-        })
+        match kept.await {
+            Ok(Ok(kept)) => Ok(kept),
+            Ok(Err(NotKept::Memory(bytes))) => Err(Error::Memory { bytes }),
+            Ok(Err(NotKept::Failed(failed))) => Err(Error::Unavailable(failed.to_string())),
+            Err(Error::Lost(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the CPU does it.

@@ -32,7 +32,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::device::{self, Batch, Device, Kept, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, Codec, Coding, FirstPass, Generation, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
+use crate::object::{Birth, Codec, Coding, FirstPass, Generation, HashGroup, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
 
 pub mod budget;
 pub mod index;
@@ -268,17 +268,25 @@ impl Store {
     async fn hash(&self, bytes: &Bytes, shape: Shape, placement: &Placement) -> Result<Hashes, Error> {
         let Codec::RlncQ { group } = shape.codec() else { return Ok(hash(bytes, shape).await) };
         let turn = self.shared.hashing.turn(placement.birth.is_some()).await;
-        let (device, copy, begun) = (self.shared.device.clone(), bytes.clone(), Instant::now());
-        let made = tokio::task::spawn_blocking(move || {
-            let blocks: Vec<&[u8]> = copy.chunks(shape.block_bytes() as usize).collect();
-            device.prime().hash(group, shape.words(), &blocks)
-        });
-        let made =
-            made.await.map_err(|_| device::Error::Closed)?.map_err(|failed| device::Error::Unavailable(failed.to_string()))?;
+        let begun = Instant::now();
+        let made = match self.homomorphic_hashes(group, bytes, shape).await {
+            // A card has hung over them: the cores make them.
+            Err(device::Error::Lost(_)) => self.homomorphic_hashes(group, bytes, shape).await?,
+            made => made?,
+        };
         drop(turn);
         self.shared.metrics.homomorphic_hashes.inc_by(shape.blocks());
         self.shared.metrics.homomorphic_seconds.observe(begun.elapsed().as_secs_f64());
         Ok(Hashes::made(made, &shape))
+    }
+
+    async fn homomorphic_hashes(&self, group: HashGroup, bytes: &Bytes, shape: Shape) -> Result<Vec<u8>, device::Error> {
+        let bytes = bytes.clone();
+        let made = self.shared.device.compute(move |arithmetic| {
+            let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
+            arithmetic.hash(group, shape.words(), &blocks)
+        });
+        made.await?.map_err(|failed| device::Error::Unavailable(failed.to_string()))
     }
 
     /// The hashes of a held segment's blocks, if they are kept.

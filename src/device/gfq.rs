@@ -30,19 +30,19 @@ fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, E
     Err(Error::Lost(format!("GPU {gpu} computes something else over GF(q) than the CPU")))
 }
 
-/// The first GPU that the configuration names, or these cores: if it wants the CPU, or if it leaves the choice and no card can be used.
-pub(super) fn open(config: &Config, host: &cuda::HostMemory, cores: Cores) -> Result<Box<dyn Arithmetic>, Error> {
+/// The first GPU that the configuration names. None if it wants the CPU, or if it leaves the choice and no card can be used.
+pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Box<dyn Arithmetic>>, Error> {
     let gpu = match &config.gpus {
         Gpus::All => 0,
         Gpus::List(list) => list.first().copied().unwrap_or(0),
     };
     match config.backend {
-        BackendChoice::Cpu => Ok(Box::new(cores)),
-        BackendChoice::Cuda | BackendChoice::Hybrid => open_card(gpu, host),
-        BackendChoice::Auto => Ok(open_card(gpu, host).unwrap_or_else(|error| {
-            tracing::info!("GF(q) and its hashes are computed on the CPU: {error}");
-            Box::new(cores)
-        })),
+        BackendChoice::Cpu => Ok(None),
+        BackendChoice::Cuda | BackendChoice::Hybrid => open_card(gpu, host).map(Some),
+        BackendChoice::Auto => {
+            let opened = open_card(gpu, host);
+            Ok(opened.inspect_err(|error| tracing::info!("GF(q) and its hashes are computed on the CPU: {error}")).ok())
+        }
     }
 }
 
@@ -111,14 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_card_the_cores_do_it() {
+    fn there_is_no_card_where_none_is_wanted_or_none_can_be_used() {
         let config = Config { backend: BackendChoice::Cpu, ..Config::default() };
-        let open = |config: &Config| open(config, &cuda::HostMemory::default(), Cores::all());
-        let arithmetic = open(&config).unwrap();
-        assert_eq!(example(arithmetic.as_ref()).unwrap().holds, [true, false]);
+        let open = |config: &Config| open(config, &cuda::HostMemory::default());
+        assert!(open(&config).unwrap().is_none());
         // A number that no host has.
         let config = Config { gpus: Gpus::List(vec![u16::MAX]), ..Config::default() };
-        assert!(format!("{:?}", open(&config).unwrap()).starts_with("Cores"));
+        assert!(open(&config).unwrap().is_none());
         let config = Config { backend: BackendChoice::Cuda, ..config };
         assert!(open(&config).is_err());
     }

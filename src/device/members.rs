@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use super::backend::{Ended, Memory, Share, Work};
 use super::decode::{Decode, Decoded, Singular, Solved, Undecoded};
+use super::losses::Losses;
 use super::metrics::Families;
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Resident, Task, Workload, cpu, cuda};
@@ -38,7 +39,7 @@ pub(super) struct Members {
     families: Families,
     set: ArcSwap<Set>,
     epoch: Arc<AtomicU64>,
-    health: watch::Sender<Health>,
+    losses: Losses,
     host: cuda::HostMemory,
     owners: std::sync::Weak<Mutex<Vec<Owner>>>,
 }
@@ -130,12 +131,13 @@ impl Members {
         let seats = members.into_iter().map(|member| Seat { member, rate: Arc::default() });
         let owners = Arc::new(Mutex::new(owners));
         let set = Set { epoch: 0, policy, seats: seats.collect() };
+        let losses = Losses::new(families.fallbacks.clone());
         let members = Self {
             config,
             families,
             set: ArcSwap::from_pointee(set),
             epoch: Arc::default(),
-            health: watch::Sender::new(Health::Good),
+            losses,
             host,
             owners: Arc::downgrade(&owners),
         };
@@ -153,7 +155,12 @@ impl Members {
     }
 
     pub(super) fn health(&self) -> watch::Receiver<Health> {
-        self.health.subscribe()
+        self.losses.health()
+    }
+
+    /// Whoever else loses a back end of this device tells it there.
+    pub(super) fn losses(&self) -> Losses {
+        self.losses.clone()
     }
 
     pub(super) fn memory(&self) -> Option<Memory> {
@@ -325,7 +332,7 @@ impl Members {
         let lost = &set.seats[index].member;
         if lost.backend == "cpu" {
             tracing::error!("the CPU back end is lost, and nothing takes its place: {reason}");
-            self.health.send_replace(Health::Dead(reason.clone()));
+            self.losses.dead(reason);
             return;
         }
         tracing::error!("{} is lost, and the CPU does its work from now on: {reason}", lost.backend);
@@ -341,10 +348,9 @@ impl Members {
                 Err(error) => return tracing::error!("the CPU cannot take its place: {error}"),
             },
         }
-        self.families.fallbacks.inc();
         self.epoch.store(next.epoch, Ordering::Release);
         self.set.store(Arc::new(next));
-        self.health.send_replace(Health::Degraded(reason.clone()));
+        self.losses.degraded(reason);
     }
 }
 

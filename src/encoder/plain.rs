@@ -152,12 +152,21 @@ pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended 
     let blocks: usize = jobs.iter().map(coded).sum();
     let bytes: usize = jobs.iter().map(|job| coded(job) * job.wanted.shape.payload_bytes()).sum();
     let maker = Maker { backend: device.backend(), kernel: KERNEL, coded_blocks: blocks as u64, coded_bytes: bytes as u64 };
-    let done = tokio::task::spawn_blocking(move || {
+    let orders: Vec<Order> = jobs.iter().map(|job| job.order.clone()).collect();
+    let done = device.compute(move |arithmetic| {
         let mut all: Vec<(&Wanted, &mut [Slot])> = jobs.iter_mut().map(|job| (&job.wanted, &mut job.slots[..])).collect();
-        let made = make(&mut all, &*device.prime(), &mut SmallRng::seed_from_u64(seed));
+        let made = make(&mut all, arithmetic, &mut SmallRng::seed_from_u64(seed));
         (jobs, made)
     });
-    let (jobs, made) = done.await.expect("making blocks does not panic");
+    let (jobs, made) = match done.await {
+        Ok(done) => done,
+        Err(error @ Error::Lost(_)) => {
+            // The slots stay where a card may write into them yet.
+            let part = |order| Part { order, slots: Vec::new(), vectors: Vec::new() };
+            return Ended { parts: orders.into_iter().map(part).collect(), outcome: Err(error), launched };
+        }
+        Err(error) => panic!("making blocks does not panic: {error}"),
+    };
     let (vectors, outcome) = match made {
         Ok(vectors) => (vectors, Ok(vec![maker])),
         Err(failed) => (vec![Vec::new(); jobs.len()], Err(Error::Unavailable(failed.to_string()))),

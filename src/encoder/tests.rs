@@ -32,6 +32,8 @@ fn an_order_is_split_where_the_slots_end() {
 
 const BLOCK_BYTES: u32 = 64;
 const N: u16 = 32;
+/// No device of a test takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An encoder that runs, on a device taken to have memory of its own, with all that it stands on.
 struct Rig {
@@ -313,9 +315,9 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
 }
 
 /// A rig whose device keeps what is coded over the prime field, with such a segment that is there: two generations, the last block short.
-async fn keeping() -> (Rig, Hoard, SegmentKey, Shape, Bytes) {
+async fn keeping(hang_timeout: Duration) -> (Rig, Hoard, SegmentKey, Shape, Bytes) {
     let hoard = Hoard::new(u64::MAX);
-    let rig = Rig::start_with(1 << 30, |device| device.with_prime(Box::new(hoard.clone())));
+    let rig = Rig::start_with(1 << 30, |device| device.with_prime(Box::new(hoard.clone()), hang_timeout));
     let bytes = content(1).slice(..60 * BLOCK_BYTES as usize - 7);
     let codec = Codec::RlncQ { group: HashGroup::P1024 };
     let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap().coded_with(codec).unwrap();
@@ -332,7 +334,7 @@ fn part<'a>(bytes: &'a [u8], generation: &Generation) -> &'a [u8] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_prime_field_blocks_are_made_of_what_is_kept() {
-    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    let (rig, hoard, segment, shape, bytes) = keeping(PATIENCE).await;
     for generation in shape.iter() {
         check_prime(&rig, segment, &generation, part(&bytes, &generation)).await;
     }
@@ -350,7 +352,7 @@ async fn over_the_prime_field_blocks_are_made_of_what_is_kept() {
 /// What a card fails at while it is asked, and from then on, is done without it; nobody notices.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_is_lost_over_the_prime_field_fails_no_session() {
-    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    let (rig, hoard, segment, shape, bytes) = keeping(PATIENCE).await;
     hoard.hold(true);
     let generations: Vec<Generation> = shape.iter().collect();
     let first = check_prime(&rig, segment, &generations[0], part(&bytes, &generations[0]));
@@ -368,9 +370,26 @@ async fn a_card_that_is_lost_over_the_prime_field_fails_no_session() {
     until(|| hoard.used() == 0).await;
 }
 
+/// As many batches as there are at once may hang: their blocks are made again, by the cores.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_hangs_over_the_prime_field_holds_no_session_up_for_long() {
+    let (rig, hoard, segment, shape, bytes) = keeping(Duration::from_millis(300)).await;
+    hoard.hold(true);
+    let generations: Vec<Generation> = shape.iter().collect();
+    let first = check_prime(&rig, segment, &generations[0], part(&bytes, &generations[0]));
+    let second = async {
+        until(|| hoard.calls() == 1).await;
+        check_prime(&rig, segment, &generations[1], part(&bytes, &generations[1])).await;
+    };
+    futures_util::future::join(first, second).await;
+    assert_eq!((hoard.tasks(), hoard.calls()), ((0, 0), 2));
+    assert_eq!(rig.value("ncserverd_device_fallbacks_total"), 1);
+    hoard.hold(false);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_that_is_forgotten_during_a_call_leaves_nothing() {
-    let (rig, hoard, segment, shape, bytes) = keeping().await;
+    let (rig, hoard, segment, shape, bytes) = keeping(PATIENCE).await;
     hoard.hold(true);
     let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
     rig.ring.want_coded(SessionId(1), line, 4, soon());

@@ -469,6 +469,8 @@ async fn a_segment_that_goes_while_it_loads_leaves_nothing() {
     drop(ready(&store, two).await);
 }
 
+/// No device of a test takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 
 /// A store over two tiers, whose device keeps what is coded over the prime field within `room` bytes of its own, and such a segment's key.
@@ -476,7 +478,7 @@ fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
     let (device, thread) = open();
     std::mem::forget(thread);
     let hoard = Hoard::new(room);
-    (on(device.with_prime(Box::new(hoard.clone())), 1 << 20, copies), hoard)
+    (on(device.with_prime(Box::new(hoard.clone()), PATIENCE), 1 << 20, copies), hoard)
 }
 
 /// Two generations, the last block of which is short.
@@ -573,10 +575,27 @@ async fn what_keeps_nothing_is_asked_once() {
     // And where there is no memory of a device, never.
     let (device, thread) = open();
     let hoard = Hoard::new(u64::MAX);
-    let store = Store::new(&Config::default(), device.with_prime(Box::new(hoard.clone())), metrics());
+    let store = Store::new(&Config::default(), device.with_prime(Box::new(hoard.clone()), PATIENCE), metrics());
     let key = place_prime(&store, 0, true).await;
     assert!(plain(&store, key).is_none());
     assert_eq!((store.shared.metrics.loads.get(), hoard.used()), (0, 0));
+    thread.close();
+}
+
+/// It would keep the turn to make them from all others.
+#[tokio::test]
+async fn a_card_that_hangs_over_hashes_is_waited_for_once() {
+    let (device, thread) = open();
+    let hoard = Hoard::new(u64::MAX);
+    let device = device.with_prime(Box::new(hoard.clone()), Duration::from_millis(200));
+    let store = Store::new(&Config::default(), device, metrics());
+    hoard.hold(true);
+    for number in 0..2 {
+        let held = store.insert(Bytes::from(vec![number; 1000]), prime_shape(), hashed()).await.unwrap();
+        assert!(held.blocks_digest.is_some());
+    }
+    assert_eq!(hoard.calls(), 1);
+    hoard.hold(false);
     thread.close();
 }
 

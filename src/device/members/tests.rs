@@ -129,8 +129,8 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
         };
         opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
     }
-    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), policy, opened);
-    (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners }, registry)
+    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), policy, opened);
+    (Device::over(&config, members), Thread { _owners: owners }, registry)
 }
 
 fn segment() -> (Bytes, Shape) {
@@ -211,8 +211,8 @@ pub(in crate::device) async fn lose_one(
     let (config, registry) = (config(), Registry::new());
     let families = Families::new(&registry).unwrap();
     let member = Member::start("0", config.queue_batches, &families, open).unwrap();
-    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
-    let (device, _thread) = (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners });
+    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    let (device, _thread) = (Device::over(&config, members), Thread { _owners: owners });
     lose(&device, &registry, 63, check_reason).await;
 }
 
@@ -223,8 +223,8 @@ fn ending(name: &'static str, end: End, hang_timeout: Duration) -> (Device, Thre
     let opened = config.clone();
     let open = move || Ok(Box::new(Mortal::lasting(&opened, (1, usize::MAX), name, end)?) as Box<dyn Backend>);
     let member = Member::start("0", config.queue_batches, &families, open).unwrap();
-    let (members, owners) = Members::over(config, families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
-    (Device { members: Arc::new(members), prime: Arc::default() }, Thread { _owners: owners }, registry)
+    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    (Device::over(&config, members), Thread { _owners: owners }, registry)
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Condvar, MutexGuard};
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use prometheus::IntCounter;
 
 use super::*;
 use crate::codec::rlnc_q::Place;
-use crate::device::BackendChoice;
+use crate::device::{BackendChoice, Health};
 
 /// One that keeps sources as a card does. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -79,6 +81,12 @@ impl Hoard {
         self.gate().0
     }
 
+    fn pass(&self) {
+        let mut gate = self.gate();
+        gate.0 += 1;
+        drop(self.0.moved.wait_while(gate, |(_, is_held)| *is_held).unwrap());
+    }
+
     fn gate(&self) -> MutexGuard<'_, (usize, bool)> {
         self.0.gate.lock().unwrap()
     }
@@ -100,16 +108,14 @@ impl Arithmetic for Hoard {
     }
 
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
-        let mut gate = self.gate();
-        gate.0 += 1;
-        drop(self.0.moved.wait_while(gate, |(_, is_held)| *is_held).unwrap());
+        self.pass();
         if self.0.is_lost.load(Ordering::Relaxed) {
             tasks.iter_mut().flat_map(|task| &mut task.out).for_each(|out| out.fill(0xff));
             return Err(Failed("lost".to_owned()));
         }
         for Encode { source, kept, rows, out } in tasks {
             let own = kept.map(|Place { kept, offset }| {
-                let kept: &dyn std::any::Any = kept;
+                let kept: &dyn Any = kept;
                 &kept.downcast_ref::<Treasure>().unwrap().source[offset..offset + shape.source_bytes()]
             });
             let count = if own.is_some() { &self.0.kept } else { &self.0.brought };
@@ -130,6 +136,7 @@ impl Arithmetic for Hoard {
     }
 
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed> {
+        self.pass();
         Cores::all().hash(group, words, blocks)
     }
 
@@ -172,31 +179,82 @@ impl Arithmetic for Broken {
 #[test]
 fn what_fails_is_done_by_the_cores() {
     let cores = Cores::new(NonZeroUsize::MIN);
-    let steady = Steady::new(Box::new(Broken), cores);
+    let (losses, fallbacks) = losses();
+    let prime = Prime::of(Box::new(Broken), &Config::default(), losses.clone());
+    let steady = prime.get();
     let (shape, source) = (Shape::new(2, 1).unwrap(), [7; 64]);
     let encoded = |arithmetic: &dyn Arithmetic| {
         let mut out = vec![0; 33];
         arithmetic.encode(shape, &mut [Encode::new(shape, &source, &[3, 4], &mut out)]).unwrap();
         out
     };
-    assert_eq!(encoded(&steady), encoded(&cores));
+    assert_eq!(encoded(&*steady), encoded(&cores));
     let blocks = [&source[..32], &source[32..]];
     let hashed = |arithmetic: &dyn Arithmetic| arithmetic.hash(Group::P1024, 1, &blocks).unwrap();
-    assert_eq!(hashed(&steady), hashed(&cores));
+    assert_eq!(hashed(&*steady), hashed(&cores));
     assert_eq!(steady.holds(&[]), cores.holds(&[]));
     assert!(matches!(steady.keep(&source, 64), Ok(None)));
-    assert!(steady.has_failed.load(Ordering::Relaxed));
+    // However much fails, it is said once.
+    let reason = "arithmetic over the prime field has failed: broken".to_owned();
+    assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
+}
+
+#[tokio::test]
+async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
+    let (hoard, (losses, fallbacks)) = (Hoard::new(u64::MAX), losses());
+    let config = Config { hang_timeout: Duration::from_millis(200), ..Config::default() };
+    let prime = Arc::new(Prime::of(Box::new(hoard.clone()), &config, losses.clone()));
+    let kept = Arc::clone(&prime).run(|arithmetic| arithmetic.keep(&[7; 64], 64)).await.unwrap().unwrap().unwrap();
+    assert!(kept.is_alive() && *losses.health().borrow() == Health::Good);
+    hoard.hold(true);
+    let hash = || Arc::clone(&prime).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
+    // Those that wait for the same card are told at the same time.
+    let (one, other) = tokio::join!(hash(), hash());
+    let reason = "it has ended no call over the prime field for 200ms".to_owned();
+    assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
+    assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
+    assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));
+    assert!(matches!(prime.get().keep(&[7; 64], 64), Ok(None)));
+    // Nothing of it is freed: whoever tried that might hang as well.
+    assert!(!kept.is_alive());
+    drop(kept);
+    assert_eq!((hoard.used(), hoard.calls()), (64, 2));
+    hoard.hold(false);
+}
+
+#[test]
+fn a_card_hangs_if_it_ends_nothing_while_something_is_under_way() {
+    let watch = Watch { losses: losses().0, calls: Mutex::default() };
+    let (start, limit) = (Instant::now(), Duration::from_secs(10));
+    let later = |seconds| start + Duration::from_secs(seconds);
+    assert_eq!(watch.patience(later(100), limit), limit, "nothing is asked of it");
+    let first = watch.begin(later(100)).unwrap();
+    let second = watch.begin(later(109)).unwrap();
+    assert_eq!(watch.patience(later(109), limit), Duration::from_secs(1));
+    assert_eq!(watch.judge(later(109), limit), Ok(()));
+    // One that ends is a sign of life.
+    watch.calls().moved = Some(later(109));
+    assert_eq!(watch.judge(later(118), limit), Ok(()));
+    assert!(watch.judge(later(119), limit).is_err());
+    assert!(watch.begin(later(120)).is_none());
+    drop((first, second));
+    assert_eq!(watch.judge(later(300), limit), Ok(()));
+}
+
+fn losses() -> (Losses, IntCounter) {
+    let fallbacks = IntCounter::new("fallbacks", "fallbacks").unwrap();
+    (Losses::new(fallbacks.clone()), fallbacks)
 }
 
 #[test]
 fn it_is_opened_once_and_the_cpu_is_there_where_nothing_else_is() {
     let config = |backend| Config { backend, gpus: crate::device::Gpus::List(vec![u16::MAX]), ..Config::default() };
     for backend in [BackendChoice::Cpu, BackendChoice::Auto] {
-        let prime = Prime::new(&config(backend), cuda::HostMemory::default());
+        let prime = Prime::new(&config(backend), cuda::HostMemory::default(), losses().0);
         assert!(Arc::ptr_eq(&prime.open().unwrap(), &prime.get()));
     }
     // A number that no host has.
-    let prime = Prime::new(&config(BackendChoice::Cuda), cuda::HostMemory::default());
+    let prime = Prime::new(&config(BackendChoice::Cuda), cuda::HostMemory::default(), losses().0);
     assert!(prime.open().is_err());
     assert!(Arc::ptr_eq(&prime.get(), &prime.get()));
 }
