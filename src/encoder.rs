@@ -53,7 +53,7 @@ pub struct Config {
     /// How long the first wanted block waits for others to share its launch.
     #[serde(with = "crate::config::duration")]
     pub batch_wait: Duration,
-    /// Coded blocks of each generation of the newest live segments that are kept ready before anybody asks.
+    /// Coded blocks of each of the newest live segments that are kept ready before anybody asks: of its first generations.
     pub prefill_blocks: u32,
     /// How many of a stream's newest segments are kept ready.
     pub prefill_segments: u32,
@@ -423,14 +423,17 @@ fn explicit(vectors: Vec<Vector>, n: u16) -> (Rows, Vec<Vector>) {
     (Rows::Explicit { n, coefficients: coefficients.into() }, vectors)
 }
 
-fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, blocks: u32) {
+/// Keeps so many blocks of a segment ready, in all: of the generations that are asked for first, and of none more than rebuild it.
+fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, mut blocks: u32) {
     if !shape.codec().is_endless() {
         // Blocks that have numbers are made for who asks for them.
         return;
     }
     for Generation { index, n, .. } in shape.iter() {
         let generation = GenerationKey { segment: *segment, index };
-        ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, blocks);
+        let here = blocks.min(n.into());
+        ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, here);
+        blocks -= here;
     }
 }
 

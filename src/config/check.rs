@@ -129,7 +129,7 @@ fn numbers(config: &Config, report: &mut Report) {
         report.fault("store.device_bytes", text);
     }
     if config.encoder.prefill_blocks > config.encoder.batch_blocks_max {
-        report.warning("encoder.prefill_blocks", "a prefill of one generation takes more than one batch");
+        report.warning("encoder.prefill_blocks", "a prefill of one segment takes more than one batch");
     }
 }
 

@@ -257,7 +257,7 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
     let row_weight = NonZeroU16::new(13);
     let (segment, shape) = rig.hold_sparse(1, true, row_weight).await;
     rig.arrivals.send(Arrival { stream: "live".into(), segment, shape, row_weight }).unwrap();
-    let expected = u64::from(shape.generations() * Config::default().prefill_blocks);
+    let expected = u64::from(Config::default().prefill_blocks);
     for _ in 0..2000 {
         rig.ring.publish_metrics();
         if rig.value("ncserverd_ring_ready_blocks") == expected {
@@ -269,6 +269,25 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("{} of {expected} blocks are ready", rig.value("ncserverd_ring_ready_blocks"));
+}
+
+/// However many generations a segment has, no more of it is kept ready.
+#[test]
+fn a_prefill_is_of_the_first_generations() {
+    let ring = Ring::new(&ring::Config::default(), ring::Metrics::new(&prometheus::Registry::new()).unwrap());
+    let shape = Shape::new(64 << 10, 4096, 128).unwrap().in_parts(16);
+    assert_eq!((shape.generations(), shape.n_max()), (4, 4));
+    let arrival = Arrival { stream: "live".into(), segment: SegmentKey(1), shape, row_weight: None };
+    let ordered = |blocks| {
+        keep_ready(&ring, &arrival, blocks);
+        let orders = ring.take_orders(u32::MAX);
+        orders.iter().for_each(|order| ring.give_up(order));
+        orders.into_iter().map(|order| (order.line.generation.index, order.blocks.count())).collect::<Vec<_>>()
+    };
+    assert_eq!(ordered(8), [(0, 4), (1, 4)]);
+    assert_eq!(ordered(5), [(0, 4), (1, 1)]);
+    assert_eq!(ordered(100), [(0, 4), (1, 4), (2, 4), (3, 4)]);
+    assert_eq!(ordered(0), []);
 }
 
 /// Asks for as many coded blocks over the prime field as rebuild a generation, whose bytes these are.
