@@ -62,12 +62,12 @@ impl Seen {
         }
     }
 
-    /// What has happened, if anything has.
+    /// What has happened to those who watch, if anything has.
     fn line_since(&self, before: &Self, time: Duration) -> Option<Line> {
         let coded = self.coded_bytes - before.coded_bytes;
         let streams = self.streams_since(before, time);
-        let is_idle = coded == 0.0 && streams.is_empty();
-        (!is_idle).then(|| Line { rate: megabytes_per_second(coded, time), viewers: self.viewers(), streams })
+        // What is coded ahead of demand is no news.
+        (!streams.is_empty()).then(|| Line { rate: megabytes_per_second(coded, time), viewers: self.viewers(), streams })
     }
 
     /// Viewers of all streams; who watches two counts with both.
@@ -169,7 +169,13 @@ mod tests {
         // Who watches is told, however little there is to send; when nobody does, nothing is said.
         assert!(seen.line_since(&seen, minute).is_some());
         ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(0));
-        assert_eq!(Seen::read(&registry).line_since(&seen, minute), None);
+        let encoder = counters(&registry, CODED_BYTES, "kernel");
+        encoder.with_label_values(&["avx2"]).inc_by(65_536);
+        assert_eq!(
+            Seen::read(&registry).line_since(&seen, minute),
+            None,
+            "a playlist is followed, and the first blocks are made"
+        );
         ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(1));
         for index in 0..20 {
             viewers.with_label_values(&[&format!("channel-{index}")]).set(1);
