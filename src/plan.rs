@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::Threads;
-use crate::object::ShapeError;
-use crate::{bench, endpoint, tls};
+use crate::{bench, endpoint, stream, tls};
 
 mod estimate;
 mod layout;
@@ -95,7 +94,7 @@ pub enum Error {
     Options(&'static str),
     /// Segments cannot be cut like that.
     #[error("{0}")]
-    Shape(#[from] ShapeError),
+    Shape(#[from] stream::Fault),
     /// The code's arithmetic is another one than what is measured here.
     #[error("no plan for codec = \"rlnc-q\": arithmetic over the prime field is not measured here; `ncserverd bench` does that")]
     Prime,

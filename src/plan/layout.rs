@@ -5,8 +5,7 @@ use std::num::NonZeroU16;
 use super::{Error, Options};
 use crate::block::Vector;
 use crate::config::{Config, DATAGRAM_AFTER_DISCOVERY};
-use crate::object::FirstPass;
-use crate::object::{Codec, Shape};
+use crate::object::{Codec, FirstPass, Shape};
 use crate::ring::Lane;
 use crate::stream;
 use crate::wire::block::{datagram_header_len, record_header_len};
@@ -16,6 +15,10 @@ use crate::wire::block::{datagram_header_len, record_header_len};
 pub(super) struct Layout {
     /// Of a segment, or of one of its parts.
     pub(super) shape: Shape,
+    /// Most blocks of a generation, as it is configured: a short segment has shorter ones.
+    pub(super) n_max: u16,
+    /// Generations of a segment at least, as far as each is long enough.
+    pub(super) generations_min: u16,
     /// Parts of the object that a segment of the playlist is.
     pub(super) parts: u64,
     pub(super) way: Way,
@@ -42,31 +45,31 @@ impl Layout {
     /// n and k of the first configured stream; without one the defaults, or blocks that fit datagrams where much is lost.
     pub(super) fn choose(options: &Options, config: &Config) -> Result<Self, Error> {
         let default = stream::Config::default();
-        let (n_max, block_bytes, weight, reason) = match config.stream.iter().next() {
-            Some((name, stream)) => (stream.n_max, stream.block_bytes, stream.row_weight, format!("as stream `{name}` has them")),
-            None if options.loss < LOSSY => {
-                (default.n_max, default.block_bytes, None, "the defaults; QUIC sends again the little that is lost".to_owned())
-            }
-            None => {
-                (LOSSY_N, LOSSY_BLOCK_BYTES, None, "small enough for datagrams, in which coding repairs what is lost".to_owned())
-            }
+        let (stream, reason) = match config.stream.iter().next() {
+            Some((name, stream)) => (stream.clone(), format!("as stream `{name}` has them")),
+            None if options.loss < LOSSY => (default, "the defaults; QUIC sends again the little that is lost".to_owned()),
+            None => (
+                stream::Config { n_max: LOSSY_N, block_bytes: LOSSY_BLOCK_BYTES, ..default },
+                "small enough for datagrams, in which coding repairs what is lost".to_owned(),
+            ),
         };
+        let stream::Config { n_max, generations_min, block_bytes, .. } = stream;
         // What a code cannot be was refused when the configuration was loaded.
-        let stream = config.stream.values().next();
-        let codec = stream.and_then(|stream| stream.codec().ok()).unwrap_or_default();
+        let codec = stream.codec().unwrap_or_default();
         if codec.is_proving() {
             return Err(Error::Prime);
         }
-        let is_source_first = !codec.is_recodable() || stream.is_some_and(|stream| stream.first_pass == FirstPass::Systematic);
+        let is_source_first = !codec.is_recodable() || stream.first_pass == FirstPass::Systematic;
         let object = object_bytes(options);
         let part = object.min(config.ingest.segment_max_bytes.as_u64());
-        let shape = Shape::new(part, block_bytes, n_max)?;
-        let lane = Lane::coded(weight.and_then(NonZeroU16::new), n_max);
+        let shape = stream.shape(part)?;
+        let n = shape.n_max();
+        let lane = Lane::coded(stream.row_weight.and_then(NonZeroU16::new), n);
         let vector = match codec {
             Codec::ReedSolomon { .. } => Vector::Shard(0),
             Codec::RaptorQ => Vector::Symbol(0),
-            Codec::RlncQ { .. } => Vector::Narrow(vec![0; 4 * usize::from(n_max)].into()),
-            Codec::Rlnc if lane.is_explicit() => Vector::Explicit(vec![0; n_max.into()].into()),
+            Codec::RlncQ { .. } => Vector::Narrow(vec![0; 4 * usize::from(n)].into()),
+            Codec::Rlnc if lane.is_explicit() => Vector::Explicit(vec![0; n.into()].into()),
             Codec::Rlnc => Vector::Seed(0),
         };
         let in_datagram = datagram_header_len(&vector);
@@ -75,7 +78,8 @@ impl Layout {
             true => (Way::Datagrams, in_datagram),
             false => (Way::Streams, record_header_len(&vector)),
         };
-        Ok(Self { shape, parts: object.div_ceil(part), way, header, codec, is_source_first, reason, lane })
+        let parts = object.div_ceil(part);
+        Ok(Self { shape, n_max, generations_min, parts, way, header, codec, is_source_first, reason, lane })
     }
 
     /// Blocks of the longest generation.
@@ -118,16 +122,21 @@ mod tests {
     #[test]
     fn the_segment_decides_the_generations() {
         let layout = choose(&OPTIONS);
-        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n()), (384_000, 1, 94));
+        // As the server cuts it: 16 generations at least, of blocks that are not cut.
+        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n(), layout.n_max), (384_000, 19, 5, 128));
         assert_eq!((layout.way, layout.header, layout.block_bytes()), (Way::Streams, 5, 4096));
         let fast = choose(&Options { bitrate: 8e6, ..OPTIONS });
-        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (8, 123, 1));
+        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (17, 58, 1));
+        let mut config = Config::default();
+        config.stream.insert("live".into(), stream::Config { generations_min: 1, ..stream::Config::default() });
+        let whole = Layout::choose(&OPTIONS, &config).unwrap();
+        assert_eq!((whole.shape.generations(), whole.n()), (1, 94));
     }
 
     #[test]
     fn where_much_is_lost_blocks_fit_datagrams() {
         let layout = choose(&Options { loss: 0.01, ..OPTIONS });
-        assert_eq!((layout.way, layout.header, layout.block_bytes(), layout.shape.n_max()), (Way::Datagrams, 10, 1088, 64));
+        assert_eq!((layout.way, layout.header, layout.block_bytes(), layout.n_max), (Way::Datagrams, 10, 1088, 64));
     }
 
     #[test]

@@ -69,9 +69,9 @@ impl Plan {
     }
 
     fn segments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { shape, parts, way, reason, .. } = &self.layout;
+        let Layout { shape, n_max, parts, way, reason, .. } = &self.layout;
         writeln!(f, "Segments:")?;
-        row(f, "n, k", format_args!("n_max = {}, block_bytes = {}: {reason}", shape.n_max(), shape.block_bytes()))?;
+        row(f, "n, k", format_args!("n_max = {n_max}, block_bytes = {}: {reason}", shape.block_bytes()))?;
         row(f, "code", format_args!("{}", self.code()))?;
         if *parts > 1 {
             row(f, "parts", format_args!("{parts} of at most {} (ingest.segment_max_bytes)", ByteSize(shape.length())))?;
@@ -204,11 +204,12 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
     let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store].map(|bytes| size::exact(ByteSize(bytes)));
     format!(
         "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
-         [stream.{name}]\n{key} = {place}\n{code}n_max = {}\nblock_bytes = {}\n",
+         [stream.{name}]\n{key} = {place}\n{code}n_max = {}\ngenerations_min = {}\nblock_bytes = {}\n",
         plan.connections_max,
         config.encoder.batch_blocks_max,
-        layout.shape.n_max(),
-        layout.shape.block_bytes()
+        layout.n_max,
+        layout.generations_min,
+        layout.block_bytes()
     )
 }
 
