@@ -147,7 +147,7 @@ fn useless(codec: Codec) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::tests::OPTIONS;
     use super::*;
     use crate::object::FirstPass;
@@ -166,7 +166,7 @@ mod tests {
         Constants { encode, quic, cores: 4 }
     }
 
-    fn estimate(options: &Options) -> Estimate {
+    pub(crate) fn estimate(options: &Options) -> Estimate {
         let config = Config::default();
         Estimate::new(options, &config, &Layout::choose(options, &config).unwrap(), &constants())
     }

@@ -10,6 +10,7 @@ use super::layout::{Layout, Way};
 use super::measure::CONNECTIONS;
 use crate::config::{Config, size};
 use crate::object::Codec;
+use crate::secret::HIDDEN;
 use crate::session;
 
 impl fmt::Display for Plan {
@@ -192,7 +193,9 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
             stream.and_then(|(_, stream)| stream.origin.as_ref()).map(ToString::to_string).unwrap_or_else(|| ORIGIN.to_owned()),
         ),
     };
-    let place = toml::Value::String(place);
+    // An origin can hide its credentials alone.
+    let hint = if place.contains(HIDDEN) { CREDENTIALS_HINT } else { "" };
+    let place = toml::Value::String(place.replace(HIDDEN, CREDENTIALS));
     let code = match layout.codec {
         Codec::ReedSolomon { parity } => format!("codec = \"rs\"\nparity = {parity}\n"),
         Codec::RaptorQ => "codec = \"raptorq\"\n".to_owned(),
@@ -204,7 +207,7 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
     let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store].map(|bytes| size::exact(ByteSize(bytes)));
     format!(
         "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
-         [stream.{name}]\n{key} = {place}\n{code}n_max = {}\ngenerations_min = {}\nblock_bytes = {}\n",
+         [stream.{name}]\n{key} = {place}{hint}\n{code}n_max = {}\ngenerations_min = {}\nblock_bytes = {}\n",
         plan.connections_max,
         config.encoder.batch_blocks_max,
         layout.n_max,
@@ -238,10 +241,30 @@ const KEYS_FOLLOW: &str = "Keys to set, a configuration by itself (what is large
 const UNITS: [(f64, &str); 3] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
 /// Where a stream comes from that nobody has configured.
 const ORIGIN: &str = "http://127.0.0.1:8080/hls/";
+/// What stands for a user and password that are not shown.
+const CREDENTIALS: &str = "USER:PASSWORD";
+const CREDENTIALS_HINT: &str = " # put in the user and password of the stream";
 
 #[cfg(test)]
 mod tests {
+    use super::super::estimate::tests::estimate;
+    use super::super::tests::OPTIONS;
     use super::*;
+    use crate::stream;
+
+    /// Loaded as it is, it says what is missing where the origin refuses.
+    #[test]
+    fn an_origins_credentials_are_to_be_put_in() {
+        let mut config = Config::default();
+        let origin = Some("http://me:hunter2@origin/hls/".into());
+        config.stream.insert("live".into(), stream::Config { origin, n_max: 64, ..stream::Config::default() });
+        let layout = Layout::choose(&OPTIONS, &config).unwrap();
+        let text = snippet(&config, &layout, &estimate(&OPTIONS));
+        let stream: stream::Config = toml::from_str::<toml::Table>(&text).unwrap()["stream"]["live"].clone().try_into().unwrap();
+        assert_eq!(stream.origin.unwrap().expose(), "http://USER:PASSWORD@origin/hls/");
+        assert!(text.contains("put in the user and password"), "{text}");
+        assert_eq!((stream.n_max, stream.generations_min), (64, 16), "as configured, though segments are shorter");
+    }
 
     #[test]
     fn numbers_have_three_digits() {
