@@ -111,9 +111,11 @@ impl Running {
         match contender {
             Contender::Http(with) => serve.arg(&own).args(["http-serve", &address, with]).arg(media).arg(files.path()),
             Contender::Quic(with) => serve.arg(&own).args(["quic-serve", &address, &with.to_string()]),
-            Contender::Streams(with) => coded(&mut serve, files.path(), media, &address, with, "block_bytes = 4096\nn_max = 128"),
+            Contender::Streams(with) => {
+                coded(&mut serve, files.path(), media, &address, with, "block_bytes = 4096\nn_max = 128\ngenerations_min = 1")
+            }
             Contender::Datagrams(with) => {
-                coded(&mut serve, files.path(), media, &address, with, "block_bytes = 1088\nn_max = 64")
+                coded(&mut serve, files.path(), media, &address, with, "block_bytes = 1088\nn_max = 64\ngenerations_min = 1")
             }
         };
         let received = Arc::new(Mutex::new(Vec::new()));

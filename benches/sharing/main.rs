@@ -305,7 +305,7 @@ fn serve(files: &Path, media: &Path, policy: &str) -> (Process, String) {
     let configuration = format!(
         "[endpoint]\nlisten = [\"{SERVER}:4443\"]\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"{SERVER_METRICS}\"\n\
          [tls]\ndirectory = \"{}\"\n[stream.live]\ndirectory = \"{}\"\nsigning_key = \"{}\"\npeers = \"{policy}\"\n\
-         block_bytes = 1088\nn_max = 64\n",
+         block_bytes = 1088\nn_max = 64\ngenerations_min = 1\n",
         place("tls"),
         media.display(),
         place("live.pem"),

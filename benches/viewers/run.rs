@@ -124,7 +124,7 @@ fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Serve
     Ok((Served::Coded(Box::new(daemon)), url))
 }
 
-/// What is not asked for stays as it is, but for limits on how many may come.
+/// What is not asked for stays as it is, but for limits on how many may come, and generations as long as records have them.
 fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> String {
     let Arguments { segment, ring, max_reuse, backend, kernel, systematic, datagrams, .. } = arguments;
     let directory = directory.display();
@@ -139,7 +139,7 @@ fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> Strin
          [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\n\
          [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = {max_reuse}\n\
          [device]\nbackend = \"{backend}\"\n{kernel}\
-         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\n{block}"
+         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\nn_max = 128\ngenerations_min = 1\n{block}"
     )
 }
 
