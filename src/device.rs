@@ -335,7 +335,7 @@ pub enum Health {
     Good,
     /// A back end was lost for this reason, and the CPU does its work.
     Degraded(String),
-    /// The CPU was lost for this reason: nothing is coded any more.
+    /// The CPU was lost for this reason, or cannot take a lost back end's place: nothing is coded any more.
     Dead(String),
 }
 

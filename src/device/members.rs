@@ -6,8 +6,8 @@
 //!
 //! When a back end is lost, the CPU is put in its place and a new *epoch* begins: residents of older epochs are of no use any
 //! more, and whoever combines one is told so. A GPU is lost when it says so, when its thread dies, and when it ends nothing for
-//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose thread dies: that is told as
-//! [`Health::Dead`].
+//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose thread dies, nor of a GPU where the CPU
+//! cannot be opened: that is told as [`Health::Dead`].
 
 use std::any::Any;
 use std::future::Future;
@@ -336,18 +336,28 @@ impl Members {
             return;
         }
         tracing::error!("{} is lost, and the CPU does its work from now on: {reason}", lost.backend);
-        let mut next = Set { epoch: set.epoch + 1, ..Set::clone(&set) };
-        match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
+        let substitute = match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
             // In a hybrid it has a share already, and the other seat goes to it as well.
-            Some(seat) => next.seats[index] = seat.clone(),
-            None => match open_cpu(&self.config, &self.families, true) {
-                Ok((member, owner)) => {
-                    next.seats[index] = Seat { member, rate: Arc::default() };
-                    owners.push(owner);
-                }
-                Err(error) => return tracing::error!("the CPU cannot take its place: {error}"),
-            },
-        }
+            Some(seat) => Ok(seat.clone()),
+            None => open_cpu(&self.config, &self.families, true).map(|(member, owner)| {
+                owners.push(owner);
+                Seat { member, rate: Arc::default() }
+            }),
+        };
+        self.replace(&set, index, substitute, reason);
+    }
+
+    /// Begins an epoch with another back end in the place of one that was lost. Without one nothing is coded any more.
+    fn replace(&self, set: &Set, index: usize, substitute: Result<Seat, Error>, reason: &str) {
+        let substitute = match substitute {
+            Ok(seat) => seat,
+            Err(error) => {
+                tracing::error!("the CPU cannot take its place: {error}");
+                return self.losses.dead(&format!("{reason}; the CPU cannot take its place: {error}"));
+            }
+        };
+        let mut next = Set { epoch: set.epoch + 1, ..set.clone() };
+        next.seats[index] = substitute;
         self.epoch.store(next.epoch, Ordering::Release);
         self.set.store(Arc::new(next));
         self.losses.degraded(reason);

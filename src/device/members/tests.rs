@@ -256,6 +256,20 @@ async fn nothing_takes_the_place_of_the_cpu() {
     assert_eq!(fallbacks(&registry), 0.0);
 }
 
+/// As where the system gives no more threads.
+#[tokio::test]
+async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
+    let (device, _thread, registry) = ending("cuda", End::Says, PATIENCE);
+    let set = device.members.set.load_full();
+    device.members.replace(&set, 0, Err(Error::Thread("injected".to_owned())), "it says so");
+    let reason = "it says so; the CPU cannot take its place: no thread for the device: injected".to_owned();
+    assert_eq!(*device.health().borrow(), Health::Dead(reason.clone()));
+    // What is lost besides makes it no better.
+    device.members.losses().degraded("something else");
+    assert_eq!(*device.health().borrow(), Health::Dead(reason));
+    assert_eq!((device.members.set.load().epoch, fallbacks(&registry)), (0, 1.0));
+}
+
 #[tokio::test]
 async fn a_dead_thread_is_noticed_though_nothing_is_asked_of_it() {
     let (device, _thread, _) = ending("cuda", End::Panics, PATIENCE);
