@@ -34,7 +34,10 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
 /// A pair that can be used, by its dates.
 fn judged(found: &str, validity: Option<Validity>, now: i64) -> Check {
     let renew = "renew it; `systemctl reload ncserverd` takes the new one";
-    let Some(validity) = validity else { return Check::ok(CERTIFICATE, found) };
+    let Some(validity) = validity else {
+        let change = "another certificate: peers that trust an authority cannot read these dates either";
+        return Check::warn(CERTIFICATE, format!("{found}; its dates cannot be read, so nothing tells when it ends"), change);
+    };
     match (validity.standing(now), validity.complaint(now)) {
         (Standing::Expired, Some(complaint)) => Check::fail(CERTIFICATE, format!("{found}, {complaint}"), renew),
         (Standing::Early, Some(complaint)) => {
@@ -123,6 +126,7 @@ mod tests {
             [-day, 100 * day, 360 * day, 366 * day].map(verdict),
             [Verdict::Fail, Verdict::Ok, Verdict::Warn, Verdict::Fail]
         );
+        assert_eq!(judged("kept", None, 0).verdict, Verdict::Warn);
         assert!(judged("kept", Some(year), 366 * day).found.contains("has expired at 1971-01-01T00:00:00Z"));
     }
 

@@ -171,8 +171,10 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
 /// By its dates, and in the log if they are not good.
 fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
     metrics.show(identity);
-    if let Some(complaint) = identity.validity().and_then(|validity| validity.complaint(tls::now())) {
-        tracing::warn!("the certificate {complaint}");
+    match identity.validity().map(|validity| validity.complaint(tls::now())) {
+        Some(Some(complaint)) => tracing::warn!("the certificate {complaint}"),
+        Some(None) => {}
+        None => tracing::warn!("the dates of the certificate cannot be read: nothing tells when it ends"),
     }
 }
 

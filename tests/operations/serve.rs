@@ -65,6 +65,7 @@ fn a_certificate_that_has_expired_is_shown_and_complained_of() {
     let server = Server::start(&["--set", &cert, "--set", &key]);
     let metrics = server.get("/metrics").1;
     assert!(metrics.contains("ncserverd_tls_certificate_expires_seconds 1609459200\n"), "{metrics}");
+    assert!(metrics.contains("ncserverd_tls_certificate_begins_seconds 1577836800\n"), "{metrics}");
     assert!(server.heard().contains("the certificate has expired at 2021-01-01T00:00:00Z"), "{}", server.heard());
 }
 
