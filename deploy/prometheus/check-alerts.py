@@ -3,9 +3,9 @@
 
     deploy/prometheus/check-alerts.py
 
-`record.py` made the recordings, at a scrape a second, and says what standing for fifteen seconds does to them. Nobody is to be woken by the
-first two; the third is to fire exactly the alerts named here. Every series that an alert looks at has to be in the recordings, or else
-it could not have fired.
+`record.py` made the recordings: four minutes each, at a scrape a second. They are read as Prometheus reads a server, every fifteenth second, and
+again and again, until they make an hour; counters go on from round to round. Nobody is to be woken by the first two; the third is to fire
+exactly the alerts named here. Every series that an alert looks at has to be in the recordings, or else it could not have fired.
 """
 
 import json
@@ -18,8 +18,11 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 FIRES = {"idle": [], "viewers": [], "overload": ["NcserverdFirstBlockSlow", "NcserverdLateRequests", "NcserverdNotReady"]}
 SCRAPE = 15
-# What Prometheus itself says of a server, and a date that no recording reaches.
-NOT_RECORDED = {"up", "ncserverd_tls_certificate_expires_seconds"}
+HOUR = 3600
+COUNTERS = ("_total", "_bucket", "_count", "_sum")
+# What Prometheus itself says of a server, dates that no recording reaches, and deaths, of which there were none.
+NOT_RECORDED = {"up", "ncserverd_tls_certificate_expires_seconds", "ncserverd_tls_certificate_begins_seconds",
+                "ncserverd_supervise_deaths_total"}
 
 
 def alerts(rules):
@@ -32,28 +35,47 @@ def series_of(rules):
     return set(re.findall(r"(?<![:\w])((?:ncserverd|process)_\w+|up)(?=[{\[ ]|$)", code, re.M))
 
 
+def seconds_of(values):
+    """A value for each second, None where there is none: `record.py` writes `vxN` for N more of v."""
+    found = []
+    for word in values.split():
+        value, _, more = word.partition("x")
+        found += [None if value == "_" else float(value)] * (1 + int(more or 0))
+    return found
+
+
+def hour_of(name, values):
+    """What a scrape finds every fifteen seconds for an hour, if the recording goes on like that."""
+    values, scrapes = seconds_of(values), []
+    there = [value for value in values if value is not None]
+    growth = there[-1] - there[0] if name.split("{")[0].endswith(COUNTERS) else 0
+    for second in range(0, HOUR + 1, SCRAPE):
+        # The last second is the first of the next round.
+        rounds, second = divmod(second, len(values) - 1)
+        scrapes.append("_" if values[second] is None else f"{values[second] + rounds * growth:.15g}")
+    return " ".join(scrapes)
+
+
 def input_series(text):
-    found, length = [{"series": 'up{job="ncserverd", instance="a"}', "values": ""}], 0
+    found = [{"series": 'up{job="ncserverd", instance="a"}', "values": f"1x{HOUR // SCRAPE}"}]
     for line in text.splitlines():
         if line.startswith("#"):
             continue
         name, values = re.match(r"(\w+(?:\{.*?\})?) (.*)$", line).groups()
         own = 'job="ncserverd",instance="a"'
         name = f"{name[:-1]},{own}}}" if name.endswith("}") else f"{name}{{{own}}}"
-        length = max(length, sum(1 + int((word.split("x") + ["0"])[1]) for word in values.split()))
-        found.append({"series": name, "values": values})
-    found[0]["values"] = f"1x{length - 1}"
-    return found, length
+        found.append({"series": name, "values": hour_of(name, values)})
+    return found
 
 
 def test(name, rules):
     text = (HERE / "recordings" / f"{name}.txt").read_text()
-    series, length = input_series(text)
+    series = input_series(text)
     recorded = {entry["series"].split("{")[0] for entry in series}
     missing = series_of(rules) - recorded - NOT_RECORDED
     if missing:
         sys.exit(f"{name}: alerts look at what is not recorded: {', '.join(sorted(missing))}; record.py makes recordings anew")
-    minutes = (length - 1) * SCRAPE // 60
+    minutes = HOUR // 60
     fired = f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{minutes + 1}m]))'
     # One value for each alert that has fired at any time; how often is not compared.
     samples = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in FIRES[name]]

@@ -3,8 +3,8 @@
 
     deploy/prometheus/record.py NCSERVERD [idle|viewers|overload ...]
 
-Each recording takes four minutes: `/metrics` is read once a second, and one second stands for fifteen when the alerts are tried
-(`check-alerts.py`), so that it makes an hour. Ratios, quantiles and gauges stay what they were; a rate is a fifteenth of what it was.
+Each recording takes four minutes: `/metrics` is read once a second. Where the alerts are tried (`check-alerts.py`) it is repeated until it makes
+an hour.
 `ncpeer` lies beside NCSERVERD and makes the viewers. The origin is live: a segment a second of a stream of half a megabit a second. The server
 has one core, which the viewers of `overload` exhaust. While it idles it follows the playlist, so that segments come which nobody asks for; now
 and then somebody fetches one that has been there for half a minute.
@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = int(os.environ.get("SECONDS", 240))
 SEGMENT = 64 * 1024
 WINDOW = 6
-# Kept small: an hour of each is in the tree. Others are not what alerts look at.
+# Kept small: they are in the tree. Others are not what alerts look at.
 LEFT_OUT = re.compile(r"(?<!first_block_seconds)(_bucket\{|_sum[{ ])|^ncserverd_(ingest_responses|store_homomorphic)")
 VISIT_EVERY, VISIT_BEHIND = 2, 30
 VIEWERS = {"idle": 0, "viewers": 10, "overload": 1500}
