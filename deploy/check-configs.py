@@ -109,6 +109,7 @@ def kubernetes(found, image, place):
     peers = [part["spec"] for part in kinds["Service"] if part["spec"]["ports"][0]["protocol"] == "UDP"]
     assert [spec["type"] for spec in peers] == ["LoadBalancer"] and peers[0]["externalTrafficPolicy"] == "Local"
     ports = {port["name"]: port.get("protocol", "TCP") for port in container["ports"]}
+    assert peers[0].get("publishNotReadyAddresses") is True, "an overloaded server would lose the peers that it has"
     for part in kinds["Service"]:
         for port in part["spec"]["ports"]:
             assert ports[port["targetPort"]] == port["protocol"], f"{part['metadata']['name']}: {port}"
