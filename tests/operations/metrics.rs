@@ -130,6 +130,27 @@ fn the_dashboard_begins_with_the_viewers_and_what_they_feel() {
     wanted.iter().for_each(|name| assert!(first(name) < encoder, "{name} comes after the encoder"));
 }
 
+/// One refusal counts in several series: a sum of them says more than there were.
+#[test]
+fn the_dashboard_shows_each_stream_and_adds_up_no_refusals() {
+    let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../deploy/grafana/ncserverd.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let exprs = |panel: &serde_json::Value| {
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.iter().map(|target| target["expr"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let refused = exprs(panels.iter().find(|panel| panel["title"] == "Refused").unwrap());
+    assert!(refused.len() > 1 && refused.iter().all(|expr| expr.matches("sum(").count() == 1), "{refused:?}");
+    // Late requests are among these.
+    assert!(!refused.iter().any(|expr| expr.contains("ncserverd_session_refused_total")), "{refused:?}");
+    let all = panels.iter().flat_map(exprs).collect::<String>();
+    let by_stream = ["viewers", "sent_bytes_total", "coded_blocks_total", "repair_blocks_total", "late_requests_total"];
+    for name in by_stream.map(|name| format!("ncserverd_session_stream_{name}")) {
+        assert!(all.contains(&name), "no panel shows {name}");
+    }
+    assert!(all.contains("sum by (status) (rate(ncserverd_ingest_responses_total"), "no panel shows the answers of origins");
+}
+
 #[test]
 fn promtool_finds_nothing_to_say() {
     if Command::new("promtool").arg("--version").output().is_err() {
