@@ -85,6 +85,11 @@ async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) ->
         }
         // Few origins show what a folder has in it.
         Ok(Ok(status)) => Check::ok(STREAM, format!("{name} from {shown}, which answers ({status} for the folder itself)")),
+        Ok(Err(error @ ingest::Error::Redirect(_))) => Check::warn(
+            STREAM,
+            format!("{name} from {shown}: {error}; so will be what viewers ask for, if that is redirected as well"),
+            format!("{key}, or `stream.{name}.redirect_hosts`"),
+        ),
         Ok(Err(error)) => Check::warn(STREAM, format!("{name} from {shown}: {error}"), format!("{key}, or start the origin")),
         Err(_) => Check::warn(
             STREAM,
@@ -142,6 +147,11 @@ mod tests {
             assert!(checks[0].found.contains(&status[..3]) && checks[0].found.contains(&url), "{}", checks[0]);
             assert!(asked.join().unwrap().starts_with("HEAD /hls/ "));
         }
+        let (url, asked) = answering("302 Found\r\nLocation: https://login.example/");
+        let away = looked_at(stream::Config { origin: Some(url.as_str().into()), ..stream::Config::default() });
+        assert!(away[0].verdict == Verdict::Warn && away[0].found.contains("login.example"), "{}", away[0]);
+        assert!(away[0].to_string().contains("redirect_hosts"), "{}", away[0]);
+        asked.join().unwrap();
         let gone = looked_at(stream::Config { origin: Some("http://127.0.0.1:9/".into()), ..stream::Config::default() });
         assert_eq!(gone[0].verdict, Verdict::Warn, "{}", gone[0]);
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use backon::{ExponentialBuilder, Retryable};
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response, StatusCode, Version};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Version};
 use tokio::sync::mpsc;
 use url::Url;
 
@@ -98,10 +98,10 @@ impl Http {
         Ok(Self { client: client.build()?, base, complaints, origin, headers, config: config.clone(), metrics })
     }
 
-    /// Asks for the top of the stream without its content, once: the status of the answer.
+    /// Asks for the top of the stream without its content, once: the status of the answer, where redirects lead to it.
     pub async fn look(&self) -> Result<u16, Error> {
-        let request = self.client.head(self.origin.base.expose().clone()).headers(self.headers.clone());
-        Ok(request.send().await.map_err(|error| request_error(&error))?.status().as_u16())
+        let head = |url: &Url| self.client.head(url.clone()).headers(self.own_headers(url));
+        Ok(self.follow(self.origin.base.expose(), head).await?.status().as_u16())
     }
 
     async fn fetch_with_retries(&self, fetch: &Fetch) -> Result<Fetched, Error> {
@@ -158,13 +158,16 @@ impl Http {
         }
     }
 
-    /// Sends the request and follows redirects as far as they are allowed.
     async fn request(&self, fetch: &Fetch, url: &Url) -> Result<Response, Error> {
+        self.follow(url, |url| self.client.get(url.clone()).headers(self.headers_for(fetch, url))).await
+    }
+
+    /// Sends the request that is made for a URL and follows redirects as far as they are allowed.
+    async fn follow(&self, url: &Url, request: impl Fn(&Url) -> RequestBuilder) -> Result<Response, Error> {
         let mut url = url.clone();
         for _ in 0..=self.config.redirects_max {
             self.metrics.requests.inc();
-            let request = self.client.get(url.clone()).headers(self.headers_for(fetch, &url));
-            let response = request.send().await.map_err(|error| request_error(&error))?;
+            let response = request(&url).send().await.map_err(|error| request_error(&error))?;
             self.metrics.answered(response.status().as_u16());
             if !is_redirect(response.status()) {
                 return Ok(response);
@@ -202,8 +205,13 @@ impl Http {
         url.host_str() == base.host_str() && (same_port || upgraded)
     }
 
+    /// Those of the configuration, which are for the origin alone.
+    fn own_headers(&self, url: &Url) -> HeaderMap {
+        if self.is_origin(url) { self.headers.clone() } else { HeaderMap::new() }
+    }
+
     fn headers_for(&self, fetch: &Fetch, url: &Url) -> HeaderMap {
-        let mut headers = if self.is_origin(url) { self.headers.clone() } else { HeaderMap::new() };
+        let mut headers = self.own_headers(url);
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Want::Part(range) | Want::Listed(range) = &fetch.want {
             let text = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
