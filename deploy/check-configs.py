@@ -4,7 +4,8 @@
 - Every file of YAML and JSON below deploy/ can be parsed, and the image's labels and tags have the version of Cargo.toml.
 - `ncserverd config check` takes every configuration in there: what the image, compose.yaml and the manifests of k8s set, with and
   without a GPU. The manifests admit nobody without a token, keep their state, and publish UDP.
-- What compose.yaml starts plays: its configuration and the commands of its gateway run here, on ports of loopback that are free.
+- What compose.yaml starts plays: its configuration and the commands of its gateway run here, on ports of loopback that are free. It
+  publishes ports to its own machine alone, and only what needs the server's private key has the volume that it lies in.
 
 Usage: deploy/check-configs.py [NCSERVERD]      (default: target/release/ncserverd; ncpeer lies beside it)
 """
@@ -108,8 +109,8 @@ def kubernetes(found, image, place):
     assert set(mounts.values()) == set(volumes), "a volume is not mounted"
     peers = [part["spec"] for part in kinds["Service"] if part["spec"]["ports"][0]["protocol"] == "UDP"]
     assert [spec["type"] for spec in peers] == ["LoadBalancer"] and peers[0]["externalTrafficPolicy"] == "Local"
-    ports = {port["name"]: port.get("protocol", "TCP") for port in container["ports"]}
     assert peers[0].get("publishNotReadyAddresses") is True, "an overloaded server would lose the peers that it has"
+    ports = {port["name"]: port.get("protocol", "TCP") for port in container["ports"]}
     for part in kinds["Service"]:
         for port in part["spec"]["ports"]:
             assert ports[port["targetPort"]] == port["protocol"], f"{part['metadata']['name']}: {port}"
@@ -146,13 +147,26 @@ def plays(services, image, health, place):
     origin = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(clip.parent)))
     threading.Thread(target=origin.serve_forever, daemon=True).start()
 
-    state = place.state("compose-state")
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), f"{name} is open to others"
+    with_key = {name for name, service in services.items() if any(v.startswith("state:") for v in service.get("volumes", []))}
+    assert with_key == {"ncserverd", "pin"} and services["pin"]["network_mode"] == "none", f"{with_key} can read the private key"
+
+    state, pin = place.state("compose-state"), place.state("compose-pin")
     udp, metrics, player = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM), free_port(socket.SOCK_STREAM)
-    here = lambda text: (text.replace("http://origin/", f"http://127.0.0.1:{origin.server_port}/").replace(STATE, str(state))
+    here = lambda text: (text.replace("http://origin/", f"http://127.0.0.1:{origin.server_port}/")
                          .replace("[::]:4443", f"127.0.0.1:{udp}").replace("[::]:9443", f"127.0.0.1:{metrics}")
                          .replace("ncserverd:4443", f"127.0.0.1:{udp}").replace("0.0.0.0:8080", f"127.0.0.1:{player}")
                          .replace("127.0.0.1/9443", f"127.0.0.1/{metrics}"))
-    environment = {key: here(value) for key, value in {**image, **services["ncserverd"]["environment"]}.items()}
+    def mounted(service, text):
+        """With what would be mounted, in the order in which one name is not a part of another."""
+        for volume in sorted(service["volumes"], key=lambda volume: -len(volume.split(":")[1])):
+            name, path = volume.split(":")[:2]
+            text = text.replace(path, str({"state": state, "pin": pin}[name]))
+        return here(text)
+
+    server = services["ncserverd"]
+    environment = {key: mounted(server, value) for key, value in {**image, **server["environment"]}.items()}
     path = f"{pathlib.Path(place.ncserverd).parent}:{os.environ['PATH']}"
     processes, logs = [], open(place.directory / "compose.log", "w+")
     try:
@@ -165,10 +179,11 @@ def plays(services, image, health, place):
             except subprocess.CalledProcessError as error:
                 raise OSError from error
         until("the health check", is_healthy, processes)
-        service = services["player"]
         # Compose makes one dollar of two.
-        command = [here(word).replace("$$", "$") for word in service["entrypoint"] + service["command"]]
-        processes.append(subprocess.Popen(command, env={"PATH": path}, stdout=logs, stderr=logs))
+        command = lambda name: [mounted(services[name], word).replace("$$", "$")
+                                for word in services[name]["entrypoint"] + services[name]["command"]]
+        subprocess.run(command("pin"), env={"PATH": path}, stdout=logs, stderr=logs, check=True, timeout=PATIENCE)
+        processes.append(subprocess.Popen(command("player"), env={"PATH": path}, stdout=logs, stderr=logs))
         for name in ["master.m3u8", "video.m3u8", "init.mp4", "segment0.m4s", "segment5.m4s"]:
             url = f"http://127.0.0.1:{player}/clip/{name}"
             got = until(f"GET /clip/{name}", lambda: urllib.request.urlopen(url, timeout=PATIENCE).read(), processes)
