@@ -21,6 +21,7 @@ pub(crate) struct Server {
     _state: TempDir,
 }
 
+const SERVE: [&str; 7] = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
 /// Far above what anything here takes, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -40,9 +41,22 @@ impl Server {
     /// The same with these variables in its environment.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let state = TempDir::new().unwrap();
-        let fixed = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
-        let mut command = command(&state, &[&fixed, arguments].concat());
-        let mut process = command.envs(variables.iter().copied()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = command(&state, &[&SERVE, arguments].concat());
+        command.envs(variables.iter().copied());
+        Self::start_as(command, state)
+    }
+
+    /// The same as the child of a program that takes its name and its arguments behind these.
+    pub(crate) fn start_under(parent: &[&str], arguments: &[&str]) -> Self {
+        let state = TempDir::new().unwrap();
+        let mut command = Command::new(parent[0]);
+        command.args(&parent[1..]).arg(program("ncserverd")).args(SERVE).args(arguments);
+        command.env_clear().env("STATE_DIRECTORY", state.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start_as(command, state)
+    }
+
+    fn start_as(mut command: Command, state: TempDir) -> Self {
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (said, log) = channel();
         // The log is read to its end, so that the server never waits for a reader.
