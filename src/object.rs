@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use lease::{Lease, Loan, Released, Standing};
+pub use lease::{GRACE, Lease, Loan, Released, Standing};
 pub use tree::Tree;
 
 /// Content address of a segment: a BLAKE3 hash of its bytes.

@@ -370,7 +370,7 @@ mod tests {
         readiness.ready("server");
         let heeding = tokio::spawn(heed_store(store.clone(), readiness.clone(), Duration::from_millis(1)));
         while readiness.status().0 != Status::NotReady {
-            held.lease.loan().note_used(Instant::now());
+            held.lease.note_used(Instant::now(), 1);
             assert!(matches!(insert(1).await, Err(store::Error::Full { .. })));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

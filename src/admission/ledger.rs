@@ -1,14 +1,15 @@
 //! How many bytes of segments those who are counted together keep in memory: the requests of a session, of an address, or of a token.
 //!
 //! A segment counts once, however many requests are for it. Where there is no room left, what its requests have got no block of for a second
-//! makes room: those who do not read keep nothing from others of their address. Its shares are revoked, and their requests end.
+//! makes room: those who do not read keep nothing from others of their address. After that the session makes room that has most, for one
+//! that has less even with what it asks for. Shares of what makes room are revoked, and their requests end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::object::{Lease, Released, SegmentKey};
+use crate::object::{GRACE, Lease, SegmentKey};
 
 /// The books of those who are counted together.
 #[derive(Debug, Default)]
@@ -20,17 +21,37 @@ pub struct Ledger {
 struct Books {
     entries: HashMap<SegmentKey, Entry>,
     bytes: u64,
+    /// Segments that no request reads, and since when.
+    unread: BTreeSet<(Instant, SegmentKey)>,
+    sessions: HashMap<u64, Held>,
+    /// Sessions by the bytes of what they hold, each segment in full.
+    by_bytes: BTreeSet<(u64, u64)>,
 }
 
 /// A segment that is counted.
 #[derive(Debug)]
 struct Entry {
-    /// Keeps nothing by itself: it tells when blocks last left.
-    lease: Released,
     bytes: u64,
-    since: Instant,
+    /// Requests that get blocks of it.
+    readers: u32,
+    /// When they last did, or when it was first counted.
+    read_at: Instant,
+    holders: HashMap<u64, Holder>,
+}
+
+/// What a session has of a segment.
+#[derive(Debug, Default)]
+struct Holder {
     shares: u32,
+    readers: u32,
     is_revoked: Arc<AtomicBool>,
+}
+
+/// What a session holds.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: u64,
+    segments: BTreeSet<SegmentKey>,
 }
 
 /// A request that its segment is counted for; given back when it is dropped.
@@ -38,26 +59,22 @@ struct Entry {
 pub struct Share {
     ledger: Arc<Ledger>,
     segment: SegmentKey,
+    session: u64,
     is_revoked: Arc<AtomicBool>,
+    reads: bool,
+    read_at: Instant,
 }
 
 impl Ledger {
-    /// Counts a segment, of which there may be `most` bytes in all; one alone may be larger. `None` if that is too much.
-    pub fn take(self: &Arc<Self>, now: Instant, lease: &Lease, most: u64) -> Option<Share> {
+    /// Counts a segment for a session, of which there may be `most` bytes in all; one alone may be larger. `None` if that is too much.
+    pub fn take(self: &Arc<Self>, now: Instant, lease: &Lease, session: u64, most: u64) -> Option<Share> {
         let mut books = self.books();
-        let bytes = lease.shape.length();
-        if !books.entries.contains_key(&lease.key) && !books.make_room(now, bytes, most) {
+        let (segment, bytes) = (lease.key, lease.shape.length());
+        if !books.entries.contains_key(&segment) && !books.make_room(now, (bytes, most), session) {
             return None;
         }
-        let new = || Entry { lease: lease.release(), bytes, since: now, shares: 0, is_revoked: Arc::default() };
-        let Books { entries, bytes: total } = &mut *books;
-        let entry = entries.entry(lease.key).or_insert_with(|| {
-            *total += bytes;
-            new()
-        });
-        entry.shares += 1;
-        let is_revoked = Arc::clone(&entry.is_revoked);
-        Some(Share { ledger: Arc::clone(self), segment: lease.key, is_revoked })
+        let is_revoked = books.hold(now, segment, bytes, session);
+        Some(Share { ledger: Arc::clone(self), segment, session, is_revoked, reads: false, read_at: now })
     }
 
     /// Bytes that are counted.
@@ -71,112 +88,240 @@ impl Ledger {
 }
 
 impl Books {
-    /// Revokes what nobody reads, longest unread first, if that makes room for so many bytes.
-    fn make_room(&mut self, now: Instant, bytes: u64, most: u64) -> bool {
-        let fits = |total: u64| total == 0 || total.saturating_add(bytes) <= most;
-        if fits(self.bytes) {
-            return true;
-        }
-        let mut unread: Vec<_> = self
-            .entries
-            .iter()
-            .map(|(key, entry)| (entry.used_at(), *key, entry.bytes))
-            .filter(|(at, ..)| *at + GRACE <= now)
-            .collect();
-        if !fits(self.bytes - unread.iter().map(|(.., bytes)| bytes).sum::<u64>()) {
-            return false;
-        }
-        unread.sort_unstable();
-        for (_, key, _) in unread {
-            if fits(self.bytes) {
-                break;
+    /// Revokes what nobody reads, longest unread first, and then what the session holds that has most, until there is room for so many
+    /// bytes of so many.
+    fn make_room(&mut self, now: Instant, (bytes, most): (u64, u64), session: u64) -> bool {
+        let fits = |books: &Self| books.bytes == 0 || books.bytes.saturating_add(bytes) <= most;
+        while !fits(self) {
+            match self.unread.first() {
+                Some((since, segment)) if *since + GRACE <= now => self.remove(*segment),
+                _ => break,
             }
-            self.remove(key);
+        }
+        let with_it = self.sessions.get(&session).map_or(0, |held| held.bytes).saturating_add(bytes);
+        while !fits(self) {
+            let Some((_, largest)) = self.by_bytes.last().filter(|(bytes, _)| *bytes > with_it) else { return false };
+            let Some(segment) = self.sessions.get(largest).and_then(|held| held.segments.first()) else { return false };
+            self.revoke(*segment, *largest);
         }
         true
     }
 
-    fn remove(&mut self, key: SegmentKey) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.bytes -= entry.bytes;
-            entry.is_revoked.store(true, Ordering::Release);
+    /// Counts a request of a session for a segment.
+    fn hold(&mut self, now: Instant, segment: SegmentKey, bytes: u64, session: u64) -> Arc<AtomicBool> {
+        let Self { entries, bytes: total, unread, .. } = self;
+        let entry = entries.entry(segment).or_insert_with(|| {
+            *total += bytes;
+            unread.insert((now, segment));
+            Entry { bytes, readers: 0, read_at: now, holders: HashMap::new() }
+        });
+        let bytes = entry.bytes;
+        let holder = entry.holders.entry(session).or_default();
+        holder.shares += 1;
+        let (is_first, is_revoked) = (holder.shares == 1, Arc::clone(&holder.is_revoked));
+        if is_first {
+            self.charge(session, |held| {
+                held.segments.insert(segment);
+                held.bytes += bytes;
+            });
+        }
+        is_revoked
+    }
+
+    /// A request gives its share back.
+    fn give_back(&mut self, share: &Share) {
+        self.note(share, false);
+        let Some(holder) = self.holder(share) else { return };
+        holder.shares -= 1;
+        if holder.shares == 0 {
+            self.revoke(share.segment, share.session);
+        }
+    }
+
+    /// Whether the request of a share gets blocks.
+    fn note(&mut self, share: &Share, reads: bool) {
+        let Some(holder) = self.holder(share) else { return };
+        let before = holder.readers;
+        holder.readers = if reads { before + 1 } else { before - u32::from(share.reads) };
+        let after = holder.readers;
+        self.count_readers(share.segment, (before, after), share.read_at);
+    }
+
+    /// So many requests for a segment read, and not as many as before.
+    fn count_readers(&mut self, segment: SegmentKey, (before, after): (u32, u32), at: Instant) {
+        let Some(entry) = self.entries.get_mut(&segment) else { return };
+        self.unread.remove(&(entry.read_at, segment));
+        entry.readers = entry.readers - before + after;
+        entry.read_at = entry.read_at.max(at);
+        if entry.readers == 0 {
+            self.unread.insert((entry.read_at, segment));
+        }
+    }
+
+    /// What the session of a share has of its segment. After it was revoked the segment may have been counted anew.
+    fn holder(&mut self, share: &Share) -> Option<&mut Holder> {
+        let holder = self.entries.get_mut(&share.segment)?.holders.get_mut(&share.session)?;
+        Arc::ptr_eq(&holder.is_revoked, &share.is_revoked).then_some(holder)
+    }
+
+    fn remove(&mut self, segment: SegmentKey) {
+        let holders = self.entries.get(&segment).map(|entry| entry.holders.keys().copied().collect::<Vec<_>>());
+        holders.into_iter().flatten().for_each(|session| self.revoke(segment, session));
+    }
+
+    /// Counts a segment no more for a session, and not at all if it was the last.
+    fn revoke(&mut self, segment: SegmentKey, session: u64) {
+        let Some(entry) = self.entries.get_mut(&segment) else { return };
+        let Some(holder) = entry.holders.remove(&session) else { return };
+        holder.is_revoked.store(true, Ordering::Release);
+        let (bytes, read_at, is_last) = (entry.bytes, entry.read_at, entry.holders.is_empty());
+        self.count_readers(segment, (holder.readers, 0), read_at);
+        if is_last {
+            self.unread.remove(&(read_at, segment));
+            self.entries.remove(&segment);
+            self.bytes -= bytes;
+        }
+        self.charge(session, |held| {
+            held.segments.remove(&segment);
+            held.bytes -= bytes;
+        });
+    }
+
+    fn charge(&mut self, session: u64, change: impl FnOnce(&mut Held)) {
+        let held = self.sessions.entry(session).or_default();
+        self.by_bytes.remove(&(held.bytes, session));
+        change(held);
+        if held.segments.is_empty() {
+            self.sessions.remove(&session);
+        } else {
+            self.by_bytes.insert((held.bytes, session));
         }
     }
 }
 
-impl Entry {
-    /// When blocks last left; when it was first counted if none have since.
-    fn used_at(&self) -> Instant {
-        self.lease.loan().used_at().map_or(self.since, |at| at.max(self.since))
-    }
-}
-
 impl Share {
-    /// Whether it counts no more, because room was needed and nobody read.
+    /// Whether it counts no more, because room was needed and nobody read, or others of its account had less.
     pub fn is_revoked(&self) -> bool {
         self.is_revoked.load(Ordering::Acquire)
+    }
+
+    /// Its request has got blocks of the segment.
+    pub fn note_read(&mut self, now: Instant) {
+        self.read_at = now;
+        if !self.reads {
+            self.ledger.books().note(self, true);
+            self.reads = true;
+        }
+    }
+
+    /// Its request has got none for a while.
+    pub fn note_stalled(&mut self) {
+        if self.reads {
+            self.ledger.books().note(self, false);
+            self.reads = false;
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut books = self.ledger.books();
-        let Some(entry) = books.entries.get_mut(&self.segment) else { return };
-        // After it was revoked the segment may have been counted anew, for others.
-        if !Arc::ptr_eq(&entry.is_revoked, &self.is_revoked) {
-            return;
-        }
-        entry.shares -= 1;
-        if entry.shares == 0 {
-            books.remove(self.segment);
-        }
+        self.ledger.books().give_back(self);
     }
 }
-
-/// How long a segment counts that nobody reads.
-const GRACE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::object::{Loan, SegmentId, Shape};
+    use std::time::Duration;
 
     fn lease(key: u64, bytes: u64, now: Instant) -> Lease {
         let shape = Shape::new(bytes, 64, 64).unwrap();
         Lease::new(SegmentKey(key), SegmentId::of(&key.to_le_bytes()), shape, Loan::new(now))
     }
 
+    /// Whether nothing is counted.
+    fn is_empty(ledger: &Ledger) -> bool {
+        let books = ledger.books();
+        let counts = [books.entries.len(), books.unread.len(), books.sessions.len(), books.by_bytes.len()];
+        counts == [0; 4] && books.bytes == 0
+    }
+
     #[test]
     fn a_segment_counts_once_and_one_alone_may_be_larger() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
         let (large, small) = (lease(1, 1000, now), lease(2, 10, now));
-        let shares = [ledger.take(now, &large, 100).unwrap(), ledger.take(now, &large, 100).unwrap()];
+        let shares = [ledger.take(now, &large, 1, 100).unwrap(), ledger.take(now, &large, 1, 100).unwrap()];
         assert_eq!(ledger.bytes(), 1000);
-        assert!(ledger.take(now, &small, 100).is_none());
+        assert!(ledger.take(now, &small, 1, 100).is_none());
         drop(shares);
-        assert_eq!(ledger.bytes(), 0);
-        let first = ledger.take(now, &small, 100).unwrap();
-        let second = ledger.take(now, &lease(3, 90, now), 100).unwrap();
-        assert!(ledger.take(now, &lease(4, 1, now), 100).is_none());
+        assert!(is_empty(&ledger));
+        let first = ledger.take(now, &small, 1, 100).unwrap();
+        let second = ledger.take(now, &lease(3, 90, now), 1, 100).unwrap();
+        assert!(ledger.take(now, &lease(4, 1, now), 1, 100).is_none());
         drop((first, second));
-        assert_eq!(ledger.bytes(), 0);
+        assert!(is_empty(&ledger));
     }
 
     #[test]
     fn what_nobody_reads_makes_room() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
         let leases = [lease(1, 50, now), lease(2, 50, now)];
-        let shares: Vec<Share> = leases.iter().map(|lease| ledger.take(now, lease, 100).unwrap()).collect();
+        let mut shares: Vec<Share> = leases.iter().map(|lease| ledger.take(now, lease, 1, 100).unwrap()).collect();
         let (later, third) = (now + GRACE, lease(3, 50, now));
-        assert!(ledger.take(later - Duration::from_millis(1), &third, 100).is_none(), "they have just come");
-        leases[0].loan().note_used(later);
-        let taken = ledger.take(later, &third, 100).expect("the second is not read");
+        assert!(ledger.take(later - Duration::from_millis(1), &third, 1, 100).is_none(), "they have just come");
+        shares[0].note_read(later);
+        let taken = ledger.take(later, &third, 1, 100).expect("the second is not read");
         assert_eq!((shares[0].is_revoked(), shares[1].is_revoked(), ledger.bytes()), (false, true, 100));
-        assert!(ledger.take(later, &leases[1], 100).is_none(), "it is counted as a new one");
-        drop(shares);
+        assert!(ledger.take(later, &leases[1], 1, 100).is_none(), "it is counted as a new one");
+        shares[1].note_read(later + GRACE);
+        let again = ledger.take(later + GRACE, &leases[1], 1, 100).expect("the third is not read");
+        assert!(taken.is_revoked() && !shares[0].is_revoked());
+        drop((shares, taken));
         assert_eq!(ledger.bytes(), 50, "what was revoked is given back once");
-        let again = ledger.take(later, &leases[1], 100).unwrap();
-        drop((again, taken));
-        assert_eq!(ledger.bytes(), 0);
+        drop(again);
+        assert!(is_empty(&ledger));
+    }
+
+    #[test]
+    fn what_one_request_reads_counts_for_no_other() {
+        let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
+        let (first, second) = (lease(1, 100, now), lease(2, 100, now));
+        let unread = ledger.take(now, &first, 1, 100).unwrap();
+        // Another reads a block now and then, and is counted no longer than that.
+        for second in 1..4 {
+            let at = now + second * GRACE;
+            ledger.take(at, &first, 1, 100).unwrap().note_read(at);
+        }
+        let at = now + 3 * GRACE;
+        assert!(ledger.take(at, &second, 1, 100).is_none(), "it was read just now");
+        let taken = ledger.take(at + GRACE, &second, 1, 100).expect("its request reads nothing");
+        assert!(unread.is_revoked());
+        drop((unread, taken));
+        assert!(is_empty(&ledger));
+    }
+
+    #[test]
+    fn the_session_that_has_most_makes_room_for_one_that_has_less() {
+        let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
+        let leases: Vec<Lease> = (0..12).map(|key| lease(key, 10, now)).collect();
+        let take = |at: usize, session: u64| {
+            let mut share = ledger.take(now, &leases[at], session, 100)?;
+            share.note_read(now);
+            Some(share)
+        };
+        let crowd: Vec<Share> = (0..10).map(|at| take(at, at as u64 / 7).unwrap()).collect();
+        assert!(take(10, 0).is_none(), "it has most itself");
+        let newcomer = take(10, 2).expect("it has nothing");
+        let revoked = |shares: &[Share]| shares.iter().filter(|share| share.is_revoked()).count();
+        assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..]), ledger.bytes()), (1, 0, 100));
+        let rest: Vec<Share> = (0..2).map(|_| take(11, 2).unwrap()).collect();
+        assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..])), (2, 0), "as many as there are requests");
+        // What another session has, too, stays, and is counted for it.
+        let shared = take(2, 3).unwrap();
+        let more = take(0, 3).expect("the largest has five");
+        assert!(crowd[2].is_revoked() && crowd[3].is_revoked() && !crowd[4].is_revoked() && !shared.is_revoked());
+        drop((crowd, newcomer, rest, shared, more));
+        assert!(is_empty(&ledger));
     }
 }

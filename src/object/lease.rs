@@ -10,21 +10,27 @@ use std::time::{Duration, Instant};
 
 use super::{SegmentId, SegmentKey, Shape};
 
-/// What the holder of a segment shares with its leases: how many there are, when blocks last left, and whether the segment has gone.
+/// What the holder of a segment shares with its leases: how many there are and how many get blocks, when and how fast blocks left, and
+/// whether the segment has gone.
 #[derive(Debug)]
 pub struct Loan {
     leases: AtomicUsize,
+    readers: AtomicUsize,
     is_gone: AtomicBool,
     begun: Instant,
+    /// Milliseconds from `begun` until all of the segment was there.
+    came_ms: AtomicU64,
     /// Milliseconds from `begun` until blocks last left, and one; 0 if none have.
     used_ms: AtomicU64,
+    /// KiB that left in an even second after `begun`, and in an odd one: the second in the upper half.
+    left: [AtomicU64; 2],
 }
 
 impl Loan {
     /// That of a segment that comes in now.
     pub fn new(now: Instant) -> Arc<Self> {
-        let (leases, is_gone, used_ms) = Default::default();
-        Arc::new(Self { leases, is_gone, begun: now, used_ms })
+        let (leases, readers, is_gone, came_ms, used_ms, left) = Default::default();
+        Arc::new(Self { leases, readers, is_gone, begun: now, came_ms, used_ms, left })
     }
 
     /// How many leases there are.
@@ -38,21 +44,29 @@ impl Loan {
         Some(self.begun + Duration::from_millis(ms))
     }
 
-    /// Blocks of the segment leave.
-    pub fn note_used(&self, now: Instant) {
-        let ms = now.saturating_duration_since(self.begun).as_millis();
-        self.used_ms.fetch_max(u64::try_from(ms).map_or(0, |ms| ms.saturating_add(1)), Ordering::Relaxed);
+    /// All of the segment has come: who waited for it has had no time yet.
+    pub fn note_come(&self, now: Instant) {
+        self.came_ms.fetch_max(self.millis(now), Ordering::Relaxed);
+    }
+
+    /// KiB of blocks that left in this second and the one before.
+    pub fn pace(&self, now: Instant) -> u64 {
+        let second = self.millis(now) / 1000;
+        let left = self.left.iter().map(|left| left.load(Ordering::Relaxed));
+        left.filter(|left| (left >> 32) + 1 >= (second & LOW)).map(|left| left & LOW).sum()
     }
 
     /// Who would miss the segment.
     pub fn standing(&self, now: Instant) -> Standing {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < GRACE;
-        match (self.leases() > 0, self.used_at().is_some_and(is_recent)) {
-            (true, true) => Standing::InUse,
-            (true, false) if is_recent(self.begun) => Standing::InUse,
-            (true, false) => Standing::Stalled,
-            (false, true) => Standing::Recent,
-            (false, false) => Standing::Idle,
+        let is_used = self.used_at().is_some_and(is_recent);
+        let has_come = is_recent(self.begun + Duration::from_millis(self.came_ms.load(Ordering::Relaxed)));
+        let is_read = is_used && self.readers.load(Ordering::Acquire) > 0;
+        match self.leases() > 0 {
+            true if is_read || has_come => Standing::InUse,
+            _ if is_used => Standing::Recent,
+            true => Standing::Stalled,
+            false => Standing::Idle,
         }
     }
 
@@ -61,27 +75,47 @@ impl Loan {
         self.is_gone.store(true, Ordering::Release);
     }
 
+    /// Blocks of the segment leave, with so many bytes.
+    fn note_used(&self, now: Instant, bytes: u64) {
+        let ms = self.millis(now);
+        self.used_ms.fetch_max(ms.saturating_add(1), Ordering::Relaxed);
+        let (second, kib) = ((ms / 1000) & LOW, bytes.div_ceil(1024));
+        let add = |left: u64| {
+            let before = if left >> 32 == second { left & LOW } else { 0 };
+            Some((second << 32) | (before + kib).min(LOW))
+        };
+        let left = &self.left[usize::from(second % 2 == 1)];
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).expect("there is always a next one");
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.begun).as_millis()).unwrap_or(u64::MAX)
+    }
+
     fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Acquire)
     }
 }
+
+/// The lower half of a word.
+const LOW: u64 = u32::MAX as u64;
 
 /// Who would miss a segment, from nobody to those that get blocks of it now: the order in which segments go when room is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Nobody.
     Idle,
-    /// It is leased, and blocks have left for nobody of those who lease it for a second.
+    /// It is leased, and no blocks of it have left for a second.
     Stalled,
-    /// It is not leased, and blocks have left lately: who has got them may ask for more.
+    /// Blocks have left lately, for nobody who leases it now: who has got them may ask for more.
     Recent,
-    /// It is leased, and blocks leave or it has just come. It stays.
+    /// It is leased, and blocks leave for somebody who leases it, or it has just come. It stays, unless too much does.
     InUse,
 }
 
 /// How long a segment counts as in use after it has come in, or after the last of its blocks left. A viewer whose path pauses for longer
 /// asks for the segment again if the room was needed meanwhile.
-const GRACE: Duration = Duration::from_secs(1);
+pub const GRACE: Duration = Duration::from_secs(1);
 
 /// A held segment and the wish that it stays held. Each clone is a lease of its own.
 pub struct Lease {
@@ -92,13 +126,15 @@ pub struct Lease {
     /// How it is cut.
     pub shape: Shape,
     loan: Arc<Loan>,
+    /// Whether blocks leave for its owner.
+    reads: AtomicBool,
 }
 
 impl Lease {
     /// A lease of the segment with this loan, until it is dropped.
     pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, loan: Arc<Loan>) -> Self {
         loan.leases.fetch_add(1, Ordering::AcqRel);
-        Self { key, id, shape, loan }
+        Self { key, id, shape, loan, reads: AtomicBool::new(false) }
     }
 
     /// How many leases of the segment there are, this one included.
@@ -109,6 +145,21 @@ impl Lease {
     /// What it shares with other leases of the segment.
     pub fn loan(&self) -> &Loan {
         &self.loan
+    }
+
+    /// Blocks of the segment leave for its owner, with so many bytes.
+    pub fn note_used(&self, now: Instant, bytes: u64) {
+        self.loan.note_used(now, bytes);
+        if !self.reads.swap(true, Ordering::AcqRel) {
+            self.loan.readers.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// None have left for its owner for a while: what leaves for others does not count for it.
+    pub fn note_stalled(&self) {
+        if self.reads.swap(false, Ordering::AcqRel) {
+            self.loan.readers.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Whether the segment has gone all the same: nothing can be made of it.
@@ -130,6 +181,7 @@ impl Clone for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.note_stalled();
         self.loan.leases.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -199,8 +251,48 @@ mod tests {
         let loan = Loan::new(now);
         assert_eq!(loan.used_at(), None);
         let later = now + Duration::from_millis(1500);
-        loan.note_used(later);
-        loan.note_used(now);
+        loan.note_used(later, 1);
+        loan.note_used(now, 1);
         assert_eq!(loan.used_at(), Some(later));
+    }
+
+    #[test]
+    fn a_lease_that_reads_nothing_keeps_nothing_by_what_others_read() {
+        let now = Instant::now();
+        let loan = Loan::new(now);
+        let lease = || Lease::new(SegmentKey(1), SegmentId::of(b"a"), Shape::new(100, 64, 8).unwrap(), Arc::clone(&loan));
+        let unread = lease();
+        assert_eq!(loan.standing(now), Standing::InUse, "it has just come");
+        // Another reads a block a second, and leases the segment only as long as that takes.
+        for second in 1..5 {
+            let at = now + second * GRACE;
+            let other = lease();
+            other.note_used(at, 64);
+            assert_eq!(loan.standing(at), Standing::InUse, "both lease it");
+            drop(other);
+            assert_eq!(loan.standing(at), Standing::Recent);
+        }
+        let at = now + 5 * GRACE;
+        assert_eq!(loan.standing(at), Standing::Stalled);
+        unread.note_used(at, 64);
+        assert_eq!(loan.standing(at), Standing::InUse);
+        unread.note_stalled();
+        assert_eq!(loan.standing(at), Standing::Recent);
+        loan.note_come(at);
+        assert_eq!(loan.standing(at), Standing::InUse);
+        drop(unread);
+        assert_eq!((loan.standing(at), loan.standing(at + GRACE)), (Standing::Recent, Standing::Idle));
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_last_two_seconds() {
+        let now = Instant::now();
+        let (loan, at) = (Loan::new(now), |ms| now + Duration::from_millis(ms));
+        loan.note_used(at(900), 10 << 10);
+        loan.note_used(at(1100), 1);
+        loan.note_used(at(1900), 5 << 10);
+        assert_eq!([1900, 2500, 3000].map(|ms| loan.pace(at(ms))), [16, 6, 0]);
+        loan.note_used(at(7000), 3 << 10);
+        assert_eq!(loan.pace(at(7000)), 3);
     }
 }

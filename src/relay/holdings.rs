@@ -262,8 +262,7 @@ impl Holdings {
         let mut state = self.state();
         if let Some(segment) = state.segments.get_mut(&key) {
             segment.body = Body::Whole(encoders);
-            // Who waited for it has had no time yet.
-            segment.lease.loan().note_used(Instant::now());
+            segment.lease.loan().note_come(Instant::now());
             let whole = segment.cut.whole_bytes();
             let before = std::mem::replace(&mut segment.charged, whole);
             state.used = state.used + whole - before;
@@ -709,7 +708,7 @@ mod tests {
         assert!(whole(0, now) && whole(1, now));
         assert!(!whole(2, now) && holdings.refused(now) == Some(1000), "both have just come");
         let later = now + Duration::from_secs(60);
-        held[0].lease.loan().note_used(later);
+        held[0].lease.note_used(later, 1);
         assert_eq!(holdings.refused(later), None, "blocks of the second have not left for long");
         assert!(whole(2, later));
         assert!(held[1].lease.is_void() && !held[0].lease.is_void() && !held[2].lease.is_void());

@@ -14,6 +14,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -203,8 +204,16 @@ struct Progress {
 /// The stream of one request.
 enum RequestStream {
     Idle(SendStream),
-    /// A write is under way; dropping or using the sender ends it.
-    Busy(oneshot::Sender<()>),
+    /// A write is under way.
+    Busy(Writing),
+}
+
+/// A write that is under way.
+struct Writing {
+    /// Dropping or using it ends the write.
+    _cancel: oneshot::Sender<()>,
+    /// Whether QUIC has taken some of it since the last look.
+    is_taken: Arc<AtomicBool>,
 }
 
 /// What has left on a stream of its own, or could not.
@@ -460,6 +469,13 @@ impl Session {
     /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long keeps their memory from others. To be
     /// called before more are sent: what was sent last has had no time yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
+        for (alias, stream) in &self.streams {
+            if let RequestStream::Busy(Writing { is_taken, .. }) = stream
+                && is_taken.swap(false, Ordering::Relaxed)
+            {
+                self.proto.note_taken(now, *alias);
+            }
+        }
         let released = self.quota.released();
         let is_read = self.quota.held() == 0;
         if released != self.progress.released {
@@ -723,7 +739,9 @@ impl Session {
         self.count_sent(claim, &sent);
         self.visitor.spend(Instant::now(), chunks.iter().map(Bytes::len).sum());
         let (cancel, cancelled) = oneshot::channel();
-        self.streams.insert(claim.alias, RequestStream::Busy(cancel));
+        let is_taken = Arc::new(AtomicBool::new(false));
+        let writing = Writing { _cancel: cancel, is_taken: Arc::clone(&is_taken) };
+        self.streams.insert(claim.alias, RequestStream::Busy(writing));
         let (connection, alias) = (self.connection.clone(), claim.alias);
         let priority = self.priority(claim.deadline);
         self.writes.push(Box::pin(async move {
@@ -738,7 +756,7 @@ impl Session {
                 },
             };
             let result = tokio::select! {
-                result = stream.write_all_chunks(&mut chunks) => Some(result),
+                result = write(&mut stream, &mut chunks, &is_taken) => Some(result),
                 _ = cancelled => None,
             };
             match result {
@@ -786,8 +804,8 @@ impl Session {
         match self.streams.remove(&ended.alias) {
             Some(RequestStream::Idle(stream)) if ended.abandon => abandon(stream),
             Some(RequestStream::Idle(mut stream)) => drop(stream.finish()),
-            // Dropping the sender cancels the write, which resets the stream.
-            Some(RequestStream::Busy(cancel)) => drop(cancel),
+            // That cancels the write, which resets the stream.
+            Some(RequestStream::Busy(writing)) => drop(writing),
             None => {}
         }
     }
@@ -828,6 +846,16 @@ fn abandon(mut stream: SendStream) {
 
 fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
+}
+
+/// Writes all of it, and notes whenever QUIC has taken some.
+async fn write(stream: &mut SendStream, mut chunks: &mut [Bytes], is_taken: &AtomicBool) -> Result<(), WriteError> {
+    while !chunks.is_empty() {
+        let written = stream.write_chunks(chunks).await?;
+        chunks = &mut chunks[written.chunks..];
+        is_taken.store(true, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 async fn read(mut receive: RecvStream) -> Heard {

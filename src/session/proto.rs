@@ -27,7 +27,7 @@ use bytes::Bytes;
 
 use crate::block::Vector;
 use crate::object::{
-    Birth, Body, Codec, Coding, FirstPass, Generation, GenerationKey, Held, Lease, Refusal, Released, Resolved, SegmentId,
+    Birth, Body, Codec, Coding, FirstPass, GRACE, Generation, GenerationKey, Held, Lease, Refusal, Released, Resolved, SegmentId,
     SegmentKey,
 };
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
@@ -448,14 +448,24 @@ struct Open {
 #[derive(Debug)]
 enum Tenure {
     /// Blocks are to leave.
-    Leased(Lease, Vec<Share>),
+    Leased(Tenancy),
     /// None can before more credit comes, since then.
     Idle(Released, Instant),
+}
+
+/// A lease, and where it is counted.
+#[derive(Debug)]
+struct Tenancy {
+    lease: Lease,
+    shares: Vec<Share>,
+    /// When blocks last left, or the lease was taken.
+    used_at: Instant,
 }
 
 /// What counts the segments that requests keep in memory, and how many bytes each may count.
 #[derive(Debug)]
 struct Ledgers {
+    by: SessionId,
     session: (Arc<Ledger>, u64),
     address: (Option<Arc<Ledger>>, u64),
     token: (Option<Arc<Ledger>>, u64),
@@ -471,8 +481,9 @@ enum Unleased {
 }
 
 impl Ledgers {
-    fn new(config: &Config) -> Self {
+    fn new(by: SessionId, config: &Config) -> Self {
         Self {
+            by,
             session: (Arc::default(), config.leased_bytes_max.as_u64()),
             address: (None, config.address_leased_bytes_max.as_u64()),
             token: (None, config.token_leased_bytes_max.as_u64()),
@@ -483,7 +494,24 @@ impl Ledgers {
     fn take(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
         let shared = [&self.address, &self.token].into_iter().filter_map(|(ledger, most)| Some((ledger.as_ref()?, *most)));
         let all = std::iter::once((&self.session.0, self.session.1)).chain(shared);
-        all.map(|(ledger, most)| ledger.take(now, lease, most).ok_or(Unleased::Full)).collect()
+        all.map(|(ledger, most)| ledger.take(now, lease, self.by.0, most).ok_or(Unleased::Full)).collect()
+    }
+}
+
+impl Tenancy {
+    /// Blocks with so many bytes have left for the request.
+    fn note_used(&mut self, now: Instant, bytes: u64) {
+        self.used_at = now;
+        self.lease.note_used(now, bytes);
+        self.shares.iter_mut().for_each(|share| share.note_read(now));
+    }
+
+    /// A request that has got nothing for a while keeps nothing by what others get.
+    fn look(&mut self, now: Instant) {
+        if self.used_at + GRACE <= now {
+            self.lease.note_stalled();
+            self.shares.iter_mut().for_each(Share::note_stalled);
+        }
     }
 }
 
@@ -518,7 +546,7 @@ impl Proto {
             next_ticket: 0,
             names: 0,
             requests: BTreeMap::new(),
-            ledgers: Ledgers::new(&config),
+            ledgers: Ledgers::new(session, &config),
             looked_at: now,
             unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
@@ -801,14 +829,20 @@ impl Proto {
         self.unacknowledged_at = now;
     }
 
-    /// The peer has acknowledged blocks. Those of the request that is due first go before others, so it is taken to be the one that gets on.
+    /// The peer has acknowledged blocks. A stream says itself that it gets on ([`Proto::note_taken`]); of what travels in datagrams, the
+    /// request that is due first goes before others, so it is taken to be the one that gets on.
     pub fn note_progress(&mut self, now: Instant) {
-        let leased = self.requests.values().filter_map(|open| match &open.tenure {
-            Tenure::Leased(lease, _) => Some((open.deadline, lease)),
-            Tenure::Idle(..) => None,
-        });
-        if let Some((_, lease)) = leased.min_by_key(|(deadline, _)| *deadline) {
-            lease.loan().note_used(now);
+        let in_datagrams = self.requests.values_mut().filter(|open| open.accept.datagrams && !open.on_stream);
+        let leased = in_datagrams.filter_map(|open| Some((open.deadline, open.tenancy()?)));
+        if let Some((_, tenancy)) = leased.min_by_key(|(deadline, _)| *deadline) {
+            tenancy.note_used(now, 0);
+        }
+    }
+
+    /// QUIC has taken more of what has left on a request's stream.
+    pub fn note_taken(&mut self, now: Instant, alias: u16) {
+        if let Some(tenancy) = self.requests.get_mut(&alias).and_then(Open::tenancy) {
+            tenancy.note_used(now, 0);
         }
     }
 
@@ -847,6 +881,7 @@ impl Proto {
         }
         self.end_idle(now);
         self.end_void();
+        self.requests.values_mut().filter_map(Open::tenancy).for_each(|tenancy| tenancy.look(now));
         self.looked_at = now;
         if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
     }
@@ -940,7 +975,7 @@ impl Proto {
     /// So many blocks of a request have left, coded ones among them, with so many bytes of payload. To be called for a batch at a time.
     pub fn note_sent(&mut self, now: Instant, alias: u16, blocks: u64, coded: u64, bytes: u64) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
-        open.note_used(now, &self.ledgers);
+        open.note_used(now, bytes, &self.ledgers);
         let n = u64::from(open.generation.n);
         let repair = (open.left + blocks).saturating_sub(n.max(open.left));
         open.left += blocks;
@@ -1256,7 +1291,7 @@ impl Proto {
     /// When a request that has nothing to send is ended, if no credit comes.
     fn idle_until(&self, open: &Open) -> Option<Instant> {
         match open.tenure {
-            Tenure::Leased(..) => None,
+            Tenure::Leased(_) => None,
             Tenure::Idle(_, since) => Some(since.max(self.unacknowledged_at) + self.config.stall_timeout),
         }
     }
@@ -1276,8 +1311,8 @@ impl Proto {
     /// Ends the requests that have blocks to send of a segment that has gone, or is not kept for them any more.
     fn end_void(&mut self) {
         let why = |open: &Open| match &open.tenure {
-            Tenure::Leased(lease, _) if lease.is_void() => Some(Unleased::Gone),
-            Tenure::Leased(_, shares) if shares.iter().any(Share::is_revoked) => Some(Unleased::Full),
+            Tenure::Leased(Tenancy { lease, .. }) if lease.is_void() => Some(Unleased::Gone),
+            Tenure::Leased(Tenancy { shares, .. }) if shares.iter().any(Share::is_revoked) => Some(Unleased::Full),
             _ => None,
         };
         let void: Vec<_> = self.requests.iter().filter_map(|(alias, open)| Some((*alias, why(open)?))).collect();
@@ -1509,21 +1544,28 @@ impl Open {
     /// Takes or gives up the lease, as blocks are to leave or not.
     fn settle(&mut self, now: Instant, ledgers: &Ledgers) -> Result<(), Unleased> {
         self.tenure = match (&self.tenure, self.is_due()) {
-            (Tenure::Leased(lease, _), false) => Tenure::Idle(lease.release(), now),
+            (Tenure::Leased(tenancy), false) => Tenure::Idle(tenancy.lease.release(), now),
             (Tenure::Idle(released, _), true) => {
                 let lease = released.renew().ok_or(Unleased::Gone)?;
                 let shares = ledgers.take(now, &lease)?;
-                Tenure::Leased(lease, shares)
+                Tenure::Leased(Tenancy { lease, shares, used_at: now })
             }
             _ => return Ok(()),
         };
         Ok(())
     }
 
-    /// Blocks have left.
-    fn note_used(&mut self, now: Instant, ledgers: &Ledgers) {
-        if let Tenure::Leased(lease, _) = &self.tenure {
-            lease.loan().note_used(now);
+    fn tenancy(&mut self) -> Option<&mut Tenancy> {
+        match &mut self.tenure {
+            Tenure::Leased(tenancy) => Some(tenancy),
+            Tenure::Idle(..) => None,
+        }
+    }
+
+    /// Blocks with so many bytes have left.
+    fn note_used(&mut self, now: Instant, bytes: u64, ledgers: &Ledgers) {
+        if let Some(tenancy) = self.tenancy() {
+            tenancy.note_used(now, bytes);
             self.settle(now, ledgers).expect("what is leased is not leased again");
         }
     }

@@ -104,8 +104,8 @@ async fn the_expired_go_first() {
 async fn what_is_leased_stays() {
     let store = store(cost().await * 2);
     let leases = (insert(&store, 0, Some(Instant::now())).await.unwrap(), insert(&store, 1, None).await.unwrap());
-    leases.0.lease.loan().note_used(Instant::now() + Duration::from_secs(3600));
-    leases.1.lease.loan().note_used(Instant::now() + Duration::from_secs(3600));
+    leases.0.lease.note_used(Instant::now() + Duration::from_secs(3600), 1);
+    leases.1.lease.note_used(Instant::now() + Duration::from_secs(3600), 1);
     assert!(matches!(insert(&store, 2, None).await, Err(Error::Full { .. })));
     store.sweep(Instant::now() + Duration::from_secs(1));
     assert_eq!(store.usage(Tier::Host).1, 2);
@@ -134,7 +134,7 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
     let (now, evict) = (Instant::now(), |at| store.shared.state().evict(at).map(|gone| (gone.key, gone.cause)));
     assert_eq!(evict(now + SHORT / 2), None, "they have just come");
     // Blocks of the first leave; the others are stalled, the one used longest ago goes first.
-    leases[0].loan().note_used(now + LONG);
+    leases[0].note_used(now + LONG, 1);
     assert_eq!(evict(now + LONG), Some((leases[1].key, Cause::Stalled)));
     assert!(leases[1].is_void() && !leases[0].is_void() && store.lookup(&id(1), None).is_none());
     // What nobody leases goes first, if nothing of it has left lately, and last, if something has.
@@ -146,7 +146,7 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
         Some((false, Cause::Room))
     );
     let lease = last.renew().unwrap();
-    lease.loan().note_used(now + 2 * LONG);
+    lease.note_used(now + 2 * LONG, 1);
     drop(lease);
     assert_eq!(evict(now + 2 * LONG), Some((leases[0].key, Cause::Stalled)));
     assert!(evict(now + 2 * LONG).is_some_and(|(_, cause)| cause == Cause::Room));
@@ -161,7 +161,7 @@ async fn the_store_says_for_how_long_it_has_no_room() {
     let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
     assert_eq!(store.refused(now), None, "nobody has asked");
     for held in [&leases.0, &leases.1] {
-        held.lease.loan().note_used(later);
+        held.lease.note_used(later, 1);
     }
     let refused = insert(&store, 2, None).await;
     let Err(Error::Full { bytes }) = refused else { panic!("{refused:?}") };

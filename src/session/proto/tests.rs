@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::admission::Scope;
-use crate::object::{Lease, Loan, SegmentKey, Shape};
+use crate::object::{Lease, Loan, SegmentKey, Shape, Standing};
 use crate::wire::message::{Codecs, HoldingState, Ticket, Token};
 
 const SESSION: SessionId = SessionId(7);
@@ -631,7 +631,7 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     proto.handle_timeout(now).unwrap();
     assert_eq!((proto.poll_message(), loan.leases()), (None, 1));
     // A path may take long for what has left.
-    proto.note_progress(now + SECOND);
+    proto.note_taken(now + SECOND, 3);
     assert_eq!(loan.used_at(), Some(now + SECOND));
     loan.end();
     // Nothing may happen on the connection that shows it.
@@ -686,6 +686,40 @@ fn what_requests_keep_is_bounded_for_a_session_and_an_address() {
     assert!(matches!(rejected[..], [Message::Reject { code: RequestCode::Overload, .. }, ..]), "{rejected:?}");
     drop(sessions);
     assert_eq!(address.bytes(), 0);
+}
+
+/// Two requests of one session for one segment: the first is not read, and the second drips.
+#[test]
+fn a_request_that_is_not_read_keeps_nothing_by_what_others_of_its_session_read() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let shape = Shape::new(2 * 64 * 1088, 1088, 64).unwrap();
+    let (loan, segment) = (Loan::new(now), held(FirstPass::Coded));
+    let mut open = |proto: &mut Proto, generation, alias, credit| {
+        let lease = Lease::new(segment.lease.key, segment.lease.id, shape, Arc::clone(&loan));
+        let accept = Accept { datagrams: false, ..request(alias, 0).accept };
+        let request = Request { deadline_ms: 3_600_000, generation, accept, ..request(alias, credit) };
+        proto.handle_message(now, Message::Request(request)).unwrap();
+        let ticket = std::iter::from_fn(|| proto.poll_event()).find_map(|event| match event {
+            Event::Find { ticket, .. } => Some(ticket),
+            _ => None,
+        });
+        proto.found(now, ticket.expect("a segment is looked for"), Some(Held { lease, ..segment.clone() })).unwrap();
+    };
+    open(&mut proto, 0, 2, 10);
+    open(&mut proto, 1, 3, 0);
+    assert_eq!((loan.leases(), loan.standing(now)), (1, Standing::InUse));
+    let mut now = now;
+    for _ in 0..5 {
+        now += Duration::from_millis(900);
+        proto.handle_message(now, Message::Credit { alias: 3, blocks: 1 }).unwrap();
+        send_coded(&mut proto, now, 1);
+        proto.note_progress(now);
+        proto.handle_timeout(now).unwrap();
+    }
+    assert_eq!((loan.leases(), loan.standing(now)), (1, Standing::Recent));
+    assert_eq!(loan.standing(now + SECOND), Standing::Stalled);
+    proto.note_taken(now, 2);
+    assert_eq!(loan.standing(now), Standing::InUse);
 }
 
 #[test]
