@@ -2,7 +2,8 @@
 //!
 //! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives and
 //! blocks leave, the segment stays. Room is made by eviction: what has expired first, then what was used least recently, then what is
-//! leased though no block of it has left for a second: its leases are void then. If all that is held is in use, the new segment is
+//! leased though no block of it has left for a second: its leases are void then. What is in use stays as long as it takes no more than
+//! three quarters of the budget; beyond that goes what is read slowest for its size. If that leaves no room either, the new segment is
 //! refused, and nothing waits for a viewer to finish.
 //!
 //! A device with memory of its own makes a second tier: the bytes of every segment are in this process's memory, and copies of
@@ -460,7 +461,7 @@ impl Shared {
             if state.host.reserve(bytes) {
                 break Ok(Reservation { shared: Arc::clone(self), tier: Tier::Host, bytes });
             }
-            match state.evict(Instant::now()) {
+            match state.evict_for_newcomer(Instant::now()) {
                 Some(victim) => gone.push(victim),
                 None => {
                     state.note_refused(bytes);

@@ -30,6 +30,8 @@ use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
 const NAMED_MAX: usize = 4096;
 /// After a failure a segment is fetched again when so much time has passed and somebody wants it.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The part of the budget that is not for what is in use.
+const KEPT_PART: u64 = 4;
 
 /// What a relay has. Shared by those who answer, fetch and recode.
 #[derive(Debug)]
@@ -555,12 +557,21 @@ impl State {
         true
     }
 
-    /// The segment that goes first when room is needed, of those that take any.
+    /// The segment that goes first when room is needed, of those that take any. Where what is in use takes too much, one of them: that of
+    /// which the fewest blocks leave for the memory that it takes.
     fn victim(&self, now: Instant) -> Option<SegmentKey> {
-        let taking = self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
-        let ranked = taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
+        let taking = || self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
+        let ranked = taking().map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
         let first = ranked.filter(|(standing, ..)| *standing < Standing::InUse).min();
-        first.map(|(.., key)| key)
+        if let Some((.., key)) = first {
+            return Some(key);
+        }
+        if taking().map(|segment| segment.charged).sum::<u64>() <= self.budget - self.budget / KEPT_PART {
+            return None;
+        }
+        let may_go = taking().filter(|segment| !segment.is_being_fetched());
+        let pace = |segment: &Segment| (u128::from(segment.lease.loan().pace(now)) << 32) / u128::from(segment.charged.max(1));
+        may_go.map(|segment| (pace(segment), segment.used_at, segment.lease.key)).min().map(|(.., key)| key)
     }
 
     /// Bytes that were refused because everything held is in use, if that is still so.
@@ -616,10 +627,11 @@ impl Segment {
 
     /// Who would miss it. What is being fetched stays.
     fn standing(&self, now: Instant) -> Standing {
-        match self.body {
-            Body::Coming { fetch: Fetch::UnderWay, .. } => Standing::InUse,
-            _ => self.lease.loan().standing(now),
-        }
+        if self.is_being_fetched() { Standing::InUse } else { self.lease.loan().standing(now) }
+    }
+
+    fn is_being_fetched(&self) -> bool {
+        matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })
     }
 }
 
@@ -694,7 +706,7 @@ mod tests {
     #[test]
     fn what_sessions_do_not_read_gives_way() {
         let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(plain).collect();
-        let keeper = holdings(2 * 1000);
+        let keeper = holdings(2 * 1000 + 700);
         let holdings = &keeper.holdings;
         let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();
         let now = Instant::now();
@@ -712,6 +724,27 @@ mod tests {
         assert_eq!(holdings.refused(later), None, "blocks of the second have not left for long");
         assert!(whole(2, later));
         assert!(held[1].lease.is_void() && !held[0].lease.is_void() && !held[2].lease.is_void());
+    }
+
+    /// What is in use has three quarters: beyond that goes what is read slowest.
+    #[test]
+    fn a_newcomer_finds_room_though_all_is_read() {
+        let metas: Vec<(Arc<Meta>, Shape)> = (0..4).map(plain).collect();
+        let keeper = holdings(3 * 1000);
+        let holdings = &keeper.holdings;
+        let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();
+        let now = Instant::now();
+        for (number, held) in held.iter().enumerate() {
+            if number == 3 {
+                assert!(holdings.start(held.lease.key, now).is_some(), "room for a newcomer");
+                break;
+            }
+            assert!(holdings.start(held.lease.key, now).is_some());
+            assert!(number > 0 || holdings.state().victim(now).is_none(), "what is being fetched stays");
+            holdings.complete(held.lease.key, &plain_bytes(number));
+            held.lease.note_used(now, if number == 1 { 1 << 10 } else { 20 << 10 });
+        }
+        assert_eq!([0, 1, 2].map(|number| held[number].lease.is_void()), [false, true, false]);
     }
 
     /// What a fetch brings is for what it has fetched: other blocks, or others' word for them, are never mixed.

@@ -113,13 +113,15 @@ impl Metrics {
     }
 }
 
-const CAUSES: [Cause; 6] = [Cause::Expired, Cause::Room, Cause::Stalled, Cause::Memory, Cause::Lost, Cause::Withdrawn];
+const CAUSES: [Cause; 7] =
+    [Cause::Expired, Cause::Room, Cause::Stalled, Cause::Slow, Cause::Memory, Cause::Lost, Cause::Withdrawn];
 
 const fn name(cause: Cause) -> &'static str {
     match cause {
         Cause::Expired => "expired",
         Cause::Room => "room",
         Cause::Stalled => "stalled",
+        Cause::Slow => "slow",
         Cause::Memory => "memory",
         Cause::Lost => "lost",
         Cause::Withdrawn => "withdrawn",

@@ -34,6 +34,8 @@ pub enum Cause {
     Room,
     /// Room was needed, and those who used it had taken nothing of it for a while.
     Stalled,
+    /// Room was needed, too much was in use, and of this the fewest blocks left for its size.
+    Slow,
     /// As for `Room`, and it was the device that had less memory than its budget.
     Memory,
     /// The device that had it was lost.

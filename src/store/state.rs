@@ -254,6 +254,26 @@ impl State {
         self.remove(key, cause)
     }
 
+    /// The same, and one of those in use if nothing else is left and they take so much that a newcomer would find no room for long.
+    pub(super) fn evict_for_newcomer(&mut self, now: Instant) -> Option<Evicted> {
+        let (key, cause) = self.victim(now).or_else(|| self.least_read(now))?;
+        self.remove(key, cause)
+    }
+
+    /// Of what is in use, once it takes more than its part, the segment of which the fewest blocks leave for the memory that it takes.
+    fn least_read(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
+        let cost = |key: SegmentKey| self.index.cost(Tier::Host, key).unwrap_or_default();
+        let in_use = || self.slots.iter().filter(|(_, slot)| slot.loan.standing(now) == Standing::InUse);
+        let limit = self.host.limit();
+        if in_use().map(|(key, _)| cost(*key)).sum::<u64>() <= limit - limit / KEPT_PART {
+            return None;
+        }
+        // What a batch reads takes its memory until the batch has ended.
+        let may_go = in_use().filter(|(_, slot)| !slot.is_read());
+        let pace = |key: SegmentKey, slot: &Slot| (u128::from(slot.loan.pace(now)) << 32) / u128::from(cost(key).max(1));
+        may_go.min_by_key(|(key, slot)| (pace(**key, slot), **key)).map(|(key, _)| (*key, Cause::Slow))
+    }
+
     /// The segment that goes first: one that nobody uses; else one whose viewers have taken nothing for a while; else one whose viewers
     /// have just got what they had asked for.
     pub(super) fn victim(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
@@ -280,7 +300,7 @@ impl State {
     pub(super) fn refused(&mut self, now: Instant) -> Option<u64> {
         let bytes = self.refused?;
         let is_free = self.host.used().saturating_add(bytes) <= self.host.limit();
-        if is_free || self.victim(now).is_some() {
+        if is_free || self.victim(now).or_else(|| self.least_read(now)).is_some() {
             self.refused = None;
         }
         self.refused
@@ -522,5 +542,7 @@ pub(super) fn padded(shape: &Shape) -> u64 {
     shape.blocks().saturating_mul(shape.block_bytes().into())
 }
 
+/// The part of the host's budget that is not for what is in use.
+pub(super) const KEPT_PART: u64 = 4;
 /// How long a copy that somebody waited for is kept for him.
 const OWED_MAX: Duration = Duration::from_millis(200);

@@ -102,7 +102,7 @@ async fn the_expired_go_first() {
 
 #[tokio::test]
 async fn what_is_leased_stays() {
-    let store = store(cost().await * 2);
+    let store = store(cost().await * 8 / 3);
     let leases = (insert(&store, 0, Some(Instant::now())).await.unwrap(), insert(&store, 1, None).await.unwrap());
     leases.0.lease.note_used(Instant::now() + Duration::from_secs(3600), 1);
     leases.1.lease.note_used(Instant::now() + Duration::from_secs(3600), 1);
@@ -154,9 +154,28 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
     assert_eq!(store.usage(Tier::Host), (0, 0));
 }
 
+/// What is in use has three quarters: beyond that goes what is read slowest for its size.
+#[tokio::test]
+async fn a_newcomer_finds_room_though_all_is_read() {
+    let store = store(cost().await * 8);
+    let mut leases = Vec::new();
+    for number in 0..8 {
+        let lease = insert(&store, number, None).await.unwrap().lease;
+        lease.note_used(Instant::now(), if number == 3 { 1 << 10 } else { 20 << 10 });
+        leases.push(lease);
+    }
+    let newcomers = [insert(&store, 8, None).await.unwrap(), insert(&store, 9, None).await.unwrap()];
+    // Of the second of those that have just come nothing has left: no more than of the first, which gave way for it.
+    let gone = |lease: &Lease| lease.is_void();
+    assert_eq!(leases.iter().map(gone).collect::<Vec<_>>(), (0..8).map(|number| number == 3).collect::<Vec<_>>());
+    assert!(gone(&newcomers[0].lease) && !gone(&newcomers[1].lease));
+    assert_eq!(store.shared.metrics.evicted(Tier::Host, Cause::Slow).get(), 2);
+    assert_eq!((store.shared.metrics.refused.get(), store.usage(Tier::Host).1), (0, 8));
+}
+
 #[tokio::test]
 async fn the_store_says_for_how_long_it_has_no_room() {
-    let store = store(cost().await * 2);
+    let store = store(cost().await * 8 / 3);
     let leases = (insert(&store, 0, None).await.unwrap(), insert(&store, 1, None).await.unwrap());
     let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
     assert_eq!(store.refused(now), None, "nobody has asked");
@@ -807,7 +826,7 @@ async fn what_proves_itself_is_not_what_has_the_same_bytes() {
 #[tokio::test]
 async fn room_is_found_before_hashes_are_made() {
     let group = HashGroup::P1024;
-    let store = store(1024 + 16 * 128);
+    let store = store((1024 + 16 * 128) * 4 / 3);
     let codec = Codec::RlncQ { group };
     let (bytes, shape) = segment(1);
     let held = store.insert(bytes, shape.coded_with(codec).unwrap(), hashed()).await.unwrap();
