@@ -215,6 +215,11 @@ impl Released {
         &self.loan
     }
 
+    /// Whether the segment has gone: no lease of it is given again.
+    pub fn is_void(&self) -> bool {
+        self.loan.is_gone()
+    }
+
     /// A lease again, unless the segment has gone meanwhile.
     pub fn renew(&self) -> Option<Lease> {
         let lease = Lease::new(self.key, self.id, self.shape, Arc::clone(&self.loan));
@@ -241,7 +246,7 @@ mod tests {
         let again = released.renew().expect("the segment is there");
         assert_eq!((again.key, loan.leases()), (SegmentKey(1), 1));
         loan.end();
-        assert!(again.is_void() && released.renew().is_none());
+        assert!(again.is_void() && released.is_void() && released.renew().is_none());
         assert_eq!(loan.leases(), 1, "what was refused counts for nothing");
     }
 

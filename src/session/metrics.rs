@@ -105,10 +105,7 @@ impl Metrics {
                 "ncserverd_session_idle_requests_total",
                 "Requests ended because no credit came for them for session.stall_timeout.",
             )?,
-            evicted: counter(
-                "ncserverd_session_evicted_requests_total",
-                "Requests ended because their segment was evicted before all of their blocks had left.",
-            )?,
+            evicted: counter("ncserverd_session_evicted_requests_total", "Requests ended because their segment was evicted.")?,
             unleased: counter(
                 "ncserverd_session_unleased_requests_total",
                 "Requests rejected because their session, address or token had as much of the store in use as it may have.",

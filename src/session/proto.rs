@@ -16,7 +16,7 @@
 //! not read; the rest waits until blocks have left. Requests are served by earliest deadline.
 //!
 //! A request leases its segment while blocks of it are to leave, and no longer: one without credit keeps nothing in memory, takes the
-//! lease again when credit comes, and is ended if none comes for [`Config::stall_timeout`].
+//! lease again when credit comes, and is ended if its segment goes meanwhile, or if none comes for [`Config::stall_timeout`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -53,7 +53,7 @@ const STREAMS_TALLIED_MAX: usize = 32;
 
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
-/// How often a request with blocks to send is looked at, whether its segment is still there: a peer that reads nothing wakes nobody.
+/// How often a request is looked at, whether its segment is still there: a peer that says and reads nothing wakes nobody.
 const LEASE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// When a REQUEST may be made again that would keep too much in memory.
 const LEASES_RETRY: Duration = Duration::from_millis(200);
@@ -854,7 +854,8 @@ impl Proto {
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
-        let due = self.requests.values().map(|open| self.idle_until(open).unwrap_or(self.looked_at + LEASE_LOOK_EVERY));
+        let look = (!self.requests.is_empty()).then_some(self.looked_at + LEASE_LOOK_EVERY);
+        let due = self.requests.values().filter_map(|open| self.idle_until(open)).chain(look);
         let told = self.told.values().map(|told| told.until);
         let watched = self.watched.iter().map(|(_, until)| *until);
         deadlines.chain(due).chain(told).chain(watched).chain(self.hello_due).chain(self.access.due()).min()
@@ -1308,10 +1309,11 @@ impl Proto {
         }
     }
 
-    /// Ends the requests that have blocks to send of a segment that has gone, or is not kept for them any more.
+    /// Ends the requests for a segment that has gone, and those that have blocks to send of one that is not kept for them any more.
     fn end_void(&mut self) {
         let why = |open: &Open| match &open.tenure {
             Tenure::Leased(Tenancy { lease, .. }) if lease.is_void() => Some(Unleased::Gone),
+            Tenure::Idle(released, _) if released.is_void() => Some(Unleased::Gone),
             Tenure::Leased(Tenancy { shares, .. }) if shares.iter().any(Share::is_revoked) => Some(Unleased::Full),
             _ => None,
         };
