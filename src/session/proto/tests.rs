@@ -644,22 +644,31 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     assert!(proto.claims().is_empty());
 }
 
-/// Two sessions of one address: what they keep is bounded for each, and for both.
+/// Two sessions of one address, or of one token at two addresses: what they keep is bounded for each, and for both.
 #[test]
-fn what_requests_keep_is_bounded_for_a_session_and_an_address() {
-    let config = Config {
-        // Of segments of 68 KiB each.
-        leased_bytes_max: bytesize::ByteSize::kib(140),
-        address_leased_bytes_max: bytesize::ByteSize::kib(210),
-        ..Config::default()
-    };
-    let (now, address) = (Instant::now(), Arc::new(Ledger::default()));
+fn what_requests_keep_is_bounded_for_a_session_an_address_and_a_token() {
+    // Of segments of 68 KiB each.
+    let (two, three, many) = (bytesize::ByteSize::kib(140), bytesize::ByteSize::kib(210), bytesize::ByteSize::mib(1));
+    let config = Config { leased_bytes_max: two, ..Config::default() };
+    let shared = || Arc::new(Ledger::default());
+    let address = shared();
+    let of_address = Config { address_leased_bytes_max: three, token_leased_bytes_max: many, ..config };
+    what_two_sessions_keep(of_address, &address, || (Arc::clone(&address), Some(shared())));
+    let token = shared();
+    let of_token = Config { address_leased_bytes_max: many, token_leased_bytes_max: three, ..config };
+    what_two_sessions_keep(of_token, &token, || (shared(), Some(Arc::clone(&token))));
+}
+
+/// What two sessions keep that share one of their ledgers, where each may keep two segments, and both three.
+fn what_two_sessions_keep(config: Config, shared: &Ledger, ledgers: impl Fn() -> (Arc<Ledger>, Option<Arc<Ledger>>)) {
+    let now = Instant::now();
     let mut sessions: Vec<Proto> = (0..2)
         .map(|number| {
             let mut proto = Proto::new(SessionId(number), config, now);
             proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
             while proto.poll_message().is_some() {}
-            proto.set_ledgers(Arc::clone(&address), None);
+            let (address, token) = ledgers();
+            proto.set_ledgers(address, token);
             proto
         })
         .collect();
@@ -675,19 +684,19 @@ fn what_requests_keep_is_bounded_for_a_session_and_an_address() {
         })
     };
     assert_eq!([1, 2, 3].map(|number| open(&mut sessions[0], now, number)), [None, None, Some(3)]);
-    assert_eq!([4, 5].map(|number| open(&mut sessions[1], now, number)), [None, Some(5)], "the address has three");
+    assert_eq!([4, 5].map(|number| open(&mut sessions[1], now, number)), [None, Some(5)], "both have three");
     assert_eq!(open(&mut sessions[1], now, 1), None, "a segment counts once");
     sessions[0].handle_message(now, Message::Stop { alias: 2, reason: StopReason::Complete }).unwrap();
     assert_eq!(open(&mut sessions[0], now, 6), None);
     assert_eq!(sessions[0].take_tally().unleased + sessions[1].take_tally().unleased, 2);
-    // What is not read makes room within the address, and its requests end.
+    // What is not read makes room for the other session, and its requests end.
     let later = now + 2 * SECOND;
     assert_eq!(open(&mut sessions[1], later, 7), None);
     sessions.iter_mut().for_each(|proto| proto.handle_timeout(later).unwrap());
     let rejected: Vec<_> = sessions.iter_mut().flat_map(|proto| std::iter::from_fn(|| proto.poll_message())).collect();
     assert!(matches!(rejected[..], [Message::Reject { code: RequestCode::Overload, .. }, ..]), "{rejected:?}");
     drop(sessions);
-    assert_eq!(address.bytes(), 0);
+    assert_eq!(shared.bytes(), 0);
 }
 
 /// Two requests of one session for one segment: the first is not read, and the second drips.
