@@ -42,7 +42,7 @@ pub(crate) use account::neighbourhood;
 use account::{Book, Place};
 use clients::{Authorities, Door};
 use keys::KeySet;
-pub use ledger::{Ledger, Share};
+pub use ledger::{Kept, Ledger, Share};
 pub use metrics::Metrics;
 pub use scope::{Access, Scope};
 use source::{Named, Source};

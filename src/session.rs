@@ -7,7 +7,7 @@
 //! What is bounded, and what happens at the bound: open requests, credit and unanswered GETs, among them GET_HASHES until their hashes
 //! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes and GETs a second (the control
 //! stream is not read until they are earned); offers and what a peer holds (not heard); blocks registered at the ring (the rest of the
-//! credit waits); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
+//! credit waits); bytes that are kept in memory for it (refused); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
 
 mod audience;
@@ -58,10 +58,10 @@ pub struct Config {
     #[serde(with = "crate::config::duration")]
     pub idle_timeout: Duration,
     /// A peer that acknowledges no block for this long, though some are on their way to it, is gone; a request that no credit comes for ends
-    /// after the same time.
+    /// after the same time, and so does the delivery of an object that the peer takes nothing of.
     #[serde(with = "crate::config::duration")]
     pub stall_timeout: Duration,
-    /// Bytes of segments that the requests of one session keep in memory. One segment may be larger.
+    /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
     #[serde(with = "crate::config::size")]
     pub leased_bytes_max: ByteSize,
     /// The same of one IPv4 address or 64 bits of IPv6.

@@ -1,4 +1,5 @@
-//! How many bytes of segments those who are counted together keep in memory: the requests of a session, of an address, or of a token.
+//! How many bytes those who are counted together keep in memory, a session, an address, or a token: segments by their requests, objects and
+//! hashes that are on their way.
 //!
 //! A segment counts once, however many requests are for it. Where there is no room left, what its requests have got no block of for a second
 //! makes room: those who do not read keep nothing from others of their address. After that the session makes room that has most, for one
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::object::{GRACE, Lease, SegmentKey};
+use crate::object::{GRACE, SegmentKey};
 
 /// The books of those who are counted together.
 #[derive(Debug, Default)]
@@ -19,16 +20,25 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Books {
-    entries: HashMap<SegmentKey, Entry>,
+    entries: HashMap<Kept, Entry>,
     bytes: u64,
-    /// Segments that no request reads, and since when.
-    unread: BTreeSet<(Instant, SegmentKey)>,
+    /// What is not read, and since when.
+    unread: BTreeSet<(Instant, Kept)>,
     sessions: HashMap<u64, Held>,
     /// Sessions by the bytes of what they hold, each segment in full.
     by_bytes: BTreeSet<(u64, u64)>,
 }
 
-/// A segment that is counted.
+/// What is kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kept {
+    /// A segment, by however many requests.
+    Segment(SegmentKey),
+    /// What a session has under way on a stream of its own, by its number.
+    Delivery(u64, u64),
+}
+
+/// What is counted.
 #[derive(Debug)]
 struct Entry {
     bytes: u64,
@@ -39,7 +49,7 @@ struct Entry {
     holders: HashMap<u64, Holder>,
 }
 
-/// What a session has of a segment.
+/// What a session has of something that is counted.
 #[derive(Debug, Default)]
 struct Holder {
     shares: u32,
@@ -51,14 +61,14 @@ struct Holder {
 #[derive(Debug, Default)]
 struct Held {
     bytes: u64,
-    segments: BTreeSet<SegmentKey>,
+    all: BTreeSet<Kept>,
 }
 
-/// A request that its segment is counted for; given back when it is dropped.
+/// A request that its segment is counted for, or a delivery; given back when it is dropped.
 #[derive(Debug)]
 pub struct Share {
     ledger: Arc<Ledger>,
-    segment: SegmentKey,
+    kept: Kept,
     session: u64,
     is_revoked: Arc<AtomicBool>,
     reads: bool,
@@ -66,15 +76,15 @@ pub struct Share {
 }
 
 impl Ledger {
-    /// Counts a segment for a session, of which there may be `most` bytes in all; one alone may be larger. `None` if that is too much.
-    pub fn take(self: &Arc<Self>, now: Instant, lease: &Lease, session: u64, most: u64) -> Option<Share> {
+    /// Counts what has so many bytes for a session, where there may be `most` bytes in all; one alone may be larger. `None` if that is too
+    /// much.
+    pub fn take(self: &Arc<Self>, now: Instant, (kept, bytes): (Kept, u64), session: u64, most: u64) -> Option<Share> {
         let mut books = self.books();
-        let (segment, bytes) = (lease.key, lease.shape.length());
-        if !books.entries.contains_key(&segment) && !books.make_room(now, (bytes, most), session) {
+        if !books.entries.contains_key(&kept) && !books.make_room(now, (bytes, most), session) {
             return None;
         }
-        let is_revoked = books.hold(now, segment, bytes, session);
-        Some(Share { ledger: Arc::clone(self), segment, session, is_revoked, reads: false, read_at: now })
+        let is_revoked = books.hold(now, kept, bytes, session);
+        Some(Share { ledger: Arc::clone(self), kept, session, is_revoked, reads: false, read_at: now })
     }
 
     /// Bytes that are counted.
@@ -94,25 +104,25 @@ impl Books {
         let fits = |books: &Self| books.bytes == 0 || books.bytes.saturating_add(bytes) <= most;
         while !fits(self) {
             match self.unread.first() {
-                Some((since, segment)) if *since + GRACE <= now => self.remove(*segment),
+                Some((since, kept)) if *since + GRACE <= now => self.remove(*kept),
                 _ => break,
             }
         }
         let with_it = self.sessions.get(&session).map_or(0, |held| held.bytes).saturating_add(bytes);
         while !fits(self) {
             let Some((_, largest)) = self.by_bytes.last().filter(|(bytes, _)| *bytes > with_it) else { return false };
-            let Some(segment) = self.sessions.get(largest).and_then(|held| held.segments.first()) else { return false };
-            self.revoke(*segment, *largest);
+            let Some(kept) = self.sessions.get(largest).and_then(|held| held.all.first()) else { return false };
+            self.revoke(*kept, *largest);
         }
         true
     }
 
-    /// Counts a request of a session for a segment.
-    fn hold(&mut self, now: Instant, segment: SegmentKey, bytes: u64, session: u64) -> Arc<AtomicBool> {
+    /// Counts a request of a session for a segment, or a delivery.
+    fn hold(&mut self, now: Instant, kept: Kept, bytes: u64, session: u64) -> Arc<AtomicBool> {
         let Self { entries, bytes: total, unread, .. } = self;
-        let entry = entries.entry(segment).or_insert_with(|| {
+        let entry = entries.entry(kept).or_insert_with(|| {
             *total += bytes;
-            unread.insert((now, segment));
+            unread.insert((now, kept));
             Entry { bytes, readers: 0, read_at: now, holders: HashMap::new() }
         });
         let bytes = entry.bytes;
@@ -121,7 +131,7 @@ impl Books {
         let (is_first, is_revoked) = (holder.shares == 1, Arc::clone(&holder.is_revoked));
         if is_first {
             self.charge(session, |held| {
-                held.segments.insert(segment);
+                held.all.insert(kept);
                 held.bytes += bytes;
             });
         }
@@ -134,7 +144,7 @@ impl Books {
         let Some(holder) = self.holder(share) else { return };
         holder.shares -= 1;
         if holder.shares == 0 {
-            self.revoke(share.segment, share.session);
+            self.revoke(share.kept, share.session);
         }
     }
 
@@ -144,45 +154,45 @@ impl Books {
         let before = holder.readers;
         holder.readers = if reads { before + 1 } else { before - u32::from(share.reads) };
         let after = holder.readers;
-        self.count_readers(share.segment, (before, after), share.read_at);
+        self.count_readers(share.kept, (before, after), share.read_at);
     }
 
-    /// So many requests for a segment read, and not as many as before.
-    fn count_readers(&mut self, segment: SegmentKey, (before, after): (u32, u32), at: Instant) {
-        let Some(entry) = self.entries.get_mut(&segment) else { return };
-        self.unread.remove(&(entry.read_at, segment));
+    /// So many requests read it, and not as many as before.
+    fn count_readers(&mut self, kept: Kept, (before, after): (u32, u32), at: Instant) {
+        let Some(entry) = self.entries.get_mut(&kept) else { return };
+        self.unread.remove(&(entry.read_at, kept));
         entry.readers = entry.readers - before + after;
         entry.read_at = entry.read_at.max(at);
         if entry.readers == 0 {
-            self.unread.insert((entry.read_at, segment));
+            self.unread.insert((entry.read_at, kept));
         }
     }
 
-    /// What the session of a share has of its segment. After it was revoked the segment may have been counted anew.
+    /// What the session of a share has of what it is of. After it was revoked that may have been counted anew.
     fn holder(&mut self, share: &Share) -> Option<&mut Holder> {
-        let holder = self.entries.get_mut(&share.segment)?.holders.get_mut(&share.session)?;
+        let holder = self.entries.get_mut(&share.kept)?.holders.get_mut(&share.session)?;
         Arc::ptr_eq(&holder.is_revoked, &share.is_revoked).then_some(holder)
     }
 
-    fn remove(&mut self, segment: SegmentKey) {
-        let holders = self.entries.get(&segment).map(|entry| entry.holders.keys().copied().collect::<Vec<_>>());
-        holders.into_iter().flatten().for_each(|session| self.revoke(segment, session));
+    fn remove(&mut self, kept: Kept) {
+        let holders = self.entries.get(&kept).map(|entry| entry.holders.keys().copied().collect::<Vec<_>>());
+        holders.into_iter().flatten().for_each(|session| self.revoke(kept, session));
     }
 
-    /// Counts a segment no more for a session, and not at all if it was the last.
-    fn revoke(&mut self, segment: SegmentKey, session: u64) {
-        let Some(entry) = self.entries.get_mut(&segment) else { return };
+    /// Counts something no more for a session, and not at all if it was the last.
+    fn revoke(&mut self, kept: Kept, session: u64) {
+        let Some(entry) = self.entries.get_mut(&kept) else { return };
         let Some(holder) = entry.holders.remove(&session) else { return };
         holder.is_revoked.store(true, Ordering::Release);
         let (bytes, read_at, is_last) = (entry.bytes, entry.read_at, entry.holders.is_empty());
-        self.count_readers(segment, (holder.readers, 0), read_at);
+        self.count_readers(kept, (holder.readers, 0), read_at);
         if is_last {
-            self.unread.remove(&(read_at, segment));
-            self.entries.remove(&segment);
+            self.unread.remove(&(read_at, kept));
+            self.entries.remove(&kept);
             self.bytes -= bytes;
         }
         self.charge(session, |held| {
-            held.segments.remove(&segment);
+            held.all.remove(&kept);
             held.bytes -= bytes;
         });
     }
@@ -191,7 +201,7 @@ impl Books {
         let held = self.sessions.entry(session).or_default();
         self.by_bytes.remove(&(held.bytes, session));
         change(held);
-        if held.segments.is_empty() {
+        if held.all.is_empty() {
             self.sessions.remove(&session);
         } else {
             self.by_bytes.insert((held.bytes, session));
@@ -205,7 +215,7 @@ impl Share {
         self.is_revoked.load(Ordering::Acquire)
     }
 
-    /// Its request has got blocks of the segment.
+    /// Its request has got blocks of the segment, or the peer has taken some of the delivery.
     pub fn note_read(&mut self, now: Instant) {
         self.read_at = now;
         if !self.reads {
@@ -214,7 +224,7 @@ impl Share {
         }
     }
 
-    /// Its request has got none for a while.
+    /// Nothing of the kind has happened for a while.
     pub fn note_stalled(&mut self) {
         if self.reads {
             self.ledger.books().note(self, false);
@@ -232,12 +242,10 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{Loan, SegmentId, Shape};
     use std::time::Duration;
 
-    fn lease(key: u64, bytes: u64, now: Instant) -> Lease {
-        let shape = Shape::new(bytes, 64, 64).unwrap();
-        Lease::new(SegmentKey(key), SegmentId::of(&key.to_le_bytes()), shape, Loan::new(now))
+    fn segment(key: u64, bytes: u64) -> (Kept, u64) {
+        (Kept::Segment(SegmentKey(key)), bytes)
     }
 
     /// Whether nothing is counted.
@@ -250,15 +258,15 @@ mod tests {
     #[test]
     fn a_segment_counts_once_and_one_alone_may_be_larger() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
-        let (large, small) = (lease(1, 1000, now), lease(2, 10, now));
-        let shares = [ledger.take(now, &large, 1, 100).unwrap(), ledger.take(now, &large, 1, 100).unwrap()];
+        let (large, small) = (segment(1, 1000), segment(2, 10));
+        let shares = [ledger.take(now, large, 1, 100).unwrap(), ledger.take(now, large, 1, 100).unwrap()];
         assert_eq!(ledger.bytes(), 1000);
-        assert!(ledger.take(now, &small, 1, 100).is_none());
+        assert!(ledger.take(now, small, 1, 100).is_none());
         drop(shares);
         assert!(is_empty(&ledger));
-        let first = ledger.take(now, &small, 1, 100).unwrap();
-        let second = ledger.take(now, &lease(3, 90, now), 1, 100).unwrap();
-        assert!(ledger.take(now, &lease(4, 1, now), 1, 100).is_none());
+        let first = ledger.take(now, small, 1, 100).unwrap();
+        let second = ledger.take(now, segment(3, 90), 1, 100).unwrap();
+        assert!(ledger.take(now, segment(4, 1), 1, 100).is_none());
         drop((first, second));
         assert!(is_empty(&ledger));
     }
@@ -266,16 +274,16 @@ mod tests {
     #[test]
     fn what_nobody_reads_makes_room() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
-        let leases = [lease(1, 50, now), lease(2, 50, now)];
-        let mut shares: Vec<Share> = leases.iter().map(|lease| ledger.take(now, lease, 1, 100).unwrap()).collect();
-        let (later, third) = (now + GRACE, lease(3, 50, now));
-        assert!(ledger.take(later - Duration::from_millis(1), &third, 1, 100).is_none(), "they have just come");
+        let segments = [segment(1, 50), segment(2, 50)];
+        let mut shares: Vec<Share> = segments.iter().map(|segment| ledger.take(now, *segment, 1, 100).unwrap()).collect();
+        let (later, third) = (now + GRACE, segment(3, 50));
+        assert!(ledger.take(later - Duration::from_millis(1), third, 1, 100).is_none(), "they have just come");
         shares[0].note_read(later);
-        let taken = ledger.take(later, &third, 1, 100).expect("the second is not read");
+        let taken = ledger.take(later, third, 1, 100).expect("the second is not read");
         assert_eq!((shares[0].is_revoked(), shares[1].is_revoked(), ledger.bytes()), (false, true, 100));
-        assert!(ledger.take(later, &leases[1], 1, 100).is_none(), "it is counted as a new one");
+        assert!(ledger.take(later, segments[1], 1, 100).is_none(), "it is counted as a new one");
         shares[1].note_read(later + GRACE);
-        let again = ledger.take(later + GRACE, &leases[1], 1, 100).expect("the third is not read");
+        let again = ledger.take(later + GRACE, segments[1], 1, 100).expect("the third is not read");
         assert!(taken.is_revoked() && !shares[0].is_revoked());
         drop((shares, taken));
         assert_eq!(ledger.bytes(), 50, "what was revoked is given back once");
@@ -286,16 +294,16 @@ mod tests {
     #[test]
     fn what_one_request_reads_counts_for_no_other() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
-        let (first, second) = (lease(1, 100, now), lease(2, 100, now));
-        let unread = ledger.take(now, &first, 1, 100).unwrap();
+        let (first, second) = (segment(1, 100), segment(2, 100));
+        let unread = ledger.take(now, first, 1, 100).unwrap();
         // Another reads a block now and then, and is counted no longer than that.
         for second in 1..4 {
             let at = now + second * GRACE;
-            ledger.take(at, &first, 1, 100).unwrap().note_read(at);
+            ledger.take(at, first, 1, 100).unwrap().note_read(at);
         }
         let at = now + 3 * GRACE;
-        assert!(ledger.take(at, &second, 1, 100).is_none(), "it was read just now");
-        let taken = ledger.take(at + GRACE, &second, 1, 100).expect("its request reads nothing");
+        assert!(ledger.take(at, second, 1, 100).is_none(), "it was read just now");
+        let taken = ledger.take(at + GRACE, second, 1, 100).expect("its request reads nothing");
         assert!(unread.is_revoked());
         drop((unread, taken));
         assert!(is_empty(&ledger));
@@ -304,9 +312,9 @@ mod tests {
     #[test]
     fn the_session_that_has_most_makes_room_for_one_that_has_less() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
-        let leases: Vec<Lease> = (0..12).map(|key| lease(key, 10, now)).collect();
+        let segments: Vec<(Kept, u64)> = (0..12).map(|key| segment(key, 10)).collect();
         let take = |at: usize, session: u64| {
-            let mut share = ledger.take(now, &leases[at], session, 100)?;
+            let mut share = ledger.take(now, segments[at], session, 100)?;
             share.note_read(now);
             Some(share)
         };

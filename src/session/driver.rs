@@ -31,10 +31,10 @@ use super::audience::Viewing;
 use super::metrics::Sent;
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
-use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Visitor};
+use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::endpoint::Headroom;
-use crate::object::{AskedBy, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId};
+use crate::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
 use crate::wire::message::{Checks, Credential, Message};
@@ -220,6 +220,33 @@ struct Writing {
 enum Delivered {
     Object,
     Hashes,
+}
+
+/// How long it is waited for a peer to take what is delivered to it.
+struct Patience {
+    shares: Vec<Share>,
+    stall_timeout: Duration,
+    /// When the peer last took some.
+    since: Instant,
+}
+
+impl Patience {
+    /// Waits until it is waited no more, because the peer has taken nothing for too long, or for a moment while others need the room.
+    async fn ends(&mut self, is_taken: &AtomicBool) {
+        loop {
+            tokio::time::sleep(GRACE.min(self.stall_timeout)).await;
+            let now = Instant::now();
+            if is_taken.swap(false, Ordering::Relaxed) {
+                self.since = now;
+                self.shares.iter_mut().for_each(|share| share.note_read(now));
+            } else {
+                self.shares.iter_mut().for_each(Share::note_stalled);
+            }
+            if self.since + self.stall_timeout <= now || self.shares.iter().any(Share::is_revoked) {
+                return;
+            }
+        }
+    }
 }
 
 /// What is read of the control stream, and the stream for more.
@@ -432,12 +459,12 @@ impl Session {
                 |reply| Ask::Checks { held, asked, reply },
                 move |answer| Answer::Checks(ticket, answer.unwrap_or_else(|| Err(stopped()))),
             ),
-            Event::Deliver { request, bytes } => {
+            Event::Deliver { request, bytes, shares } => {
                 self.context.metrics.objects.inc();
-                self.deliver(StreamHead::Object { request }, bytes, Delivered::Object);
+                self.deliver(StreamHead::Object { request }, bytes, shares, Delivered::Object);
             }
-            Event::DeliverHashes { request, bytes } => {
-                self.deliver(StreamHead::Hashes { request }, bytes, Delivered::Hashes);
+            Event::DeliverHashes { request, bytes, shares } => {
+                self.deliver(StreamHead::Hashes { request }, bytes, shares, Delivered::Hashes);
             }
             Event::Blame { segment, generation, blocks, identity } => {
                 let reporter = SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
@@ -516,8 +543,8 @@ impl Session {
         match answer {
             Answer::Resolved(request, resolved) => self.proto.resolved(now, request, resolved),
             Answer::Found(ticket, held) => self.proto.found(now, ticket, held)?,
-            Answer::Hashes(ticket, hashes) => self.proto.hashes(ticket, hashes),
-            Answer::Checks(ticket, checks) => self.proto.checks(ticket, checks),
+            Answer::Hashes(ticket, hashes) => self.proto.hashes(now, ticket, hashes),
+            Answer::Checks(ticket, checks) => self.proto.checks(now, ticket, checks),
             Answer::Subscribed(request, Ok(receiver)) => {
                 if self.proto.subscribed(request, Ok(())) {
                     self.listen((request, receiver));
@@ -777,8 +804,9 @@ impl Session {
         i32::try_from(after).map_or(i32::MIN, |after| -after)
     }
 
-    fn deliver(&self, head: StreamHead, bytes: Bytes, delivered: Delivered) {
+    fn deliver(&self, head: StreamHead, bytes: Bytes, shares: Vec<Share>, delivered: Delivered) {
         let connection = self.connection.clone();
+        let (stall_timeout, unread) = (self.context.config.stall_timeout, self.context.metrics.unread.clone());
         // Objects of one visitor follow each other at its rate.
         let now = Instant::now();
         let paid = self.visitor.allowance(now).err();
@@ -789,10 +817,27 @@ impl Session {
             }
             let mut begin = Vec::with_capacity(9);
             head.encode(&mut begin);
-            let Ok(mut stream) = connection.open_uni().await else { return delivered };
+            let (is_taken, mut patience) = (AtomicBool::new(false), Patience { shares, stall_timeout, since: Instant::now() });
+            let opened = tokio::select! {
+                opened = connection.open_uni() => opened,
+                () = patience.ends(&is_taken) => {
+                    unread.inc();
+                    return delivered;
+                }
+            };
+            let Ok(mut stream) = opened else { return delivered };
             let _ = stream.set_priority(i32::MAX - 1);
+            let mut chunks = [begin.into(), bytes];
+            let written = tokio::select! {
+                written = write(&mut stream, &mut chunks, &is_taken) => written,
+                () = patience.ends(&is_taken) => {
+                    unread.inc();
+                    abandon(stream);
+                    return delivered;
+                }
+            };
             // If the peer stops reading or leaves, nobody wants the rest.
-            if stream.write_all_chunks(&mut [begin.into(), bytes]).await.is_ok() {
+            if written.is_ok() {
                 let _ = stream.finish();
             }
             delivered

@@ -20,6 +20,8 @@ pub struct Metrics {
     sent_bytes: SentCounters,
     /// Objects sent whole.
     pub objects: IntCounter,
+    /// Objects and hashes given up because the peer read none of them.
+    pub unread: IntCounter,
     /// Blocks claimed for a request that had ended when they were to leave.
     pub discarded: IntCounter,
     requests: IntCounter,
@@ -88,6 +90,10 @@ impl Metrics {
                 "Payload bytes of blocks handed to QUIC, by kind and route.",
             )?,
             objects: counter("ncserverd_session_objects_total", "Mutable objects sent whole.")?,
+            unread: counter(
+                "ncserverd_session_unread_total",
+                "Objects and hashes given up because their peer read none of them for session.stall_timeout, or while others needed the room.",
+            )?,
             discarded: counter(
                 "ncserverd_session_discarded_blocks_total",
                 "Blocks claimed for a request that had ended when they were to leave.",

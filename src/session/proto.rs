@@ -39,7 +39,7 @@ use crate::wire::text::plain;
 use crate::wire::{Violation, block};
 
 use super::Config;
-use crate::admission::{Access, Ledger, Share};
+use crate::admission::{Access, Kept, Ledger, Share};
 
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
@@ -55,7 +55,7 @@ const STREAMS_TALLIED_MAX: usize = 32;
 const TOLD_FOR: Duration = Duration::from_secs(30);
 /// How often a request is looked at, whether its segment is still there: a peer that says and reads nothing wakes nobody.
 const LEASE_LOOK_EVERY: Duration = Duration::from_secs(1);
-/// When a REQUEST may be made again that would keep too much in memory.
+/// When a question or REQUEST may be made again that would keep too much in memory.
 const LEASES_RETRY: Duration = Duration::from_millis(200);
 /// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
 const CROWDED_RETRY: Duration = Duration::from_secs(2);
@@ -194,6 +194,8 @@ pub enum Event {
         request: u64,
         /// The object.
         bytes: Bytes,
+        /// Where it is counted until it has left. One that is revoked ends the delivery.
+        shares: Vec<Share>,
     },
     /// The peer serves others on this port of its address, with the certificate of this SHA-256; not any more, on port 0.
     Offer {
@@ -219,6 +221,8 @@ pub enum Event {
         request: u64,
         /// The hashes.
         bytes: Bytes,
+        /// Where they are counted until they have left. One that is revoked ends the delivery.
+        shares: Vec<Share>,
     },
     /// The peer reports wrong blocks.
     Blame {
@@ -466,6 +470,8 @@ struct Tenancy {
 #[derive(Debug)]
 struct Ledgers {
     by: SessionId,
+    /// Deliveries that have been counted.
+    deliveries: u64,
     session: (Arc<Ledger>, u64),
     address: (Option<Arc<Ledger>>, u64),
     token: (Option<Arc<Ledger>>, u64),
@@ -484,17 +490,31 @@ impl Ledgers {
     fn new(by: SessionId, config: &Config) -> Self {
         Self {
             by,
+            deliveries: 0,
             session: (Arc::default(), config.leased_bytes_max.as_u64()),
             address: (None, config.address_leased_bytes_max.as_u64()),
             token: (None, config.token_leased_bytes_max.as_u64()),
         }
     }
 
-    /// Counts a segment everywhere, or nowhere.
-    fn take(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
+    fn lease(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
+        self.take(now, (Kept::Segment(lease.key), lease.shape.length())).ok_or(Unleased::Full)
+    }
+
+    fn deliver(&mut self, now: Instant, bytes: &Bytes) -> Result<Vec<Share>, Refusal> {
+        self.deliveries += 1;
+        let shares = self.take(now, (Kept::Delivery(self.by.0, self.deliveries), bytes.len() as u64));
+        shares.ok_or_else(|| {
+            let reason = "too much is on the way".to_owned();
+            Refusal { code: RequestCode::Overload, retry_after: Some(LEASES_RETRY), reason }
+        })
+    }
+
+    /// Counts something everywhere, or nowhere.
+    fn take(&self, now: Instant, kept: (Kept, u64)) -> Option<Vec<Share>> {
         let shared = [&self.address, &self.token].into_iter().filter_map(|(ledger, most)| Some((ledger.as_ref()?, *most)));
         let all = std::iter::once((&self.session.0, self.session.1)).chain(shared);
-        all.map(|(ledger, most)| ledger.take(now, lease, self.by.0, most).ok_or(Unleased::Full)).collect()
+        all.map(|(ledger, most)| ledger.take(now, kept, self.by.0, most)).collect()
     }
 }
 
@@ -713,7 +733,7 @@ impl Proto {
             return match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
                 Some(held) => self.ask(ticket, asked, held),
                 None => {
-                    self.answered(asked, Err(not_there()));
+                    self.answered(now, asked, Err(not_there()));
                     Ok(())
                 }
             };
@@ -735,9 +755,9 @@ impl Proto {
     }
 
     /// The answer to [`Event::Hashes`].
-    pub fn hashes(&mut self, ticket: u64, answer: Result<Bytes, Refusal>) {
+    pub fn hashes(&mut self, now: Instant, ticket: u64, answer: Result<Bytes, Refusal>) {
         if let Some(asked) = self.asked.remove(&ticket) {
-            self.answered(asked, answer.map(Found::Hashes));
+            self.answered(now, asked, answer.map(Found::Hashes));
         }
     }
 
@@ -747,9 +767,9 @@ impl Proto {
     }
 
     /// The answer to [`Event::Checks`].
-    pub fn checks(&mut self, ticket: u64, answer: Result<Checks, Refusal>) {
+    pub fn checks(&mut self, now: Instant, ticket: u64, answer: Result<Checks, Refusal>) {
         if let Some(asked) = self.asked.remove(&ticket) {
-            self.answered(asked, answer.map(Found::Checks));
+            self.answered(now, asked, answer.map(Found::Checks));
         }
     }
 
@@ -1112,18 +1132,18 @@ impl Proto {
         let is_dear = matches!(about, About::Checks(_));
         let asked = Asked { request, about, path: None };
         if self.draining {
-            self.answered(asked, Err(going_away()));
+            self.answered(now, asked, Err(going_away()));
             return Ok(());
         }
         if is_dear && let Err(free) = self.checks.take(now) {
             let reason = "too many questions for checksums".to_owned();
             let refusal = Refusal { code: RequestCode::Overload, retry_after: Some(free.saturating_duration_since(now)), reason };
-            self.answered(asked, Err(refusal));
+            self.answered(now, asked, Err(refusal));
             return Ok(());
         }
         match self.look_for(segment, meant) {
             Some(ticket) => drop(self.asked.insert(ticket, asked)),
-            None => self.answered(asked, Err(not_there())),
+            None => self.answered(now, asked, Err(not_there())),
         }
         Ok(())
     }
@@ -1143,21 +1163,30 @@ impl Proto {
     }
 
     /// Answers a question about a segment, unless the peer's right to it has ended meanwhile.
-    fn answered(&mut self, asked: Asked, answer: Result<Found, Refusal>) {
+    fn answered(&mut self, now: Instant, asked: Asked, answer: Result<Found, Refusal>) {
         let Asked { request, path, about } = asked;
+        let is_allowed = self.access.allows_segment(path.as_deref());
+        let answer = answer.and_then(|found| {
+            let shares = match &found {
+                _ if !is_allowed => return Err(not_there()),
+                Found::Hashes(bytes) => self.ledgers.deliver(now, bytes)?,
+                Found::Checks(_) => Vec::new(),
+            };
+            Ok((found, shares))
+        });
         let counts = match about {
             About::Hashes => &mut self.tally.hashes,
             About::Checks(_) => &mut self.tally.checks,
         };
-        let answer =
-            answer.and_then(|found| if self.access.allows_segment(path.as_deref()) { Ok(found) } else { Err(not_there()) });
         match &answer {
             Ok(_) => counts.0 += 1,
             Err(_) => counts.1 += 1,
         }
         match answer {
-            Ok(Found::Hashes(bytes)) => return self.events.push_back(Event::DeliverHashes { request, bytes }),
-            Ok(Found::Checks(checks)) => self.send(Message::Checks(Checks { request, ..checks })),
+            Ok((Found::Hashes(bytes), shares)) => {
+                return self.events.push_back(Event::DeliverHashes { request, bytes, shares });
+            }
+            Ok((Found::Checks(checks), _)) => self.send(Message::Checks(Checks { request, ..checks })),
             Err(refusal) => self.say_no(request, &refusal),
         }
         self.unanswered = self.unanswered.saturating_sub(1);
@@ -1366,7 +1395,10 @@ impl Proto {
                 (Delivery::Coded(shape), held.tree, None)
             }
             Body::Inline(bytes) => (Delivery::Inline(bytes), None, None),
-            Body::Whole(bytes) => (Delivery::Stream, None, Some(Event::Deliver { request, bytes })),
+            Body::Whole(bytes) => match self.ledgers.deliver(now, &bytes) {
+                Ok(shares) => (Delivery::Stream, None, Some(Event::Deliver { request, bytes, shares })),
+                Err(refusal) => return self.refuse(request, &refusal),
+            },
         };
         if self.asking.contains_key(&request) {
             let stream = self.stream_named(stream_of(&resolved.path));
@@ -1549,7 +1581,7 @@ impl Open {
             (Tenure::Leased(tenancy), false) => Tenure::Idle(tenancy.lease.release(), now),
             (Tenure::Idle(released, _), true) => {
                 let lease = released.renew().ok_or(Unleased::Gone)?;
-                let shares = ledgers.take(now, &lease)?;
+                let shares = ledgers.lease(now, &lease)?;
                 Tenure::Leased(Tenancy { lease, shares, used_at: now })
             }
             _ => return Ok(()),

@@ -6,7 +6,7 @@ use ncserverd::peer::{Client, Error};
 use ncserverd::wire::message::{Message, RequestCode};
 
 use crate::attacker::{Attacker, Window, request};
-use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, bytes, file, read};
+use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, bytes, file, read};
 
 /// Room for a third of the files of the ground.
 const SMALL: &[&str] = &["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"];
@@ -60,6 +60,23 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(attackers[0].is_served().await, "asking is no offence");
+}
+
+/// Playlists and hashes come on streams of their own, which their peer does not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_are_not_read_are_given_up() {
+    let ground = Ground::with(&["session.stall_timeout=2s"]).await;
+    let window = Window { stream: 1 << 10, streams: 512 };
+    let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+    for _ in 0..12 {
+        assert!(attacker.get(PLAYLIST).await.is_ok());
+    }
+    let end = Instant::now() + PATIENCE;
+    while ground.metric("ncserverd_session_unread_total") < 12.0 {
+        assert!(Instant::now() < end, "they are given up");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(attacker.is_served().await, "and the connection stands");
 }
 
 /// They have credit, and their sessions are not closed for a long time: what they do not read goes all the same.

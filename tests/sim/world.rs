@@ -522,7 +522,7 @@ impl World {
             }
             session::Event::Subscribe(subscribe) => drop(server.proto.subscribed(subscribe.request, Ok(()))),
             session::Event::Unsubscribed { .. } => {}
-            session::Event::Deliver { request, bytes } => {
+            session::Event::Deliver { request, bytes, .. } => {
                 let mut head = Vec::new();
                 StreamHead::Object { request }.encode(&mut head);
                 self.send_whole(site, server, head, &bytes);
@@ -533,12 +533,12 @@ impl World {
             session::Event::Hashes { ticket, held } => {
                 let published = self.library.values().find(|published| published.resolved.id == held.lease.id).unwrap();
                 let hashes = hashes_of(&published.bytes, &held.lease.shape);
-                server.proto.hashes(ticket, Ok(hashes.as_bytes().clone()));
+                server.proto.hashes(now, ticket, Ok(hashes.as_bytes().clone()));
                 while let Some(event) = server.proto.poll_event() {
                     self.act(site, server, event);
                 }
             }
-            session::Event::DeliverHashes { request, bytes } => {
+            session::Event::DeliverHashes { request, bytes, .. } => {
                 let mut head = Vec::new();
                 StreamHead::Hashes { request }.encode(&mut head);
                 self.send_whole(site, server, head, &bytes);

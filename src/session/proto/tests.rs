@@ -705,7 +705,7 @@ fn a_request_that_is_not_read_keeps_nothing_by_what_others_of_its_session_read()
     let (mut proto, now) = conversation(FirstPass::Coded);
     let shape = Shape::new(2 * 64 * 1088, 1088, 64).unwrap();
     let (loan, segment) = (Loan::new(now), held(FirstPass::Coded));
-    let mut open = |proto: &mut Proto, generation, alias, credit| {
+    let open = |proto: &mut Proto, generation, alias, credit| {
         let lease = Lease::new(segment.lease.key, segment.lease.id, shape, Arc::clone(&loan));
         let accept = Accept { datagrams: false, ..request(alias, 0).accept };
         let request = Request { deadline_ms: 3_600_000, generation, accept, ..request(alias, credit) };
@@ -1021,10 +1021,58 @@ fn questions_about_a_segment_are_for_those_who_may_have_its_path() {
     let Some(Event::Hashes { ticket, .. }) = proto.poll_event() else { panic!("a question for hashes") };
     // The right to it ends before the answer comes.
     proto.set_access(granted("/files/*", None));
-    proto.hashes(ticket, Ok(Bytes::from_static(&[0; 16])));
+    proto.hashes(now, ticket, Ok(Bytes::from_static(&[0; 16])));
     assert_eq!(proto.poll_message(), unknown(9));
     assert!(proto.poll_event().is_none() && proto.is_idle());
     assert_eq!(proto.take_tally().hashes, (0, 1));
+}
+
+/// What is on its way counts with what requests keep.
+#[test]
+fn what_is_delivered_is_bounded_in_bytes() {
+    let now = Instant::now();
+    let config = Config { leased_bytes_max: bytesize::ByteSize::kib(100), ..Config::default() };
+    let mut proto = Proto::new(SESSION, config, now);
+    proto.handle_message(now, Message::Hello(Hello { codecs: Codecs::ALL, ..Hello::defaults() })).unwrap();
+    let address = Arc::new(Ledger::default());
+    proto.set_ledgers(Arc::clone(&address), None);
+    let resolve = |proto: &mut Proto, request| {
+        proto.handle_message(now, get(request, "/live/a.m3u8")).unwrap();
+        let whole = Resolved { body: Body::Whole(vec![0; 40 << 10].into()), ..resolved(held(FirstPass::Coded)) };
+        proto.resolved(now, request, Ok(whole));
+        std::iter::from_fn(|| proto.poll_message()).last()
+    };
+    for request in 0..2 {
+        assert!(matches!(resolve(&mut proto, request), Some(Message::Meta(_))));
+    }
+    let is_overload = |message: Option<Message>, number: u64| match message {
+        Some(Message::Error(RequestError { request, code: RequestCode::Overload, retry_after_ms: 200, .. })) => request == number,
+        _ => false,
+    };
+    assert!(is_overload(resolve(&mut proto, 2), 2));
+    let mut shares: Vec<Vec<Share>> = std::iter::from_fn(|| proto.poll_event())
+        .filter_map(|event| match event {
+            Event::Deliver { shares, .. } => Some(shares),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((shares.len(), address.bytes()), (2, 80 << 10));
+    let ask = |proto: &mut Proto, bytes: usize| {
+        proto.handle_message(now, get_hashes(9, b"segment")).unwrap();
+        find(proto, now).unwrap();
+        let Some(Event::Hashes { ticket, .. }) = proto.poll_event() else { panic!("a question for hashes") };
+        proto.hashes(now, ticket, Ok(vec![0; bytes].into()));
+        proto.poll_message()
+    };
+    assert!(is_overload(ask(&mut proto, 30 << 10), 9), "hashes, too");
+    shares.pop();
+    assert_eq!(ask(&mut proto, 30 << 10), None, "one has left");
+    let Some(Event::DeliverHashes { shares: hashes, .. }) = proto.poll_event() else { panic!("hashes") };
+    assert_eq!((proto.take_tally().hashes, address.bytes()), ((1, 1), 70 << 10));
+    // What the peer does not take makes room for others.
+    let other = Kept::Segment(SegmentKey(1));
+    assert!(address.take(now + SECOND, (other, 70 << 10), 1, 100 << 10).is_some());
+    assert!(shares[0].iter().chain(&hashes).any(Share::is_revoked));
 }
 
 #[test]
@@ -1035,7 +1083,7 @@ fn hashes_are_unanswered_until_they_have_left() {
         proto.handle_message(now, get_hashes(request, b"segment")).unwrap();
         find(&mut proto, now).unwrap();
         let Some(Event::Hashes { ticket, .. }) = proto.poll_event() else { panic!("a question for hashes") };
-        proto.hashes(ticket, Ok(Bytes::from_static(&[0; 16])));
+        proto.hashes(now, ticket, Ok(Bytes::from_static(&[0; 16])));
         assert!(matches!(proto.poll_event(), Some(Event::DeliverHashes { request: delivered, .. }) if delivered == request));
     }
     assert!(!proto.is_idle());
@@ -1062,7 +1110,7 @@ fn checksums_come_at_a_modest_rate() {
                 proto.found(now, ticket, Some(held(FirstPass::Coded))).unwrap();
                 let Some(Event::Checks { ticket, asked, .. }) = proto.poll_event() else { panic!("a question for checksums") };
                 assert_eq!(asked, get_checks(request, 0));
-                proto.checks(ticket, Ok(checks()));
+                proto.checks(now, ticket, Ok(checks()));
             }
             None => {}
             other => panic!("{other:?}"),
