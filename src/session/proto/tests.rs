@@ -1027,6 +1027,30 @@ fn questions_about_a_segment_are_for_those_who_may_have_its_path() {
     assert_eq!(proto.take_tally().hashes, (0, 1));
 }
 
+#[test]
+fn nothing_is_named_that_is_longer_than_the_peer_takes() {
+    for (length, code) in [(1000, None), (1001, Some(RequestCode::Limit))] {
+        let bytes = Bytes::from(vec![0; length]);
+        let shape = Shape::new(bytes.len() as u64, 64, 16).unwrap();
+        let lease = Lease::new(SegmentKey(2), SegmentId::of(&bytes), shape, Loan::new(Instant::now()));
+        let coded = Body::Coded(Held { lease, ..held(FirstPass::Coded) });
+        for body in [coded, Body::Inline(bytes.clone()), Body::Whole(bytes.clone())] {
+            let (mut proto, now) = conversation(FirstPass::Coded);
+            proto.peer = Some(Hello { segment_bytes_max: 1000, ..Hello::defaults() });
+            proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
+            proto.resolved(now, 2, Ok(Resolved { length: shape.length(), body, ..resolved(held(FirstPass::Coded)) }));
+            let refused = match proto.poll_message() {
+                Some(Message::Meta(_)) => None,
+                Some(Message::Error(error)) => Some(error.code),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(refused, code);
+            let is_delivered = std::iter::from_fn(|| proto.poll_event()).any(|event| matches!(event, Event::Deliver { .. }));
+            assert!(!is_delivered || code.is_none());
+        }
+    }
+}
+
 /// What is on its way counts with what requests keep.
 #[test]
 fn what_is_delivered_is_bounded_in_bytes() {
