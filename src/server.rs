@@ -295,10 +295,14 @@ async fn answer(
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
-            Ask::Resolve { get, by, reply } => {
+            Ask::Resolve { get, by, mut reply } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(Part::Question, async move {
-                    let _ = reply.send(library.resolve(&get.path, get.offset, by).await);
+                    let answer = tokio::select! {
+                        answer = library.resolve(&get.path, get.offset, by) => answer,
+                        () = reply.closed() => return,
+                    };
+                    let _ = reply.send(answer);
                 }));
             }
             Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),

@@ -19,6 +19,10 @@
 //! followed at once ([`Config::queries_max`]); the others are answered like any file, and nothing is planned by them. A playlist
 //! that is configured or asked for without a query goes before those that are asked for with one, and those that nobody has
 //! asked for lately make room.
+//!
+//! Peers may make up other names as well, and ask for them as often as they like. So a playlist that is not configured counts for whoever has
+//! asked for it first ([`Followed::by`]): those who are counted together have so many of them at most, and who has most of them, or of their
+//! bytes, makes room for who has less.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -45,6 +49,15 @@ pub struct Config {
     pub parameters: Parameters,
     /// Bytes of memory that what all playlists list may take.
     pub bytes_max: u64,
+}
+
+/// How a playlist is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Followed {
+    /// Whether anybody asks for it or not.
+    pub is_pinned: bool,
+    /// Who asked for it first, of those who are counted together; `None` if nobody has.
+    pub by: Option<u128>,
 }
 
 /// The playlists of a stream.
@@ -128,12 +141,13 @@ impl Planner {
         }
     }
 
-    /// What the text of a playlist is read with.
-    pub fn reader(&self, path: &ObjectPath, now: Instant) -> Reader {
+    /// What the text of a playlist is read with that somebody has asked for, or nobody.
+    pub fn reader(&self, path: &ObjectPath, by: Option<u128>, now: Instant) -> Reader {
         let listing = |tracked: &Tracked| tracked.listing.clone();
         let others = self.playlists.iter().filter(|(other, _)| *other != path);
         Reader {
             path: path.clone(),
+            by,
             config: self.config.clone(),
             base: self.base.clone(),
             is_followed: self.makes_room(path, now).is_ok(),
@@ -146,7 +160,8 @@ impl Planner {
     /// come first, and the next look at the playlist decides. The reading is best dropped where no lock is held, because what it
     /// was compared with may go with it.
     pub fn take(&mut self, reading: &mut Reading, now: Instant) -> Result<Plan, Error> {
-        let Reading { reader: Reader { path, before, .. }, found } = reading;
+        let Reading { reader: Reader { path, by, before, .. }, found } = reading;
+        let by = *by;
         let is_followed = self.makes_room(path, now);
         let (Ok(other), false) = (is_followed, matches!(found, What::Nothing)) else { return Ok(Plan::default()) };
         let at = self.playlists.get(&*path).and_then(|tracked| tracked.listing.as_ref());
@@ -163,16 +178,16 @@ impl Planner {
                 Ok(Plan::default())
             }
             What::Master(variants) => {
-                self.update_master(path, variants, now);
+                self.update_master(path, by, variants, now);
                 Ok(Plan::default())
             }
-            What::Media { listing, plan, is_other } => self.update_media(path, listing, plan, is_other, now),
+            What::Media { listing, plan, is_other } => self.update_media((&*path, by), listing, plan, is_other, now),
         }
     }
 
-    /// Whether a playlist is followed.
-    pub fn follows(&self, path: &ObjectPath) -> bool {
-        self.playlists.contains_key(path)
+    /// How a playlist is followed, if it is.
+    pub fn followed(&self, path: &ObjectPath) -> Option<Followed> {
+        self.playlists.get(path).map(Tracked::followed)
     }
 
     /// How many segments a playlist lists that is followed.
@@ -258,7 +273,14 @@ impl Planner {
 
     /// Whether a live playlist lists this cut near its end.
     pub fn is_edge(&self, cut: &Cut) -> bool {
-        self.listings().any(|listing| listing.live && listing.edge.contains(cut))
+        self.edge(cut).is_some()
+    }
+
+    /// How a live playlist is followed that lists this cut near its end: the one that is pinned, if one is.
+    pub fn edge(&self, cut: &Cut) -> Option<Followed> {
+        let lists =
+            |tracked: &&Tracked| tracked.listing.as_ref().is_some_and(|listing| listing.live && listing.edge.contains(cut));
+        self.playlists.values().filter(lists).map(Tracked::followed).max()
     }
 
     /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the part between such ranges, in
@@ -288,9 +310,9 @@ impl Planner {
         Part { range: start..start.saturating_add(step).min(whole.end), listed }
     }
 
-    fn update_master(&mut self, path: &ObjectPath, variants: Vec<ObjectPath>, now: Instant) {
+    fn update_master(&mut self, path: &ObjectPath, by: Option<u128>, variants: Vec<ObjectPath>, now: Instant) {
         let pinned = self.pinned.contains(path);
-        let tracked = self.track(path, now);
+        let tracked = self.track(path, by, now);
         tracked.next = pinned.then(|| now + RELOAD_MAX);
         let before = tracked.listing.take();
         self.bytes -= before.map_or(0, |listing| listing.bytes);
@@ -306,17 +328,17 @@ impl Planner {
 
     fn update_media(
         &mut self,
-        path: &ObjectPath,
+        (path, by): (&ObjectPath, Option<u128>),
         listing: Arc<Listing>,
         plan: Plan,
         is_other: bool,
         now: Instant,
     ) -> Result<Plan, Error> {
         if plan.step == Step::Lagging {
-            self.track(path, now).looked(now);
+            self.track(path, by, now).looked(now);
             return Ok(plan);
         }
-        if !self.has_room(path, listing.bytes, now) {
+        if !self.has_room((path, by), listing.bytes, now) {
             let pinned = self.let_go(path).is_some_and(|tracked| tracked.pinned);
             if pinned {
                 self.pinned_at(path, now).next = Some(now + RELOAD_MAX);
@@ -324,7 +346,7 @@ impl Planner {
             return Err(Error::TooLong);
         }
         let bytes = listing.bytes;
-        let tracked = self.track(path, now);
+        let tracked = self.track(path, by, now);
         if is_other {
             tracked.changed = now;
         }
@@ -335,24 +357,31 @@ impl Planner {
         Ok(plan)
     }
 
-    /// Makes room for so many bytes of a playlist: those go that nobody has asked for lately, then those that take more than it.
-    fn has_room(&mut self, path: &ObjectPath, bytes: u64, now: Instant) -> bool {
-        let own = self.playlists.get(path).map_or(0, Tracked::bytes);
-        loop {
-            let used = self.bytes - own;
-            if used.saturating_add(bytes) <= self.config.bytes_max {
-                return true;
-            }
+    /// Makes room for so many bytes of a playlist: those go that nobody has asked for lately, then those of whoever has more, then those that
+    /// take more than it.
+    fn has_room(&mut self, (path, by): (&ObjectPath, Option<u128>), bytes: u64, now: Instant) -> bool {
+        let own = self.playlists.get(path);
+        let by = own.map_or(by, |tracked| tracked.by);
+        let (is_pinned, own) = (self.pinned.contains(path) || own.is_some_and(|own| own.pinned), own.map_or(0, Tracked::bytes));
+        while (self.bytes - own).saturating_add(bytes) > self.config.bytes_max {
             let may_go = |other: &ObjectPath, tracked: &Tracked| other != path && !tracked.pinned && tracked.bytes() > 0;
-            let others = self.playlists.iter().filter(|(other, tracked)| may_go(other, tracked));
-            let weight = |tracked: &Tracked| (tracked.is_idle(now, self.config.interest), tracked.bytes());
-            let Some((other, tracked)) = others.max_by_key(|(_, tracked)| weight(tracked)) else { return false };
-            if !tracked.is_idle(now, self.config.interest) && tracked.bytes() <= bytes {
-                return false;
-            }
-            let other = other.clone();
+            let others = || self.playlists.iter().filter(|(other, tracked)| may_go(other, tracked));
+            let mut totals: HashMap<Option<u128>, u64> = HashMap::new();
+            others().for_each(|(_, tracked)| *totals.entry(tracked.by).or_default() += tracked.bytes());
+            let with_it = totals.get(&by).copied().unwrap_or_default().saturating_add(bytes);
+            let most = totals.into_iter().max_by_key(|(other, total)| (*total, *other));
+            let most = most.filter(|(_, total)| is_pinned || *total > with_it).map(|(other, _)| other);
+            let goes = |tracked: &Tracked| match most {
+                Some(account) => tracked.by == account,
+                None => tracked.by == by && tracked.bytes() > bytes,
+            };
+            let is_idle = |tracked: &Tracked| tracked.is_idle(now, self.config.interest);
+            let others = others().filter(|(_, tracked)| is_idle(tracked) || goes(tracked));
+            let first = others.max_by_key(|(_, tracked)| (is_idle(tracked), tracked.bytes()));
+            let Some(other) = first.map(|(other, _)| other.clone()) else { return false };
             self.let_go(&other);
         }
+        true
     }
 
     /// Whether a playlist is one to follow, and which of the same path makes room for it then.
@@ -375,7 +404,7 @@ impl Planner {
 
     /// Follows a playlist whether anybody asks for it or not.
     fn pinned_at(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
-        let tracked = self.track(path, now);
+        let tracked = self.track(path, None, now);
         tracked.pinned = true;
         tracked
     }
@@ -391,14 +420,32 @@ impl Planner {
         self.playlists.values().filter_map(|tracked| tracked.listing.as_ref())
     }
 
-    fn track(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
-        if self.playlists.len() >= PLAYLISTS_MAX && !self.playlists.contains_key(path) {
-            let idle = self.playlists.iter().filter(|(_, tracked)| !tracked.pinned).min_by_key(|(_, tracked)| tracked.asked);
-            if let Some(path) = idle.map(|(path, _)| path.clone()) {
-                self.let_go(&path);
-            }
+    fn track(&mut self, path: &ObjectPath, by: Option<u128>, now: Instant) -> &mut Tracked {
+        if !self.playlists.contains_key(path)
+            && let Some(other) = self.over(by, now)
+        {
+            self.let_go(&other);
         }
-        self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(now))
+        self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(by, now))
+    }
+
+    /// The playlist that goes where one more is followed for somebody, if one has to: of those that count together the one that was not
+    /// asked for longest.
+    fn over(&self, by: Option<u128>, now: Instant) -> Option<ObjectPath> {
+        let others = || self.playlists.iter().filter(|(_, tracked)| !tracked.pinned);
+        let mut counts: HashMap<Option<u128>, usize> = HashMap::new();
+        others().for_each(|(_, tracked)| *counts.entry(tracked.by).or_default() += 1);
+        let own = counts.entry(by).or_default();
+        *own += 1;
+        let is_own = by.is_some() && *own > PLAYLISTS_OF_ONE_MAX;
+        if !is_own && self.playlists.len() < PLAYLISTS_MAX {
+            return None;
+        }
+        let most = counts.into_iter().max_by_key(|(account, count)| (*count, *account != by, *account))?.0;
+        let account = if is_own { by } else { most };
+        let is_idle = |tracked: &Tracked| !is_own && tracked.is_idle(now, self.config.interest);
+        let others = others().filter(|(_, tracked)| tracked.by == account || is_idle(tracked));
+        others.min_by_key(|(_, tracked)| (!is_idle(tracked), tracked.asked)).map(|(other, _)| other.clone())
     }
 }
 
@@ -410,6 +457,7 @@ struct NotFollowed;
 #[derive(Debug)]
 pub struct Reader {
     path: ObjectPath,
+    by: Option<u128>,
     config: Config,
     base: Option<Url>,
     is_followed: bool,
@@ -654,6 +702,8 @@ pub fn localise(text: &[u8], playlist: &ObjectPath, base: &Url, name: &str) -> O
 #[derive(Debug)]
 struct Tracked {
     pinned: bool,
+    /// Who asked for it first.
+    by: Option<u128>,
     target: Duration,
     /// What it lists; `None` before the first media playlist.
     listing: Option<Arc<Listing>>,
@@ -736,8 +786,12 @@ impl Listing {
 }
 
 impl Tracked {
-    fn new(now: Instant) -> Self {
-        Self { pinned: false, target: RELOAD_MIN, listing: None, changed: now, asked: now, next: None }
+    fn new(by: Option<u128>, now: Instant) -> Self {
+        Self { pinned: false, by, target: RELOAD_MIN, listing: None, changed: now, asked: now, next: None }
+    }
+
+    fn followed(&self) -> Followed {
+        Followed { is_pinned: self.pinned, by: self.by }
     }
 
     fn is_live(&self) -> bool {
@@ -848,6 +902,8 @@ fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
 }
 
 const PLAYLISTS_MAX: usize = 256;
+/// Of those that are not pinned, what may be followed for all who are counted together.
+const PLAYLISTS_OF_ONE_MAX: usize = PLAYLISTS_MAX / 4;
 const RELOAD_MIN: Duration = Duration::from_millis(250);
 const RELOAD_MAX: Duration = Duration::from_secs(30);
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -63,7 +63,7 @@ fn heed(point: &Arc<Point>, change: Change, now: Instant) {
         ChangeKind::Complete => {
             point.invalidate(&path, now);
             if point.settings().prefetch > 0 && !point.planner().governs(path.parent()) {
-                point.prefetch(vec![Cut { path, range: None }]);
+                point.prefetch(vec![Cut { path, range: None }], None);
             }
         }
         ChangeKind::Written if is_mutable => point.catalogue().distrust(&path),

@@ -13,9 +13,9 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
-use super::turns::{self, Gate, Place, Refused};
+use super::turns::{self, Gate, IsOver, Place, Refused, Wanted, Wish};
 use super::{Settings, unknown};
-use crate::ingest::planner::{self, Cut, Plan, Planner, Step};
+use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::secret::redacted_path;
@@ -49,7 +49,7 @@ pub(super) struct Point {
     planner: Mutex<Planner>,
     catalogue: Mutex<Catalogue>,
     /// Fetches under way, by the number of each in `gate`.
-    flights: Mutex<HashMap<Errand, (u64, Landing)>>,
+    flights: Mutex<HashMap<Errand, (u64, Outcome)>>,
     gate: Arc<Gate>,
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
@@ -82,7 +82,13 @@ enum Line {
 }
 
 /// Where the outcome of a fetch appears.
-type Landing = watch::Receiver<Option<Result<Arc<Resolved>, Refusal>>>;
+type Outcome = watch::Receiver<Option<Result<Arc<Resolved>, Refusal>>>;
+
+/// The same for somebody who waits for it. If all who do give up before it begins, so does the fetch.
+struct Landing {
+    outcome: Outcome,
+    _wish: Option<Wish>,
+}
 
 impl Point {
     pub(super) fn new(
@@ -178,7 +184,7 @@ impl Point {
             let planner = self.planner();
             let part = planner.part(&path, offset, self.shared.config.segment_max_bytes.as_u64());
             let cut = Cut { path: path.clone(), range: part.listed.then(|| part.range.clone()) };
-            (part, Some(by).filter(|_| !planner.is_edge(&cut)))
+            (part, wanted(planner.edge(&cut), Some(by)))
         };
         let resolved = self.wait(self.begin(Errand::Part(path, part.range.start), false, by)?).await?;
         self.shared.metrics.fetched.inc();
@@ -191,7 +197,7 @@ impl Point {
         let by = {
             let mut planner = self.planner();
             planner.asked(path, now);
-            Some(by).filter(|_| !planner.follows(path))
+            wanted(planner.followed(path), Some(by))
         };
         self.planned.notify_one();
         let resolved = match self.held(path, 0, now) {
@@ -275,37 +281,48 @@ impl Point {
         &self.shared.supervisor
     }
 
-    /// Begins a fetch, or joins the one that is under way. What nobody asks for is wanted by the server itself.
-    fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Option<AskedBy>) -> Result<Landing, Refusal> {
+    /// Begins a fetch, or joins the one that is under way.
+    fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Wanted) -> Result<Landing, Refusal> {
         let mut flights = lock(&self.flights);
-        if let Some((fetch, landing)) = flights.get(&errand) {
-            self.shared.metrics.coalesced.inc();
-            self.gate.join(*fetch, by);
-            return Ok(landing.clone());
+        if let Some((fetch, outcome)) = flights.get(&errand) {
+            match self.gate.join(*fetch, by) {
+                Ok(wish) => {
+                    self.shared.metrics.coalesced.inc();
+                    return Ok(Landing { outcome: outcome.clone(), _wish: wish });
+                }
+                // Those who wanted it have given up, and its task has not heard of it yet.
+                Err(IsOver) => {}
+            }
         }
-        let place = self.gate.enter(by).map_err(crowded)?;
+        let (place, wish) = self.gate.enter(by).map_err(crowded)?;
         let (outcome, landing) = watch::channel(None);
         flights.insert(errand.clone(), (place.fetch(), landing.clone()));
-        let flight = Flight { point: Arc::clone(self), errand };
+        let flight = Flight { point: Arc::clone(self), errand, fetch: place.fetch() };
+        let by = by.account();
         tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
             let result = match &flight.errand {
-                Errand::Document(path) => flight.point.fetch_document(path, place).await,
-                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, live, place).await,
+                Errand::Document(path) => flight.point.fetch_document(path, by, place).await,
+                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, (live, by), place).await,
             };
             // What comes of it is in the catalogue: who asks from here on finds it there.
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
         }));
-        Ok(landing)
+        Ok(Landing { outcome: landing, _wish: Some(wish) })
     }
 
     async fn wait(&self, mut landing: Landing) -> Result<Arc<Resolved>, Refusal> {
         let _waiter = self.waiters.try_acquire().map_err(|_| overload("too many questions are waiting"))?;
-        let outcome = landing.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        let outcome = landing.outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         outcome.unwrap_or_else(|| Err(internal("a fetch was given up")))
     }
 
-    async fn fetch_document(self: &Arc<Self>, path: &ObjectPath, mut place: Place) -> Result<Resolved, Refusal> {
+    async fn fetch_document(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        by: Option<u128>,
+        mut place: Place,
+    ) -> Result<Resolved, Refusal> {
         place.turn().await.map_err(crowded)?;
         if let Some(answer) = self.held(path, 0, Instant::now()) {
             return answer;
@@ -323,7 +340,7 @@ impl Point {
                 Ok(self.keep_document(path, document, now))
             }
             (Ok(Fetched::NotModified), None) => Err(internal("an answer to a question that was not asked")),
-            (Ok(Fetched::Object(object)), before) => self.accept_document(path, object, before, now).await,
+            (Ok(Fetched::Object(object)), before) => self.accept_document((path, by), object, before, now).await,
             (Err(error), Some(document))
                 if error.is_transient() && now.saturating_duration_since(document.confirmed) < settings.playlist_grace =>
             {
@@ -343,24 +360,24 @@ impl Point {
     /// few long ones are read at once.
     async fn accept_document(
         self: &Arc<Self>,
-        path: &ObjectPath,
+        (path, by): (&ObjectPath, Option<u128>),
         object: Object,
         before: Option<Document>,
         now: Instant,
     ) -> Result<Resolved, Refusal> {
         if object.bytes.len() <= READ_IN_PLACE && self.planner().listed(path) <= LISTED_IN_PLACE {
-            return self.read_document(path, object, before, now);
+            return self.read_document((path, by), object, before, now);
         }
         let _turn = self.shared.reading.acquire().await.map_err(|_| internal("the server is stopping"))?;
         let (point, path) = (Arc::clone(self), path.clone());
-        let read = tokio::task::spawn_blocking(move || point.read_document(&path, object, before, now));
+        let read = tokio::task::spawn_blocking(move || point.read_document((&path, by), object, before, now));
         read.await.map_err(|_| internal("a document could not be read"))?
     }
 
     /// Makes a document of what was fetched, and does what it says if it is a playlist.
     fn read_document(
         self: &Arc<Self>,
-        path: &ObjectPath,
+        (path, by): (&ObjectPath, Option<u128>),
         object: Object,
         before: Option<Document>,
         now: Instant,
@@ -370,7 +387,7 @@ impl Point {
         let is_playlist = matches!(path.extension().as_str(), "m3u8" | "m3u") || is_playlist_type(&content_type);
         let mut plan = Plan::default();
         if is_playlist {
-            let reader = self.planner().reader(path, now);
+            let reader = self.planner().reader(path, by, now);
             let outcome = reader.read(&bytes).and_then(|mut reading| self.plan(|planner| planner.take(&mut reading, now)));
             match (outcome, before) {
                 (Ok(Plan { step: Step::Lagging, .. }), Some(document)) => {
@@ -400,7 +417,8 @@ impl Point {
         let description = Description { version, validators: object.validators, length, content_type, issued_ms };
         let document = Document { description, id: SegmentId::of(&bytes), bytes, checked: Some(now), confirmed: now };
         self.catalogue().put_document(path, document.clone());
-        self.apply(plan, now);
+        let followed = self.planner().followed(path);
+        self.apply(plan, followed, now);
         Ok(self.whole(path, &document, self.settings().playlist_age))
     }
 
@@ -419,7 +437,7 @@ impl Point {
         let forgotten = self.plan(|planner| planner.forget(path, now));
         let point = Arc::clone(self);
         let is_long = forgotten.len() > LISTED_IN_PLACE;
-        let apply = move || point.apply(forgotten.plan(), now);
+        let apply = move || point.apply(forgotten.plan(), None, now);
         if is_long {
             tokio::task::spawn_blocking(apply);
         } else {
@@ -440,7 +458,7 @@ impl Point {
         self: &Arc<Self>,
         path: &ObjectPath,
         offset: u64,
-        live: bool,
+        (live, by): (bool, Option<u128>),
         mut place: Place,
     ) -> Result<Resolved, Refusal> {
         place.turn().await.map_err(crowded)?;
@@ -475,7 +493,9 @@ impl Point {
         self.note(&outcome);
         let now = Instant::now();
         match outcome {
-            Ok(Fetched::Object(object)) if is_document(path, &object) => self.accept_document(path, object, None, now).await,
+            Ok(Fetched::Object(object)) if is_document(path, &object) => {
+                self.accept_document((path, by), object, None, now).await
+            }
             Ok(Fetched::Object(object)) => {
                 // The origin is done with; hashing what came may take far longer than that, and has its own turns.
                 drop(place);
@@ -569,8 +589,8 @@ impl Point {
         })
     }
 
-    /// Does what a playlist asks for.
-    fn apply(self: &Arc<Self>, plan: Plan, now: Instant) {
+    /// Does what a playlist asks for that is followed in some way.
+    fn apply(self: &Arc<Self>, plan: Plan, followed: Option<Followed>, now: Instant) {
         if plan.step == Step::Restarted {
             // Names that have left the window long ago may be used again too.
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
@@ -583,7 +603,7 @@ impl Point {
         }
         self.planned.notify_one();
         if !plan.prefetch.is_empty() {
-            self.prefetch(plan.prefetch);
+            self.prefetch(plan.prefetch, followed);
         }
     }
 
@@ -601,12 +621,12 @@ impl Point {
     }
 
     /// Fetches what nobody has asked for yet, all at once, and announces it in order.
-    pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>) {
-        let point = Arc::clone(self);
+    pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>, followed: Option<Followed>) {
+        let (point, by) = (Arc::clone(self), wanted(followed, None));
         tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
-            let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut)).collect();
+            let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut, by)).collect();
             for (cut, landing) in cuts.iter().zip(begun) {
-                match point.wait_patiently(cut, landing).await {
+                match point.wait_patiently(cut, by, landing).await {
                     Ok(resolved) => point.announce(resolved),
                     Err(refusal) => {
                         point.shared.metrics.prefetch_failed.inc();
@@ -626,6 +646,7 @@ impl Point {
     async fn wait_patiently(
         self: &Arc<Self>,
         cut: &Cut,
+        by: Wanted,
         mut landing: Result<Landing, Refusal>,
     ) -> Result<Arc<Resolved>, Refusal> {
         for _ in 0..PREFETCH_RETRIES {
@@ -638,15 +659,15 @@ impl Point {
             };
             let Some(pause) = refusal.retry_after else { return Err(refusal) };
             tokio::time::sleep(pause).await;
-            landing = self.begin_prefetch(cut);
+            landing = self.begin_prefetch(cut, by);
         }
         self.wait(landing?).await
     }
 
-    fn begin_prefetch(self: &Arc<Self>, cut: &Cut) -> Result<Landing, Refusal> {
+    fn begin_prefetch(self: &Arc<Self>, cut: &Cut, by: Wanted) -> Result<Landing, Refusal> {
         self.catalogue().welcome(&cut.path);
         let offset = cut.range.as_ref().map_or(0, |range| range.start);
-        self.begin(Errand::Part(cut.path.clone(), offset), true, None)
+        self.begin(Errand::Part(cut.path.clone(), offset), true, by)
     }
 
     fn announce(&self, resolved: Arc<Resolved>) {
@@ -663,14 +684,15 @@ impl Point {
     pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath, has_changed: bool) {
         let errand = Errand::Document(path.clone());
         let under_way = lock(&self.flights).get(&errand).cloned();
-        if let Some((_, landing)) = under_way {
-            let _ = self.wait(landing).await;
+        if let Some((_, outcome)) = under_way {
+            let _ = self.wait(Landing { outcome, _wish: None }).await;
         }
         match has_changed {
             true => self.catalogue().distrust(&path),
             false => self.catalogue().doubt(&path),
         }
-        let outcome = match self.begin(errand, false, None) {
+        let by = wanted(self.planner().followed(&path), None);
+        let outcome = match self.begin(errand, false, by) {
             Ok(landing) => self.wait(landing).await,
             Err(refusal) => Err(refusal),
         };
@@ -756,11 +778,26 @@ impl Drop for Point {
 struct Flight {
     point: Arc<Point>,
     errand: Errand,
+    fetch: u64,
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        lock(&self.point.flights).remove(&self.errand);
+        let mut flights = lock(&self.point.flights);
+        // One that is given up may have been begun anew.
+        if flights.get(&self.errand).is_some_and(|(fetch, _)| *fetch == self.fetch) {
+            flights.remove(&self.errand);
+        }
+    }
+}
+
+/// For whom a fetch is that somebody asks for, or nobody, of what is followed in some way.
+fn wanted(followed: Option<Followed>, by: Option<AskedBy>) -> Wanted {
+    match (followed, by) {
+        (None, Some(by)) => Wanted::Asked(by),
+        (Some(Followed { is_pinned: false, .. }), Some(by)) => Wanted::Followed(by),
+        (Some(Followed { is_pinned: false, by: Some(account) }), None) => Wanted::Followed(AskedBy { account, session: 0 }),
+        (Some(_), _) | (None, None) => Wanted::Own,
     }
 }
 

@@ -1,15 +1,17 @@
 //! Whose fetch is next. [`Turns`] is a plain value, to which fetches are numbers; [`Gate`] lets tasks wait for it.
 //!
 //! A stream has some places for fetches. Two kinds of wishes share them: what the server itself follows, which is playlists and the live
-//! edge and comes in the order in which it was wished, and what peers ask for. Each kind leaves some places to the other, so that a crowd
-//! that asks for old segments holds up no playlist, and an origin with many playlists no viewer. Of what peers ask for, those have turns
-//! who are counted together ([`AskedBy`]), and among those their sessions; and nobody takes all of the places, so that who comes next
-//! need not wait for the slowest answer of the origin's. A fetch that several wait for leaves with the first turn of any of them.
+//! edge, and what else peers ask for. Each kind leaves some places to the other, so that a crowd that asks for old segments holds up no
+//! playlist, and an origin with many playlists no viewer. Of what is followed, the playlists go first that the configuration names and what
+//! these list, in the order in which they were wished; the others are followed because somebody has asked, who may have made them up. Among
+//! those, and among what else peers ask for, those have turns who are counted together ([`AskedBy`]), and among those their sessions; and
+//! nobody takes all of the places, so that who comes next need not wait for the slowest answer of the origin's. A fetch that several wait for
+//! leaves with the first turn of any of them, and one that nobody waits for any more is given up before it begins.
 //!
-//! Bounds: the wishes of one session that wait; and all that wait, where the newest wish of whoever has most is refused for that of
-//! somebody who has fewer.
+//! Bounds: the wishes of one session that wait; and all of a kind that wait, where the newest wish of whoever has most is refused for that of
+//! somebody who has fewer, or none.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -25,8 +27,10 @@ pub(super) struct Gate {
 #[derive(Debug)]
 struct Waiting {
     turns: Turns,
-    /// Rung when a fetch begins, dropped when it is refused.
+    /// Rung when a fetch begins, dropped when it is refused or given up.
     begins: HashMap<u64, oneshot::Sender<()>>,
+    /// Those that were, whose tasks have not heard of it.
+    over: HashSet<u64>,
     next: u64,
 }
 
@@ -38,31 +42,70 @@ pub(super) struct Place {
     begins: Option<oneshot::Receiver<()>>,
 }
 
+/// Somebody waits for a fetch, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Wish {
+    gate: Arc<Gate>,
+    fetch: u64,
+    by: Wanted,
+}
+
+/// For whom a fetch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The server itself follows what it is of.
+    Own,
+    /// The server follows what it is of because somebody has asked: whoever did, or asks now.
+    Followed(AskedBy),
+    /// Somebody asks for it.
+    Asked(AskedBy),
+}
+
+impl Wanted {
+    /// Whom it counts for, if it is not for the server itself.
+    pub(super) fn account(self) -> Option<u128> {
+        match self {
+            Self::Own => None,
+            Self::Followed(by) | Self::Asked(by) => Some(by.account),
+        }
+    }
+}
+
+/// A fetch will never begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsOver;
+
 impl Gate {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::new(Waiting { turns: Turns::new(limits), begins: HashMap::new(), next: 0 }) })
+        let (turns, begins, over) = (Turns::new(limits), HashMap::new(), HashSet::new());
+        Arc::new(Self { inner: Mutex::new(Waiting { turns, begins, over, next: 0 }) })
     }
 
     /// A place for a new fetch.
-    pub(super) fn enter(self: &Arc<Self>, by: Option<AskedBy>) -> Result<Place, Refused> {
+    pub(super) fn enter(self: &Arc<Self>, by: Wanted) -> Result<(Place, Wish), Refused> {
         let mut inner = self.lock();
         let fetch = inner.next;
         if let Some(refused) = inner.turns.wish(fetch, by)? {
-            inner.begins.remove(&refused);
+            inner.give_up(refused);
         }
         inner.next += 1;
         let (ring, begins) = oneshot::channel();
         inner.begins.insert(fetch, ring);
         inner.start();
         drop(inner);
-        Ok(Place { gate: Arc::clone(self), fetch, begins: Some(begins) })
+        let place = Place { gate: Arc::clone(self), fetch, begins: Some(begins) };
+        Ok((place, Wish { gate: Arc::clone(self), fetch, by }))
     }
 
-    /// Somebody else waits for a fetch, too.
-    pub(super) fn join(&self, fetch: u64, by: Option<AskedBy>) {
+    /// Somebody else waits for a fetch, too. Whoever may wish for nothing more waits for the turn of the others.
+    pub(super) fn join(self: &Arc<Self>, fetch: u64, by: Wanted) -> Result<Option<Wish>, IsOver> {
         let mut inner = self.lock();
-        inner.turns.join(fetch, by);
+        if inner.over.contains(&fetch) {
+            return Err(IsOver);
+        }
+        let is_noted = inner.turns.join(fetch, by);
         inner.start();
+        Ok(is_noted.then(|| Wish { gate: Arc::clone(self), fetch, by }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -75,6 +118,12 @@ impl Waiting {
         while let Some(fetch) = self.turns.poll_start() {
             // Whoever does not wait any more drops its place.
             let _ = self.begins.remove(&fetch).map(|begins| begins.send(()));
+        }
+    }
+
+    fn give_up(&mut self, fetch: u64) {
+        if self.begins.remove(&fetch).is_some() {
+            self.over.insert(fetch);
         }
     }
 }
@@ -98,8 +147,18 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut inner = self.gate.lock();
         inner.begins.remove(&self.fetch);
+        inner.over.remove(&self.fetch);
         inner.turns.ended(self.fetch);
         inner.start();
+    }
+}
+
+impl Drop for Wish {
+    fn drop(&mut self) {
+        let mut inner = self.gate.lock();
+        if inner.turns.withdraw(self.fetch, self.by) {
+            inner.give_up(self.fetch);
+        }
     }
 }
 
@@ -107,15 +166,30 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(super) struct Turns {
     limits: Limits,
-    /// Whom each fetch that runs counts for; `None` for the server itself.
-    running: HashMap<u64, Option<u128>>,
+    /// Whom each fetch that runs counts for.
+    running: HashMap<u64, Runs>,
     /// What waits, and for how many wishes.
-    waiting: HashMap<u64, usize>,
+    waiting: HashMap<u64, Wishes>,
     own: VecDeque<u64>,
-    lines: HashMap<u128, Line>,
-    /// Those with wishes, the next first.
-    order: VecDeque<u128>,
+    followed: Lines,
+    asked: Lines,
     was_own: bool,
+}
+
+/// Whom a fetch that runs counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    Own,
+    Followed(u128),
+    Asked(u128),
+}
+
+/// Wishes for a fetch, of each kind.
+#[derive(Debug, Default)]
+struct Wishes {
+    own: usize,
+    followed: usize,
+    asked: usize,
 }
 
 /// How much there may be at once.
@@ -123,10 +197,20 @@ pub(super) struct Turns {
 pub(super) struct Limits {
     /// Fetches that run.
     pub(super) places: usize,
-    /// Fetches that wait.
+    /// Fetches of a kind that wait.
     pub(super) queued: usize,
     /// Fetches that one session waits for.
     pub(super) queued_by_session: usize,
+}
+
+/// Wishes of one kind, of all who have some.
+#[derive(Debug, Default)]
+struct Lines {
+    lines: HashMap<u128, Line>,
+    /// Those with wishes, the next first.
+    order: VecDeque<u128>,
+    /// Fetches that anybody here waits for.
+    fetches: usize,
 }
 
 /// What waits for those who are counted together.
@@ -149,55 +233,54 @@ pub(super) enum Refused {
 
 impl Turns {
     pub(super) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            running: HashMap::new(),
-            waiting: HashMap::new(),
-            own: VecDeque::new(),
-            lines: HashMap::new(),
-            order: VecDeque::new(),
-            was_own: false,
-        }
+        let (followed, asked) = (Lines::default(), Lines::default());
+        Self { limits, running: HashMap::new(), waiting: HashMap::new(), own: VecDeque::new(), followed, asked, was_own: false }
     }
 
-    /// Notes that somebody, or the server itself, wants a fetch that does not run yet; it may wait already. Returns one that is refused
-    /// to make room, if there is one.
-    pub(super) fn wish(&mut self, fetch: u64, by: Option<AskedBy>) -> Result<Option<u64>, Refused> {
+    /// Notes that somebody wants a fetch that does not run yet; it may wait already. Returns one that is refused to make room, if there
+    /// is one.
+    pub(super) fn wish(&mut self, fetch: u64, wanted: Wanted) -> Result<Option<u64>, Refused> {
         if self.running.contains_key(&fetch) {
             return Ok(None);
         }
-        let is_new = !self.waiting.contains_key(&fetch);
-        let Some(AskedBy { account, session }) = by else {
-            if self.own.len() >= self.limits.queued {
-                return if is_new { Err(Refused::Full) } else { Ok(None) };
-            }
-            *self.waiting.entry(fetch).or_default() += 1;
-            self.own.push_back(fetch);
-            return Ok(None);
-        };
-        let line = self.lines.get(&account);
-        if line.and_then(|line| line.sessions.get(&session)).map_or(0, VecDeque::len) >= self.limits.queued_by_session {
-            return Err(Refused::Session);
-        }
-        let has = line.map_or(0, |line| line.len);
+        let queued = self.limits.queued;
+        let is_new = self.waiting.get_mut(&fetch).is_none_or(|wishes| *wishes.of(wanted) == 0);
         let mut refused = None;
-        if is_new && self.waiting.len() >= self.limits.queued {
-            refused = Some(self.displace(account, session, has).ok_or(Refused::Full)?);
+        match wanted {
+            Wanted::Own if self.own.len() >= queued => return Err(Refused::Full),
+            Wanted::Own => self.own.push_back(fetch),
+            Wanted::Asked(by) | Wanted::Followed(by) => {
+                let has = self.asked.of_session(by);
+                if matches!(wanted, Wanted::Asked(_)) && has >= self.limits.queued_by_session {
+                    return Err(Refused::Session);
+                }
+                let is_full = self.lines(wanted).is_some_and(|lines| lines.fetches >= queued);
+                if is_new && is_full {
+                    refused = self.displace(wanted, by)?;
+                }
+                if let Some(lines) = self.lines(wanted) {
+                    lines.push(by, fetch);
+                    lines.fetches += usize::from(is_new);
+                }
+            }
         }
-        *self.waiting.entry(fetch).or_default() += 1;
-        if !self.lines.contains_key(&account) {
-            self.order.push_back(account);
-        }
-        self.lines.entry(account).or_default().push(session, fetch);
+        *self.waiting.entry(fetch).or_default().of(wanted) += 1;
         Ok(refused)
     }
 
-    /// The same of a fetch that others want. If it runs already, or has run, there is nothing to wish for.
-    pub(super) fn join(&mut self, fetch: u64, by: Option<AskedBy>) {
-        if self.waiting.contains_key(&fetch) {
-            // Whoever may wish for nothing more waits for the turn of the others.
-            let _ = self.wish(fetch, by);
-        }
+    /// The same of a fetch that others want, and whether it is noted. If it runs already, or has run, there is nothing to wish for.
+    pub(super) fn join(&mut self, fetch: u64, by: Wanted) -> bool {
+        self.waiting.contains_key(&fetch) && self.wish(fetch, by).is_ok()
+    }
+
+    /// Takes a wish back, if it is still there. True if nobody waits for the fetch any more.
+    pub(super) fn withdraw(&mut self, fetch: u64, wanted: Wanted) -> bool {
+        let is_there = match (self.lines(wanted), wanted) {
+            (Some(lines), Wanted::Asked(by) | Wanted::Followed(by)) => lines.remove(by, fetch),
+            // What the server follows is not given up by those who wait for it.
+            _ => false,
+        };
+        is_there && self.unwish(fetch, wanted) == Some(true)
     }
 
     /// A fetch that begins now, if there is one and a place for it. Ask until there is none.
@@ -206,19 +289,31 @@ impl Turns {
             return None;
         }
         let kept = self.limits.kept();
-        let asked = self.running.values().flatten().count();
+        let asked = self.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count();
         let may_own = self.running.len() - asked + kept < self.limits.places;
         let may_ask = asked + kept < self.limits.places;
         // With too few places to keep any, the kinds take turns.
         let is_own_first = kept > 0 || !self.was_own;
         for is_own in [is_own_first, !is_own_first] {
             let next = match is_own {
-                true => if may_own { self.next_own() } else { None }.map(|fetch| (fetch, None)),
-                false => if may_ask { self.next_asked() } else { None }.map(|(fetch, account)| (fetch, Some(account))),
+                true => {
+                    if may_own {
+                        self.next_own()
+                    } else {
+                        None
+                    }
+                }
+                false => {
+                    if may_ask {
+                        self.next_of(Runs::Asked)
+                    } else {
+                        None
+                    }
+                }
             };
-            if let Some((fetch, account)) = next {
-                self.waiting.remove(&fetch);
-                self.running.insert(fetch, account);
+            if let Some((fetch, runs)) = next {
+                self.forget(fetch);
+                self.running.insert(fetch, runs);
                 self.was_own = is_own;
                 return Some(fetch);
             }
@@ -229,65 +324,81 @@ impl Turns {
     /// Notes that a fetch has ended, or is not wanted any more.
     pub(super) fn ended(&mut self, fetch: u64) {
         self.running.remove(&fetch);
-        self.waiting.remove(&fetch);
+        self.forget(fetch);
     }
 
-    fn next_own(&mut self) -> Option<u64> {
+    fn next_own(&mut self) -> Option<(u64, Runs)> {
         while let Some(fetch) = self.own.pop_front() {
             if self.waiting.contains_key(&fetch) {
-                return Some(fetch);
+                return Some((fetch, Runs::Own));
             }
         }
-        None
+        self.next_of(Runs::Followed)
     }
 
-    /// The next wish of a peer, and whom it counts for.
-    fn next_asked(&mut self) -> Option<(u64, u128)> {
-        let most = self.limits.of_one();
-        for _ in 0..self.order.len() {
-            let account = self.order.pop_front()?;
-            let line = self.lines.get_mut(&account)?;
-            if self.running.values().flatten().filter(|running| **running == account).count() >= most {
-                self.order.push_back(account);
-                continue;
-            }
-            let mut next = line.pop();
-            while next.is_some_and(|fetch| !self.waiting.contains_key(&fetch)) {
-                next = line.pop();
-            }
-            if line.len == 0 {
-                self.lines.remove(&account);
-            } else {
-                self.order.push_back(account);
-            }
-            if let Some(fetch) = next {
-                return Some((fetch, account));
-            }
-        }
-        None
+    /// The next wish of those who have turns, and whom it counts for.
+    fn next_of(&mut self, runs: fn(u128) -> Runs) -> Option<(u64, Runs)> {
+        let Self { limits, running, waiting, followed, asked, .. } = self;
+        let lines = if matches!(runs(0), Runs::Asked(_)) { asked } else { followed };
+        let has_enough = |account| running.values().filter(|other| **other == runs(account)).count() >= limits.of_one();
+        lines.next(has_enough, |fetch| waiting.contains_key(&fetch)).map(|(fetch, account)| (fetch, runs(account)))
     }
 
-    /// Refuses the newest wish of those who have most, for somebody who has so many; or else that of the session of the same account that
-    /// has most, where this one has fewer. Returns what nobody waits for any more, if that is so then.
-    fn displace(&mut self, account: u128, session: u64, has: usize) -> Option<u64> {
+    /// Refuses a wish of whoever has most of this kind. Returns the fetch if nobody waits for it then.
+    fn displace(&mut self, wanted: Wanted, by: AskedBy) -> Result<Option<u64>, Refused> {
         loop {
-            let most = self.lines.iter_mut().max_by_key(|(_, line)| line.len).filter(|(_, line)| line.len > has + 1);
-            let fetch = match most {
-                Some((other, line)) if *other != account => line.pop_newest()?,
-                _ => {
-                    let line = self.lines.get_mut(&account)?;
-                    let own = line.sessions.get(&session).map_or(0, VecDeque::len);
-                    let most = line.sessions.values().map(VecDeque::len).max()?;
-                    (most > own + 1).then(|| line.pop_newest())??
-                }
-            };
-            let Some(wishes) = self.waiting.get_mut(&fetch) else { continue };
-            *wishes -= 1;
-            if *wishes == 0 {
-                self.waiting.remove(&fetch);
-                return Some(fetch);
+            let fetch = self.lines(wanted).and_then(|lines| lines.displace(by)).ok_or(Refused::Full)?;
+            match self.unwish(fetch, wanted) {
+                Some(true) => return Ok(Some(fetch)),
+                Some(false) if self.waiting.get_mut(&fetch).is_some_and(|wishes| *wishes.of(wanted) == 0) => return Ok(None),
+                _ => {}
             }
         }
+    }
+
+    /// One wish less for a fetch that waits, and whether none is left; `None` if it does not wait.
+    fn unwish(&mut self, fetch: u64, wanted: Wanted) -> Option<bool> {
+        let wishes = self.waiting.get_mut(&fetch)?;
+        let of_kind = wishes.of(wanted);
+        *of_kind = of_kind.saturating_sub(1);
+        let (is_last_of_kind, is_last) = (*of_kind == 0, wishes.is_empty());
+        if is_last {
+            self.waiting.remove(&fetch);
+        }
+        if is_last_of_kind && let Some(lines) = self.lines(wanted) {
+            lines.fetches -= 1;
+        }
+        Some(is_last)
+    }
+
+    /// A fetch does not wait any more. What is left of it in lines is passed over.
+    fn forget(&mut self, fetch: u64) {
+        if let Some(wishes) = self.waiting.remove(&fetch) {
+            self.followed.fetches -= usize::from(wishes.followed > 0);
+            self.asked.fetches -= usize::from(wishes.asked > 0);
+        }
+    }
+
+    fn lines(&mut self, wanted: Wanted) -> Option<&mut Lines> {
+        match wanted {
+            Wanted::Own => None,
+            Wanted::Followed(_) => Some(&mut self.followed),
+            Wanted::Asked(_) => Some(&mut self.asked),
+        }
+    }
+}
+
+impl Wishes {
+    fn of(&mut self, wanted: Wanted) -> &mut usize {
+        match wanted {
+            Wanted::Own => &mut self.own,
+            Wanted::Followed(_) => &mut self.followed,
+            Wanted::Asked(_) => &mut self.asked,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.own + self.followed + self.asked == 0
     }
 }
 
@@ -304,10 +415,109 @@ impl Limits {
     }
 }
 
+impl Lines {
+    fn push(&mut self, by: AskedBy, fetch: u64) {
+        if !self.lines.contains_key(&by.account) {
+            self.order.push_back(by.account);
+        }
+        self.lines.entry(by.account).or_default().push(by.session, fetch);
+    }
+
+    /// Wishes of a session.
+    fn of_session(&self, by: AskedBy) -> usize {
+        self.lines.get(&by.account).map_or(0, |line| line.of_session(by.session))
+    }
+
+    /// The next wish for a fetch that waits, of somebody who has not enough.
+    fn next(&mut self, has_enough: impl Fn(u128) -> bool, waits: impl Fn(u64) -> bool) -> Option<(u64, u128)> {
+        for _ in 0..self.order.len() {
+            let account = self.order.pop_front()?;
+            let line = self.lines.get_mut(&account)?;
+            if has_enough(account) {
+                self.order.push_back(account);
+                continue;
+            }
+            let mut next = line.pop();
+            while next.is_some_and(|fetch| !waits(fetch)) {
+                next = line.pop();
+            }
+            if line.len == 0 {
+                self.lines.remove(&account);
+            } else {
+                self.order.push_back(account);
+            }
+            if let Some(fetch) = next {
+                return Some((fetch, account));
+            }
+        }
+        None
+    }
+
+    /// Takes the newest wish of those who have most, for somebody who has fewer by two, or none; or else that of the session of the same
+    /// account that has most, where this one has fewer. Of those who have as many, that of whoever has come last.
+    fn displace(&mut self, by: AskedBy) -> Option<u64> {
+        let has = self.lines.get(&by.account).map_or(0, |line| line.len);
+        let most = self.lines.iter().max_by_key(|(_, line)| (line.len, line.newest()));
+        let most = most.filter(|(account, line)| **account != by.account && is_more(line.len, has)).map(|(account, _)| *account);
+        let account = match most {
+            Some(account) => account,
+            None => {
+                let line = self.lines.get(&by.account)?;
+                let most = line.sessions.values().map(VecDeque::len).max()?;
+                if !is_more(most, line.of_session(by.session)) {
+                    return None;
+                }
+                by.account
+            }
+        };
+        let fetch = self.lines.get_mut(&account)?.pop_newest();
+        self.tidy(account);
+        fetch
+    }
+
+    fn remove(&mut self, by: AskedBy, fetch: u64) -> bool {
+        let is_there = self.lines.get_mut(&by.account).is_some_and(|line| line.remove(by.session, fetch));
+        self.tidy(by.account);
+        is_there
+    }
+
+    /// Forgets an account without wishes.
+    fn tidy(&mut self, account: u128) {
+        if self.lines.get(&account).is_some_and(|line| line.len == 0) {
+            self.lines.remove(&account);
+            self.order.retain(|other| *other != account);
+        }
+    }
+}
+
+/// Whether somebody with so many wishes gives one up for somebody who has so many.
+fn is_more(most: usize, has: usize) -> bool {
+    most > has + usize::from(has > 0)
+}
+
 impl Line {
     fn push(&mut self, session: u64, fetch: u64) {
         self.sessions.entry(session).or_default().push_back(fetch);
         self.len += 1;
+    }
+
+    fn of_session(&self, session: u64) -> usize {
+        self.sessions.get(&session).map_or(0, VecDeque::len)
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.sessions.values().filter_map(VecDeque::back).max().copied()
+    }
+
+    fn remove(&mut self, session: u64, fetch: u64) -> bool {
+        let Some(line) = self.sessions.get_mut(&session) else { return false };
+        let Some(at) = line.iter().position(|other| *other == fetch) else { return false };
+        line.remove(at);
+        if line.is_empty() {
+            self.sessions.remove(&session);
+        }
+        self.len -= 1;
+        true
     }
 
     /// The oldest wish of the session whose turn it is.
@@ -326,7 +536,7 @@ impl Line {
 
     /// The newest wish of the session that has most.
     fn pop_newest(&mut self) -> Option<u64> {
-        let (session, line) = self.sessions.iter_mut().max_by_key(|(_, line)| line.len())?;
+        let (session, line) = self.sessions.iter_mut().max_by_key(|(_, line)| (line.len(), line.back().copied()))?;
         let (session, fetch) = (*session, line.pop_back());
         if line.is_empty() {
             self.sessions.remove(&session);
@@ -345,11 +555,20 @@ mod tests {
         Turns::new(Limits { places, queued, queued_by_session: 32 })
     }
 
-    fn by(account: u128, session: u64) -> Option<AskedBy> {
-        Some(AskedBy { account, session })
+    fn by(account: u128, session: u64) -> Wanted {
+        Wanted::Asked(AskedBy { account, session })
     }
 
-    fn wish(turns: &mut Turns, fetch: u64, by: Option<AskedBy>) {
+    fn followed(account: u128) -> Wanted {
+        Wanted::Followed(AskedBy { account, session: 0 })
+    }
+
+    /// How many of the fetches that run were asked for.
+    fn asked(turns: &Turns) -> usize {
+        turns.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count()
+    }
+
+    fn wish(turns: &mut Turns, fetch: u64, by: Wanted) {
         assert_eq!(turns.wish(fetch, by), Ok(None));
     }
 
@@ -388,18 +607,17 @@ mod tests {
         let mut turns = turns(16, 1024);
         (0..100).for_each(|number| wish(&mut turns, number, by(u128::from(number), number)));
         assert_eq!(start(&mut turns).len(), 12);
-        (1000..1100).for_each(|number| wish(&mut turns, number, None));
+        (1000..1100).for_each(|number| wish(&mut turns, number, Wanted::Own));
         assert_eq!(start(&mut turns), [1000, 1001, 1002, 1003]);
         (0..12).for_each(|number| turns.ended(number));
         assert_eq!(start(&mut turns).len(), 12);
-        let asked = turns.running.values().flatten().count();
-        assert_eq!((turns.running.len() - asked, asked), (12, 4));
+        assert_eq!((turns.running.len() - asked(&turns), asked(&turns)), (12, 4));
     }
 
     #[test]
     fn with_one_place_both_kinds_have_turns() {
         let mut turns = turns(1, 1024);
-        (0..10).for_each(|number| wish(&mut turns, number, None));
+        (0..10).for_each(|number| wish(&mut turns, number, Wanted::Own));
         (10..20).for_each(|number| wish(&mut turns, number, by(1, 1)));
         let mut order = Vec::new();
         while let Some(fetch) = turns.poll_start() {
@@ -417,7 +635,7 @@ mod tests {
         assert_eq!(start(&mut turns), [0, 1]);
         turns.wish(29, by(2, 2)).unwrap();
         assert_eq!(start(&mut turns), [29]);
-        turns.wish(28, None).unwrap();
+        turns.wish(28, Wanted::Own).unwrap();
         assert_eq!(start(&mut turns), [28]);
         let mut rest = Vec::new();
         for fetch in [0, 1, 28, 29] {
@@ -428,7 +646,7 @@ mod tests {
             rest.push(fetch);
         }
         assert_eq!(rest, (2..28).collect::<Vec<_>>(), "and not once more");
-        assert!(turns.lines.is_empty() && turns.order.is_empty() && turns.waiting.is_empty());
+        assert!(turns.asked.lines.is_empty() && turns.asked.order.is_empty() && turns.waiting.is_empty());
     }
 
     #[test]
@@ -442,7 +660,7 @@ mod tests {
         for number in 200..300 {
             let _ = turns.wish(number, by(2, number % 4));
         }
-        let lens: Vec<usize> = turns.lines.values().map(|line| line.len).collect();
+        let lens: Vec<usize> = turns.asked.lines.values().map(|line| line.len).collect();
         assert!(turns.waiting.len() == 100 && lens.iter().all(|len| (49..=51).contains(len)), "{lens:?}");
     }
 
@@ -464,18 +682,91 @@ mod tests {
         assert_eq!(turns.wish(200, by(1, 2)), Ok(None));
     }
 
+    #[test]
+    fn what_somebody_has_followed_waits_for_its_turn_behind_what_is_configured() {
+        let mut turns = turns(16, 1024);
+        (0..1024).for_each(|number| wish(&mut turns, number, followed(1)));
+        assert_eq!(start(&mut turns).len(), 9, "places stay for others");
+        wish(&mut turns, 2000, Wanted::Own);
+        wish(&mut turns, 2001, followed(2));
+        wish(&mut turns, 2002, by(3, 3));
+        assert_eq!(start(&mut turns), [2000, 2001, 2002], "a full queue of one kind holds up no other");
+        // As many as may wait do: who has none makes one of them go.
+        (3000..3009).for_each(|number| wish(&mut turns, number, followed(1)));
+        assert_eq!(turns.wish(3009, followed(1)), Err(Refused::Full));
+        assert_eq!(turns.wish(3010, followed(4)), Ok(Some(3008)));
+        assert_eq!(start(&mut turns), [3010]);
+    }
+
+    #[test]
+    fn who_has_none_displaces_the_newest_of_those_who_have_one() {
+        let mut turns = turns(1, 100);
+        (0..50).for_each(|number| wish(&mut turns, number, by(1, number)));
+        (50..100).for_each(|number| wish(&mut turns, number, by(u128::from(number), number)));
+        // A session of an address that has some: the address has more of others than anybody else.
+        assert_eq!(turns.wish(100, by(1, 100)), Ok(Some(49)));
+        // An address that has none.
+        assert_eq!(turns.wish(101, by(101, 101)), Ok(Some(100)));
+        for number in 102..150 {
+            assert!(matches!(turns.wish(number, by(1000 + u128::from(number), number)), Ok(Some(_))));
+        }
+        assert_eq!(turns.wish(150, by(2000, 1)), Ok(Some(149)), "all have one: whoever has come last");
+        assert_eq!(turns.wish(151, by(2000, 2)), Ok(Some(150)), "another session of an address");
+        assert_eq!(turns.wish(152, by(2000, 2)), Err(Refused::Full));
+    }
+
+    #[test]
+    fn a_wish_that_is_taken_back_leaves_room_and_no_fetch() {
+        let mut turns = turns(1, 2);
+        (0..2).for_each(|number| wish(&mut turns, number, by(u128::from(number), 1)));
+        assert_eq!(start(&mut turns), [0]);
+        wish(&mut turns, 2, by(2, 1));
+        assert!(turns.join(2, by(3, 1)) && !turns.join(0, by(3, 1)), "what runs is not wished for");
+        assert!(!turns.withdraw(2, by(2, 1)), "another waits for it");
+        assert!(!turns.withdraw(2, by(2, 1)), "nobody takes back what others wish for");
+        assert!(turns.withdraw(2, by(3, 1)));
+        assert!(turns.withdraw(1, by(1, 1)) && !turns.withdraw(0, by(0, 1)));
+        assert!(turns.waiting.is_empty() && turns.asked.lines.is_empty() && turns.asked.order.is_empty());
+        assert_eq!((turns.asked.fetches, turns.running.len()), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn a_fetch_that_nobody_waits_for_is_given_up() {
+        let gate = Gate::new(Limits { places: 1, queued: 1, queued_by_session: 1 });
+        let (running, _wish) = gate.enter(by(1, 1)).unwrap();
+        let (mut place, wish) = gate.enter(by(2, 2)).unwrap();
+        let other = gate.join(place.fetch(), by(3, 3)).unwrap().expect("it waits");
+        drop(wish);
+        assert!(gate.join(place.fetch(), by(4, 4)).is_ok_and(|wish| wish.is_some()));
+        assert!(gate.enter(by(3, 3)).is_err(), "it still waits");
+        drop(other);
+        assert!(gate.join(place.fetch(), by(3, 3)).is_err_and(|over| over == IsOver));
+        assert_eq!(place.turn().await, Err(Refused::Full));
+        drop((place, running));
+        let (mut place, _wish) = gate.enter(by(3, 3)).unwrap();
+        assert_eq!(place.turn().await, Ok(()));
+    }
+
     proptest! {
         #[test]
         fn nothing_is_lost_and_bounds_are_kept(
             places in 1_usize..9,
-            steps in proptest::collection::vec((0_u64..40, 0_u128..5, 0_u64..6, 0_u8..4), 0..200),
+            steps in proptest::collection::vec((0_u64..40, 0_u128..7, 0_u64..6, 0_u8..5), 0..200),
         ) {
+            let wanted = |account, session| match account {
+                0 => Wanted::Own,
+                1..5 => by(account, session),
+                _ => followed(account),
+            };
             let mut turns = Turns::new(Limits { places, queued: 12, queued_by_session: 4 });
             let mut open = std::collections::BTreeSet::new();
             for (fetch, account, session, step) in steps {
                 match step {
                     0 => turns.ended(fetch),
-                    _ => if let Ok(refused) = turns.wish(fetch, by(account, session).filter(|_| account > 0)) {
+                    1 => if turns.withdraw(fetch, by(account, session)) {
+                        open.remove(&fetch);
+                    },
+                    _ => if let Ok(refused) = turns.wish(fetch, wanted(account, session)) {
                         open.insert(fetch);
                         if let Some(refused) = refused {
                             open.remove(&refused);
@@ -487,11 +778,16 @@ mod tests {
                 }
                 while turns.poll_start().is_some() {}
                 prop_assert!(turns.running.len() <= places);
-                prop_assert!(turns.waiting.len() <= 24);
+                prop_assert!(turns.waiting.len() <= 36);
                 prop_assert_eq!(turns.running.len() + turns.waiting.len(), open.len());
-                let counted: usize = turns.lines.values().map(|line| line.sessions.values().map(VecDeque::len).sum::<usize>()).sum();
-                prop_assert_eq!(counted, turns.lines.values().map(|line| line.len).sum::<usize>());
-                prop_assert_eq!(turns.order.len(), turns.lines.len());
+                for (lines, fetches) in [
+                    (&turns.asked, turns.waiting.values().filter(|wishes| wishes.asked > 0).count()),
+                    (&turns.followed, turns.waiting.values().filter(|wishes| wishes.followed > 0).count()),
+                ] {
+                    let counted = |line: &Line| line.sessions.values().map(VecDeque::len).sum::<usize>() == line.len;
+                    prop_assert!(lines.lines.values().all(|line| line.len > 0 && counted(line)));
+                    prop_assert_eq!((lines.order.len(), lines.fetches), (lines.lines.len(), fetches));
+                }
             }
             // Everything that waits begins in the end.
             for _ in 0..200 {

@@ -7,7 +7,11 @@ fn planner(prefetch: usize) -> Planner {
 
 impl Planner {
     fn update(&mut self, path: &ObjectPath, text: &[u8], now: Instant) -> Result<Plan, Error> {
-        self.take(&mut self.reader(path, now).read(text)?, now)
+        self.update_for(None, path, text, now)
+    }
+
+    fn update_for(&mut self, by: Option<u128>, path: &ObjectPath, text: &[u8], now: Instant) -> Result<Plan, Error> {
+        self.take(&mut self.reader(path, by, now).read(text)?, now)
     }
 }
 
@@ -156,13 +160,13 @@ fn uris_lead_into_the_stream_or_nowhere() {
         ("%2e%2e/%2e%2e/etc/passwd", None),
         ("data:video/mp2t,abc", None),
     ] {
-        assert_eq!(planner.reader(&list, Instant::now()).locate(uri), object.map(path), "{uri}");
+        assert_eq!(planner.reader(&list, None, Instant::now()).locate(uri), object.map(path), "{uri}");
     }
     let directory = Planner::new(planner.config.clone(), None);
-    assert_eq!(directory.reader(&list, Instant::now()).locate("seg.ts"), Some(path("v0/seg.ts")));
-    assert_eq!(directory.reader(&list, Instant::now()).locate("/seg.ts"), None);
+    assert_eq!(directory.reader(&list, None, Instant::now()).locate("seg.ts"), Some(path("v0/seg.ts")));
+    assert_eq!(directory.reader(&list, None, Instant::now()).locate("/seg.ts"), None);
     assert_eq!(
-        directory.reader(&list, Instant::now()).locate("../../../seg.ts"),
+        directory.reader(&list, None, Instant::now()).locate("../../../seg.ts"),
         Some(path("seg.ts")),
         "as RFC 3986 and every player resolve it"
     );
@@ -292,7 +296,7 @@ fn as_many_queries_of_a_path_are_followed_as_may_be() {
         planner.update(&path(&format!("live.m3u8?v={number}")), live(0, 3).as_bytes(), now).unwrap();
     }
     assert_eq!(planner.playlists.len(), 3);
-    assert_eq!(planner.reader(&path("live.m3u8?v=1"), now).locate("seg.ts?x=1&v=2"), Some(path("seg.ts?v=2")));
+    assert_eq!(planner.reader(&path("live.m3u8?v=1"), None, now).locate("seg.ts?x=1&v=2"), Some(path("seg.ts?v=2")));
 }
 
 #[test]
@@ -322,12 +326,62 @@ fn what_playlists_list_is_bounded_by_bytes_and_the_large_ones_go_first() {
     assert!(planner.playlists.contains_key(&edge) && planner.playlists.contains_key(&archive(99)));
 }
 
+/// Spellings of one playlist, where the origin ignores what differs.
+#[test]
+fn playlists_that_one_account_has_made_up_push_out_none_of_others() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    let honest: Vec<ObjectPath> = (0..10).map(|number| path(&format!("channel{number}.m3u8"))).collect();
+    for (number, list) in honest.iter().enumerate() {
+        planner.update_for(Some(number as u128), list, live(10, 5).as_bytes(), now).unwrap();
+    }
+    // It asks faster than everybody else.
+    let mut now = now;
+    for number in 0..1000 {
+        now += Duration::from_millis(20);
+        planner.update_for(Some(100), &path(&format!("live.m3u8;{number}")), live(10, 5).as_bytes(), now).unwrap();
+    }
+    assert!(honest.iter().all(|list| planner.followed(list).is_some()));
+    assert_eq!(planner.playlists.len(), honest.len() + PLAYLISTS_OF_ONE_MAX);
+    assert_eq!(planner.followed(&path("live.m3u8;999")), Some(Followed { is_pinned: false, by: Some(100) }));
+    assert!(planner.edge(&whole("seg14.ts")).is_some_and(|edge| !edge.is_pinned));
+    planner.pin([honest[0].clone()], now);
+    assert!(planner.edge(&whole("seg14.ts")).is_some_and(|edge| edge.is_pinned));
+    // Several fill all places: who has most makes room.
+    for account in 101..105 {
+        for number in 0..PLAYLISTS_OF_ONE_MAX {
+            let list = path(&format!("{account}/live{number}.m3u8"));
+            planner.update_for(Some(account), &list, live(10, 5).as_bytes(), now).unwrap();
+        }
+    }
+    assert_eq!(planner.playlists.len(), PLAYLISTS_MAX);
+    let is_fresh = |list: &&ObjectPath| planner.followed(list).is_some();
+    assert_eq!(honest.iter().filter(is_fresh).count(), honest.len());
+}
+
+#[test]
+fn a_playlist_grows_beyond_those_that_somebody_has_made_up() {
+    let (mut planner, now) = (planner(2), Instant::now());
+    let list = path("live.m3u8");
+    planner.update_for(Some(1), &list, live(10, 900).as_bytes(), now).unwrap();
+    planner.config.bytes_max = 3 * planner.bytes();
+    for number in 0..20 {
+        let _ = planner.update_for(Some(2), &path(&format!("live.m3u8;{number}")), live(10, 900).as_bytes(), now);
+    }
+    for longer in [901, 950, 1100] {
+        planner.update_for(Some(1), &list, live(10, longer).as_bytes(), now).unwrap();
+    }
+    assert!(planner.followed(&list).is_some() && planner.bytes() <= planner.config.bytes_max);
+    // What is configured has room before everything else.
+    planner.pin([path("all.m3u8")], now);
+    planner.update(&path("all.m3u8"), live(0, 1500).as_bytes(), now).unwrap();
+}
+
 #[test]
 fn a_reading_of_something_else_than_what_is_there_changes_nothing() {
     let (mut planner, now) = (planner(2), Instant::now());
     let list = path("live.m3u8");
     planner.update(&list, live(10, 5).as_bytes(), now).unwrap();
-    let mut slow = planner.reader(&list, now).read(live(11, 5).as_bytes()).unwrap();
+    let mut slow = planner.reader(&list, None, now).read(live(11, 5).as_bytes()).unwrap();
     assert_eq!(planner.update(&list, live(12, 5).as_bytes(), now).unwrap().left.len(), 2);
     assert_eq!(planner.take(&mut slow, now), Ok(Plan::default()));
     assert_eq!(planner.update(&list, live(13, 5).as_bytes(), now).unwrap().left, [whole("seg12.ts")]);
