@@ -21,7 +21,7 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -89,6 +89,8 @@ pub struct Placement {
     pub path: Option<Arc<str>>,
     /// Whether the hashes of its blocks are kept with it.
     pub hashed: bool,
+    /// Whether its stream is published no more; looked at while nobody else changes what is held. Set it before [`Store::withdraw`].
+    pub withdrawn: Arc<AtomicBool>,
 }
 
 /// Why a segment was not taken in.
@@ -108,6 +110,9 @@ pub enum Error {
         /// What it takes.
         bytes: u64,
     },
+    /// Its stream is published no more.
+    #[error("the stream is published no more")]
+    Withdrawn,
     /// The device did not take it.
     #[error("the device does not take the segment: {0}")]
     Device(#[from] device::Error),
@@ -228,7 +233,7 @@ impl Store {
             return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
         }
         let (id, tree) = identify(&bytes, shape.codec()).await;
-        if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement) {
+        if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement)? {
             return if placement.hashed { self.with_hashes(held, &bytes, &placement).await } else { Ok(held) };
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
@@ -245,7 +250,7 @@ impl Store {
             let cost = resident.resident_bytes() + tree_bytes;
             (Form::Resident(Arc::new(resident)), cost)
         };
-        Ok(self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement))
+        self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement)
     }
 
     /// The same segment with its hashes, which were not asked for when it was taken in.
@@ -438,14 +443,15 @@ impl Shared {
         self.state().device.is_some()
     }
 
-    fn hold_again(self: &Arc<Self>, name: &Name, placement: &Placement) -> Option<Held> {
+    fn hold_again(self: &Arc<Self>, name: &Name, placement: &Placement) -> Result<Option<Held>, Error> {
         let mut state = self.state();
-        let key = state.index.find(name)?;
+        placement.check()?;
+        let Some(key) = state.index.find(name) else { return Ok(None) };
         state.renew(key, placement);
         if placement.eager {
             self.begin_load(&mut state, key, false);
         }
-        state.held(key)
+        Ok(state.held(key))
     }
 
     /// Speaks for room on the host's tier.
@@ -484,9 +490,14 @@ impl Shared {
         cost: u64,
         reservation: Reservation,
         placement: &Placement,
-    ) -> Held {
+    ) -> Result<Held, Error> {
         let (now, mut gone) = (Instant::now(), Vec::new());
         let mut state = self.state();
+        if let Err(error) = placement.check() {
+            // What was spoken for is given back when the lock is free.
+            drop(state);
+            return Err(error);
+        }
         let key = match state.index.find(&(id, shape.coding())) {
             // Somebody else was faster: what was made in vain, and what was spoken for, ends when the lock is free.
             Some(key) => {
@@ -507,7 +518,7 @@ impl Shared {
         let held = state.held(key).expect("what the index holds has a slot");
         state.shrink(now, &mut gone);
         self.publish(state, gone);
-        held
+        Ok(held)
     }
 
     fn begin_load(self: &Arc<Self>, state: &mut State, key: SegmentKey, is_wanted: bool) {
@@ -566,6 +577,13 @@ impl fmt::Debug for Shared {
         };
         let mut shown = f.debug_struct("Shared");
         shown.field("device", &self.device).field("host_budget", &host).field("device_budget", &device).finish_non_exhaustive()
+    }
+}
+
+impl Placement {
+    /// Whether its stream is still published.
+    fn check(&self) -> Result<(), Error> {
+        if self.withdrawn.load(Ordering::Acquire) { Err(Error::Withdrawn) } else { Ok(()) }
     }
 }
 

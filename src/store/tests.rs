@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -206,6 +207,30 @@ async fn a_sweep_takes_what_has_expired() {
     store.expire(&id(1), segment(1).1.coding(), now);
     store.sweep(now);
     assert_eq!(store.usage(Tier::Host).1, 1);
+}
+
+/// A stream may be removed while its segment is being taken in.
+#[tokio::test]
+async fn what_comes_after_its_stream_was_withdrawn_is_not_taken_in() {
+    let store = store(1 << 20);
+    let path = |name: &str| Some(format!("/{name}/1").into());
+    let withdrawn = Arc::new(AtomicBool::new(false));
+    let placement = || Placement { path: path("old"), withdrawn: Arc::clone(&withdrawn), ..Placement::default() };
+    let put = |number, placement| {
+        let (bytes, shape) = segment(number);
+        store.insert(bytes, shape, placement)
+    };
+    // As the device works on it.
+    let mut late = std::pin::pin!(put(1, placement()));
+    assert!(late.as_mut().now_or_never().is_none());
+    withdrawn.store(true, Ordering::Release);
+    store.withdraw(|path| path.starts_with("/old/"));
+    assert_eq!(late.await.unwrap_err(), Error::Withdrawn);
+    assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
+    // What another stream holds stays where that has it.
+    put(2, Placement { path: path("other"), ..Placement::default() }).await.unwrap();
+    assert_eq!(put(2, placement()).await.unwrap_err(), Error::Withdrawn);
+    assert_eq!(store.lookup(&id(2), None).unwrap().path.as_deref(), Some("/other/1"));
 }
 
 #[tokio::test]

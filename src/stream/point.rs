@@ -58,7 +58,7 @@ pub(super) struct Point {
     issued_ms: AtomicU64,
     unreadable: IntCounter,
     /// Whether it is published no more: what its last fetches bring is nobody's.
-    is_closed: AtomicBool,
+    is_closed: Arc<AtomicBool>,
     pub(super) announced: broadcast::Sender<Arc<Resolved>>,
     /// Rung when there may be something new to follow.
     pub(super) planned: Notify,
@@ -124,7 +124,7 @@ impl Point {
             lines: RateLimited::new(TELL_EVERY),
             issued_ms: AtomicU64::new(0),
             unreadable,
-            is_closed: AtomicBool::new(false),
+            is_closed: Arc::default(),
             announced,
             planned: Notify::new(),
             settings: ArcSwap::from_pointee(settings),
@@ -564,9 +564,6 @@ impl Point {
     }
 
     async fn store(&self, path: &ObjectPath, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(unknown("no such stream"));
-        }
         let settings = self.settings();
         let shape = settings.shape(length_of(&bytes)).map_err(|error| Refusal {
             code: RefusalCode::Limit,
@@ -577,12 +574,16 @@ impl Point {
         let Settings { first_pass, row_weight, .. } = *settings;
         let hashed = settings.signer.is_some();
         let path = Some(format!("/{}/{path}", self.name).into());
-        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed };
+        let withdrawn = Arc::clone(&self.is_closed);
+        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed, withdrawn };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
-            self.tell(Line::Refused, |more| tracing::warn!(stream = self.name, "{error}{more}"));
+            if error != store::Error::Withdrawn {
+                self.tell(Line::Refused, |more| tracing::warn!(stream = self.name, "{error}{more}"));
+            }
             let (code, retry_after) = match error {
                 store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
                 store::Error::TooLarge { .. } => (RefusalCode::Limit, None),
+                store::Error::Withdrawn => (RefusalCode::Unknown, None),
                 store::Error::Device(_) => (RefusalCode::Internal, Some(RETRY_SOON)),
             };
             Refusal { code, retry_after, reason: error.to_string() }
