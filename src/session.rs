@@ -5,7 +5,7 @@
 //! ([`Ask`]), what it sends it claims from the ring.
 //!
 //! What is bounded, and what happens at the bound: open requests, credit and unanswered GETs, among them GET_HASHES until their hashes
-//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes and GETs a second (the control
+//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes and questions a second (the control
 //! stream is not read until they are earned); offers and what a peer holds (not heard); blocks registered at the ring (the rest of the
 //! credit waits); bytes that are kept in memory for it (refused); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
 //! deadline.
@@ -52,8 +52,12 @@ pub struct Config {
     /// Bytes of control frames that are read of a peer in a second; more have to wait.
     #[serde(with = "crate::config::size")]
     pub control_bytes_per_second: ByteSize,
-    /// GETs that are taken of a peer in a second; more have to wait.
-    pub gets_per_second: u32,
+    /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
+    pub questions_per_second: u32,
+    /// The same of one IPv4 address or 64 bits of IPv6. Who asks for little is not held up.
+    pub address_questions_per_second: u32,
+    /// The same of one token or client certificate.
+    pub token_questions_per_second: u32,
     /// A peer that sends nothing for this long is gone.
     #[serde(with = "crate::config::duration")]
     pub idle_timeout: Duration,
@@ -87,7 +91,9 @@ impl Default for Config {
             window_blocks: 64,
             unacknowledged_blocks_max: 512,
             control_bytes_per_second: ByteSize::mib(1),
-            gets_per_second: 1000,
+            questions_per_second: 4000,
+            address_questions_per_second: 40_000,
+            token_questions_per_second: 40_000,
             idle_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(10),
             leased_bytes_max: ByteSize::mib(64),

@@ -43,6 +43,13 @@ struct Account {
     ledger: Arc<Ledger>,
 }
 
+impl Account {
+    /// Whether bytes are not paid for, or questions not earned.
+    fn owes(&self, now: Instant) -> bool {
+        lock(&self.purse).owes(now) || self.ledger.owes(now)
+    }
+}
+
 /// One connection that is counted; its place is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place<K: Eq + Hash + Clone> {
@@ -65,7 +72,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
     pub(super) fn enter(&self, now: Instant, key: K, most: Option<u32>) -> Result<Place<K>, Full> {
         let mut pages = self.lock();
         if pages.accounts.len() >= pages.sweep_at {
-            pages.accounts.retain(|_, account| account.places > 0 || lock(&account.purse).owes(now));
+            pages.accounts.retain(|_, account| account.places > 0 || account.owes(now));
             pages.sweep_at = SWEEP_FROM.max(2 * pages.accounts.len());
         }
         let account = pages.accounts.entry(key.clone()).or_insert_with(|| Account {
@@ -90,7 +97,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
         let mut pages = self.lock();
         let Some(account) = pages.accounts.get_mut(key) else { return };
         account.places = account.places.saturating_sub(1);
-        if account.places == 0 && !lock(&account.purse).owes(Instant::now()) {
+        if account.places == 0 && !account.owes(Instant::now()) {
             pages.accounts.remove(key);
         }
     }
@@ -261,6 +268,15 @@ mod tests {
             drop(book.enter(now + DEBT_MAX, 20 * SWEEP_FROM + number, None));
         }
         assert!(book.lock().accounts.len() <= SWEEP_FROM, "{}", book.lock().accounts.len());
+    }
+
+    #[test]
+    fn leaving_earns_no_questions() {
+        let (book, now) = (Book::new(), Instant::now());
+        let place = book.enter(now, "a", None).unwrap();
+        place.ledger().ask(now, 1000, 1);
+        drop(place);
+        assert!(book.enter(now, "a", None).unwrap().ledger().resumes(now).is_some());
     }
 
     #[test]

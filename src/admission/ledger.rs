@@ -4,11 +4,13 @@
 //! A segment counts once, however many requests are for it. Where there is no room left, what its requests have got no block of for a second
 //! makes room: those who do not read keep nothing from others of their address. After that the session makes room that has most, for one
 //! that has less even with what it asks for. Shares of what makes room are revoked, and their requests end.
+//!
+//! And how many questions they ask in a second: who leaves and comes back does not begin anew.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::object::{GRACE, SegmentKey};
 
@@ -16,6 +18,8 @@ use crate::object::{GRACE, SegmentKey};
 #[derive(Debug, Default)]
 pub struct Ledger {
     books: Mutex<Books>,
+    /// When all questions are earned that were asked, and those of [`DEPTH`] more.
+    earned_at: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +89,28 @@ impl Ledger {
         }
         let is_revoked = books.hold(now, kept, bytes, session);
         Some(Share { ledger: Arc::clone(self), kept, session, is_revoked, reads: false, read_at: now })
+    }
+
+    /// Counts questions, of which there may be so many in a second.
+    pub fn ask(&self, now: Instant, questions: u32, most: u32) {
+        let mut earned_at = self.earned_at();
+        let earned = earned_at.unwrap_or(now).max(now) + DEPTH * questions / most.max(1);
+        *earned_at = Some(earned.min(now + DEBT_MAX));
+    }
+
+    /// When more may be asked, if not now.
+    pub fn resumes(&self, now: Instant) -> Option<Instant> {
+        let resumes = self.earned_at().and_then(|at| at.checked_sub(DEPTH));
+        resumes.filter(|at| *at > now)
+    }
+
+    /// Whether questions are not earned yet.
+    pub(super) fn owes(&self, now: Instant) -> bool {
+        self.earned_at().is_some_and(|at| at > now)
+    }
+
+    fn earned_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.earned_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that are counted.
@@ -239,10 +265,13 @@ impl Drop for Share {
     }
 }
 
+/// The questions of how long may come at once, and how much may be owed: not all who ask are held up.
+const DEPTH: Duration = Duration::from_secs(1);
+const DEBT_MAX: Duration = Duration::from_secs(2);
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn segment(key: u64, bytes: u64) -> (Kept, u64) {
         (Kept::Segment(SegmentKey(key)), bytes)
@@ -253,6 +282,18 @@ mod tests {
         let books = ledger.books();
         let counts = [books.entries.len(), books.unread.len(), books.sessions.len(), books.by_bytes.len()];
         counts == [0; 4] && books.bytes == 0
+    }
+
+    #[test]
+    fn questions_are_earned_over_time() {
+        let (ledger, now) = (Ledger::default(), Instant::now());
+        (0..10).for_each(|_| ledger.ask(now, 1, 10));
+        assert_eq!((ledger.resumes(now), ledger.owes(now)), (None, true));
+        ledger.ask(now, 2, 10);
+        assert_eq!(ledger.resumes(now), Some(now + Duration::from_millis(200)));
+        ledger.ask(now, u32::MAX, u32::MAX);
+        assert_eq!(ledger.resumes(now), Some(now + DEPTH), "no more is owed");
+        assert_eq!((ledger.resumes(now + DEPTH), ledger.owes(now + DEBT_MAX)), (None, false));
     }
 
     #[test]

@@ -77,7 +77,9 @@ fn numbers(config: &Config, report: &mut Report) {
         ("ring.max_reuse", config.ring.max_reuse == 0),
         ("session.requests_max", config.session.requests_max == 0),
         ("session.credit_max", config.session.credit_max == 0),
-        ("session.gets_per_second", config.session.gets_per_second == 0),
+        ("session.questions_per_second", config.session.questions_per_second == 0),
+        ("session.address_questions_per_second", config.session.address_questions_per_second == 0),
+        ("session.token_questions_per_second", config.session.token_questions_per_second == 0),
         ("endpoint.connections_max", config.endpoint.connections_max == 0),
         ("endpoint.wait_max", config.endpoint.wait_max.is_zero()),
     ] {

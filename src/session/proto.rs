@@ -76,6 +76,11 @@ const NO_STREAM: &str = "?";
 /// What is said of whatever is not there, to those who may not have everything.
 const NOT_THERE: &str = "no such object";
 
+/// What a GET or SUBSCRIBE costs, where a lookup of a segment is one: paths are parsed, and signed answers made.
+const GET_COST: u32 = 4;
+/// How many questions are taken of a session in a second though others of its address or token have asked for more than their share.
+const ASSURED_PER_SECOND: u64 = 100;
+
 /// How many OFFERs and HAVEs may come at once, as after a new connection, and one more in which time.
 const OFFERS_MAX: u32 = 32;
 const OFFERS_EVERY: Duration = Duration::from_millis(200);
@@ -138,7 +143,9 @@ pub struct Proto {
     /// When blocks were last on their way to the peer without its acknowledgement.
     unacknowledged_at: Instant,
     control: Budget,
-    gets: Budget,
+    /// Of this session, and how many are taken of it whatever others of its address or token ask.
+    questions: Budget,
+    assured: Budget,
     datagram_max: Option<usize>,
     tally: Tally,
     /// GETs and SUBSCRIBEs without an answer yet, and REQUESTs that are looked for or open: of which streams, and since when.
@@ -475,6 +482,8 @@ struct Ledgers {
     session: (Arc<Ledger>, u64),
     address: (Option<Arc<Ledger>>, u64),
     token: (Option<Arc<Ledger>>, u64),
+    /// Questions of the address and of the token in a second.
+    questions: (u32, u32),
 }
 
 /// Why a request cannot keep its segment.
@@ -494,7 +503,19 @@ impl Ledgers {
             session: (Arc::default(), config.leased_bytes_max.as_u64()),
             address: (None, config.address_leased_bytes_max.as_u64()),
             token: (None, config.token_leased_bytes_max.as_u64()),
+            questions: (config.address_questions_per_second, config.token_questions_per_second),
         }
+    }
+
+    fn ask(&self, now: Instant, questions: u32) {
+        for ((ledger, _), most) in [(&self.address, self.questions.0), (&self.token, self.questions.1)] {
+            ledger.iter().for_each(|ledger| ledger.ask(now, questions, most));
+        }
+    }
+
+    /// When address and token may ask more, if not now.
+    fn resumes(&self, now: Instant) -> Option<Instant> {
+        [&self.address, &self.token].into_iter().filter_map(|(ledger, _)| ledger.as_ref()?.resumes(now)).max()
     }
 
     fn lease(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
@@ -570,7 +591,8 @@ impl Proto {
             looked_at: now,
             unacknowledged_at: now,
             control: Budget::new(config.control_bytes_per_second.as_u64(), now),
-            gets: Budget::new(config.gets_per_second.into(), now),
+            questions: Budget::new(config.questions_per_second.into(), now),
+            assured: Budget::new(ASSURED_PER_SECOND, now),
             datagram_max: None,
             tally: Tally::default(),
             asking: HashMap::new(),
@@ -587,10 +609,12 @@ impl Proto {
         self.control.spend(now, bytes as u64);
     }
 
-    /// When the control stream may be read again, if the peer has sent more than its share of bytes or GETs: until then QUIC's flow control holds it
+    /// When the control stream may be read again, if the peer has sent more than its share of bytes or questions: until then QUIC's flow control holds it
     /// back.
     pub fn control_resumes(&self, now: Instant) -> Option<Instant> {
-        self.control.resumes(now).max(self.gets.resumes(now))
+        // Who asks for little takes no lock that is its neighbours'.
+        let shared = self.assured.resumes(now).and_then(|_| self.ledgers.resumes(now));
+        self.control.resumes(now).max(self.questions.resumes(now)).max(shared)
     }
 
     /// Takes a message.
@@ -1061,7 +1085,7 @@ impl Proto {
         if self.unanswered >= usize::from(self.config.requests_max.max(Hello::defaults().requests_max)) {
             return Err(Violation::Limit("unanswered GETs"));
         }
-        self.gets.spend(now, 1);
+        self.count_question(now, GET_COST);
         let stream = self.stream_named(stream_of(&get.path));
         self.asking.insert(get.request, Asking { stream, at: now });
         if self.draining {
@@ -1077,10 +1101,18 @@ impl Proto {
         Ok(())
     }
 
+    /// Counts what costs the rest of the server as much as so many lookups.
+    fn count_question(&mut self, now: Instant, lookups: u32) {
+        self.questions.spend(now, lookups.into());
+        self.assured.spend(now, lookups.into());
+        self.ledgers.ask(now, lookups);
+    }
+
     fn handle_subscribe(&mut self, now: Instant, mut subscribe: Subscribe) -> Result<(), Violation> {
         if self.subscriptions.contains(&subscribe.request) {
             return Err(Violation::Unexpected("subscription that is open already"));
         }
+        self.count_question(now, GET_COST);
         let stream = self.stream_named(&subscribe.stream);
         self.asking.insert(subscribe.request, Asking { stream, at: now });
         if self.draining {
@@ -1129,6 +1161,7 @@ impl Proto {
             return Err(Violation::Limit("unanswered GETs"));
         }
         self.unanswered += 1;
+        self.count_question(now, 1);
         let is_dear = matches!(about, About::Checks(_));
         let asked = Asked { request, about, path: None };
         if self.draining {
@@ -1202,6 +1235,7 @@ impl Proto {
         if self.requests.contains_key(&request.alias) || self.finding.values().any(|other| other.alias == request.alias) {
             return Err(Violation::Unexpected("alias that is open already"));
         }
+        self.count_question(now, 1);
         let told = self.told_of(request.segment, request.meant).map(|(_, told)| Arc::clone(&told.path));
         let stream = self.stream_named(told.as_deref().map_or("", stream_of));
         self.aliases.insert(request.alias, Asking { stream, at: now });
@@ -1708,7 +1742,7 @@ impl Rate {
     }
 }
 
-/// A token bucket for control bytes, or for GETs: a second's worth at most. The last read may overdraw it.
+/// A token bucket for control bytes, or for questions: a second's worth at most. The last read may overdraw it.
 #[derive(Debug)]
 struct Budget {
     rate: u64,

@@ -474,11 +474,11 @@ fn control_bytes_are_rationed() {
 }
 
 #[test]
-fn gets_are_rationed_by_their_number() {
+fn questions_are_rationed_by_their_number() {
     let now = Instant::now();
     let mut proto = Proto::new(SESSION, Config::default(), now);
     proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
-    let most = u64::from(Config::default().gets_per_second);
+    let most = u64::from(Config::default().questions_per_second / GET_COST);
     for request in 0..most {
         assert_eq!(proto.control_resumes(now), None, "{request}: a second's worth at once");
         proto.handle_message(now, get(request, "/live/none")).unwrap();
@@ -486,8 +486,42 @@ fn gets_are_rationed_by_their_number() {
     }
     proto.handle_message(now, get(most, "/live/none")).unwrap();
     proto.resolved(now, most, Err(not_there()));
-    assert_eq!(proto.control_resumes(now), Some(now + SECOND / Config::default().gets_per_second));
+    assert_eq!(proto.control_resumes(now), Some(now + SECOND * GET_COST / Config::default().questions_per_second));
     assert_eq!(proto.control_resumes(now + SECOND / 100), None);
+}
+
+/// Of two sessions of one address, or of one token, one asks for much and the other for little.
+#[test]
+fn questions_of_an_address_and_a_token_are_rationed_together() {
+    let (few, now) = (200, Instant::now());
+    let of_address = Config { address_questions_per_second: few, ..Config::default() };
+    let of_token = Config { token_questions_per_second: few, ..Config::default() };
+    for (config, is_token) in [(of_address, false), (of_token, true)] {
+        let shared = Arc::new(Ledger::default());
+        let mut sessions = [1, 2, 3].map(|number| {
+            let mut proto = Proto::new(SessionId(number), config, now);
+            proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+            let (address, token) =
+                if is_token { (Arc::default(), Arc::clone(&shared)) } else { (Arc::clone(&shared), Arc::default()) };
+            proto.set_ledgers(address, Some(token));
+            proto
+        });
+        let ask = |proto: &mut Proto, questions: u16| {
+            for alias in 0..questions {
+                proto.handle_message(now, Message::Request(request(alias, 1))).unwrap();
+                proto.handle_message(now, Message::Stop { alias, reason: StopReason::Complete }).unwrap();
+            }
+            proto.control_resumes(now)
+        };
+        assert_eq!(ask(&mut sessions[0], 150), None);
+        assert_eq!(ask(&mut sessions[1], 150), Some(now + SECOND / 2), "together they have asked for 100 too many");
+        assert!(sessions[0].control_resumes(now).is_some());
+        assert_eq!(ask(&mut sessions[2], 50), None, "who asks for little is not held up");
+        sessions[2].handle_message(now, get_hashes(1, b"segment")).unwrap();
+        let subscribe = Subscribe { request: 2, stream: "live".into() };
+        sessions[2].handle_message(now, Message::Subscribe(subscribe)).unwrap();
+        assert_eq!(shared.resumes(now), Some(now + SECOND * 155 / 200), "each question counts");
+    }
 }
 
 #[test]
