@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr fuzz gpu-bundle
 
 all: check test
 
@@ -97,6 +97,10 @@ bench-swarms:
 bench-handshakes:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
 		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
+
+# An honest viewer beside each of four attacks: what it gets without them, and with them. Needs no privileges, and three minutes.
+bench-attacks:
+	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture rates::rates_beside_attacks
 
 # A server that is killed ten times, three seconds each, and how soon a gateway is back. Needs no privileges, and two minutes.
 bench-recovery:

@@ -21,11 +21,11 @@ use crate::program::program;
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Segments of the playlist, which slides.
 const WINDOW: usize = 3000;
-const SEGMENT_BYTES: usize = 60_000;
+pub(crate) const SEGMENT_BYTES: usize = 60_000;
 const ATTACK: Duration = Duration::from_secs(5);
 
 /// A server of an origin's stream `live`.
-struct Stage {
+pub(crate) struct Stage {
     _program: Program,
     address: SocketAddr,
     trust: Trust,
@@ -34,7 +34,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(origin: &Origin) -> Self {
+    pub(crate) fn new(origin: &Origin) -> Self {
         let turn = turn();
         let state = TempDir::new().unwrap();
         let mut command = Command::new(program("ncserverd"));
@@ -47,13 +47,13 @@ impl Stage {
         Self { _program: program, address, trust, _state: state, _turn: turn }
     }
 
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it is pinned") };
         let (host, port) = (self.address.ip().to_string(), self.address.port());
         connect(peer::Config::new(peer::Server { host, port, fingerprint: Some(fingerprint) }, self.trust)).await
     }
 
-    async fn attacker(&self) -> Attacker {
+    pub(crate) async fn attacker(&self) -> Attacker {
         Attacker::greeted_with(self.address, &self.trust, OPEN).await
     }
 }
@@ -95,7 +95,7 @@ fn playlist(first: usize) -> String {
 }
 
 /// Writes a segment a second, and the playlist after it.
-fn encode(origin: Arc<Origin>) -> JoinHandle<()> {
+pub(crate) fn encode(origin: Arc<Origin>) -> JoinHandle<()> {
     tokio::spawn(async move {
         for first in 0.. {
             for number in first + WINDOW - 3..first + WINDOW {
@@ -106,6 +106,12 @@ fn encode(origin: Arc<Origin>) -> JoinHandle<()> {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     })
+}
+
+/// The newest segment of the playlist, which is read for it.
+pub(crate) async fn newest(client: &Client) -> Option<String> {
+    let text = String::from_utf8(read(client, "/live/live.m3u8").await.ok()?).ok()?;
+    Some(format!("/live/{}", text.lines().next_back()?))
 }
 
 /// One address that asks for a playlist by ever more names, to each of which the origin gives the same.

@@ -19,6 +19,7 @@ mod origin;
 mod peer;
 #[path = "../program/mod.rs"]
 mod program;
+mod rates;
 mod relay;
 #[path = "../program/running.rs"]
 mod running;
