@@ -76,6 +76,14 @@ impl Config {
     pub(crate) fn kept(&self) -> PathBuf {
         self.directory.clone().unwrap_or_default().join(pair::FILE_NAME)
     }
+
+    /// The directory of what is made here, and the files that are secret in it. The key of stateless resets is made beside a
+    /// configured certificate, too.
+    pub(crate) fn made(&self) -> [PathBuf; 3] {
+        let directory = self.directory.clone().unwrap_or_default();
+        let reset = directory.join(reset::FILE_NAME);
+        [directory, self.kept(), reset]
+    }
 }
 
 /// The certificate that this server shows, and can change while it runs. Clones show the same one.

@@ -11,17 +11,22 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     if roots.is_empty() {
         return Vec::new();
     }
-    let faults = files(config, file).into_iter().filter_map(|(key, path)| {
-        // A link below the directory is found by its own name too.
-        let places = [real(&path), real_parent(&path)];
-        let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
-        let text = format!(
-            "{} lies below `stream.{name}.directory`, whose files everybody may ask for: put it elsewhere",
-            path.display()
-        );
-        Some(Finding { key, text })
-    });
-    faults.collect()
+    let mut faults: Vec<_> = files(config, file)
+        .into_iter()
+        .filter_map(|(key, path)| {
+            // A link below the directory is found by its own name too.
+            let places = [real(&path), real_parent(&path)];
+            let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
+            let text = format!(
+                "{} lies below `stream.{name}.directory`, whose files everybody may ask for: put it elsewhere",
+                path.display()
+            );
+            Some(Finding { key, text })
+        })
+        .collect();
+    // A directory and the files in it are one fault.
+    faults.dedup_by(|next, first| next.key == first.key);
+    faults
 }
 
 /// Every file of the configuration that others must not have, and its key.
@@ -30,8 +35,8 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
     let mut add = |key: String, path: Option<&Path>| files.extend(path.map(|path| (key, path.to_owned())));
     add("--config".into(), file);
     add("tls.key".into(), config.tls.key.as_deref());
-    if config.tls.key.is_none() {
-        add("tls.directory".into(), Some(&config.tls.kept()));
+    for path in config.tls.made() {
+        add("tls.directory".into(), Some(&path));
     }
     add("admission.keys".into(), config.admission.keys_file().as_deref());
     for (name, stream) in &config.stream {

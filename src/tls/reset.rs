@@ -64,7 +64,7 @@ fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
     bytes.try_into().map_err(|_| format!("{} is no key of {KEY_BYTES} bytes: remove it", path.display()))
 }
 
-const FILE_NAME: &str = "ncserverd-reset.key";
+pub(super) const FILE_NAME: &str = "ncserverd-reset.key";
 const KEY_BYTES: usize = 32;
 const CONTEXT: &str = "ncserverd 2026 stateless resets of one address";
 

@@ -124,6 +124,17 @@ fn a_secret_below_a_published_directory_is_refused() {
         let key = setting.split('=').next().unwrap();
         assert!(said.contains(&format!("`{key}`")) && said.contains("`stream.live.directory`"), "{setting}: {said}");
     }
+    // With a certificate from elsewhere the key of stateless resets is made in the directory all the same.
+    let settings = [
+        format!("tls.cert={}", outside.join("cert.pem").display()),
+        format!("tls.key={}", outside.join("key.pem").display()),
+        format!("tls.directory={}", media.join("tls").display()),
+    ];
+    let arguments: Vec<_> = [&publish].into_iter().chain(&settings).flat_map(|setting| ["--set", setting]).collect();
+    let output = command(&place, &[&arguments[..], &["config", "check"]].concat()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "the key of stateless resets: {said}");
+    assert_eq!(said.matches("`tls.directory`").count(), 1, "{said}");
     let file = media.join("test.toml");
     fs::write(&file, "").unwrap();
     let output = command(&place, &["--config", file.to_str().unwrap(), "--set", &publish, "config", "check"]).output().unwrap();
