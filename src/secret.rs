@@ -1,7 +1,7 @@
 //! Secrets of the configuration: used where they are needed, shown nowhere.
 //!
 //! [`Secret`] shows [`HIDDEN`] through `Debug`, `Display` and `Serialize`, whatever prints it. [`SecretUrl`] is a URL as it was
-//! written and shows itself without its credentials. [`Setting`] is a secret text that stands in the configuration, in a file or
+//! written; it shows of itself what the parser of URLs says is neither user, password, value of a query nor fragment. [`Setting`] is a secret text that stands in the configuration, in a file or
 //! in an environment variable. [`redacted`] does for texts of other programs (an error, a URL that was made of parts) what the
 //! types do for ours.
 //!
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{self, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use url::{Position, Url};
 
 use crate::files;
 
@@ -53,7 +54,10 @@ impl<T> Serialize for Secret<T> {
     }
 }
 
-/// A URL, or a path in the place of one, as it was written; shown without user, password and tokens.
+/// A URL, or a path in the place of one, as it was written; shown without user, password, values of the query and fragment.
+///
+/// Of what looks like a URL and is none, or has an `@` behind its host, nothing but the scheme is shown: an unencoded `/`, `?`
+/// or `#` in a password ends the host early, and what follows is the rest of the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
@@ -62,6 +66,50 @@ impl SecretUrl {
     pub fn expose(&self) -> &str {
         &self.0
     }
+
+    fn shown(&self) -> String {
+        let Self(text) = self;
+        let is_path = text.starts_with('/') && !text.starts_with("//") && !text.contains("://");
+        if is_path || !text.contains(['@', '?', '#']) {
+            return text.clone();
+        }
+        match Url::parse(text) {
+            Ok(url) if is_http(&url) && !url[Position::BeforePath..].contains('@') => shown_url(&url),
+            _ => {
+                let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+                let scheme = ["https://", "http://"].into_iter().find(|scheme| is(scheme)).unwrap_or_default();
+                format!("{scheme}{HIDDEN}")
+            }
+        }
+    }
+}
+
+/// Whether a URL is of a kind that the server asks.
+pub(crate) fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https")
+}
+
+fn shown_url(url: &Url) -> String {
+    let mut shown = format!("{}://", url.scheme());
+    if !url.username().is_empty() || url.password().is_some() {
+        shown.push_str(HIDDEN);
+        shown.push('@');
+    }
+    shown.push_str(&url[Position::BeforeHost..Position::AfterPath]);
+    let pairs = url.query().into_iter().flat_map(|query| query.split('&'));
+    for (number, pair) in pairs.enumerate() {
+        shown.push(if number == 0 { '?' } else { '&' });
+        if let Some((name, _)) = pair.split_once('=') {
+            shown.push_str(name);
+            shown.push('=');
+        }
+        shown.push_str(HIDDEN);
+    }
+    if url.fragment().is_some() {
+        shown.push('#');
+        shown.push_str(HIDDEN);
+    }
+    shown
 }
 
 impl From<String> for SecretUrl {
@@ -78,19 +126,19 @@ impl From<&str> for SecretUrl {
 
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redacted(&self.0))
+        f.write_str(&self.shown())
     }
 }
 
 impl fmt::Debug for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&redacted(&self.0), f)
+        fmt::Debug::fmt(&self.shown(), f)
     }
 }
 
 impl Serialize for SecretUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&redacted(&self.0))
+        serializer.serialize_str(&self.shown())
     }
 }
 
@@ -267,13 +315,13 @@ pub fn redacted(text: &str) -> String {
         shown.push_str(before);
         let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
         let (url, behind) = after.split_at(end);
-        // A password may hold what ends an authority: whoever writes it unencoded still means the last `@` before the query.
+        // A password may hold what ends an authority: whoever writes it unencoded still means the last `@`.
         let authority = url.find(['?', '#']).unwrap_or(url.len());
         let first_slash = url.find('/').unwrap_or(authority).min(authority);
         let user_end = url[..first_slash].rfind('@').or_else(|| {
             let is_user =
                 !url.starts_with('[') && url[..first_slash].split_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err());
-            if is_user { url[..authority].rfind('@') } else { None }
+            if is_user { url.rfind('@') } else { None }
         });
         let url = match user_end {
             Some(at) => {
@@ -363,14 +411,16 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_shown_without_their_credentials() {
-        for (url, shown) in [
+    fn texts_are_shown_without_the_credentials_of_their_urls() {
+        for (text, shown) in [
             ("http://o.test/a/", "http://o.test/a/"),
             ("http://o.test:80/a/@b", "http://o.test:80/a/@b"),
             ("https://me:pw@o.test:8443/a", "https://[hidden]@o.test:8443/a"),
             ("https://me@o.test", "https://[hidden]@o.test"),
             ("https://me:p/w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://me:p@w@o.test/x", "https://[hidden]@o.test/x"),
+            ("https://me:p#w@o.test/x", "https://[hidden]@o.test/x"),
+            ("https://me:p?w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://[::1]:81/x", "https://[::1]:81/x"),
             ("http://o/x?_HLS_msn=12&token=ab&b", "http://o/x?_HLS_msn=12&token=[hidden]&b"),
             ("http://o/x?e=abcdefghijklmnop#f", "http://o/x?e=[hidden]#f"),
@@ -381,10 +431,42 @@ mod tests {
             ("://", "://"),
             ("", ""),
         ] {
-            assert_eq!(redacted(url), shown);
-            assert_eq!(SecretUrl::from(url).to_string(), shown);
+            assert_eq!(redacted(text), shown);
         }
         assert_eq!(redacted_path("a/b.ts?token=x&n=1"), "a/b.ts?token=[hidden]&n=1");
+    }
+
+    #[test]
+    fn a_url_is_shown_as_its_parser_reads_it() {
+        for (url, shown) in [
+            ("http://o.test:80/a", "http://o.test:80/a"),
+            ("https://[::1]:81/x", "https://[::1]:81/x"),
+            ("/run/credentials/ncserverd@live.service/keys.json", "/run/credentials/ncserverd@live.service/keys.json"),
+            ("https://me:pw@o.test:8443/a", "https://[hidden]@o.test:8443/a"),
+            ("https://me@o.test", "https://[hidden]@o.test/"),
+            ("https://me:p@w@o.test/x", "https://[hidden]@o.test/x"),
+            ("http:me:pw@o.test/", "http://[hidden]@o.test/"),
+            ("http:/me:pw@o.test/", "http://[hidden]@o.test/"),
+            (" HT\ttp:\\\\me:pw@o.test/", "http://[hidden]@o.test/"),
+            ("https://o.test/jwks?pin=pw&a=&me#pw", "https://o.test/jwks?pin=[hidden]&a=[hidden]&[hidden]#[hidden]"),
+            // What ends the host may be in the middle of a password.
+            ("https://me:p/w@o.test/x", "https://[hidden]"),
+            ("https://me:p?w@o.test/x", "https://[hidden]"),
+            ("https://me:p#w@o.test/x", "https://[hidden]"),
+            ("HTTPS://me:12/pw@o.test/x", "https://[hidden]"),
+            ("https://me:12?pw@o.test/x", "https://[hidden]"),
+            ("https://me:12#pw@o.test/x", "https://[hidden]"),
+            ("ftp://me:pw@o.test/", "[hidden]"),
+            ("me:pw@o.test", "[hidden]"),
+            ("//me:pw@o.test", "[hidden]"),
+            ("/a/http://me:pw@o.test", "[hidden]"),
+            ("", ""),
+        ] {
+            let secret = SecretUrl::from(url);
+            let expected = format!("{shown:?}");
+            assert_eq!((secret.to_string(), format!("{secret:?}")), (shown.to_owned(), expected.clone()), "{url}");
+            assert_eq!(serde_json::to_string(&secret).unwrap(), expected, "{url}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ use crate::integrity::signing::StreamKey;
 use crate::object::{
     Arrival, AskedBy, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError,
 };
-use crate::secret::{Secret, SecretUrl, Setting};
+use crate::secret::{Secret, SecretUrl, Setting, is_http};
 use crate::store::Store;
 use crate::supervise::{Part, Supervisor};
 use crate::wire::message::{Checks, GetChecks, stream_of};
@@ -688,8 +688,8 @@ impl Place {
             (Some(_), Some(_)) | (None, None) => return Err(Fault::Place),
         };
         let fail = |why| Fault::Origin(origin.clone(), why);
-        let mut base = Url::parse(origin.expose()).map_err(|_| fail("this is no URL"))?;
-        if !matches!(base.scheme(), "http" | "https") {
+        let mut base = Url::parse(origin.expose()).map_err(|_| fail(NO_URL))?;
+        if !is_http(&base) {
             return Err(fail("http and https are possible"));
         }
         if base.query().is_some() || base.fragment().is_some() {
@@ -732,6 +732,7 @@ async fn sweep(store: Store) {
     }
 }
 
+const NO_URL: &str = "this is no URL; in a user or password `/`, `?`, `#` and `@` are percent-encoded";
 const SWEEP: Duration = Duration::from_secs(1);
 /// Announcements hold leases until the slowest subscriber has seen them, so there are few.
 const ANNOUNCEMENTS_MAX: usize = 16;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::Client;
-use url::{Host, Url};
+use url::{Host, ParseError, Url};
 
 use super::clients::read;
 use super::keys::SET_BYTES_MAX;
-use crate::secret::{Secret, redacted};
+use crate::secret::{Secret, is_http, redacted};
 
 /// How long a server of keys may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,13 +29,16 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// A URL if it looks like one, otherwise a file.
+    /// A URL if it looks like one, otherwise a file. The reason has nothing of the text, which may hold credentials.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        if !text.contains("://") {
-            return Ok(Self::File(text.into()));
+        match Url::parse(text) {
+            Ok(url) if is_http(&url) => Ok(Self::Url(url)),
+            Ok(_) => {
+                Err("neither an http or https URL nor a path: a file with a `:` in its name is given by its full path".into())
+            }
+            Err(ParseError::RelativeUrlWithoutBase) if !text.contains("://") => Ok(Self::File(text.into())),
+            Err(error) => Err(format!("not a URL: {error}")),
         }
-        let url = Url::parse(text).map_err(|error| error.to_string())?;
-        if matches!(url.scheme(), "https" | "http") { Ok(Self::Url(url)) } else { Err("not an http or https URL".to_owned()) }
     }
 
     /// Whether whoever is on the way could put keys of their own in.
@@ -108,7 +111,9 @@ mod tests {
     fn files_and_urls_are_told_apart() {
         assert_eq!(Named::parse("/etc/keys.json"), Ok(Named::File("/etc/keys.json".into())));
         assert_eq!(Named::parse("http.json"), Ok(Named::File("http.json".into())));
+        assert_eq!(Named::parse("/a:b@c"), Ok(Named::File("/a:b@c".into())));
         for (text, open) in [
+            ("http:me:pw@issuer.example/jwks.json", true),
             ("https://issuer.example/jwks.json", false),
             ("http://issuer.example/jwks.json", true),
             ("http://127.0.0.1:8080/", false),
@@ -119,6 +124,9 @@ mod tests {
             let named = Named::parse(text).unwrap();
             assert!(matches!(named, Named::Url(_)) && named.is_open_to_the_network() == open, "{text}");
         }
-        assert!(Named::parse("ftp://issuer.example/").is_err() && Named::parse("https://").is_err());
+        for text in ["ftp://issuer.example/", "https://", "https:", "me:pw@issuer.example", "https://me:pw#a@issuer.example/"] {
+            let reason = Named::parse(text).map(|_| ()).unwrap_err();
+            assert!(!reason.contains("pw"), "{text}: {reason}");
+        }
     }
 }

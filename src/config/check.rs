@@ -198,7 +198,12 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     match (&stream.origin, &stream.directory) {
         (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a directory, not both"),
         (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
-        _ => {}
+        (Some(_), None) => {
+            if let Err(stream::Fault::Origin(_, reason)) = stream.http() {
+                report.fault(key("origin"), reason);
+            }
+        }
+        (None, Some(_)) => {}
     }
     let is_playlist = |url: &str| PLAYLISTS.iter().any(|end| url.to_ascii_lowercase().ends_with(end));
     if stream.origin.as_ref().is_some_and(|origin| is_playlist(origin.expose())) {

@@ -480,3 +480,28 @@ fn a_changed_secret_is_told_and_not_shown() {
     let gone = load(&text("x", "me"), &[("KEY", "x")], &[]).unwrap_err().to_string();
     assert!(gone.contains("line 6: `stream.a.headers.B`"), "{gone}");
 }
+
+#[test]
+fn urls_are_refused_or_shown_without_their_passwords() {
+    for origin in
+        ["https://me:hun#hunter2@o/", "https://me:1?hunter2@o/", "http://:hunter2/", "ftp://me:hunter2@o/", "me:hunter2@o"]
+    {
+        let text = refusal("", &[], &[("stream.a.origin", origin)]);
+        assert!(text.contains("`stream.a.origin`") && !text.contains("hun"), "{origin}: {text}");
+    }
+    for keys in ["https://me:hun#hunter2@o/", "http://:hunter2/", "ftp://me:hunter2@o/", "me:hunter2@o"] {
+        let text = refusal("", &[], &[("admission.keys", keys)]);
+        assert!(text.contains("`admission.keys`") && !text.contains("hun"), "{keys}: {text}");
+    }
+    let given = [
+        ("stream.a.origin", "http:me:hunter2@o.test/"),
+        ("stream.b.origin", "http:/me:hunter2@o.test/"),
+        ("admission.keys", "https://issuer.test/jwks?pin=hunter2#hunter2"),
+    ];
+    let loaded = load("", &[], &given).unwrap();
+    let shown = [loaded.explain(), loaded.config.to_toml(), format!("{loaded:?}")].join("\n");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert!(shown.contains("http://[hidden]@o.test/") && shown.contains("https://issuer.test/jwks?pin=[hidden]"), "{shown}");
+    let keys = load("", &[], &[("admission.keys", "http:/me:hunter2@o.test/")]).unwrap().config.admission.keys.unwrap();
+    assert_eq!((keys.expose(), keys.to_string().as_str()), ("http:/me:hunter2@o.test/", "http://[hidden]@o.test/"));
+}

@@ -84,7 +84,7 @@ pub(super) fn admission(config: &admission::Config) -> Option<Check> {
     }
     let metrics = admission::Metrics::new(&Registry::new()).expect("a new registry takes them");
     Some(match Admission::open(config, metrics) {
-        Ok(_) if config.keys.as_ref().is_some_and(|keys| keys.expose().contains("://")) => {
+        Ok(_) if config.keys.is_some() && config.keys_file().is_none() => {
             Check::ok(name, format!("{}; the URL is asked when the server starts (`/readyz`)", places.join(", ")))
         }
         Ok(_) => Check::ok(name, format!("{} can be used", places.join(", "))),
