@@ -3,13 +3,13 @@
 //! One task accepts, and one more runs for each connection. A request's head must come within `head_timeout`; that also ends a
 //! connection on which no other request follows. There are `connections_max` places. When all are taken, a new connection gets
 //! the place of the one that has waited longest for the head of a request: a request that is half sent does not keep out one
-//! that is whole. A connection whose request is being answered keeps its place; when all are such, new ones wait in the
-//! system's queue.
+//! that is whole. A connection whose request is being answered keeps its place while its client reads. One whose client has
+//! taken nothing for `stall_timeout` is ended when another needs its place, or when whoever answers asks for that
+//! ([`Crowd::end_stalled`]); until there is such a one, new connections wait in the system's queue.
 //!
 //! An answer to HTTP/1.0 whose length is not known ends with its connection. Where it is cut, the connection is reset, whatever cut it:
 //! otherwise it would look complete.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
@@ -31,6 +31,7 @@ use socket2::Socket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +40,8 @@ pub(crate) struct Limits {
     pub(crate) connections_max: usize,
     /// How long the head of a request may take, and a connection may be idle.
     pub(crate) head_timeout: Duration,
+    /// How long a client may take nothing of its answer while others want its place.
+    pub(crate) stall_timeout: Duration,
     /// How long a connection may live. Scrapers come back by themselves; a player reads one answer for as long as it plays.
     pub(crate) life: Option<Duration>,
 }
@@ -46,12 +49,11 @@ pub(crate) struct Limits {
 /// Answers requests until `stop` completes, and then those that are under way. Dropping it cuts all connections.
 ///
 /// `answer` is given the request and the address of this machine that it came to.
-pub(crate) async fn serve<F, A>(mut listener: TcpListener, limits: Limits, answer: F, stop: impl Future<Output = ()>)
+pub(crate) async fn serve<F, A>(mut listener: TcpListener, crowd: Arc<Crowd>, answer: F, stop: impl Future<Output = ()>)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
-    let crowd = Arc::new(Crowd::new(limits.connections_max));
     let (stopping, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
@@ -62,7 +64,7 @@ where
                     visit = crowd.enter() => visit,
                     () = &mut stop => break,
                 };
-                connections.spawn(attend(stream, visit, limits, answer.clone(), stopped.clone()));
+                connections.spawn(attend(stream, visit, answer.clone(), stopped.clone()));
             }
             Some(_) = connections.join_next() => {}
             () = &mut stop => break,
@@ -73,7 +75,7 @@ where
 }
 
 /// Answers the requests of one connection.
-async fn attend<F, A>(stream: TcpStream, visit: Visit, limits: Limits, answer: F, mut stopped: watch::Receiver<()>)
+async fn attend<F, A>(stream: TcpStream, visit: Visit, answer: F, mut stopped: watch::Receiver<()>)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A,
     A: Future<Output = Response<Body>>,
@@ -83,6 +85,7 @@ where
         tracing::debug!(%error, "no TCP_NODELAY");
     }
     let Ok(socket) = stream.as_fd().try_clone_to_owned().map(Socket::from).map(Arc::new) else { return };
+    let limits = visit.crowd.limits;
     let visit = Arc::new(visit);
     let of_visit = Arc::clone(&visit);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -92,7 +95,7 @@ where
             let answered = answered.await;
             let has_length = answered.headers().contains_key(CONTENT_LENGTH) || answered.body().size_hint().exact().is_some();
             let ends = (is_old && !has_length).then(|| EndsWithConnection::new(socket));
-            Ok::<_, Infallible>(answered.map(|body| Held { body, ends, _working: working }))
+            Ok::<_, Infallible>(answered.map(|body| Held { body, ends, working }))
         }
     });
     let mut http = http1::Builder::new();
@@ -112,7 +115,7 @@ where
             result = &mut connection => {
                 return result.unwrap_or_else(|error| tracing::debug!(%error, "a client's connection ended"));
             }
-            () = visit.leave.notified() => return tracing::debug!("a connection without a request made room for another"),
+            () = visit.seat.leave.notified() => return tracing::debug!("an idle connection made room for another"),
             () = &mut end => return,
             _ = stopped.changed(), if !is_ending => {
                 is_ending = true;
@@ -122,69 +125,105 @@ where
     }
 }
 
-/// The places of a listener, and who holds one without a request.
+/// The places of a listener, and the connections that hold them.
 #[derive(Debug)]
-struct Crowd {
+pub(crate) struct Crowd {
+    limits: Limits,
     places: Arc<Semaphore>,
-    /// Connections that wait for a request, the one that has waited longest first.
-    waiting: Mutex<VecDeque<Arc<Notify>>>,
+    seats: Mutex<Vec<Arc<Seat>>>,
     /// A place has become free, or one that is held without a request.
     changed: Notify,
 }
 
 impl Crowd {
-    fn new(connections_max: usize) -> Self {
-        let places = Arc::new(Semaphore::new(connections_max));
-        Self { places, waiting: Mutex::default(), changed: Notify::new() }
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(limits.connections_max));
+        Arc::new(Self { limits, places, seats: Mutex::default(), changed: Notify::new() })
     }
 
-    /// Waits for a place, and has the connection leave that has waited longest for a request where none is free.
+    /// Ends the connection whose client has taken nothing of its answer for the longest time, if that is `stall_timeout` or
+    /// more. Returns whether there is one; its answer is dropped soon after.
+    pub(crate) fn end_stalled(&self, now: Instant) -> bool {
+        let stall_timeout = self.limits.stall_timeout;
+        self.end_longest(|wait| match wait {
+            Wait::Reader(since) if now.saturating_duration_since(since) >= stall_timeout => Some(since),
+            _ => None,
+        })
+    }
+
+    /// Ends the connection that has waited longest for the head of a request.
+    fn end_without_request(&self) -> bool {
+        self.end_longest(|wait| match wait {
+            Wait::Head(since) => Some(since),
+            _ => None,
+        })
+    }
+
+    fn end_longest(&self, since: impl Fn(Wait) -> Option<Instant>) -> bool {
+        let seats = self.seats();
+        let longest = seats.iter().filter_map(|seat| Some((since(*seat.wait())?, seat))).min_by_key(|(since, _)| *since);
+        let Some((_, seat)) = longest else { return false };
+        // The next one to end is another.
+        *seat.wait() = Wait::Answer;
+        seat.leave.notify_one();
+        true
+    }
+
+    /// Waits for a place, and has a connection leave that can be ended where none is free.
     async fn enter(self: &Arc<Self>) -> Visit {
         let mut one_leaves = false;
         loop {
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                let visit = Visit { crowd: Arc::clone(self), leave: Arc::default(), place: Some(place) };
-                visit.wait();
-                return visit;
+                let seat = Arc::new(Seat { leave: Notify::new(), wait: Mutex::new(Wait::Head(Instant::now())) });
+                self.seats().push(Arc::clone(&seat));
+                return Visit { crowd: Arc::clone(self), seat, place: Some(place) };
             }
-            if !one_leaves && let Some(longest) = self.waiting().pop_front() {
-                longest.notify_one();
-                one_leaves = true;
-            }
-            self.changed.notified().await;
+            one_leaves = one_leaves || self.end_without_request() || self.end_stalled(Instant::now());
+            let _ = timeout(LOOK_AGAIN, self.changed.notified()).await;
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Arc<Notify>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seats(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A connection as the others see it.
+#[derive(Debug)]
+struct Seat {
+    /// Others need the place, or what the answer holds.
+    leave: Notify,
+    wait: Mutex<Wait>,
+}
+
+impl Seat {
+    fn wait(&self) -> MutexGuard<'_, Wait> {
+        self.wait.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy)]
+enum Wait {
+    /// The head of a request, since then.
+    Head(Instant),
+    /// The answer, or its next part.
+    Answer,
+    /// Its client, who has yet to take the part that was ready then.
+    Reader(Instant),
 }
 
 /// A connection that holds a place.
 #[derive(Debug)]
 struct Visit {
     crowd: Arc<Crowd>,
-    /// Another connection needs the place.
-    leave: Arc<Notify>,
+    seat: Arc<Seat>,
     place: Option<OwnedSemaphorePermit>,
-}
-
-impl Visit {
-    /// No request is under way.
-    fn wait(&self) {
-        self.crowd.waiting().push_back(Arc::clone(&self.leave));
-        self.crowd.changed.notify_one();
-    }
-
-    /// A request is being answered.
-    fn work(&self) {
-        self.crowd.waiting().retain(|other| !Arc::ptr_eq(other, &self.leave));
-    }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.work();
+        self.crowd.seats().retain(|other| !Arc::ptr_eq(other, &self.seat));
         drop(self.place.take());
         self.crowd.changed.notify_one();
     }
@@ -196,14 +235,15 @@ struct Working(Arc<Visit>);
 
 impl Working {
     fn new(visit: &Arc<Visit>) -> Self {
-        visit.work();
+        *visit.seat.wait() = Wait::Answer;
         Self(Arc::clone(visit))
     }
 }
 
 impl Drop for Working {
     fn drop(&mut self) {
-        self.0.wait();
+        *self.0.seat.wait() = Wait::Head(Instant::now());
+        self.0.crowd.changed.notify_one();
     }
 }
 
@@ -231,7 +271,7 @@ impl EndsWithConnection {
 struct Held {
     body: Body,
     ends: Option<EndsWithConnection>,
-    _working: Working,
+    working: Working,
 }
 
 impl HttpBody for Held {
@@ -239,11 +279,13 @@ impl HttpBody for Held {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if let (Poll::Ready(None), Some(ends)) = (&frame, &self.ends) {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        // The next part is asked for when there is room for it.
+        *self.working.0.seat.wait() = if polled.is_ready() { Wait::Reader(Instant::now()) } else { Wait::Answer };
+        if let (Poll::Ready(None), Some(ends)) = (&polled, &self.ends) {
             ends.complete();
         }
-        frame
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -255,6 +297,9 @@ impl HttpBody for Held {
     }
 }
 
+/// How often it is looked whether a client has stalled, while a connection waits for a place.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
@@ -264,11 +309,37 @@ mod tests {
 
     use super::*;
 
+    fn seat(wait: Wait) -> Arc<Seat> {
+        Arc::new(Seat { leave: Notify::new(), wait: Mutex::new(wait) })
+    }
+
+    #[test]
+    fn who_reads_or_waits_for_us_keeps_its_place() {
+        let stall_timeout = Duration::from_secs(30);
+        let crowd = Crowd::new(Limits { connections_max: 8, head_timeout: Duration::from_secs(15), stall_timeout, life: None });
+        let now = Instant::now();
+        let then = |seconds| now + Duration::from_secs(seconds);
+        let seats =
+            [Wait::Answer, Wait::Reader(then(10)), Wait::Reader(then(5)), Wait::Head(then(2)), Wait::Head(then(1))].map(seat);
+        crowd.seats().extend(seats.iter().cloned());
+        assert!(!crowd.end_stalled(then(34)), "nobody has stalled for long enough");
+        assert!(crowd.end_stalled(then(100)) && matches!(*seats[2].wait(), Wait::Answer), "the one that stalled first");
+        assert!(crowd.end_stalled(then(100)) && matches!(*seats[1].wait(), Wait::Answer));
+        assert!(!crowd.end_stalled(then(100)), "each once");
+        assert!(crowd.end_without_request() && matches!(*seats[4].wait(), Wait::Answer), "the one that waited longest");
+        assert!(crowd.end_without_request() && !crowd.end_without_request());
+    }
+
     /// What a client of this version gets of an answer without a length, of which it has read the beginning before it ends or is cut.
     async fn read(version: &str, is_whole: bool) -> Result<String, ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let limits = Limits { connections_max: 1, head_timeout: Duration::from_secs(10), life: None };
+        let limits = Limits {
+            connections_max: 1,
+            head_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
+            life: None,
+        };
         let is_read = Arc::new(Notify::new());
         let goes_on = Arc::clone(&is_read);
         let answer = move |_, _| {
@@ -280,7 +351,7 @@ mod tests {
             let body = Body::from_stream(stream::iter([Ok("begin, ")]).chain(stream::once(end)));
             async move { Response::new(body) }
         };
-        let serving = tokio::spawn(serve(listener, limits, answer, pending()));
+        let serving = tokio::spawn(serve(listener, Crowd::new(limits), answer, pending()));
         let mut client = TcpStream::connect(address).await.unwrap();
         let head = format!("GET / HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n");
         client.write_all(head.as_bytes()).await.unwrap();

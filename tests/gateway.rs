@@ -261,6 +261,39 @@ async fn half_sent_requests_cut_no_answer_off() {
     path.close().await;
 }
 
+/// Whole requests whose answers nobody reads, as many as there are places: the oldest are given up for players that come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_reads_keep_no_player_out() {
+    let stall_timeout = Duration::from_millis(500);
+    for (connections_max, requests_max) in [(64, 4), (4, 64)] {
+        let limits = gateway::Config { connections_max, requests_max, stall_timeout, ..gateway::Config::default() };
+        let path = Path::with(limits).await;
+        path.put("big.bin", bytes(40_000_000));
+        path.put("1.ts", bytes(10));
+        let mut unread = Vec::new();
+        for _ in 0..4 {
+            let mut player = TcpStream::connect(path.gateway.address()).await.unwrap();
+            player.write_all(b"GET /live/big.bin HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+            // Its answer has begun.
+            player.readable().await.unwrap();
+            unread.push(player);
+        }
+        let played = async {
+            while path.get("/live/1.ts").await.status() == StatusCode::SERVICE_UNAVAILABLE {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            path.get("/live/1.ts").await.status()
+        };
+        let status = tokio::time::timeout(Duration::from_secs(60), played).await;
+        assert_eq!(
+            status.expect("a player gets a place"),
+            StatusCode::OK,
+            "{connections_max} connections, {requests_max} requests"
+        );
+        path.close().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_does_not_come_ends_the_connection() {
     let path = Path::with(gateway::Config { head_timeout: Duration::from_millis(200), ..gateway::Config::default() }).await;

@@ -6,8 +6,8 @@
 //! before it asks, and handed on at the path's pace (`pacing`): a player chooses its rendition by how fast bytes come.
 //!
 //! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
-//! request beyond `requests_max` is answered 503. A player that goes away takes its request with it: dropping the body drops
-//! the object, which ends the transfer.
+//! request beyond `requests_max` is answered 503, unless a player has read nothing of its answer for `stall_timeout`: that one is
+//! cut. A player that goes away takes its request with it: dropping the body drops the object, which ends the transfer.
 //!
 //! Only requests for loopback names and configured ones are answered, and where the gateway shows the server a credential, only
 //! its own pages and configured ones (`access`). Other users of the machine can connect as its user can.
@@ -47,7 +47,7 @@ use self::pacing::Pacing;
 use super::http::{ByteRange, media_type};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
-use crate::listener::{self, Limits};
+use crate::listener::{self, Crowd, Limits};
 use crate::peer;
 
 /// How a gateway behaves.
@@ -65,6 +65,10 @@ pub struct Config {
     /// How long the head of a request may take, and a connection may be idle.
     #[serde(with = "crate::config::duration")]
     pub head_timeout: Duration,
+    /// How long a player may read nothing of its answer, as while it is paused, when others want its connection or its request's
+    /// place. It can go on by a range.
+    #[serde(with = "crate::config::duration")]
+    pub stall_timeout: Duration,
     /// Most requests at a time; further ones are answered 503.
     pub requests_max: usize,
     /// Segments fetched ahead of the player.
@@ -84,6 +88,7 @@ impl Default for Config {
             origins: Vec::new(),
             connections_max: 256,
             head_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(30),
             requests_max: 128,
             ahead_segments: 3,
             playlist_bytes_max: ByteSize::mib(4),
@@ -114,17 +119,19 @@ impl Gateway {
         let refused = |error| Error::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let limits = Limits {
+        let crowd = Crowd::new(Limits {
             connections_max: config.connections_max,
             head_timeout: config.head_timeout,
+            stall_timeout: config.stall_timeout,
             // A player reads one answer for as long as it plays.
             life: None,
-        };
+        });
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             followed: Mutex::default(),
             access: Access::new(&config.hosts, &config.origins, client.has_credential()),
             client,
+            crowd: Arc::clone(&crowd),
             places: Arc::new(Semaphore::new(config.requests_max)),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
             origins: Mutex::default(),
@@ -135,7 +142,7 @@ impl Gateway {
             async move { shared.answer(&head.method, &head.uri, &head.headers, local).await }
         };
         let (stop, stopped) = oneshot::channel();
-        let serving = listener::serve(listener, limits, answer, async move {
+        let serving = listener::serve(listener, crowd, answer, async move {
             let _ = stopped.await;
         });
         Ok(Self { address, stop: Some(stop), task: tokio::spawn(serving) })
@@ -175,6 +182,8 @@ struct Shared {
     config: Config,
     access: Access,
     client: Client,
+    /// The players' connections.
+    crowd: Arc<Crowd>,
     places: Arc<Semaphore>,
     ahead: Mutex<Ahead>,
     origins: Mutex<Origins>,
@@ -212,9 +221,19 @@ impl Shared {
     }
 
     async fn serve(&self, path: &str, headers: &HeaderMap, head: bool) -> Result<Response, Failure> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Failure::busy("too many requests"))?;
+        let place = self.place().await.ok_or_else(|| Failure::busy("too many requests"))?;
         let late = |_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "no answer in time");
         timeout(self.config.answer_timeout, self.serve_in_time(path, headers, head, place)).await.map_err(late)?
+    }
+
+    /// A request's place. Where none is free, a player that reads nothing gives up its own.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        let places = || Arc::clone(&self.places);
+        match places().try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) if self.crowd.end_stalled(Instant::now()) => timeout(PLACE_WITHIN, places().acquire_owned()).await.ok()?.ok(),
+            Err(_) => None,
+        }
     }
 
     async fn serve_in_time(
@@ -489,6 +508,9 @@ fn is_media(path: &str, content_type: &str) -> bool {
     };
     !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
 }
+
+/// The end of a connection frees its request's place at once.
+const PLACE_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::{Config, Error, Readiness, Reason, Status, rate, register};
-use crate::listener::{self, Limits};
+use crate::listener::{self, Crowd, Limits};
 use crate::supervise::{Part, Supervisor};
 
 /// The running listener. Dropping it ends its thread.
@@ -98,7 +98,7 @@ async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, in
     let lines = rate::log(shown.registry.clone(), interval);
     let routes = TowerToHyperService::new(routes(shown));
     let page = move |request, _| routes.call(request).map(|page| page.unwrap_or_else(|never| match never {}));
-    let pages = listener::serve(socket, LIMITS, page, pending());
+    let pages = listener::serve(socket, Crowd::new(LIMITS), page, pending());
     tokio::select! {
         () = lines => {}
         () = pages => {}
@@ -131,8 +131,12 @@ async fn readyz(State(shown): State<Shown>) -> Response {
 
 /// Connections at a time.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-const LIMITS: Limits =
-    Limits { connections_max: CONNECTIONS_MAX, head_timeout: Duration::from_secs(10), life: Some(Duration::from_secs(60)) };
+const LIMITS: Limits = Limits {
+    connections_max: CONNECTIONS_MAX,
+    head_timeout: Duration::from_secs(10),
+    stall_timeout: Duration::from_secs(10),
+    life: Some(Duration::from_secs(60)),
+};
 
 #[cfg(test)]
 mod tests {
