@@ -2,33 +2,53 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// Opens a regular file to read. Does not wait for a writer of a pipe; follows links.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    open_with(path, OFlags::empty())
-}
-
-/// The same, where the name itself may be no link.
-pub(crate) fn open_itself(path: &Path) -> io::Result<(File, Metadata)> {
-    open_with(path, OFlags::NOFOLLOW)
-}
-
-fn open_with(path: &Path, flags: OFlags) -> io::Result<(File, Metadata)> {
     // Looking first keeps devices from being opened, which may do something; the second look is at what was opened.
-    let look = if flags.contains(OFlags::NOFOLLOW) { std::fs::symlink_metadata(path) } else { std::fs::metadata(path) };
-    check(&look?)?;
-    let file = File::from(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    check(std::fs::metadata(path)?.is_file())?;
+    opened(rustix::fs::open(path, READ, Mode::empty())?)
+}
+
+/// The same below a directory, where no component of the path may be a link. Each is opened from the one before, so that whoever
+/// exchanges one for a link meanwhile leads nobody out of the directory.
+pub(crate) fn open_below(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
+    let (Some(parents), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
+    let mut parent = rustix::fs::open(directory, SEARCH, Mode::empty())?;
+    for component in parents.components() {
+        let Component::Normal(name) = component else { return Err(no_file()) };
+        parent = rustix::fs::openat(&parent, name, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
+    }
+    let look = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    check(FileType::from_raw_mode(look.st_mode).is_file())?;
+    opened(rustix::fs::openat(&parent, name, READ | OFlags::NOFOLLOW, Mode::empty())?)
+}
+
+fn opened(file: OwnedFd) -> io::Result<(File, Metadata)> {
+    let file = File::from(file);
     let metadata = file.metadata()?;
-    check(&metadata)?;
+    check(metadata.is_file())?;
     Ok((file, metadata))
 }
 
-fn check(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file")) }
+fn check(is_file: bool) -> io::Result<()> {
+    if is_file { Ok(()) } else { Err(no_file()) }
 }
+
+fn no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a file")
+}
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// Linux opens a directory to pass through without the permission to read it.
+#[cfg(target_os = "linux")]
+const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const SEARCH: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Reads a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
@@ -54,10 +74,32 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
         assert_eq!(read(&at("link"), 3).unwrap(), b"abc");
         assert!(read(&at("file"), 2).is_err());
-        assert!(open_itself(&at("file")).is_ok() && open_itself(&at("link")).is_err());
         for name in ["pipe", "none", "."] {
             assert!(open(&at(name)).is_err(), "{name}");
         }
         assert!(open(Path::new("/dev/zero")).is_err());
+    }
+    #[test]
+    fn no_link_leads_out_of_a_directory() {
+        let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = place.path();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        for file in [root.join("file"), root.join("a/b/file"), outside.path().join("file")] {
+            std::fs::write(file, "abc").unwrap();
+        }
+        std::os::unix::fs::symlink("file", root.join("link")).unwrap();
+        let found = |path: &str| open_below(root, Path::new(path)).is_ok();
+        assert!(found("file") && found("a/b/file"));
+        for path in ["link", "none", "a", "a/none", "file/file", "", "..", "../file", "/etc/passwd"] {
+            assert!(!found(path), "{path}");
+        }
+        // As if exchanged after a look at the path.
+        for (folder, file) in [("a/b", "a/b/file"), ("a", "a/file")] {
+            std::fs::remove_dir_all(root.join(folder)).unwrap();
+            std::os::unix::fs::symlink(outside.path(), root.join(folder)).unwrap();
+            assert!(root.join(file).exists() && !found(file), "{file}");
+            std::fs::remove_file(root.join(folder)).unwrap();
+            std::fs::create_dir_all(root.join("a/b")).unwrap();
+        }
     }
 }

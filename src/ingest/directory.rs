@@ -192,11 +192,8 @@ impl Shared {
         }
         let inside = self.root.join(name).canonicalize().map_err(|error| io_error(&error))?;
         // Where a link leads has a name of its own.
-        let is_public = inside.strip_prefix(&self.root).is_ok_and(|name| self.names.publish(name));
-        if !is_public {
-            return Err(Error::NotFound);
-        }
-        let (mut file, metadata) = files::open_itself(&inside).map_err(|error| io_error(&error))?;
+        let name = inside.strip_prefix(&self.root).ok().filter(|name| self.names.publish(name)).ok_or(Error::NotFound)?;
+        let (mut file, metadata) = files::open_below(&self.root, name).map_err(|error| io_error(&error))?;
         let before = stat(&metadata).ok_or(Error::NotFound)?;
         let complete = self.complete(fetch, before)?;
         let validators = before.validators();
