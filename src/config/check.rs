@@ -287,6 +287,17 @@ fn names(key: &impl Fn(&str) -> String, stream: &stream::Config, report: &mut Re
             report.fault(key(part), format!("\"{text}\": {error}"));
         }
     }
+    if stream.directory.is_some()
+        && let Ok(names) = stream.names()
+        && let hidden = names.published_hidden()
+        && !hidden.is_empty()
+    {
+        let text = format!(
+            "hidden names such as {} are published: a list replaces the default, put \".*\" in it, too",
+            hidden.join(", ")
+        );
+        report.warning(key("refuse"), text);
+    }
     if stream.directory.is_none() && !stream.allow.is_empty() {
         report.warning(key("allow"), "names are refused in a `directory` alone: an origin publishes what it answers");
     }

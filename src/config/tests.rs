@@ -505,3 +505,19 @@ fn urls_are_refused_or_shown_without_their_passwords() {
     let keys = load("", &[], &[("admission.keys", "http:/me:hunter2@o.test/")]).unwrap().config.admission.keys.unwrap();
     assert_eq!((keys.expose(), keys.to_string().as_str()), ("http:/me:hunter2@o.test/", "http://[hidden]@o.test/"));
 }
+
+#[test]
+fn hidden_files_that_become_public_are_remarked_on() {
+    let with = |place: &str, keys: &str| {
+        let findings = load(&format!("[stream.a]\n{place}\n{keys}\n"), &[], &[]).unwrap().findings;
+        findings.into_iter().map(|finding| finding.to_string()).collect::<Vec<_>>().join(";")
+    };
+    let directory = "directory = \"y\"";
+    for fine in ["", "refuse = [\".*\", \"*.key\"]", "allow = [\".well-known\"]"] {
+        assert_eq!(with(directory, fine), "", "{fine}");
+    }
+    let said = with(directory, "refuse = [\"*.key\", \".git\"]");
+    assert!(said.contains("`stream.a.refuse`: hidden names such as .env, .htpasswd, .ssh are published"), "{said}");
+    assert!(with(directory, "allow = [\".*\"]").contains(".env, .git"));
+    assert_eq!(with("origin = \"http://o/\"", "refuse = []"), "");
+}

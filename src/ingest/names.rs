@@ -7,7 +7,7 @@
 use std::path::{Component, Path};
 
 /// What is refused unless a stream says otherwise.
-pub const REFUSED: [&str; 14] = [
+pub const REFUSED: [&str; 16] = [
     // Hidden: .env, .git, .htpasswd, .DS_Store, .nfs0001; rsync's .name.Xa1b2c, vim's .name.swp, LibreOffice's .~lock.name#.
     ".*",
     // Copies and locks of editors and offices.
@@ -16,14 +16,17 @@ pub const REFUSED: [&str; 14] = [
     "#*#",
     "*.swp",
     "*.bak",
-    // What is being written: ffmpeg and packagers write NAME.tmp and rename it, downloads NAME.part and the like.
+    // What is being written: ffmpeg and packagers write NAME.tmp and rename it, downloads NAME.part and the like. yt-dlp fetches
+    // fragments to NAME.part-Frag3 and notes in NAME.ytdl which it has.
     "*.tmp",
     "*.temp",
     "*.part",
+    "*.part-*",
     "*.partial",
     "*.filepart",
     "*.crdownload",
     "*.download",
+    "*.ytdl",
     // What a file system found when it was repaired.
     "lost+found",
 ];
@@ -60,6 +63,11 @@ impl Names {
             texts.iter().map(|text| Pattern::parse(text).map_err(|error| (text.clone(), error))).collect::<Result<_, _>>()
         };
         Ok(Self { refuse: parse(refuse)?, allow: parse(allow)? })
+    }
+
+    /// Hidden names that are published, of those that are most often not for the public.
+    pub fn published_hidden(&self) -> Vec<&'static str> {
+        HIDDEN.into_iter().filter(|name| self.publish_name(name)).collect()
     }
 
     /// Whether a path below the directory is published.
@@ -114,6 +122,8 @@ impl Pattern {
     }
 }
 
+/// Where keys and passwords are found.
+const HIDDEN: [&str; 4] = [".env", ".git", ".htpasswd", ".ssh"];
 /// The longest name of a file that file systems have.
 const PATTERN_BYTES_MAX: usize = 255;
 
@@ -143,6 +153,9 @@ mod tests {
             ("x.tmp.ts", true),
             ("seg.m4s.tmp", false),
             ("x.part", false),
+            ("x.mp4.part-Frag3", false),
+            ("x.mp4.ytdl", false),
+            ("x-part-1.ts", true),
             ("part", true),
             ("x~", false),
             ("~$report.doc", false),
