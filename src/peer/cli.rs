@@ -75,11 +75,11 @@ enum Command {
         #[arg(long, value_name = "ADDRESS", default_value_t = gateway::Config::default().listen)]
         listen: SocketAddr,
         /// Answer to this name, besides loopback's names and the address that a player connects to (repeatable)
-        #[arg(long = "host", value_name = "NAME")]
+        #[arg(long = "host", value_name = "NAME", value_parser = gateway::parse_host)]
         hosts: Vec<String>,
         /// Let pages of this origin read, such as <https://player.example>, or * for all pages (repeatable); without it all pages may,
         /// unless the gateway shows the server a token or a certificate: then only its own page
-        #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = parse_origin)]
+        #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = gateway::parse_origin)]
         origins: Vec<String>,
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
@@ -590,13 +590,6 @@ fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
     Ok((stream.map(str::to_owned), hex.parse().map_err(|error: NoKey| error.to_string())?))
 }
 
-fn parse_origin(text: &str) -> Result<String, String> {
-    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_origin = place.is_some_and(|place| !place.is_empty() && !place.trim_end_matches('/').contains(['/', '?', '#', '@']));
-    let wrong = || "an origin is a scheme and a host, such as https://player.example, or * for all".to_owned();
-    if is_origin || text == "*" { Ok(text.to_owned()) } else { Err(wrong()) }
-}
-
 fn parse_path(text: &str) -> Result<String, String> {
     let stream = text.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
     if stream.is_empty() { Err("a path starts with / and the name of the stream".into()) } else { Ok(text.to_owned()) }
@@ -684,7 +677,7 @@ impl Failure {
             | Self::Relay(relay::Error::Endpoint(_) | relay::Error::Thread(_))
             | Self::Plain(_)
             | Self::Metrics(_) => 6,
-            Self::Open(_) | Self::Relay(relay::Error::Admission(_)) => 2,
+            Self::Open(_) | Self::Gateway(gateway::Error::Name(_)) | Self::Relay(relay::Error::Admission(_)) => 2,
             Self::Credential(_) => 2,
             Self::Fetch(_)
             | Self::Swarm(_)

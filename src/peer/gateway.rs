@@ -40,6 +40,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::access::Access;
+pub(super) use self::access::{parse_host, parse_origin};
 use self::ahead::{Ahead, Wanted};
 use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};
@@ -103,6 +104,9 @@ pub enum Error {
     /// The address is taken, or is not one of this machine's.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, #[source] io::Error),
+    /// A host or an origin that no request could match.
+    #[error("{0}")]
+    Name(String),
 }
 
 /// A running gateway. Dropping it cuts every connection; [`stop`](Self::stop) lets answers finish.
@@ -116,6 +120,7 @@ pub struct Gateway {
 impl Gateway {
     /// Listens and serves what `client` fetches.
     pub async fn start(config: Config, client: Client) -> Result<Self, Error> {
+        let access = Access::new(&config.hosts, &config.origins, client.has_credential()).map_err(Error::Name)?;
         let refused = |error| Error::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
@@ -129,7 +134,7 @@ impl Gateway {
         let shared = Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             followed: Mutex::default(),
-            access: Access::new(&config.hosts, &config.origins, client.has_credential()),
+            access,
             client,
             crowd: Arc::clone(&crowd),
             places: Arc::new(Semaphore::new(config.requests_max)),

@@ -10,10 +10,11 @@
 //!
 //! No I/O here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use url::Url;
 
 use super::answer::{Failure, text};
 
@@ -44,12 +45,13 @@ pub(super) enum Reader {
 }
 
 impl Access {
-    /// Answers to loopback, to `hosts`, and to pages of `origins`; without origins to all pages unless `has_credential`.
-    pub(super) fn new(hosts: &[String], origins: &[String], has_credential: bool) -> Self {
-        let is_open = if origins.is_empty() { !has_credential } else { origins.iter().any(|origin| origin == "*") };
-        let plain = |text: &String| text.trim_end_matches(['/', '.']).to_ascii_lowercase();
-        let pages = if is_open { Pages::All } else { Pages::Own(origins.iter().map(plain).collect()) };
-        Self { hosts: hosts.iter().map(plain).collect(), pages }
+    /// Answers to loopback, to `hosts`, and to pages of `origins`; without origins to all pages unless `has_credential`. Fails
+    /// where a host or an origin could never match.
+    pub(super) fn new(hosts: &[String], origins: &[String], has_credential: bool) -> Result<Self, String> {
+        let hosts = hosts.iter().map(|text| parse_host(text)).collect::<Result<_, _>>()?;
+        let origins = origins.iter().map(|text| parse_origin(text)).collect::<Result<Vec<_>, _>>()?;
+        let is_open = if origins.is_empty() { !has_credential } else { origins.iter().any(|origin| origin == ALL) };
+        Ok(Self { hosts, pages: if is_open { Pages::All } else { Pages::Own(origins) } })
     }
 
     /// Whether a request that came to the address `local` is answered, and who may read the answer.
@@ -71,13 +73,49 @@ impl Access {
     }
 
     fn is_own(&self, authority: &Authority, local: IpAddr) -> bool {
-        let host = authority.host().trim_end_matches('.').to_ascii_lowercase();
-        match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        let host = plain(authority.host());
+        match host.parse::<IpAddr>() {
             // An address cannot be made to lead elsewhere, as a name can.
-            Ok(address) if address.to_canonical().is_loopback() || address.to_canonical() == local => true,
+            Ok(address) if address.is_loopback() || address == local => true,
             _ => host == "localhost" || host.ends_with(".localhost") || self.hosts.contains(&host),
         }
     }
+}
+
+/// The name of a host as it is compared with that of a request, whatever its port.
+pub(crate) fn parse_host(text: &str) -> Result<String, String> {
+    let host = match text.parse::<Authority>() {
+        _ if text.parse::<Ipv6Addr>().is_ok() => plain(text),
+        Ok(authority) if !text.contains('@') => plain(authority.host()),
+        _ => String::new(),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    if !host.is_empty() && host.bytes().all(is_name) {
+        Ok(host)
+    } else {
+        Err(format!("`{text}` is not the name of a host, such as tv.example (in other letters than a to z: its xn-- form)"))
+    }
+}
+
+/// The origin of pages as browsers send it: without a path, and without the port that its scheme has anyway.
+pub(crate) fn parse_origin(text: &str) -> Result<String, String> {
+    if text == ALL {
+        return Ok(ALL.to_owned());
+    }
+    let is_origin = |url: &Url| {
+        let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && !text.contains('@');
+        matches!(url.scheme(), "http" | "https") && is_bare
+    };
+    match Url::parse(text) {
+        Ok(url) if is_origin(&url) => Ok(url.origin().ascii_serialization()),
+        _ => Err("an origin is a scheme and a host, such as https://player.example, or * for all".to_owned()),
+    }
+}
+
+/// A host without brackets and the dot at its end, in lower case; of the ways to write an address the shortest.
+fn plain(host: &str) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+    host.parse::<IpAddr>().map_or(host, |address| address.to_canonical().to_string())
 }
 
 /// The host that a request is for; an absolute URI has the say (RFC 9112 section 3.2.2). `None` unless there is exactly one.
@@ -112,6 +150,8 @@ fn is_embedded(headers: &HeaderMap) -> bool {
     of_another && !is_visit
 }
 
+/// For an origin: that of every page.
+const ALL: &str = "*";
 const FETCH_SITE: header::HeaderName = header::HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: header::HeaderName = header::HeaderName::from_static("sec-fetch-mode");
 const FETCH_DEST: header::HeaderName = header::HeaderName::from_static("sec-fetch-dest");
@@ -132,7 +172,7 @@ mod tests {
 
     #[test]
     fn loopback_the_own_address_and_configured_names_are_answered() {
-        let access = Access::new(&["TV.example".to_owned()], &[], false);
+        let access = Access::new(&["TV.example".to_owned()], &[], false).unwrap();
         let own = ["127.0.0.1:8080", "127.8.9.1", "[::1]:8080", "[::ffff:127.0.0.1]", "localhost:1", "LOCALHOST.", "a.localhost"];
         for host in own.iter().chain(&["192.168.1.5:8080", "tv.example", "TV.example.:80"]) {
             assert_eq!(ask(&access, &[("host", host)]), Ok(Reader::Any), "{host}");
@@ -145,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_request_has_one_host() {
-        let access = Access::new(&[], &[], false);
+        let access = Access::new(&[], &[], false).unwrap();
         assert_eq!(ask(&access, &[]), Err(400));
         assert_eq!(ask(&access, &[("host", "localhost"), ("host", "localhost")]), Err(400));
         assert_eq!(ask(&access, &[("host", "a b")]), Err(400));
@@ -159,24 +199,24 @@ mod tests {
     fn with_a_credential_only_the_gateways_own_pages_and_those_asked_for_are_served() {
         let host = ("host", "localhost:8080");
         let (own, other) = (("origin", "http://localhost:8080"), ("origin", "https://player.example"));
-        let open = Access::new(&[], &[], false);
+        let open = Access::new(&[], &[], false).unwrap();
         assert_eq!(ask(&open, &[host, other]), Ok(Reader::Any));
-        let closed = Access::new(&[], &[], true);
+        let closed = Access::new(&[], &[], true).unwrap();
         assert_eq!((ask(&closed, &[host]), ask(&closed, &[host, own])), (Ok(Reader::Own), Ok(Reader::Own)));
         for origin in ["https://player.example", "http://localhost:3000", "null", "http://localhost:8080.evil.example", ""] {
             assert_eq!(ask(&closed, &[host, ("origin", origin)]), Err(403), "{origin}");
         }
-        let one = Access::new(&[], &["https://Player.example/".to_owned()], true);
+        let one = Access::new(&[], &["https://Player.example/".to_owned()], true).unwrap();
         assert_eq!(ask(&one, &[host, other]), Ok(Reader::Origin("https://player.example".parse().unwrap())));
         assert_eq!(ask(&one, &[host, ("origin", "https://other.example")]), Err(403));
-        assert_eq!(ask(&Access::new(&[], &["*".to_owned()], true), &[host, other]), Ok(Reader::Any));
-        let chosen = Access::new(&[], &["https://other.example".to_owned()], false);
+        assert_eq!(ask(&Access::new(&[], &["*".to_owned()], true).unwrap(), &[host, other]), Ok(Reader::Any));
+        let chosen = Access::new(&[], &["https://other.example".to_owned()], false).unwrap();
         assert_eq!(ask(&chosen, &[host, other]), Err(403), "a list holds without a credential, too");
     }
 
     #[test]
     fn with_a_credential_nothing_is_embedded_in_other_pages() {
-        let closed = Access::new(&[], &[], true);
+        let closed = Access::new(&[], &[], true).unwrap();
         let ask = |site, mode, dest| {
             let fetch = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
             ask(&closed, &[&[("host", "localhost")], &fetch[..]].concat())
@@ -187,5 +227,36 @@ mod tests {
         assert_eq!(ask("cross-site", "navigate", "document"), Ok(Reader::Own));
         assert_eq!(ask("same-origin", "no-cors", "video"), Ok(Reader::Own));
         assert_eq!(ask("none", "navigate", "document"), Ok(Reader::Own));
+    }
+
+    #[test]
+    fn hosts_and_origins_match_however_they_are_written() {
+        let texts = |text: &str| vec![text.to_owned()];
+        for (given, host) in [
+            ("tv:8080", "tv"),
+            ("TV.example.:8080", "tv.example:80"),
+            ("10.0.0.1:8080", "10.0.0.1"),
+            ("[2001:DB8::1]:8080", "[2001:db8::1]:80"),
+            ("2001:db8:0::1", "[2001:db8::1]"),
+        ] {
+            let access = Access::new(&texts(given), &[], false).unwrap();
+            assert_eq!(ask(&access, &[("host", host)]), Ok(Reader::Any), "{given}");
+        }
+        for (given, origin) in [
+            ("https://a.example:443", "https://a.example"),
+            ("http://A.example:80/", "http://a.example"),
+            ("https://a.example:8443", "https://a.example:8443"),
+            ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ] {
+            let access = Access::new(&[], &texts(given), true).unwrap();
+            let answer = ask(&access, &[("host", "localhost"), ("origin", origin)]);
+            assert_eq!(answer, Ok(Reader::Origin(origin.parse().unwrap())), "{given}");
+        }
+        for host in ["", "*", "*.example", "http://tv", "tv/", "me@tv", "bücher.example", ":8080"] {
+            assert!(Access::new(&texts(host), &[], false).is_err(), "{host}");
+        }
+        for origin in ["", "a.example", "ftp://a.example", "https://a.example/x", "https://me@a.example", "https://", "null"] {
+            assert!(Access::new(&[], &texts(origin), false).is_err(), "{origin}");
+        }
     }
 }
