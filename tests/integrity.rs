@@ -233,8 +233,19 @@ fn openssl_reads_the_key_that_a_server_makes_by_the_command_of_the_manual() {
         println!("skipped: there is no openssl: {error}");
         return;
     }
-    let run = std::process::Command::new("sh").args(["-c", command]).current_dir(directory.path()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&run.stdout), key.to_string(), "{}", String::from_utf8_lossy(&run.stderr));
+    let run = |command: &str| {
+        let run = std::process::Command::new("sh").args(["-c", command]).current_dir(directory.path()).output().unwrap();
+        (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned())
+    };
+    let (printed, said) = run(command);
+    assert_eq!(printed, key.to_string(), "{said}");
+    // The key of RFC 8032, section 7.1, test 1, with its public half, as servers wrote it before.
+    let older = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
+    std::fs::write(directory.path().join("live.pem"), older).unwrap();
+    let conversion = manual.lines().find(|line| line.contains("-out live-new.pem")).expect("the conversion");
+    let (_, failed) = run(conversion);
+    let (printed, said) = run(&command.replace("live.pem", "live-new.pem"));
+    assert_eq!(printed, SigningKey::from_pem(older.as_bytes()).unwrap().public().to_string(), "{failed}{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -311,6 +311,18 @@ mod tests {
         }
     }
 
+    /// OpenSSL 3.0 reads no other version.
+    #[test]
+    fn a_new_key_is_written_with_its_private_half_alone() {
+        use base64::Engine as _;
+
+        let text: String = SigningKey::generate().lines().filter(|line| !line.starts_with('-')).collect();
+        let der = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
+        // RFC 8410, section 7: version 0, id-Ed25519, and an octet string of 32 bytes in another. Nothing follows it.
+        let head = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
+        assert_eq!((der.len(), &der[..16]), (48, &head[..]));
+    }
+
     #[test]
     fn keys_are_read_as_they_are_written() {
         let key = key().public();
