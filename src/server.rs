@@ -136,7 +136,7 @@ impl Server {
         open_prime(&device, &config).await?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
-        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams, &supervisor)?;
+        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams, &supervisor).await?;
         let metrics = ring::Metrics::new(registry)?;
         let ring = match device.memory() {
             None => Ring::new(&config.ring, metrics),
@@ -227,7 +227,7 @@ impl Server {
         config.admission.check_listen(self.front.addresses()).map_err(Error::StillBound)?;
         let admission = self.admission.read(&config.admission)?;
         open_prime(&self.device, config).await?;
-        self.library.apply(&config.stream)?;
+        self.library.apply(&config.stream).await?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
         self.ring.promise(config.stream.values().map(config::slot_bytes));

@@ -398,7 +398,7 @@ pub struct Status {
 
 impl Library {
     /// Opens every stream. Must be called within a tokio runtime.
-    pub fn open(
+    pub async fn open(
         config: &ingest::Config,
         streams: &Streams,
         store: Store,
@@ -417,7 +417,7 @@ impl Library {
         let sweeper = tokio::spawn(sweep).abort_handle();
         let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
         let library = Self { inner: Arc::new(inner) };
-        library.apply(streams)?;
+        library.apply(streams).await?;
         Ok(library)
     }
 
@@ -507,8 +507,8 @@ impl Library {
         points.iter().map(status).collect()
     }
 
-    /// Takes new streams instead of the present ones: all of them, or none if one is wrong.
-    pub fn apply(&self, streams: &Streams) -> Result<Applied, Error> {
+    /// Takes new streams instead of the present ones: all of them, or none if one is wrong. One call at a time.
+    pub async fn apply(&self, streams: &Streams) -> Result<Applied, Error> {
         let before = self.inner.points.load_full();
         let mut applied = Applied::default();
         let mut points = BTreeMap::new();
@@ -529,7 +529,7 @@ impl Library {
                     let list = if other.is_some() { &mut applied.replaced } else { &mut applied.added };
                     list.push(name.clone());
                     let announced = other.map(|running| running.point.announced.clone());
-                    self.start(name, settings, announced).map_err(fail)?
+                    self.start(name, settings, announced).await.map_err(fail)?
                 }
             };
             points.insert(name.clone(), running);
@@ -538,7 +538,8 @@ impl Library {
             point.configure(settings);
         }
         applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
-        self.inner.points.store(Arc::new(points));
+        let points = Arc::new(points);
+        self.inner.points.store(Arc::clone(&points));
         // What they held nobody may have any more, not by its id either.
         let gone: Vec<&String> = applied.removed.iter().chain(&applied.replaced).collect();
         gone.iter().filter_map(|name| before.get(*name)).for_each(|running| running.point.close());
@@ -546,15 +547,15 @@ impl Library {
             self.inner.shared.store.withdraw(|path| gone.iter().any(|name| *name == stream_of(path)));
         }
         let is_new = |name: &String| [&applied.added, &applied.replaced, &applied.changed].iter().any(|list| list.contains(name));
-        for Status { name, key, .. } in self.status().iter().filter(|status| is_new(&status.name)) {
-            if let Some(key) = key {
-                tracing::info!("stream {name} is signed by {key}");
+        for (name, running) in points.iter().filter(|(name, _)| is_new(name)) {
+            if let Some(signer) = &running.point.settings().signer {
+                tracing::info!("stream {name} is signed by {}", signer.key().public());
             }
         }
         Ok(applied)
     }
 
-    fn start(
+    async fn start(
         &self,
         name: &str,
         settings: Settings,
@@ -565,7 +566,8 @@ impl Library {
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
             Place::Directory(root, names) => {
-                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics.directory.clone(), supervisor)?)
+                let metrics = metrics.directory.clone();
+                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics, supervisor).await?)
             }
         };
         let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);

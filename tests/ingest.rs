@@ -55,11 +55,11 @@ impl Default for Options {
 }
 
 impl Server {
-    fn start(stream: stream::Config) -> Self {
-        Self::start_with(stream, Options::default())
+    async fn start(stream: stream::Config) -> Self {
+        Self::start_with(stream, Options::default()).await
     }
 
-    fn start_with(stream: stream::Config, options: Options) -> Self {
+    async fn start_with(stream: stream::Config, options: Options) -> Self {
         let registry = Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
         let (device, thread) = Device::open(&config, &registry).unwrap();
@@ -68,7 +68,7 @@ impl Server {
         let (ingest, metrics) = (ingest::Metrics::new(&registry).unwrap(), stream::Metrics::new(&registry).unwrap());
         let streams = Streams::from([("live".to_owned(), stream)]);
         let supervisor = Supervisor::new(&registry, Readiness::new()).unwrap();
-        let library = Library::open(&options.ingest, &streams, store.clone(), ingest, metrics, &supervisor).unwrap();
+        let library = Library::open(&options.ingest, &streams, store.clone(), ingest, metrics, &supervisor).await.unwrap();
         Self { library, store, registry, _thread: thread }
     }
 
@@ -133,7 +133,7 @@ async fn a_path_is_fetched_once_however_many_ask() {
     let origin = Origin::start().await;
     let bytes = noise("a", 50_000);
     origin.put_fault("/base/seg.ts?token=1", bytes.clone(), Fault::Slow(Duration::from_millis(300)));
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let asks = (0..50).map(|_| {
         let library = server.library.clone();
         tokio::spawn(async move { library.resolve("/live/seg.ts?token=1", 0, AskedBy::default()).await })
@@ -158,7 +158,7 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
     let mut config = http(&origin);
     config.timeout = Duration::from_secs(2);
     config.playlist_max_bytes = ByteSize::b(1000);
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     let elsewhere = Origin::start().await;
     elsewhere.put("/base/seg.ts", bytes.clone());
     let looping = origin.url("/base/loop.ts");
@@ -200,7 +200,7 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_remembered_for_a_moment() {
     let origin = Origin::start().await;
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     for _ in 0..20 {
         assert!(server.resolve("/live/seg.ts", 0).await.is_err());
     }
@@ -218,7 +218,7 @@ async fn a_fault_that_passes_is_tried_again() {
     let origin = Origin::start().await;
     let bytes = noise("r", 9000);
     origin.put_fault("/base/seg.ts", bytes.clone(), Fault::StatusAtFirst(2));
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     assert_coded(&server.resolve("/live/seg.ts", 0).await.unwrap(), &bytes);
     assert_eq!(origin.asked("/base/seg.ts").len(), 3);
     assert_eq!(server.metric("ncserverd_ingest_retries_total", Some("http")), 2);
@@ -236,7 +236,8 @@ async fn an_answer_without_an_end_is_refused() {
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of the byt").await;
         }
     });
-    let server = Server::start(stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() });
+    let server =
+        Server::start(stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() }).await;
     let refusal = server.resolve("/live/seg.ts", 0).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Origin);
     assert_eq!(server.metric("ncserverd_ingest_errors_total", Some("length")), 1);
@@ -248,7 +249,7 @@ async fn an_origin_that_is_gone_shows_in_the_status() {
     let origin = Origin::start().await;
     let config = stream::Config { timeout: Duration::from_secs(2), ..http(&origin) };
     drop(origin);
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     assert_eq!(server.library.status()[0].fault, None);
     assert_eq!(server.resolve("/live/seg.ts", 0).await.unwrap_err().code, RefusalCode::Origin);
     assert!(server.library.status()[0].fault.is_some());
@@ -268,7 +269,7 @@ async fn redirects_lead_where_they_are_allowed() {
         host: Some("media.test".into()),
         ..http(&origin)
     };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     assert_coded(&server.resolve("/live/seg.ts", 0).await.unwrap(), &bytes);
     assert_coded(&server.resolve("/live/here.ts", 0).await.unwrap(), &bytes);
     let headers = |asked: Vec<origin::Asked>| asked[0].headers.clone();
@@ -281,7 +282,7 @@ async fn redirects_lead_where_they_are_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_out_of_the_stream_never_reach_the_origin() {
     let origin = Origin::start().await;
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     for path in ["", "/", "/live", "live/seg.ts", "/other/seg.ts", "/live/", "/live//seg.ts", "/live/../seg.ts", "/live/%2e%2e/x"]
         .into_iter()
         .chain([
@@ -306,7 +307,7 @@ async fn small_objects_travel_with_their_metadata() {
     let bytes = noise("s", 4095);
     origin.put("/base/init.mp4", bytes.clone());
     origin.put("/base/empty.vtt", "");
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     for _ in 0..2 {
         let resolved = server.resolve("/live/init.mp4", 0).await.unwrap();
         assert!(matches!(&resolved.body, Body::Inline(inline) if *inline == bytes), "{resolved:?}");
@@ -321,7 +322,7 @@ async fn large_objects_come_in_parts_of_one_version() {
     let origin = Origin::start().await;
     let bytes = noise("large", 2 * PART + 30_000);
     origin.put("/base/film.mp4", bytes.clone());
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let mut offset = 0;
     let mut version = None;
     let mut ids = Vec::new();
@@ -363,7 +364,7 @@ async fn parts_of_a_wrong_length_are_refused() {
     origin.put_fault("/base/short.mp4", bytes.clone(), Fault::ShortRange);
     origin.put_fault("/base/none.mp4", bytes.clone(), Fault::NoRanges);
     origin.put_fault("/base/chunks.mp4", bytes.clone(), Fault::Chunks);
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     for (path, kind) in [("/live/short.mp4", "length"), ("/live/none.mp4", "no_ranges")] {
         assert_coded(&server.resolve(path, 0).await.unwrap(), &bytes[..PART]);
         assert_eq!(server.resolve(path, PART as u64).await.unwrap_err().code, RefusalCode::Origin, "{path}");
@@ -385,7 +386,7 @@ async fn playlists_say_where_large_objects_are_cut() {
                 #EXTINF:2,\n#EXT-X-BYTERANGE:45000@10000\nall.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:45000\nall.mp4\n#EXT-X-ENDLIST\n";
     origin.put("/base/all.mp4", bytes.clone());
     origin.put("/base/vod.m3u8", text);
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let list = server.resolve("/live/vod.m3u8", 0).await.unwrap();
     assert!(matches!(&list.body, Body::Whole(whole) if whole == text), "{list:?}");
     assert_eq!((list.content_type.as_str(), list.id), ("application/vnd.apple.mpegurl", SegmentId::of(text.as_bytes())));
@@ -403,7 +404,7 @@ async fn playlists_are_revalidated_by_age() {
     let origin = Origin::start().await;
     let text = playlist(0, 3) + "#EXT-X-ENDLIST\n";
     origin.put("/base/vod.m3u8", text.clone());
-    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(200), ..http(&origin) });
+    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(200), ..http(&origin) }).await;
     let first = server.resolve("/live/vod.m3u8", 0).await.unwrap();
     assert!(first.max_age <= Duration::from_millis(200));
     tokio::time::sleep(Duration::from_millis(250)).await;
@@ -432,7 +433,7 @@ async fn a_playlist_outlives_a_short_fault_of_the_origin() {
         prefetch: 0,
         ..http(&origin)
     };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     server.resolve("/live/a.m3u8", 0).await.unwrap();
     origin.put_fault("/base/a.m3u8", "", Fault::Status(502));
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -458,7 +459,7 @@ async fn stale_and_lagging_playlists_are_found_out() {
         prefetch: 0,
         ..http(&origin)
     };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     let newest = server.resolve("/live/a.m3u8", 0).await.unwrap();
     origin.put("/base/a.m3u8", playlist(4, 3));
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -486,7 +487,7 @@ async fn stale_and_lagging_playlists_are_found_out() {
 async fn what_is_no_playlist_is_not_passed_on() {
     let origin = Origin::start().await;
     origin.put("/base/a.m3u8", "<html>Welcome</html>");
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     assert_eq!(server.resolve("/live/a.m3u8", 0).await.unwrap_err().code, RefusalCode::Origin);
     assert_eq!(server.metric("ncserverd_ingest_playlist_errors_total", None), 1);
     let text = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n#EXT-X-BYTERANGE:0@0\nx.ts\n";
@@ -503,7 +504,7 @@ async fn documents_are_known_by_their_type_too() {
     let content_type = Some("application/x-mpegURL");
     origin.put_file("/base/stream?id=7", File { bytes: text.clone().into(), content_type, ..File::default() });
     origin.put("/base/a.mpd", "<MPD/>");
-    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) });
+    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) }).await;
     for _ in 0..2 {
         assert!(matches!(server.resolve("/live/stream?id=7", 0).await.unwrap().body, Body::Whole(whole) if whole == text));
         let manifest = server.resolve("/live/a.mpd", 0).await.unwrap();
@@ -517,7 +518,7 @@ async fn absolute_uris_lead_to_the_stream() {
     let origin = Origin::start().await;
     let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{}\n#EXT-X-ENDLIST\n", origin.url("/base/v/x.ts?a=1"));
     origin.put("/base/v/a.m3u8", text.clone());
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let Body::Whole(whole) = server.resolve("/live/v/a.m3u8", 0).await.unwrap().body else { panic!("a playlist") };
     assert_eq!(whole, text.replace(&origin.url("/base/"), "/live/"));
 }
@@ -536,7 +537,7 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
         retention: Duration::from_millis(100),
         ..http(&origin)
     };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     assert!(server.library.subscribe("other").is_none());
     let mut announced = server.library.subscribe("live").unwrap();
     let mut arrivals = server.library.arrivals();
@@ -565,7 +566,7 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
 async fn one_playlist_of_a_path_is_followed_whatever_a_peer_asks_for() {
     let origin = Origin::start().await;
     origin.put_whatever_the_query("/base/live.m3u8", playlist(0, 3), Fault::None);
-    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) });
+    let server = Server::start(stream::Config { prefetch: 0, ..http(&origin) }).await;
     server.resolve("/live/live.m3u8", 0).await.unwrap();
     for number in 0..50 {
         server.resolve(&format!("/live/live.m3u8?{number}"), 0).await.unwrap();
@@ -582,7 +583,7 @@ async fn parameters_that_do_not_count_are_not_asked_for() {
     let origin = Origin::start().await;
     origin.put("/base/live.m3u8?v=1", playlist(0, 3).replace(".ts", ".ts?n=5&v=1"));
     (0..3).for_each(|number| origin.put(&format!("/base/seg{number}.ts?v=1"), noise("segment", 9000)));
-    let server = Server::start(stream::Config { query: vec!["v".into()], ..http(&origin) });
+    let server = Server::start(stream::Config { query: vec!["v".into()], ..http(&origin) }).await;
     for text in ["?v=1", "?x=1&v=1", "?v=1&v=2&7"] {
         let resolved = server.resolve(&format!("/live/live.m3u8{text}"), 0).await.unwrap();
         assert_eq!(resolved.path, format!("/live/live.m3u8{text}"), "the name that was asked for");
@@ -599,7 +600,7 @@ async fn an_encoder_that_starts_over_replaces_its_segments() {
     let origin = Origin::start().await;
     origin.put("/base/seg0.ts", noise("old", 10_000));
     origin.put("/base/a.m3u8", playlist(0, 1));
-    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(50), ..http(&origin) });
+    let server = Server::start(stream::Config { playlist_age: Duration::from_millis(50), ..http(&origin) }).await;
     server.resolve("/live/a.m3u8", 0).await.unwrap();
     assert_coded(&server.resolve("/live/seg0.ts", 0).await.unwrap(), &noise("old", 10_000));
     origin.put("/base/a.m3u8", playlist(7, 1));
@@ -617,7 +618,7 @@ async fn what_peers_hold_is_never_evicted() {
     for name in ["a", "b", "c"] {
         origin.put(&format!("/base/{name}.ts"), noise(name, 60_000));
     }
-    let server = Server::start_with(http(&origin), Options { store: ByteSize::kib(150), ..Options::default() });
+    let server = Server::start_with(http(&origin), Options { store: ByteSize::kib(150), ..Options::default() }).await;
     let a = server.resolve("/live/a.ts", 0).await.unwrap();
     let b = server.resolve("/live/b.ts", 0).await.unwrap();
     let refusal = server.resolve("/live/c.ts", 0).await.unwrap_err();
@@ -639,18 +640,18 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     let origin = Origin::start().await;
     origin.put("/base/a.ts", noise("a", 60_000));
     origin.put("/base/b.ts", noise("b", 60_000));
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let mut announced = server.library.subscribe("live").unwrap();
     let Body::Coded(a) = server.resolve("/live/a.ts", 0).await.unwrap().body else { panic!("a segment") };
 
     let mut streams = Streams::from([("live".to_owned(), http(&origin)), ("more".to_owned(), http(&origin))]);
     streams.get_mut("more").unwrap().block_bytes = 7;
-    assert!(server.library.apply(&streams).is_err());
+    assert!(server.library.apply(&streams).await.is_err());
     assert_eq!(server.library.names(), ["live"]);
 
     streams.get_mut("more").unwrap().block_bytes = 1024;
     streams.get_mut("live").unwrap().n_max = 2;
-    let applied = server.library.apply(&streams).unwrap();
+    let applied = server.library.apply(&streams).await.unwrap();
     assert_eq!((applied.added, applied.changed), (vec!["more".to_owned()], vec!["live".to_owned()]));
     let Body::Coded(b) = server.resolve("/live/b.ts", 0).await.unwrap().body else { panic!("a segment") };
     // A segment of 60,000 bytes has generations of 16 KiB.
@@ -660,7 +661,7 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     assert_eq!(origin.asked("/base/a.ts").len(), 1, "what is held stays");
 
     streams.remove("live");
-    assert_eq!(server.library.apply(&streams).unwrap().removed, ["live"]);
+    assert_eq!(server.library.apply(&streams).await.unwrap().removed, ["live"]);
     assert_eq!(server.resolve("/live/a.ts", 0).await.unwrap_err().code, RefusalCode::Unknown);
     for held in [&a, &b] {
         assert!(server.library.find(&held.lease.id, None).is_none(), "nor by its id, though somebody uses it");
@@ -678,11 +679,11 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
 async fn what_comes_in_for_a_stream_that_has_gone_is_nobodys() {
     let origin = Origin::start().await;
     origin.put_fault("/base/slow.ts", noise("slow", 60_000), Fault::Slow(Duration::from_millis(500)));
-    let server = Server::start(http(&origin));
+    let server = Server::start(http(&origin)).await;
     let library = server.library.clone();
     let asked = tokio::spawn(async move { library.resolve("/live/slow.ts", 0, AskedBy::default()).await });
     until("the origin is asked", || !origin.asked("/base/slow.ts").is_empty()).await;
-    server.library.apply(&Streams::from([("other".to_owned(), http(&origin))])).unwrap();
+    server.library.apply(&Streams::from([("other".to_owned(), http(&origin))])).await.unwrap();
     assert_eq!(asked.await.unwrap().unwrap_err().code, RefusalCode::Unknown);
     assert!(server.library.find(&SegmentId::of(&noise("slow", 60_000)), None).is_none());
 }
@@ -700,7 +701,7 @@ async fn what_peers_ask_for_does_not_flood_the_log() {
         origin.put(&format!("/base/odd{number}.m3u8"), "#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:0@1\na.ts");
     }
     let ingest = ingest::Config { retries: 0, ..Options::default().ingest };
-    let server = Server::start_with(http(&origin), Options { ingest, ..Options::default() });
+    let server = Server::start_with(http(&origin), Options { ingest, ..Options::default() }).await;
     for number in 0..40 {
         for name in [format!("bad{number}.ts"), format!("good{number}.ts"), format!("odd{number}.m3u8"), format!("no{number}.ts")]
         {
@@ -746,7 +747,7 @@ async fn files_moved_into_place_are_announced_whole() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("v")).unwrap();
     std::fs::write(root.path().join("v/before.ts"), noise("before", 20_000)).unwrap();
-    let server = Server::start(directory(root.path()));
+    let server = Server::start(directory(root.path())).await;
     let mut announced = server.library.subscribe("live").unwrap();
     assert_coded(&server.resolve("/live/v/before.ts", 0).await.unwrap(), &noise("before", 20_000));
     for number in 0..5 {
@@ -773,7 +774,7 @@ async fn files_moved_into_place_are_announced_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
     let root = tempfile::tempdir().unwrap();
-    let server = Server::start(directory(root.path()));
+    let server = Server::start(directory(root.path())).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut announced = server.library.subscribe("live").unwrap();
     let bytes = noise("slow", 40_000);
@@ -820,7 +821,7 @@ async fn a_live_playlist_in_a_directory_governs_its_segments() {
     }
     put("live.m3u8", playlist(0, 3).as_bytes());
     let config = stream::Config { retention: Duration::from_millis(100), prefetch: 2, ..directory(root.path()) };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     let mut announced = server.library.subscribe("live").unwrap();
     let mut next = async || tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap().path.clone();
     let mut seen = vec![next().await];
@@ -849,7 +850,7 @@ async fn links_do_not_lead_out_of_a_directory() {
     std::fs::write(outside.path().join("secret.ts"), noise("secret", 9000)).unwrap();
     std::os::unix::fs::symlink(outside.path(), root.path().join("way")).unwrap();
     std::os::unix::fs::symlink(outside.path().join("secret.ts"), root.path().join("secret.ts")).unwrap();
-    let server = Server::start(directory(root.path()));
+    let server = Server::start(directory(root.path())).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
     for path in ["/live/secret.ts", "/live/way/secret.ts"] {
         assert_eq!(server.resolve(path, 0).await.unwrap_err().code, RefusalCode::Unknown, "{path}");
@@ -869,7 +870,7 @@ async fn an_answer_is_issued_anew_when_the_origin_confirms_it_and_signed_once() 
     let directory = tempfile::tempdir().unwrap();
     let age = Duration::from_millis(200);
     let config = stream::Config { playlist_age: age, segment_age: age, ..http(&origin) };
-    let server = Server::start(signed(config, &directory.path().join("key.pem")));
+    let server = Server::start(signed(config, &directory.path().join("key.pem"))).await;
     for path in ["/live/index.mpd", "/live/seg.ts"] {
         let made = server.metric("ncserverd_stream_signatures_total", Some("metadata"));
         let first = server.resolve(path, 0).await.unwrap();
@@ -889,7 +890,7 @@ async fn what_is_signed_bears_the_name_that_was_asked_for() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.ts"), noise("a", 20_000)).unwrap();
     let keys = tempfile::tempdir().unwrap();
-    let server = Server::start(signed(directory(root.path()), &keys.path().join("key.pem")));
+    let server = Server::start(signed(directory(root.path()), &keys.path().join("key.pem"))).await;
     let mut signatures = Vec::new();
     for path in ["/live/a.ts", "/live/a.ts?x=1", "/live/%61.ts"] {
         let resolved = server.resolve(path, 0).await.unwrap();
@@ -949,7 +950,7 @@ async fn what_is_not_for_the_public_is_not_there() {
     std::os::unix::fs::symlink(".env", root.path().join("link.ts")).unwrap();
     std::os::unix::fs::symlink(".git", root.path().join("link")).unwrap();
     let config = stream::Config { allow: vec![".well-known".into()], ..directory(root.path()) };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     let mut announced = server.library.subscribe("live").unwrap();
     tokio::time::sleep(Duration::from_millis(900)).await;
     let absent = |refusal: &Refusal| (refusal.code, refusal.retry_after, refusal.reason.clone());
@@ -991,7 +992,7 @@ async fn only_regular_files_are_objects() {
     std::os::unix::fs::symlink("pipe.ts", root.path().join("link.ts")).unwrap();
     std::fs::create_dir(root.path().join("directory.ts")).unwrap();
     std::fs::write(root.path().join("seg.ts"), noise("seg", 9000)).unwrap();
-    let server = Server::start(directory(root.path()));
+    let server = Server::start(directory(root.path())).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
     let ask = async |name: &str| {
         let path = format!("/live/{name}");
@@ -1037,7 +1038,7 @@ async fn an_answer_that_is_framed_twice_is_refused() {
     ] {
         let (address, task) = raw_origin(answer).await;
         let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
-        let server = Server::start(config);
+        let server = Server::start(config).await;
         for path in ["/live/seg.ts", "/live/live.mpd"] {
             let refusal = server.resolve(path, 0).await.expect_err(&String::from_utf8_lossy(answer));
             assert_eq!(refusal.code, RefusalCode::Origin, "{}: {refusal:?}", String::from_utf8_lossy(answer));
@@ -1059,7 +1060,7 @@ async fn a_media_type_is_made_fit_to_travel() {
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: {given}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
         let (address, task) = raw_origin(answer.leak().as_bytes()).await;
         let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
-        let server = Server::start(config);
+        let server = Server::start(config).await;
         assert_eq!(server.resolve("/live/seg.ts", 0).await.unwrap().content_type, expected, "{given}");
         task.abort();
     }
@@ -1078,7 +1079,7 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
     origin.put("/base/another.ts", noise("another", PART));
     // Each part has its tree besides.
     let store = ByteSize::b(2 * PART as u64 + 1024);
-    let server = Server::start_with(http(&origin), Options { store, ..Options::default() });
+    let server = Server::start_with(http(&origin), Options { store, ..Options::default() }).await;
     let first = server.resolve("/live/big.ts", 0).await.unwrap();
     let second = server.resolve("/live/big.ts", PART as u64).await.unwrap();
     assert_eq!(second.version, first.version);
@@ -1103,7 +1104,7 @@ async fn an_origin_that_is_busy_says_when_to_come_again() {
     let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let (address, task) = raw_origin(answer).await;
     let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
-    let server = Server::start(config);
+    let server = Server::start(config).await;
     let refusal = server.resolve("/live/seg.ts", 0).await.unwrap_err();
     assert_eq!((refusal.code, refusal.retry_after), (RefusalCode::Overload, Some(Duration::from_secs(7))), "{refusal:?}");
     assert_eq!(server.metric("ncserverd_ingest_responses_total", Some("429")), 1, "it is not asked again before");

@@ -71,8 +71,8 @@ struct Shared {
 }
 
 impl Directory {
-    /// Begins to watch. Must be called within a tokio runtime.
-    pub fn open(
+    /// Begins to watch. Must be called within a tokio runtime. A file system that does not answer within `timeout` is an error.
+    pub async fn open(
         root: &Path,
         names: Names,
         timeout: Duration,
@@ -80,13 +80,11 @@ impl Directory {
         metrics: SourceMetrics,
         supervisor: &Supervisor,
     ) -> Result<Self, OpenError> {
-        let canonical = root.canonicalize().map_err(|error| OpenError::Root(root.to_owned(), error))?;
-        std::fs::read_dir(&canonical).map_err(|error| OpenError::Root(root.to_owned(), error))?;
         let (events, event_queue) = mpsc::channel(EVENTS_MAX);
         let lost = Arc::new(AtomicBool::new(false));
-        let mut watcher = notify::recommended_watcher(forwarder(events, Arc::clone(&lost)))
-            .map_err(|error| OpenError::Watch(root.to_owned(), error))?;
-        watcher.watch(&canonical, RecursiveMode::Recursive).map_err(|error| OpenError::Watch(root.to_owned(), error))?;
+        let (at, forward) = (root.to_owned(), forwarder(events, Arc::clone(&lost)));
+        let begun = in_time(timeout, move || begin(&at, forward)).await;
+        let (canonical, watcher) = begun.map_err(|error| OpenError::Root(root.to_owned(), error))??;
         let files_max = usize::try_from(config.objects_max).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             root: canonical,
@@ -328,6 +326,25 @@ impl Shared {
     }
 }
 
+/// Looks at the file system on a thread that may hang, and waits for it as long as `bound`.
+async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
+    match tokio::time::timeout(bound, tokio::task::spawn_blocking(look)).await {
+        Ok(outcome) => outcome.map_err(std::io::Error::other),
+        Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Where the directory really is, and what watches it.
+fn begin(root: &Path, forward: impl notify::EventHandler) -> Result<(PathBuf, RecommendedWatcher), OpenError> {
+    let unread = |error| OpenError::Root(root.to_owned(), error);
+    let unwatched = |error| OpenError::Watch(root.to_owned(), error);
+    let canonical = root.canonicalize().map_err(unread)?;
+    std::fs::read_dir(&canonical).map_err(unread)?;
+    let mut watcher = notify::recommended_watcher(forward).map_err(unwatched)?;
+    watcher.watch(&canonical, RecursiveMode::Recursive).map_err(unwatched)?;
+    Ok((canonical, watcher))
+}
+
 /// Whether an event says that a file has its content now, so that the file is looked at.
 fn is_closed(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(AccessKind::Close(AccessMode::Write)) | EventKind::Modify(ModifyKind::Name(_)))
@@ -473,3 +490,18 @@ const DEPTH_MAX: usize = 16;
 const RECHECK: Duration = Duration::from_millis(250);
 /// A new directory is scanned after its first files had a moment to appear.
 const SCAN_PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With one thread, which would hang as well if the look did not have its own.
+    #[tokio::test]
+    async fn a_look_that_hangs_is_not_waited_for() {
+        let (end, hang) = std::sync::mpsc::channel::<()>();
+        let looked = in_time(Duration::from_millis(10), move || hang.recv()).await;
+        assert_eq!(looked.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        drop(end);
+        assert_eq!(in_time(Duration::from_secs(60), || 5).await.unwrap(), 5);
+    }
+}

@@ -153,10 +153,7 @@ impl Point {
     }
 
     pub(super) fn fault(&self) -> Option<String> {
-        match &self.settings().place {
-            super::Place::Directory(root, _) if !root.is_dir() => Some(format!("the directory {} is gone", root.display())),
-            _ => lock(&self.fault).clone(),
-        }
+        lock(&self.fault).clone()
     }
 
     pub(super) fn planner(&self) -> MutexGuard<'_, Planner> {
