@@ -356,11 +356,11 @@ impl Turns {
         }
     }
 
-    /// One wish less for a fetch that waits, and whether none is left; `None` if it does not wait.
+    /// One wish less of this kind for a fetch that waits, and whether none is left of any; `None` if there was none of this kind.
     fn unwish(&mut self, fetch: u64, wanted: Wanted) -> Option<bool> {
         let wishes = self.waiting.get_mut(&fetch)?;
         let of_kind = wishes.of(wanted);
-        *of_kind = of_kind.saturating_sub(1);
+        *of_kind = of_kind.checked_sub(1)?;
         let (is_last_of_kind, is_last) = (*of_kind == 0, wishes.is_empty());
         if is_last {
             self.waiting.remove(&fetch);

@@ -713,10 +713,10 @@ fn questions_are_answered_in_any_order() {
     proto.handle_message(now, HERE, Message::Meta(Meta { path: "/a/c".to_owned(), ..inline })).unwrap();
     assert_eq!(answer(&mut proto).unwrap().1.unwrap().bytes, Some(Bytes::from_static(b"xyz")));
     let (code, reason) = (RefusalCode::Origin, String::new());
-    proto.handle_message(now, HERE, Message::Error(RequestError { request: first, code, retry_after_ms: 9, reason })).unwrap();
+    proto.handle_message(now, HERE, Message::Error(RequestError { request: first, code, retry_after_ms: 90, reason })).unwrap();
     let (request, refused) = answer(&mut proto).unwrap();
     assert_eq!(request, first);
-    assert!(matches!(refused, Err(Failure::Refused(refusal)) if refusal.retry_after == Some(Duration::from_millis(9))));
+    assert!(matches!(refused, Err(Failure::Refused(refusal)) if refusal.retry_after == Some(Duration::from_millis(90))));
     // Answers to what was never asked break the rules.
     let unasked = meta(second + 1, Delivery::Inline(Bytes::new()), b"");
     assert!(proto.handle_message(now, HERE, Message::Meta(unasked)).is_err());
