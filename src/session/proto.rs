@@ -810,7 +810,6 @@ impl Proto {
                 true
             }
             Err(refusal) => {
-                self.subscriptions.retain(|open| *open != request);
                 self.refuse(request, &refusal);
                 false
             }
@@ -819,17 +818,15 @@ impl Proto {
 
     /// A new segment of a stream that the peer subscribed to. False if it no longer is.
     pub fn announced(&mut self, now: Instant, request: u64, resolved: Resolved) -> bool {
-        let open = self.subscriptions.contains(&request);
-        if open && self.access.allows(&resolved.path) {
+        if self.subscriptions.contains(&request) && self.access.allows(&resolved.path) {
             self.answer(now, request, resolved);
         }
-        open
+        self.subscriptions.contains(&request)
     }
 
     /// A subscribed stream is published no more.
     pub fn subscription_ended(&mut self, request: u64) {
         if self.subscriptions.contains(&request) {
-            self.subscriptions.retain(|open| *open != request);
             let reason = "the stream is published no more".to_owned();
             self.refuse(request, &Refusal { code: RequestCode::Unknown, retry_after: None, reason });
         }
@@ -1081,6 +1078,7 @@ impl Proto {
     }
 
     fn handle_get(&mut self, now: Instant, mut get: Get) -> Result<(), Violation> {
+        self.check_unused(get.request)?;
         // Peers ask before they know this side's HELLO.
         if self.unanswered >= usize::from(self.config.requests_max.max(Hello::defaults().requests_max)) {
             return Err(Violation::Limit("unanswered GETs"));
@@ -1109,9 +1107,7 @@ impl Proto {
     }
 
     fn handle_subscribe(&mut self, now: Instant, mut subscribe: Subscribe) -> Result<(), Violation> {
-        if self.subscriptions.contains(&subscribe.request) {
-            return Err(Violation::Unexpected("subscription that is open already"));
-        }
+        self.check_unused(subscribe.request)?;
         self.count_question(now, GET_COST);
         let stream = self.stream_named(&subscribe.stream);
         self.asking.insert(subscribe.request, Asking { stream, at: now });
@@ -1132,6 +1128,14 @@ impl Proto {
         self.subscriptions.push(subscribe.request);
         self.events.push_back(Event::Subscribe(subscribe));
         Ok(())
+    }
+
+    /// A number names one question at a time: two answers by one number could not be told apart.
+    fn check_unused(&self, request: u64) -> Result<(), Violation> {
+        let is_used = self.asking.contains_key(&request)
+            || self.subscriptions.contains(&request)
+            || self.asked.values().any(|asked| asked.request == request);
+        if is_used { Err(Violation::Unexpected("number of a request that is in use")) } else { Ok(()) }
     }
 
     /// Tells a peer once that it has to show something, if it asks without. Whatever it asks, so it learns nothing of what is there; it
@@ -1157,6 +1161,7 @@ impl Proto {
         (segment, meant): (SegmentId, Meant),
         about: About,
     ) -> Result<(), Violation> {
+        self.check_unused(request)?;
         if self.unanswered >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("unanswered GETs"));
         }
@@ -1523,7 +1528,9 @@ impl Proto {
         }
     }
 
+    /// Answers a GET or SUBSCRIBE with ERROR, which ends a subscription.
     fn refuse(&mut self, request: u64, refusal: &Refusal) {
+        self.subscriptions.retain(|open| *open != request);
         self.tally.refused += 1;
         let stream = self.asking.remove(&request).map_or_else(|| "".into(), |asking| asking.stream);
         self.of_stream(&stream).refused += 1;

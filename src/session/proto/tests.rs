@@ -554,6 +554,43 @@ fn a_subscription_ends_with_its_stream() {
 }
 
 #[test]
+fn a_number_that_is_in_use_ends_the_connection() {
+    let subscribe = Message::Subscribe(Subscribe { request: 9, stream: "live".into() });
+    let checks = Message::GetChecks(get_checks(9, 0));
+    let askers = [get(9, "/live/2.m4s"), subscribe.clone(), get_hashes(9, b"segment"), checks];
+    for first in &askers {
+        for second in &askers {
+            let (mut proto, now) = conversation(FirstPass::Coded);
+            proto.handle_message(now, first.clone()).unwrap();
+            let in_use = Err(Violation::Unexpected("number of a request that is in use"));
+            assert_eq!(proto.handle_message(now, second.clone()), in_use, "{first:?}, {second:?}");
+        }
+    }
+    // A subscription has its number until it ends, others until they are answered.
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, get(9, "/live/2.m4s")).unwrap();
+    proto.resolved(now, 9, Err(not_there()));
+    proto.handle_message(now, subscribe).unwrap();
+    assert!(proto.subscribed(9, Ok(())));
+    assert!(proto.handle_message(now, get(9, "/live/2.m4s")).is_err());
+    proto.subscription_ended(9);
+    proto.handle_message(now, get(9, "/live/2.m4s")).unwrap();
+}
+
+#[test]
+fn a_subscription_whose_segments_the_peer_does_not_take_ends() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    proto.handle_message(now, Message::Subscribe(Subscribe { request: 5, stream: "live".into() })).unwrap();
+    assert!(proto.subscribed(5, Ok(())));
+    proto.poll_message();
+    let mut segment = held(FirstPass::Coded);
+    segment.lease.shape = segment.lease.shape.coded_with(Codec::RaptorQ).unwrap();
+    assert!(!proto.announced(now, 5, resolved(segment)), "the ERROR ends the subscription");
+    assert!(matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::Limit));
+    assert!(!proto.announced(now, 5, resolved(held(FirstPass::Coded))) && proto.poll_message().is_none());
+}
+
+#[test]
 fn subscriptions_beyond_a_number_are_refused() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let most = u64::from(Config::default().subscriptions_max);
