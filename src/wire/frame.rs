@@ -550,7 +550,8 @@ fn parse_codec(body: &mut Body) -> Result<Codec, Fault> {
         codec::RAPTORQ => Codec::RaptorQ,
         codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
         codec::RLNC_Q => Codec::RlncQ { group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)? },
-        _ => return Err(Fault::Malformed),
+        // No HELLO of ours lists it.
+        _ => return Err(Fault::Violation(Violation::Limit("codec of META"))),
     })
 }
 
