@@ -50,7 +50,8 @@ use crate::wire::message::{Accept, Hello, Meant, Message, RANGES_MAX, Request, S
 
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
-/// Useless seeded blocks of a request that are put up with while more than two are missing: an honest sender's chance is 2^-64.
+/// Redundant seeded blocks of a generation that a connection may bring while more than two blocks are
+/// missing: an honest sender's chance of more is 2^-64.
 const USELESS_MAX: u32 = 8;
 /// Useless blocks of a connection that are put up with, for each block of their generation, where a recoder may have made them: those with explicit
 /// vectors, and all over the prime field. Each takes elimination. No honest sender makes more recoded ones than its rows, and each source block
@@ -1340,19 +1341,18 @@ impl Fetches {
         }
         match outcome {
             Outcome::Redundant => {
-                if is_proving || matches!(block.vector, Vector::Explicit(_) | Vector::Unverified(_)) {
-                    let n = u32::from(work.decoder.n());
-                    let useless = work.useless.entry(source).or_default();
-                    *useless += if is_zero(&block.vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
-                    if *useless > USELESS_PARTS_MAX * n {
-                        return Err(Violation::Flood("useless blocks"));
-                    }
+                if let Some(asked) = work.asked.get_mut(&source) {
+                    asked.useless += 1;
                 }
-                let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
-                asked.useless += 1;
+                let n = u32::from(work.decoder.n());
+                let useless = work.useless.entry(source).or_default();
+                if is_proving || matches!(block.vector, Vector::Explicit(_) | Vector::Unverified(_)) {
+                    useless.chosen += if is_zero(&block.vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
+                }
                 let has_all = matches!(block.vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));
-                asked.useless_seeded += u32::from(has_all);
-                if asked.useless_seeded > USELESS_MAX && work.decoder.missing() > 2 {
+                useless.seeded += u32::from(has_all);
+                let is_unlikely = useless.seeded > USELESS_MAX && work.decoder.missing() > 2;
+                if is_unlikely || useless.chosen > USELESS_PARTS_MAX * n {
                     return Err(Violation::Flood("useless blocks"));
                 }
             }

@@ -590,19 +590,28 @@ fn blocks_that_nobody_waits_for_end_the_connection_if_there_are_many() {
 
 #[test]
 fn a_sender_of_useless_blocks_ends_the_connection() {
-    let (mut proto, now) = open();
-    let shape = Shape::new(64 * 64, 64, 64).unwrap();
-    proto.fetch(now, Order { shape, ..order() }, None);
-    let request = &requests(&messages(&mut proto, now))[0];
-    let send = |proto: &mut Proto, seq: u16| {
-        let mut out = vec![7; 10 + 64];
-        block::write_datagram_header(&mut out[..10], &Vector::Seed(1), request.alias, seq, false);
-        proto.handle_datagram(now, HERE, out.into())
-    };
-    for seq in 0..9 {
-        send(&mut proto, seq).unwrap();
+    for rejects in [false, true] {
+        let (mut proto, now) = open();
+        let shape = Shape::new(64 * 64, 64, 64).unwrap();
+        proto.fetch(now, Order { shape, ..order() }, None);
+        let mut request = requests(&messages(&mut proto, now)).remove(0);
+        let mut send = |proto: &mut Proto, seq: u16| {
+            if rejects && seq == 5 {
+                // Another request for the generation follows.
+                let reject = Message::Reject { alias: request.alias, code: RefusalCode::Overload, retry_after_ms: 50 };
+                proto.handle_message(now, HERE, reject).unwrap();
+                proto.handle_timeout(now + SECOND / 10).unwrap();
+                request = requests(&messages(proto, now + SECOND / 10)).remove(0);
+            }
+            let mut out = vec![7; 10 + 64];
+            block::write_datagram_header(&mut out[..10], &Vector::Seed(1), request.alias, seq, false);
+            proto.handle_datagram(now, HERE, out.into())
+        };
+        for seq in 0..9 {
+            send(&mut proto, seq).unwrap();
+        }
+        assert_eq!(send(&mut proto, 9), Err(Violation::Flood("useless blocks")), "{rejects}");
     }
-    assert_eq!(send(&mut proto, 9), Err(Violation::Flood("useless blocks")));
 }
 
 /// Two generations of 8 blocks with 3 parity blocks each, or of RaptorQ.

@@ -26,8 +26,8 @@ pub(super) struct Work {
     pub(super) next_source: u16,
     /// The blocks that are there, where all blocks have numbers.
     pub(super) held: Numbers,
-    /// Blocks of a source that brought nothing, of those that each sender makes as it likes: explicit vectors, and all over the prime field.
-    pub(super) useless: BTreeMap<SourceId, u32>,
+    /// Blocks that brought nothing, by the connection that they came by.
+    pub(super) useless: BTreeMap<SourceId, Useless>,
     /// How many silences of a source in a row have ended requests.
     pub(super) silences: BTreeMap<SourceId, u32>,
     /// Since when the deadline leaves no time to ask again.
@@ -38,6 +38,15 @@ pub(super) struct Work {
     /// Blocks that nobody is asked for though they are needed.
     pub(super) lacking: u32,
     pub(super) lost: u64,
+}
+
+/// Redundant blocks of a generation that one connection brought.
+#[derive(Debug, Default)]
+pub(super) struct Useless {
+    /// Those whose vectors the sender chose: explicit ones, and all over the prime field.
+    pub(super) chosen: u32,
+    /// Those of a sender that has all of the segment.
+    pub(super) seeded: u32,
 }
 
 /// An open request.
@@ -54,7 +63,6 @@ pub(super) struct Asked {
     pub(super) served_before: Option<Instant>,
     pub(super) excess: u32,
     pub(super) useless: u32,
-    pub(super) useless_seeded: u32,
     pub(super) unreported: u32,
     pub(super) reported_at: Instant,
 }
@@ -152,7 +160,6 @@ impl Asked {
             served_before: None,
             excess: 0,
             useless: 0,
-            useless_seeded: 0,
             unreported: 0,
             reported_at: now,
         }
