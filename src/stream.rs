@@ -29,7 +29,7 @@ use url::Url;
 
 use crate::directory::Policy;
 use crate::gf::Kernels;
-use crate::gf::rows::sparse::weight_min;
+use crate::gf::rows::sparse::{weight_floor, weight_min};
 use crate::ingest::directory::Directory;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::names::{self, Names};
@@ -229,9 +229,13 @@ impl Config {
     pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
         let Some(given) = self.row_weight else { return Ok(None) };
         let weight = NonZeroU16::new(given).ok_or(RowWeightError::Zero)?;
-        let least = weight_min(self.n_max);
+        let (n_max, least) = (self.n_max, weight_min(self.n_max));
         if given < least && !self.row_weight_force {
-            return Err(RowWeightError::Few { weight: given, n_max: self.n_max, least });
+            return Err(RowWeightError::Few { weight: given, n_max, least });
+        }
+        let least = weight_floor(n_max);
+        if given < least.min(n_max) {
+            return Err(RowWeightError::Flood { weight: given, n_max, least });
         }
         Ok(Some(weight))
     }
@@ -344,6 +348,19 @@ pub enum RowWeightError {
         /// Blocks of a generation.
         n_max: u16,
         /// The least that is taken without force.
+        least: u16,
+    },
+    /// So few that peers take the server for one that floods them.
+    #[error(
+        "{weight} coefficients other than zero in a row bring so many useless blocks in a generation of {n_max} that peers close the \
+         connection: {least} are the least, forced or not"
+    )]
+    Flood {
+        /// What was asked for.
+        weight: u16,
+        /// Blocks of a generation.
+        n_max: u16,
+        /// The least that is taken.
         least: u16,
     },
 }

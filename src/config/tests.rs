@@ -167,6 +167,9 @@ fn too_few_coefficients_are_refused_unless_forced() {
     );
     assert!(with("12", "32", "false").is_ok(), "the rule is about n_max");
     assert!(with("12", "128", "true").unwrap().contains("`stream.a.row_weight`: forced"));
+    // Peers would close the connection for the useless blocks.
+    assert!(with("7", "128", "true").is_ok() && with("6", "128", "true").unwrap_err().contains("7 are the least"));
+    assert!(with("4", "4", "true").is_ok(), "these rows are dense");
     for force in ["false", "true"] {
         assert!(with("0", "128", force).unwrap_err().contains("a row of zeros is no row"));
     }

@@ -21,6 +21,15 @@ pub fn weight_min(n: u16) -> u16 {
     f64::from(n.max(1)).ln().ceil() as u16 + 8
 }
 
+/// The fewest coefficients other than zero with which an honest sender is not taken for one that floods:
+/// receivers tolerate 2n useless explicit vectors in a generation (`docs/protocol.md`, section 10).
+///
+/// That is half of [`weight_min`]. Where d blocks are missing, 2n + d rows leave d·e^-(2w + dw/n) of them
+/// uncovered: at most 2 in 100,000, for every d and n.
+pub fn weight_floor(n: u16) -> u16 {
+    weight_min(n).div_ceil(2)
+}
+
 impl RowKey {
     /// Writes the sparse row of `seed`: `weight` coefficients other than zero, or all of them if the row is shorter. Every set of
     /// places is equally likely, and so is every value from 1 to 255.
