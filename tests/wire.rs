@@ -1,5 +1,7 @@
 //! `docs/protocol.md` is the authority on the wire: its examples and known answers are what the crate reads and writes.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use ncserverd::block::{Block, Q, Vector};
 use ncserverd::codec::rlnc_q::{Arithmetic as _, Cores};
@@ -8,14 +10,17 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape, Tree};
-use ncserverd::wire::Violation;
+use ncserverd::object::{Codec, FirstPass, Generation, HashGroup, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Tree};
+use ncserverd::peer::proto::{self as client, Failure, SourceId};
+use ncserverd::ring::SessionId;
+use ncserverd::session::{self, proto as server};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
     Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Meant, Message,
-    Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
+    Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token, VisitId,
 };
+use ncserverd::wire::{CloseCode, Violation};
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
@@ -151,7 +156,9 @@ fn messages() -> Vec<(&'static str, Message)> {
     };
     let stream = Meta { request: 3, delivery: Delivery::Stream, content_type: String::new(), ..meta.clone() };
     let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
+    let visits = Hello { visit: Some(VisitId([0x0e; 16])), ..hello.clone() };
     let speaks_all = Hello { codecs: Codecs::ALL, ..hello.clone() };
+    let unbounded = Meta { object_length: None, ..meta.clone() };
     let coded_with = |codec| Meta { delivery: Delivery::Coded(shape().coded_with(codec).unwrap()), ..meta.clone() };
     let mut prime = coded_with(Codec::RlncQ { group: HashGroup::P1024 });
     prime.id = SegmentId::of_coded(&object(), Codec::RlncQ { group: HashGroup::P1024 });
@@ -174,6 +181,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
     let error =
         RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
+    let fault = RequestError { code: RequestCode::Internal, retry_after_ms: 0, reason: String::new(), ..error.clone() };
     let mut signed = meta.clone();
     signing_key().sign_meta(&mut signed, 1_800_000_000_000, Some(block_hashes().digest()));
     let asked = GetChecks { request: 7, segment: id, generation: 0, nonce: [0x0b; 32], meant: Meant::LastNamed };
@@ -187,12 +195,14 @@ fn messages() -> Vec<(&'static str, Message)> {
     vec![
         ("HELLO", Message::Hello(hello)),
         ("HELLO codecs", Message::Hello(speaks_all)),
+        ("HELLO visit", Message::Hello(visits)),
         ("AUTH", Message::Auth(Credential::Token(Token(TOKEN.to_string())))),
         ("GRANT", Message::Grant { lasts_ms: 300_000 }),
         ("GRANT refused", Message::Grant { lasts_ms: 0 }),
         ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
         ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
         ("META coded", Message::Meta(meta)),
+        ("META of an object whose length is not known", Message::Meta(unbounded)),
         ("META tree", Message::Meta(with_tree())),
         ("META Reed-Solomon", Message::Meta(rs)),
         ("META RaptorQ", Message::Meta(raptorq)),
@@ -200,6 +210,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("META inline", Message::Meta(inline)),
         ("META stream", Message::Meta(stream)),
         ("ERROR", Message::Error(error)),
+        ("ERROR INTERNAL", Message::Error(fault)),
         ("SUBSCRIBE", Message::Subscribe(Subscribe { request: 5, stream: "live".to_string() })),
         ("SUBSCRIBE_OK", Message::SubscribeOk { request: 5 }),
         ("UNSUBSCRIBE", Message::Unsubscribe { request: 5 }),
@@ -209,7 +220,9 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("REQUEST coding", Message::Request(request_coding)),
         ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
         ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
+        ("STOP cancelled", Message::Stop { alias: 7, reason: StopReason::Cancelled }),
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
+        ("REJECT INTERNAL", Message::Reject { alias: 7, code: RequestCode::Internal, retry_after_ms: 0 }),
         ("RANK", Message::Rank { alias: 7, rank: 2, useless: 0, lost: 1 }),
         ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
         ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
@@ -524,10 +537,21 @@ fn what_newer_versions_may_add_is_skipped_as_documented() {
     }
     let extended = fenced("read as");
     assert!(extended.len() >= 3);
+    let (datagrams, extended): (Vec<_>, Vec<_>) = extended.into_iter().partition(|(name, _)| name.starts_with("datagram "));
+    for (name, lines) in datagrams {
+        let parse = |bytes: Vec<u8>| {
+            let mut rest = Bytes::from(bytes);
+            let head = block::parse_datagram(&mut rest).unwrap();
+            (head, block::parse_block(head.kind, &generation(), rest).unwrap())
+        };
+        let (_, example) = fenced("example ").into_iter().find(|(known, _)| *known == name).expect(name);
+        assert_ne!(bytes_in(&lines), bytes_in(&example), "{name} has nothing that is newer");
+        assert_eq!(parse(bytes_in(&lines)), parse(bytes_in(&example)), "{name}");
+    }
     for (name, lines) in extended {
         let (_, message) = messages().into_iter().find(|(known, _)| *known == name).expect(name);
         let bytes = bytes_in(&lines);
-        assert!(bytes.len() > message.to_frame().len(), "{name} has nothing that is newer");
+        assert_ne!(bytes, message.to_frame(), "{name} has nothing that is newer");
         assert_eq!(read(&bytes), (vec![message], None), "{name}");
     }
 }
@@ -551,10 +575,132 @@ fn what_ends_a_connection_has_the_code_of_the_document() {
     assert!(refused.len() >= 12);
     for (name, lines) in refused {
         let code = name.split_whitespace().next().unwrap();
+        if code == "stream" {
+            assert_eq!(records(&bytes_in(&lines)), Err(CloseCode::Protocol), "{name}");
+            continue;
+        }
         let (messages, violation) = read(&bytes_in(&lines));
-        assert_eq!(messages, [], "{name}");
+        assert!(violation.is_none() || messages.is_empty(), "{name}");
+        let violation = violation.or_else(|| match &messages[..] {
+            [Message::Hello(_) | Message::Meta(_), ..] => heard_by_client(&messages).1,
+            _ => heard_by_server(&messages).1,
+        });
         let close = violation.unwrap_or_else(|| panic!("{name} is taken")).close_code();
-        assert_eq!(format!("{close:?}").to_uppercase(), code, "{name}");
+        assert_eq!(close.name(), code, "{name}");
+    }
+}
+
+/// Reads all of a stream of blocks, of the examples' generation.
+fn records(bytes: &[u8]) -> Result<(), CloseCode> {
+    let refused = |violation: Violation| violation.close_code();
+    let (_, head) = StreamHead::parse(bytes).map_err(refused)?.expect("a head");
+    let is_prime = bytes[head] == 0x46;
+    let codec = if is_prime { Codec::RlncQ { group: HashGroup::P1024 } } else { Codec::Rlnc };
+    let mut records = Records::new(shape().coded_with(codec).unwrap().generation(0).unwrap());
+    records.push(&bytes[head..]);
+    while records.next().map_err(refused)?.is_some() {}
+    if records.is_between_records() { Ok(()) } else { Err(CloseCode::Protocol) }
+}
+
+/// What comes of messages to a client that has sent HELLO without parameters and the GET of the examples, with the number 1.
+fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violation>) {
+    let (now, source) = (Instant::now(), SourceId(0));
+    let time = Duration::from_secs(10);
+    let mut proto = client::Proto::new(client::Config {
+        hello: Hello::defaults(),
+        datagrams: false,
+        requests_max: 8,
+        window_min: 1 << 20,
+        window_max: 1 << 20,
+        answer_timeout: time,
+        hello_timeout: time,
+        stall_timeout: time,
+        rate_min: 0,
+        kernels: Kernels::detect(),
+        gathers: false,
+        tells: false,
+        keys: client::Keys::default(),
+        tests_max: 1,
+        rows_max: 0,
+    });
+    proto.handle_connected(now, source, None);
+    assert_eq!(proto.get(now, "/live/v0/seg_00001.m4s", 0, None), 1);
+    while proto.poll_message(now, source).is_some() {}
+    let greeting = Some(Message::Hello(Hello::defaults())).filter(|_| !matches!(messages, [Message::Hello(_), ..]));
+    let heard = greeting.iter().chain(messages).find_map(|message| proto.handle_message(now, source, message.clone()).err());
+    (std::iter::from_fn(|| proto.poll_event()).collect(), heard)
+}
+
+/// What a server that holds the segment of the examples says to messages.
+fn heard_by_server(messages: &[Message]) -> (Vec<Message>, Option<Violation>) {
+    let now = Instant::now();
+    let mut proto = server::Proto::new(SessionId(1), session::Config::default(), now);
+    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    let held = || Held {
+        lease: Lease::new(SegmentKey(1), SegmentId::of(&object()), shape(), Loan::new(now)),
+        first_pass: FirstPass::Coded,
+        row_weight: None,
+        is_recoded: false,
+        birth: None,
+        path: Some("/live/v0/seg_00001.m4s".into()),
+        blocks_digest: None,
+        tree: None,
+    };
+    let mut hear = |message: &Message| -> Result<(), Violation> {
+        proto.handle_message(now, message.clone())?;
+        while let Some(event) = proto.poll_event() {
+            if let server::Event::Find { ticket, coding, .. } = event {
+                let is_here = coding.is_none_or(|coding| coding == shape().coding());
+                proto.found(now, ticket, is_here.then(held))?;
+            }
+        }
+        Ok(())
+    };
+    let violation = messages.iter().find_map(|message| hear(message).err());
+    (std::iter::from_fn(|| proto.poll_message()).collect(), violation)
+}
+
+#[test]
+fn what_counts_as_an_error_does_so_as_documented() {
+    let taken = fenced("taken as ERROR");
+    assert!(!taken.is_empty());
+    for (name, lines) in taken {
+        let (messages, _) = read(&bytes_in(&lines));
+        let (events, violation) = heard_by_client(&messages);
+        assert_eq!(violation, None, "{name}");
+        let refusal = events.iter().find_map(|event| match event {
+            client::Event::Answered { request: 1, answer: Err(Failure::Refused(refusal)) } => Some(refusal.code),
+            _ => None,
+        });
+        assert_eq!(refusal, Some(RequestCode::Origin), "{name}: {events:?}");
+    }
+}
+
+#[test]
+fn requests_are_rejected_as_documented() {
+    let rejected = fenced("rejected");
+    assert!(rejected.len() >= 2);
+    for (name, lines) in rejected {
+        let code = name.split_whitespace().next().unwrap();
+        let (messages, _) = read(&bytes_in(&lines));
+        let (answers, violation) = heard_by_server(&messages);
+        assert_eq!(violation, None, "{name}");
+        let rejection = answers.iter().find_map(|answer| match answer {
+            Message::Reject { alias: 7, code, retry_after_ms: 0 } => Some(code.name()),
+            _ => None,
+        });
+        assert_eq!(rejection, Some(code), "{name}: {answers:?}");
+    }
+}
+
+#[test]
+fn datagrams_are_dropped_as_documented() {
+    let dropped = fenced("dropped datagram");
+    assert!(dropped.len() >= 4);
+    for (name, lines) in dropped {
+        let mut rest = Bytes::from(bytes_in(&lines));
+        let block = block::parse_datagram(&mut rest).and_then(|head| block::parse_block(head.kind, &generation(), rest));
+        assert_eq!(block, None, "{name}");
     }
 }
 

@@ -734,7 +734,7 @@ fn parse_error(body: &mut Body) -> Result<RequestError, Fault> {
         request: body.varint()?,
         code: RequestCode::from_value(body.varint()?),
         retry_after_ms: body.varint()?,
-        // Older versions send what they please. It is no reason to hang up, and nothing to show as it is.
+        // One that is not plain is no reason to hang up, and nothing to show as it is.
         reason: plain(&body.text(REASON_MAX)?, REASON_MAX),
     })
 }

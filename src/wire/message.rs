@@ -219,7 +219,7 @@ pub struct GetChecks {
 /// Which segment is meant of those that have the same bytes, and so the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Meant {
-    /// The one that the sender has named last: older peers ask so.
+    /// The one that the sender has named last: the question does not say which.
     #[default]
     LastNamed,
     /// The one that is coded so, and no other.
@@ -255,7 +255,7 @@ impl std::fmt::Debug for Checks {
 pub struct Holding {
     /// The segment.
     pub segment: SegmentId,
-    /// Which one of those with these bytes; older peers do not say.
+    /// Which one of those with these bytes, if that is said.
     pub meant: Meant,
     /// How much of it is there.
     pub state: HoldingState,
