@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ncserverd::object::SegmentId;
 use ncserverd::tls::{self, Trust};
+use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Accept, Get, Hello, Meant, Message, Meta, Request, RequestError};
-use ncserverd::wire::{ALPN, CloseCode};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -72,11 +72,11 @@ pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> R
 }
 
 /// A client that remembers tickets, and sends early what they allow to be sent early.
-pub(crate) fn early() -> quinn::ClientConfig {
+pub(crate) fn early(protocol: &[u8]) -> quinn::ClientConfig {
     let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
     let mut tls = builder.with_custom_certificate_verifier(Arc::new(Gullible)).with_no_client_auth();
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = vec![protocol.to_vec()];
     tls.enable_early_data = true;
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use ncserverd::object::SegmentId;
-use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token};
+use ncserverd::wire::{ALPN, CloseCode};
 
 use crate::attacker::{Attacker, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
@@ -632,10 +632,24 @@ async fn one_address_gets_as_many_connections_as_it_may_have() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_protocol_fails_the_handshake() {
+    let ground = Ground::new().await;
+    let attacker = Attacker::silent(&ground).await;
+    for protocol in [&b"ncs/2"[..], b"h3"] {
+        let connecting = attacker.endpoint().connect_with(early(protocol), ground.address, "localhost").unwrap();
+        let closed = match connecting.await {
+            Err(quinn::ConnectionError::ConnectionClosed(closed)) => closed,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(closed.error_code, quinn::TransportErrorCode::crypto(120));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn early_data_is_not_taken() {
     let ground = Ground::new().await;
     let viewer = ground.viewer().await;
-    let config = early();
+    let config = early(ALPN);
     let attacker = Attacker::silent(&ground).await;
     for _ in 0..3 {
         let connecting = attacker.endpoint().connect_with(config.clone(), ground.address, "localhost").unwrap();

@@ -487,6 +487,16 @@ fn useless_vectors_end_the_connection_whoever_made_them() {
 }
 
 #[test]
+fn news_of_another_stream_end_the_connection() {
+    let (mut proto, now) = open();
+    let request = proto.subscribe("a");
+    let news = |path: &str| Message::Meta(Meta { path: path.to_owned(), ..meta(request, Delivery::Inline(Bytes::new()), b"") });
+    assert_eq!(proto.handle_message(now, HERE, news("/a/c")), Ok(()));
+    assert!(matches!(proto.poll_event(), Some(Event::Announced { .. })));
+    assert_eq!(proto.handle_message(now, HERE, news("/b/c")), Err(Violation::Unexpected("news of another stream")));
+}
+
+#[test]
 fn urgent_segments_go_before_others() {
     let (mut proto, now) = open();
     let ahead = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() }, None);

@@ -459,6 +459,48 @@ fn nothing_but_hello_comes_first_and_not_late() {
 }
 
 #[test]
+fn answers_to_a_side_that_asks_nothing_end_the_connection() {
+    let meta = Meta {
+        request: 1,
+        path: "/live/1.m4s".into(),
+        id: SegmentId::of(b"segment"),
+        offset: 0,
+        length: 0,
+        object_length: None,
+        version: 1,
+        max_age_ms: 0,
+        content_type: String::new(),
+        delivery: Delivery::Inline(Bytes::new()),
+        signature: None,
+        tree: None,
+    };
+    for (name, message) in [
+        ("META", Message::Meta(meta)),
+        ("ERROR", unknown(1).unwrap()),
+        ("GRANT", Message::Grant { lasts_ms: 0 }),
+        ("SUBSCRIBE_OK", Message::SubscribeOk { request: 1 }),
+        ("REJECT", Message::Reject { alias: 1, code: RequestCode::Unknown, retry_after_ms: 0 }),
+        ("CHECKS", Message::Checks(checks())),
+    ] {
+        let (mut proto, now) = conversation(FirstPass::Coded);
+        assert_eq!(proto.handle_message(now, message), Err(Violation::Unexpected(name)));
+    }
+}
+
+#[test]
+fn messages_that_are_not_read_end_the_connection() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    // The message that says so waits, too.
+    proto.go_away(SECOND);
+    for request in 1..OUTBOX_MAX as u64 {
+        proto.handle_message(now, get(request, "/live/1.m4s")).unwrap();
+    }
+    assert_eq!((proto.backlog(), proto.handle_timeout(now)), (OUTBOX_MAX, Ok(())));
+    proto.handle_message(now, get(1, "/live/1.m4s")).unwrap();
+    assert_eq!(proto.handle_timeout(now), Err(Violation::Timeout("reading of the control stream")));
+}
+
+#[test]
 fn control_bytes_are_rationed() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     let second = usize::try_from(Config::default().control_bytes_per_second.as_u64()).unwrap();
