@@ -51,7 +51,8 @@ impl Place {
         settings.endpoint.listen = vec![LOOPBACK];
         settings.endpoint.connections_max = connections_max;
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
-        let block = stream::Config { block_bytes: 1024, n_max: 32, ..stream };
+        // Viewers of a swarm take one generation after the other, and wait a quarter of a second for what is lost of each.
+        let block = stream::Config { block_bytes: 1024, n_max: 32, generations_min: 1, ..stream };
         let url = Some(format!("{}vod/", origin.url()).into());
         settings.stream.insert("live".into(), stream::Config { origin: url, ..block });
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
