@@ -145,7 +145,7 @@ pub(super) fn run(options: &Options, papers: &Papers, out: &mut impl Write) -> R
         let records = papers.from.iter().map(|path| Record::read(path)).collect::<Result<Vec<_>, _>>()?;
         for record in &records {
             writeln!(out, "{}", record.head())?;
-            record.rows.iter().try_for_each(|result| write!(out, "{}", result.table()))?;
+            record.rows.iter().try_for_each(|result| write!(out, "{}", result.table(record.cores())))?;
         }
         return deliver(papers, &records);
     }
@@ -221,7 +221,7 @@ fn measure(
             let points = outcome.samples.into_iter().map(|(suffix, sample)| Point::new(row, case, suffix, sample));
             result.points.extend(points);
         }
-        write!(out, "{}", result.table())?;
+        write!(out, "{}", result.table(record.cores()))?;
         out.flush()?;
         record.rows.push(result);
     }

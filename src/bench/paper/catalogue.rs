@@ -261,18 +261,30 @@ impl Row {
         }
         cases
     }
+
+    /// The measure and the kernel of a series in a record, which has its name alone.
+    pub(super) fn maker(&self, panel: &str, series: &str) -> Option<(Measure, &'static str)> {
+        let sweeps = self.sweeps.iter().filter(|sweep| panel.starts_with(sweep.panel));
+        let makers = sweeps.flat_map(|sweep| sweep.kernels().iter().map(move |&kernel| (sweep.measure, kernel)));
+        let is_of = |name: &str| series.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "));
+        let named = makers.map(|maker| (maker.0.series(maker.1), maker)).filter(|(name, _)| is_of(name));
+        named.max_by_key(|(name, _)| name.len()).map(|(_, maker)| maker)
+    }
 }
 
 impl Sweep {
+    /// One without a name, where none has one.
+    const fn kernels(&self) -> &'static [&'static str] {
+        if self.kernels.is_empty() { &[""] } else { self.kernels }
+    }
+
     fn cases(&self, axis: Axis, scope: &Scope) -> Vec<Case> {
         let ns = sizes(&scope.n, self.n, self.full_n, scope.is_full);
         let ks = sizes(&scope.k, self.k, self.full_k, scope.is_full);
-        let unnamed: &[&str] = &[""];
-        let kernels = if self.kernels.is_empty() { unnamed } else { self.kernels };
         let wanted =
             |kernel: &&&str| scope.kernels.is_empty() || kernel.is_empty() || scope.kernels.iter().any(|k| k == **kernel);
         let mut cases = Vec::new();
-        for &kernel in kernels.iter().filter(wanted) {
+        for &kernel in self.kernels().iter().filter(wanted) {
             for (&n, &k) in ns.iter().flat_map(|n| ks.iter().map(move |k| (n, k))) {
                 for (&rows, &generations) in self.rows.iter().flat_map(|rows| self.generations.iter().map(move |g| (rows, g))) {
                     for (&part, &threads) in self.part.iter().flat_map(|part| self.threads.iter().map(move |t| (part, t))) {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use super::catalogue::{Bar, Group, Row};
-use super::record::{By, Point, Record, RowResult, digits, gain};
+use super::record::{Point, Record, RowResult, SIDES, digits};
 use super::{Error, all_rows};
 
 /// Writes the part anew.
@@ -61,24 +61,32 @@ fn timers(group: Group, records: &[Record]) -> Vec<&str> {
 }
 
 fn write_row(text: &mut String, row: &Row, records: &[Record], timers: &[&str]) -> std::fmt::Result {
-    let found = records.iter().enumerate().flat_map(|(index, record)| record.rows.iter().map(move |result| (index + 1, result)));
-    let results: Vec<(usize, &RowResult)> =
-        found.filter(|(_, result)| result.row == row.id && !result.points.is_empty()).collect();
-    let is_inside = |timer: &&str| results.iter().any(|(_, result)| result.timers.iter().any(|own| own == timer));
+    let numbered = records.iter().enumerate();
+    let found = numbered.flat_map(|(index, record)| record.rows.iter().map(move |result| (index + 1, record, result)));
+    let results: Vec<Found<'_>> = found.filter(|(.., result)| result.row == row.id && !result.points.is_empty()).collect();
+    let is_inside = |timer: &&str| results.iter().any(|(.., result)| result.timers.iter().any(|own| own == timer));
     let own = timers.iter().enumerate().filter(|(_, timer)| is_inside(timer)).map(|(index, _)| format!("T{}", index + 1));
     let own = own.collect::<Vec<_>>().join(", ");
-    let about: Vec<&str> = [own.as_str(), row.note].into_iter().filter(|text| !text.is_empty()).collect();
+    let has_gains = results.iter().any(|(.., result)| {
+        let mut panels = result.panels().into_iter();
+        panels.any(|(_, points)| points.iter().any(|point| result.gain(&points, &point.series, point.x).is_some()))
+    });
+    let base = if has_gains { format!("Multiples are over {}", row.base) } else { String::new() };
+    let about: Vec<&str> = [own.as_str(), row.note, base.as_str()].into_iter().filter(|text| !text.is_empty()).collect();
     writeln!(text, "| **{}** | {} | | {} |", row.id, row.title, about.join(". "))?;
     for bar in row.bars {
-        let answers: Vec<String> = results.iter().flat_map(|(index, result)| answer(bar, *index, result)).collect();
+        let answers: Vec<String> = results.iter().flat_map(|found| answer(bar, found)).collect();
         let ours = if answers.is_empty() { "no record yet".to_owned() } else { answers.join("<br>") };
         writeln!(text, "| | {} | {} | {ours} |", bar.what, bar.paper)?;
     }
     Ok(())
 }
 
-/// Every series where the bar looks, and the ratio.
-fn answer(bar: &Bar, record: usize, result: &RowResult) -> Vec<String> {
+/// A row in a record, with the record's number.
+type Found<'a> = (usize, &'a Record, &'a RowResult);
+
+/// Every series where the bar looks, and the ratio, or why there is none.
+fn answer(bar: &Bar, (index, record, result): &Found<'_>) -> Vec<String> {
     let mut answers = Vec::new();
     for (_, points) in result.panels().into_iter().filter(|(name, _)| name.starts_with(bar.panel)) {
         let mut names: Vec<&str> = Vec::new();
@@ -90,17 +98,19 @@ fn answer(bar: &Bar, record: usize, result: &RowResult) -> Vec<String> {
         let values = names.into_iter().filter_map(|name| {
             let point = pick(bar, points.iter().copied().filter(|point| point.series == name))?;
             let at = if bar.x.is_none() { format!(" at {}", point.x) } else { String::new() };
-            let times =
-                gain(&points, &result.base, name, point.x).map_or_else(String::new, |gain| format!(" ({}x)", digits(gain)));
+            let times = result.gain(&points, name, point.x).map_or_else(String::new, |gain| format!(" ({}x)", digits(gain)));
             Some(format!("{name} **{}** {}{at}{times}", digits(point.value), point.unit))
         });
         let mut values: Vec<String> = values.collect();
-        for (by, name) in [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")] {
-            let ratio = bar.x.and_then(|x| result.ratio(&points, by, x));
-            values.extend(ratio.map(|ratio| format!("{name} {}", digits(ratio))));
+        for (by, name) in SIDES {
+            let ratio = bar.x.and_then(|x| result.ratio(&points, by, x, record.cores()));
+            values.extend(ratio.map(|ratio| match ratio {
+                Ok(ratio) => format!("{name} {}", digits(ratio)),
+                Err(reason) => format!("no {name}: {reason}"),
+            }));
         }
         if !values.is_empty() {
-            answers.push(format!("{} [{record}]", values.join("; ")));
+            answers.push(format!("{} [{index}]", values.join("; ")));
         }
     }
     answers
@@ -128,6 +138,7 @@ const TITLES: [(Group, &str); 7] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::By;
     use super::*;
 
     /// The document in the tree says what the records in the tree say.
@@ -155,11 +166,14 @@ mod tests {
 
     fn result(row: &str, points: &[(&str, By, u32, f64)]) -> RowResult {
         let row = all_rows().find(|known| known.id == row).unwrap();
+        // The first that looks where all of these are.
+        let has_all = |bar: &&Bar| points.iter().all(|point| row.maker(bar.panel, point.0).is_some());
+        let bar = row.bars.iter().find(has_all).unwrap();
         let point = |&(series, by, generations, value): &(&str, By, u32, f64)| Point {
             case: String::new(),
-            panel: row.bars[0].panel.into(),
+            panel: bar.panel.into(),
             series: series.into(),
-            x: row.bars[0].x.unwrap_or(1.0),
+            x: bar.x.unwrap_or(1.0),
             value,
             best: value,
             worst: value,
@@ -178,7 +192,7 @@ mod tests {
     }
 
     fn said(result: RowResult) -> String {
-        let machine = serde_json::json!({});
+        let machine = serde_json::json!({ "cores": 16 });
         let record = Record { machine, gpus: Vec::new(), field: String::new(), quick: false, rows: vec![result] };
         body(&[record])
     }
@@ -186,20 +200,74 @@ mod tests {
     /// Papers' figures are quoted beside the same work alone, and what is measured is named with what is inside its timer.
     #[test]
     fn only_the_same_work_is_compared() {
-        let (gpu, cpu) = (("table", By::Gpu, 64, 60.0), ("CPU, 16 threads", By::Cpu, 4, 6.0));
-        assert!(!said(result("claim-encode", &[gpu, cpu])).contains("GPU : CPU"), "64 generations beside 4");
-        let all = ("CPU, 16 threads", By::Cpu, 64, 12.0);
-        assert!(said(result("claim-encode", &[gpu, cpu, all])).contains("GPU : CPU 5.000"));
-        let one = ("ours, GPU", By::Gpu, 1, 9.0);
-        let alone = ("CPU, 16 threads", By::Cpu, 1, 3.0);
-        let text = said(result("S3-6", &[("ours, GPU", By::Gpu, 132, 900.0), one, alone]));
-        assert!(text.contains("GPU : CPU 3.000"), "132 generations beside one: {text}");
+        let all = ("CPU, 16 threads", By::Cpu, 16, 12.0);
+        let text = said(result("S2-7", &[("table with forms and rows", By::Gpu, 16, 60.0), all]));
+        assert!(text.contains("GPU : CPU 5.000"), "{text}");
+        let text = said(result("claim-encode", &[("table", By::Gpu, 64, 60.0), all]));
+        assert!(!text.contains("GPU : CPU 5"), "64 generations beside 16: {text}");
         let threads = ("CPU, a generation a thread, 16 threads", By::Cpu, 16, 4.0);
-        assert!(said(result("claim-decode", &[("table decode", By::Gpu, 264, 60.0), threads])).contains("GPU : CPU 15.00"));
-        // Who replays a plan has done before what the others are timed for.
-        let text = said(result("S4-12", &[("replayed, GPU", By::Gpu, 1, 90.0), ("inactivation, 16 threads", By::Cpu, 1, 3.0)]));
-        assert!(!text.contains("GPU : CPU") && text.contains("replayed, GPU **90.00** GB/s;"), "{text}");
-        assert!(!said(result("S5-5", &[("rs-fold 1x256, GPU", By::Gpu, 1, 90.0), alone])).contains("GPU : CPU"));
+        let text = said(result("claim-decode", &[("table decode, raw payloads", By::Gpu, 264, 60.0), threads]));
+        assert!(!text.contains("GPU : CPU 15"), "264 generations beside 16: {text}");
+        let (one, many) = (("ours, GPU, 1 generations", By::Gpu, 1, 9.0), ("ours, GPU, 8 generations", By::Gpu, 8, 900.0));
+        let text = said(result("S3-5", &[many, one, ("CPU, 16 threads", By::Cpu, 1, 3.0)]));
+        assert!(text.contains("GPU : CPU 3.000"), "8 generations beside one: {text}");
+        let few = ("fold, 16 threads", By::Cpu, 1, 12.0);
+        let text = said(result("S5-5", &[("rs-fold 1x256, GPU", By::Gpu, 1, 90.0), few]));
+        assert!(!text.contains("GPU : CPU 7"), "tables without vector instructions: {text}");
+    }
+
+    /// What is made before one side's timer begins is work that the other side does inside its own.
+    #[test]
+    fn prepared_work_is_not_compared() {
+        let cores = ("inactivation, 16 threads", By::Cpu, 256, 30.0);
+        for prepared in
+            ["replayed, GPU", "scheme-1, GPU", "scheme-2, GPU", "replayed, through the GPU", "scheme-2 through the GPU"]
+        {
+            let by = if prepared.contains("through") { By::GpuToHost } else { By::Gpu };
+            let text = said(result("S4-12", &[(prepared, by, 256, 90.0), cores]));
+            assert!(!text.contains(": CPU 3.000") && text.contains(&format!("{prepared} **90.00** GB/s;")), "{text}");
+        }
+        let whole = ("plans and replayed, through the GPU, 16 threads", By::GpuToHost, 256, 60.0);
+        let text = said(result("S4-12", &[("scheme-2 through the GPU", By::GpuToHost, 256, 90.0), whole, cores]));
+        assert!(text.contains("GPU to the host : CPU 2.000"), "{text}");
+        let text = said(result("S2-7", &[("table", By::Gpu, 16, 60.0), ("CPU, 16 threads", By::Cpu, 16, 12.0)]));
+        assert!(!text.contains("GPU : CPU 5"), "rows and forms made before: {text}");
+    }
+
+    /// A CPU that has more threads than its work has parts is not at its best.
+    #[test]
+    fn idle_threads_are_not_compared() {
+        let card = ("served by the GPU", By::GpuToHost, 1, 12.0);
+        let text = said(result("figure-prime", &[card, ("CPU, 16 threads", By::Cpu, 1, 0.8)]));
+        assert!(!text.contains(": CPU 15"), "128 blocks are four parts: {text}");
+        let text = said(result("S3-2", &[("ours, GPU", By::Gpu, 1, 12.0), ("CPU, 1 thread", By::Cpu, 1, 0.8)]));
+        assert!(!text.contains(": CPU 15"), "one thread of sixteen: {text}");
+        let few = [("invert", By::Gpu, 1, 12.0), ("CPU, 16 threads", By::Cpu, 1, 0.8)];
+        assert!(!said(result("figure-invert", &few)).contains(": CPU 15"), "fewer threads are sooner there");
+    }
+
+    /// A multiple over the row's base is one of the same work, too, and not of a GPU over a thread.
+    #[test]
+    fn only_the_same_work_is_a_multiple() {
+        let base = ("CPU, 1 thread", By::Cpu, 1, 2.0);
+        let many = ("ours, GPU, 132 generations", By::Gpu, 132, 700.0);
+        let text = said(result("S3-4", &[many, base]));
+        assert!(!text.contains("(350.0x)"), "132 generations beside one: {text}");
+        let text = said(result("S3-2", &[("ours, GPU", By::Gpu, 1, 24.0), base]));
+        assert!(!text.contains("(12.00x)"), "a GPU over one thread of sixteen: {text}");
+        let text = said(result("S3-3", &[("CPU, 16 threads", By::Cpu, 1, 6.0), base]));
+        assert!(!text.contains("(3.000x)"), "128 blocks are four parts: {text}");
+        let base = ("thesis-2, 1 thread", By::Cpu, 256, 2.0);
+        let others = [
+            ("scheme-2, GPU", By::Gpu, 256, 90.0),
+            ("scheme-2, 1 thread", By::Cpu, 256, 8.0),
+            ("thesis-2, 16 threads", By::Cpu, 256, 14.0),
+            ("scheme-2, 16 threads", By::Cpu, 256, 50.0),
+        ];
+        let text = said(result("S4-11", &[&[base][..], &others].concat()));
+        assert!(!text.contains("(45.00x)"), "matrices made before: {text}");
+        assert!(text.contains("(4.000x)") && text.contains("(7.000x)"), "another contender, or more threads: {text}");
+        assert!(!text.contains("(25.00x)"), "both at once: {text}");
     }
 
     #[test]

@@ -299,6 +299,47 @@ impl Measure {
         matches!(self, Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide | Self::Crossover)
     }
 
+    /// What sets this apart from the whole work: what is made before its timer begins, or what else
+    /// it makes.
+    pub(super) fn apart(self, kernel: &str) -> Option<&'static str> {
+        match self {
+            Self::Multiply | Self::InTurn | Self::ToHost | Self::Store | Self::Recode => Some("rows and forms are made before"),
+            Self::CpuWhole | Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuGather => Some("rows and forms are made before"),
+            Self::Decode => Some("payloads have their form before"),
+            Self::Replay | Self::ReplayThrough => Some("plans are made before"),
+            Self::Systems | Self::SystemsThrough => Some("matrices are put together before"),
+            Self::CpuBlocks if kernel.starts_with("thesis-") => Some("G_LT and A' are put together before"),
+            Self::CpuPrecode if matches!(kernel, "plan" | "inverse") => Some("it makes no matrix"),
+            _ if kernel.ends_with("p2048") => Some("hashes have 2,048 bits"),
+            _ => None,
+        }
+    }
+
+    /// Parts of the CPU's work at most: of more threads, some have nothing to do.
+    pub(super) fn parts(self, kernel: &str, n: u16, k: u32, rows: u32, generations: u32) -> u64 {
+        let (n, [k, rows, generations]) = (u64::from(n), [k, rows, generations].map(u64::from));
+        match self {
+            Self::CpuEncode | Self::CpuWhole | Self::CpuGather => generations * rows.div_ceil(BLOCKS_A_UNIT),
+            Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuDecode => k.div_ceil(LINE_BYTES),
+            Self::CpuInvert | Self::CpuGaussJordan | Self::CpuPrecode => n,
+            Self::CpuDecodeMany | Self::CpuWordsCheck => generations,
+            Self::CpuBlocks if generations == 1 && kernel.starts_with("thesis-") => rows * k,
+            Self::CpuBlocks if generations == 1 => k.div_ceil(LINE_BYTES),
+            Self::CpuBlocks => generations,
+            Self::CpuProduct if kernel == "thesis" => rows * k,
+            Self::CpuProduct | Self::CpuWordsCombine | Self::CpuWordsHash => rows,
+            Self::CpuChunks | Self::CpuRebuild => k.div_ceil(PAGE_BYTES),
+            Self::CpuPortions => k.div_ceil(PIECE_BYTES),
+            Self::CpuWordsEncode => generations * rows.div_ceil(WORD_BLOCKS_A_PART),
+            Self::CpuWordsDecode if generations == 1 => n.div_ceil(WORD_BLOCKS_A_PART),
+            Self::CpuWordsDecode => generations,
+            Self::CpuWordsInvert => n * n / WORD_PRODUCTS_A_THREAD,
+            // Each thread has a generation of its own.
+            Self::CpuRecode => u64::MAX,
+            _ => 1,
+        }
+    }
+
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
@@ -636,3 +677,15 @@ impl Measure {
 fn cpu(kernel: &str, name: &str) -> String {
     if kernel.is_empty() || kernel == "simd" { name.to_owned() } else { format!("{name} {kernel}") }
 }
+
+/// Coded blocks that a thread makes at a time: sources are loaded once for so many.
+const BLOCKS_A_UNIT: u64 = 4;
+/// The least part of a block.
+const LINE_BYTES: u64 = 64;
+/// The least part of a Reed-Solomon chunk that is in memory, and of one in a file.
+const PAGE_BYTES: u64 = 4096;
+const PIECE_BYTES: u64 = 256 << 10;
+/// Blocks over GF(q) that a thread makes at a time: so many are worth bringing the sources into another form.
+const WORD_BLOCKS_A_PART: u64 = 32;
+/// Products over GF(q) that are worth a thread, where a matrix is inverted.
+const WORD_PRODUCTS_A_THREAD: u64 = 1 << 13;

@@ -154,9 +154,14 @@ impl Point {
         }
     }
 
-    /// Whether what the others do inside the timer was done before: plans for the losses of each block.
-    fn is_prepared(&self) -> bool {
-        self.series.starts_with("replayed")
+    /// Threads of the CPU, by the name of the series.
+    fn threads(&self) -> Option<u64> {
+        self.series.split(", ").find_map(threads_of)
+    }
+
+    /// The name of the series without them.
+    fn contender(&self) -> Vec<&str> {
+        self.series.split(", ").filter(|word| threads_of(word).is_none()).collect()
     }
 
     fn is_rate(&self) -> bool {
@@ -180,9 +185,47 @@ impl RowResult {
         }
     }
 
-    /// How many times as fast the GPU is as the CPU at `x` of a panel, where the row has the same work on both sides.
-    pub(super) fn ratio(&self, points: &[&Point], by: By, x: f64) -> Option<f64> {
-        if UNEQUAL.contains(&self.row.as_str()) { None } else { ratio(points, by, x) }
+    /// How many times as fast the best of the GPU is as the best of the CPU at `x` of a panel: the
+    /// same work, of the most generations that both have, and all `cores` of the host. Below 1 the
+    /// GPU loses. The reason where both have values and there is no ratio.
+    pub(super) fn ratio(&self, points: &[&Point], by: By, x: f64, cores: Option<u64>) -> Option<Result<f64, &'static str>> {
+        let at = |by: By| points.iter().filter(move |point| point.by == by && point.x == x).filter_map(|point| self.work(point));
+        let cpus: Vec<Work<'_>> = at(By::Cpu).collect();
+        let mut gpus: Vec<Work<'_>> = at(by).collect();
+        gpus.sort_by(|a, b| b.generations().cmp(&a.generations()).then(b.speed().total_cmp(&a.speed())));
+        let over_cpu = |gpu: &Work<'_>| {
+            let equal = cpus.iter().filter(|cpu| cpu.generations() == gpu.generations());
+            let cpu = equal.max_by(|a, b| a.speed().total_cmp(&b.speed())).ok_or(OTHER_GENERATIONS)?;
+            let reason = NOT_AT_BEST.into_iter().find(|(row, _)| *row == self.row).map(|(_, reason)| reason);
+            let reason = reason.or_else(|| gpu.difference(cpu));
+            let reason =
+                reason.or_else(|| (cpu.point.threads() != cores).then_some("the best of the CPU is not by all of its cores"));
+            reason.map_or_else(|| Ok(gpu.speed() / cpu.speed()), Err)
+        };
+        let is_better = |first: &Result<f64, &str>, other: &Result<f64, &str>| {
+            *first == Err(OTHER_GENERATIONS) || first.is_err() && other.is_ok()
+        };
+        let found = gpus.iter().map(over_cpu).reduce(|first, other| if is_better(&first, &other) { other } else { first });
+        found.filter(|_| !cpus.is_empty())
+    }
+
+    /// How many times as fast as the base a series is at x: the same work on the same kind of
+    /// processor, by the base's contender on more threads or by another on as many.
+    pub(super) fn gain(&self, points: &[&Point], series: &str, x: f64) -> Option<f64> {
+        let is_base = |point: &Point| !self.base.is_empty() && point.series.starts_with(&self.base);
+        let at = |is_it: &dyn Fn(&Point) -> bool| points.iter().find(|point| point.x == x && is_it(point));
+        let base = self.work(at(&is_base)?)?;
+        let other = self.work(at(&|point| point.series == series && !is_base(point))?)?;
+        let is_one_step = other.point.threads() == base.point.threads() || other.point.contender() == base.point.contender();
+        let is_equal = other.point.by == base.point.by && is_one_step && other.difference(&base).is_none();
+        is_equal.then(|| other.speed() / base.speed())
+    }
+
+    /// Nothing where a point is not compared, or not in the catalogue.
+    fn work<'a>(&self, point: &'a Point) -> Option<Work<'a>> {
+        let row = all_rows().find(|row| row.id == self.row).filter(|_| point.by != By::Other)?;
+        let (measure, kernel) = row.maker(&point.panel, &point.series)?;
+        Some(Work { point, measure, kernel })
     }
 
     /// Panels in the order of their first point.
@@ -198,13 +241,13 @@ impl RowResult {
     }
 
     /// As text: a block for each panel, a line for each series, ratios below.
-    pub(super) fn table(&self) -> String {
+    pub(super) fn table(&self, cores: Option<u64>) -> String {
         let mut text = String::new();
-        self.write_table(&mut text).expect("a string takes everything");
+        self.write_table(&mut text, cores).expect("a string takes everything");
         text
     }
 
-    fn write_table(&self, text: &mut String) -> std::fmt::Result {
+    fn write_table(&self, text: &mut String, cores: Option<u64>) -> std::fmt::Result {
         writeln!(text, "\n# {}: {}", self.row, self.title)?;
         self.paper.iter().try_for_each(|(what, paper)| writeln!(text, "# paper, {what}: {paper}"))?;
         if !self.note.is_empty() {
@@ -212,7 +255,7 @@ impl RowResult {
         }
         self.timers.iter().try_for_each(|timer| writeln!(text, "# {timer}"))?;
         for (name, points) in self.panels() {
-            let grid = Grid::new(self, &points);
+            let grid = Grid::new(self, &points, cores);
             writeln!(text, "# {name}; {}", grid.unit)?;
             write!(text, "{:<48}", format!("# {}", self.axis))?;
             grid.xs.iter().try_for_each(|x| write!(text, " {x:>9}"))?;
@@ -259,10 +302,62 @@ fn mark(bar: &Bar) -> Option<(String, f64)> {
     bar.mark.map(|value| (format!("paper: {}", bar.paper), value))
 }
 
-/// Rows whose CPU is not all that the host has: one core (S3-2), a few (S3-3), tables without vector instructions (S5-5, S5-6).
-const UNEQUAL: [&str; 4] = ["S3-2", "S3-3", "S5-5", "S5-6"];
-/// In the name of a series: every thread has a generation of its own.
-const A_GENERATION_A_THREAD: &str = "a generation a thread";
+/// A point, and what it measures.
+struct Work<'a> {
+    point: &'a Point,
+    measure: Measure,
+    kernel: &'static str,
+}
+
+impl Work<'_> {
+    fn generations(&self) -> u32 {
+        if self.measure.has_streams() { 1 } else { self.point.generations }
+    }
+
+    fn speed(&self) -> f64 {
+        if self.point.is_rate() { self.point.value } else { 1.0 / self.point.value }
+    }
+
+    /// Whether the CPU has more threads than its work has parts.
+    fn has_idle_threads(&self) -> bool {
+        let Point { n, k, rows, generations, .. } = *self.point;
+        let parts = || self.measure.parts(self.kernel, n, k, rows, generations);
+        self.point.by == By::Cpu && self.point.threads().is_some_and(|threads| threads > parts())
+    }
+
+    /// Why this is not the work of the other, done by all threads; none if it is.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let apart = self.measure.apart(self.kernel);
+        if self.generations() != other.generations() {
+            Some(OTHER_GENERATIONS)
+        } else if apart.is_some() && apart != other.measure.apart(other.kernel) {
+            apart
+        } else if self.has_idle_threads() || other.has_idle_threads() {
+            Some("some threads of the CPU have no work")
+        } else {
+            None
+        }
+    }
+}
+
+/// The number in "16 threads".
+fn threads_of(word: &str) -> Option<u64> {
+    word.strip_suffix(" threads").or_else(|| word.strip_suffix(" thread"))?.parse().ok()
+}
+
+const OTHER_GENERATIONS: &str = "the numbers of generations differ";
+const OTHER_THREADS: &str = "the best number of threads is not measured here";
+/// Rows whose CPU is known not to be at its best, and why.
+const NOT_AT_BEST: [(&str, &str); 8] = [
+    ("S1-9", OTHER_THREADS),
+    ("S1-12", OTHER_THREADS),
+    ("S2-4", OTHER_THREADS),
+    ("S4-14", OTHER_THREADS),
+    ("figure-invert", OTHER_THREADS),
+    ("figure-crossover", OTHER_THREADS),
+    ("S5-5", "the CPU has tables without vector instructions"),
+    ("S5-6", "the CPU has tables without vector instructions"),
+];
 
 /// The values of a panel by series and x.
 struct Grid {
@@ -272,7 +367,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(row: &RowResult, points: &[&Point]) -> Self {
+    fn new(row: &RowResult, points: &[&Point], cores: Option<u64>) -> Self {
         let mut xs: Vec<f64> = points.iter().map(|point| point.x).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
@@ -285,54 +380,26 @@ impl Grid {
             }
             lines[index].1[column] = Some(point.value);
         }
-        for (by, name) in [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")] {
-            let ratios: Vec<Option<f64>> = xs.iter().map(|&x| row.ratio(points, by, x)).collect();
+        for (by, name) in SIDES {
+            let ratio = |&x: &f64| row.ratio(points, by, x, cores).and_then(Result::ok);
+            let ratios: Vec<Option<f64>> = xs.iter().map(ratio).collect();
             if ratios.iter().any(Option::is_some) {
                 lines.push((name.to_owned(), ratios));
             }
         }
-        lines.extend(gains(points, &row.base, &xs));
+        let names: Vec<String> = lines.iter().map(|line| line.0.clone()).collect();
+        for name in names {
+            let gains: Vec<Option<f64>> = xs.iter().map(|&x| row.gain(points, &name, x)).collect();
+            if gains.iter().any(Option::is_some) {
+                lines.push((format!("  {name}: times as fast"), gains));
+            }
+        }
         Self { unit: points.first().map_or_else(String::new, |point| point.unit.clone()), xs, lines }
     }
 }
 
-/// How many times as fast the best of the GPU is as the best of the CPU at the same work: below 1, the GPU loses. Both have as many generations,
-/// the most of which both have values; a CPU that has a generation for each thread has enough of them. What was prepared before the
-/// timer began on one side alone does not count.
-fn ratio(points: &[&Point], by: By, x: f64) -> Option<f64> {
-    let at = |by: By| points.iter().filter(move |point| point.by == by && point.x == x && !point.is_prepared());
-    let best = |values: &mut dyn Iterator<Item = &&Point>| {
-        values.map(|point| if point.is_rate() { point.value } else { -point.value }).max_by(f64::total_cmp)
-    };
-    let is_same = |cpu: &Point, generations: u32| cpu.generations == generations || cpu.series.contains(A_GENERATION_A_THREAD);
-    let mut amounts: Vec<u32> = at(by).map(|point| point.generations).collect();
-    amounts.sort_unstable();
-    let generations = amounts.into_iter().rev().find(|amount| at(By::Cpu).any(|cpu| is_same(cpu, *amount)))?;
-    let gpu = best(&mut at(by).filter(|point| point.generations == generations))?;
-    let cpu = best(&mut at(By::Cpu).filter(|point| is_same(point, generations)))?;
-    Some(if gpu < 0.0 { cpu / gpu } else { gpu / cpu })
-}
-
-/// How many times as fast as the base each other series of a panel is, with the series' names.
-fn gains(points: &[&Point], base: &str, xs: &[f64]) -> Vec<(String, Vec<Option<f64>>)> {
-    let mut names: Vec<&str> = Vec::new();
-    for point in points {
-        if !names.contains(&point.series.as_str()) {
-            names.push(&point.series);
-        }
-    }
-    let values = |name: &str| xs.iter().map(|&x| gain(points, base, name, x)).collect::<Vec<_>>();
-    let lines = names.into_iter().map(|name| (format!("  {name}: times as fast"), values(name)));
-    lines.filter(|(_, values)| values.iter().any(Option::is_some)).collect()
-}
-
-/// How many times as fast as the base a series is at x. None for the base itself, and where there is none.
-pub(super) fn gain(points: &[&Point], base: &str, series: &str, x: f64) -> Option<f64> {
-    let is_base = |point: &Point| !base.is_empty() && point.series.starts_with(base);
-    let base = points.iter().find(|point| is_base(point) && point.x == x)?;
-    let other = points.iter().find(|point| point.series == series && point.x == x && !is_base(point) && !point.is_prepared())?;
-    Some(if base.is_rate() { other.value / base.value } else { base.value / other.value })
-}
+/// The ratios to the CPU.
+pub(super) const SIDES: [(By, &str); 2] = [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")];
 
 /// Four digits that count.
 pub(super) fn digits(value: f64) -> String {
@@ -384,6 +451,11 @@ impl Record {
             lines.push("# quick: shapes are cut down, figures mean nothing".into());
         }
         lines.join("\n")
+    }
+
+    /// Those of the host.
+    pub(super) fn cores(&self) -> Option<u64> {
+        self.machine.get("cores")?.as_u64()
     }
 
     /// One line that names the machine.

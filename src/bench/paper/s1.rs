@@ -176,7 +176,8 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::SplitDecode, kernels: TABLE, threads: &[Crew::Count(4), Crew::All], ..DECODE },
             Sweep { measure: Measure::CpuDecode, threads: &[Crew::Count(4), Crew::All], ..DECODE },
         ],
-        note: "The multiplication is ours (`table`) in the place of Algorithm 4; the figure's other cards are missing",
+        note: "The multiplication is ours (`table`) in the place of Algorithm 4; the figure's other cards are missing. The CPU inverts by as many threads \
+               as multiply, where fewer invert sooner (S1-10)",
     },
     Row {
         id: "S1-13",

@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { kernels: &["paper-64", "ours"], n: ORDERS, rows: ONE, ..ENCODE },
             Sweep { measure: Measure::CpuWordsEncode, n: ORDERS, rows: ONE, threads: ALONE, ..ENCODE },
         ],
-        note: "No ratio to the CPU: there is one thread of it alone. 512 threads are little for a card; a server encodes many blocks at once, as in S3-3",
+        note: "Of the CPU one thread alone is measured. 512 threads are little for a card; a server encodes many blocks at once, as in S3-3",
     },
     Row {
         id: "S3-3",
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "No ratio to the CPU: of its 16 threads one has work at K = 32, and four at K = 128. coefficients of 32 bits, blocks in and out in device memory",
+        note: "Of the CPU's 16 threads one has work at K = 32, and four at K = 128. Coefficients of 32 bits, blocks in and out in device memory",
     },
     Row {
         id: "S3-4",
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
             Sweep { measure: Measure::WordsInvert, generations: &[Amount::Count(1), Amount::PerSm(1)], ..INVERT },
             Sweep { measure: Measure::CpuWordsInvert, threads: CREWS, ..INVERT },
         ],
-        note: "microseconds for a matrix; of many at once, their time divided by their number",
+        note: "microseconds for a matrix; of many at once, their time divided by their number. Of the CPU's 16 threads one has work at n = 128, and seven at n = 256",
     },
     Row {
         id: "S3-5",
@@ -126,7 +126,7 @@ pub(super) const ROWS: &[Row] = &[
             },
             Sweep { measure: Measure::CpuWordsDecode, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
         ],
-        note: "No decode with the paper's own two kernels is measured. blocks with recoded vectors; vectors, payloads and source in device memory; a CPU's threads share one generation",
+        note: "No decode with the paper's own two kernels is measured. blocks with recoded vectors; vectors, payloads and source in device memory; a CPU's threads share one generation, which is work for four of them at n = 128",
     },
     Row {
         id: "S3-7",
@@ -231,7 +231,7 @@ pub(super) const ROWS: &[Row] = &[
             },
             Sweep { measure: Measure::CpuWordsCheck, kernels: &["p1024", "p2048"], rows: CHECKED, threads: CREWS, ..ENCODE },
         ],
-        note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not have. A batch of one, as in the paper, is not measured. one batch alone, and sixteen of as many generations at once. That a polluting relay is caught at the first hop is a test with real \
+        note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not have. A batch of one, as in the paper, is not measured. One thread of the CPU checks a batch. One batch alone, and sixteen of as many generations at once. That a polluting relay is caught at the first hop is a test with real \
                processes",
     },
     Row {

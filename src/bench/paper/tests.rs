@@ -123,14 +123,30 @@ fn gains_are_of_times_and_of_rates() {
         Point { unit: unit.into(), ..point }
     };
     let gain = |unit| {
-        let points = [point("base, 1 thread", 8.0, unit), point("other", 2.0, unit)];
+        let points = [point("scheme-1, 1 thread", 8.0, unit), point("scheme-2, 1 thread", 2.0, unit)];
         let points: Vec<&Point> = points.iter().collect();
-        assert_eq!(record::gain(&points, "", "other", case.x), None);
-        assert_eq!(record::gain(&points, "base", "base, 1 thread", case.x), None);
-        assert_eq!(record::gain(&points, "base", "other", case.x + 1.0), None);
-        record::gain(&points, "base", "other", case.x)
+        let result = RowResult::new(row, &[]);
+        assert_eq!(RowResult { base: String::new(), ..result.clone() }.gain(&points, "scheme-2, 1 thread", case.x), None);
+        assert_eq!(result.gain(&points, "scheme-1, 1 thread", case.x), None);
+        assert_eq!(result.gain(&points, "scheme-2, 1 thread", case.x + 1.0), None);
+        result.gain(&points, "scheme-2, 1 thread", case.x)
     };
     assert_eq!((gain("us"), gain("GB/s")), (Some(4.0), Some(0.25)));
+}
+
+/// Records say what was measured by the names of their series alone.
+#[test]
+fn every_series_is_known_by_its_name() {
+    for row in all_rows() {
+        for case in row.cases(&scope(true)) {
+            for suffix in ["", ", median", ", mean"] {
+                let series = format!("{}{suffix}", case.series);
+                assert_eq!(row.maker(&case.panel, &series), Some((case.measure, case.kernel)), "{}: {series}", row.id);
+            }
+        }
+    }
+    let row = all_rows().find(|row| row.id == "S4-12").unwrap();
+    assert_eq!(row.maker("256 blocks, 10 % lost", "nothing"), None);
 }
 
 #[test]
@@ -166,7 +182,7 @@ fn what_needs_no_gpu_runs_in_seconds() {
     );
     let energy = text_of_run.contains("energy is not readable here") || text_of_run.contains("# energy, 20 % lost; mJ");
     assert!(energy, "{text_of_run}");
-    assert!(text_of_run.contains("inactivation, 2 threads: times as fast") && text_of_run.contains("bytes stored for a byte"));
+    assert!(text_of_run.contains("thesis-2, 2 threads: times as fast") && text_of_run.contains("bytes stored for a byte"));
     assert!(text_of_run.contains("no GPU") && text_of_run.contains("figures mean nothing"));
     let svg = fs::read_to_string(plots.join("S1-10.svg")).unwrap();
     assert!(svg.contains("<svg") && svg.contains("CPU, 2 threads"));
@@ -246,10 +262,10 @@ fn a_lab_is_measured_beside_the_cpu() {
         // A difference of two times, such as t_o, may come out as nothing.
         assert!(point.is_some_and(|point| point.value >= 0.0), "{row}: {:?}", known());
     }
-    let decode = record.rows.iter().find(|result| result.row == "claim-decode").unwrap().table();
-    assert!(decode.contains("tensor decode to the host") && decode.contains("GPU to the host : CPU"), "{decode}");
-    let claim = record.rows.iter().find(|result| result.row == "claim-encode").unwrap().table();
-    assert!(claim.contains("GPU : CPU") && claim.contains("GPU to the host : CPU"), "{claim}");
+    let table = |row: &str| record.rows.iter().find(|result| result.row == row).unwrap().table(Some(2));
+    assert!(table("claim-decode").contains("tensor decode to the host"));
+    let claim = table("claim-encode");
+    assert!(table("S2-7").contains("\nGPU : CPU") && !claim.contains(": CPU"), "{claim}");
 }
 
 #[test]
