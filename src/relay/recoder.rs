@@ -5,7 +5,7 @@
 //! comes, or until the session says that some were lost. Rows that were not tested are mixed with those of the same source alone, and each session gets
 //! as many blocks of each source's rows as that has sent: nothing of what is there is missing in the end. Orders for a segment that does not come yet make it come.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -37,8 +37,9 @@ const ROWS_EVERY: Duration = Duration::from_millis(2);
 /// How often what is held is tried again.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
-/// Sizes of slots that have a part of the ring for themselves.
+/// Sizes of blocks that have a part of the ring for themselves, each as long as somebody has wanted blocks of it within this time.
 const SIZES_MAX: usize = 8;
+const SIZE_KEPT: Duration = Duration::from_secs(60);
 /// Entries in the books from which on they are looked through.
 const BOOKS_MAX: usize = 1024;
 
@@ -55,9 +56,19 @@ pub(super) struct Recoder {
     seeds: HashMap<GenerationKey, u32>,
     /// Segments that are wanted and not complete: what is held of them is tried again now and then.
     waiting: HashSet<SegmentKey>,
-    /// Sizes of slots that were needed.
-    sizes: BTreeSet<usize>,
+    sizes: Sizes,
     random: StdRng,
+}
+
+/// The sizes of blocks that are wanted.
+#[derive(Default)]
+struct Sizes(BTreeMap<u32, Size>);
+
+/// Slots of one size of blocks.
+struct Size {
+    /// Room for the header of any block of this size that was wanted.
+    headroom: usize,
+    used_at: Instant,
 }
 
 /// What a job makes blocks of.
@@ -99,7 +110,7 @@ impl Recoder {
     pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, fetcher: Option<Fetcher>, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), sizes: BTreeSet::new(), random }
+        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), sizes: Sizes::default(), random }
     }
 
     /// Runs until it is aborted.
@@ -131,7 +142,7 @@ impl Recoder {
                 _ = retry.tick() => {
                     let waiting = std::mem::take(&mut self.waiting);
                     waiting.into_iter().for_each(|segment| self.ring.resume(Some(segment)));
-                    self.prune();
+                    self.prune(Instant::now());
                 }
                 () = planned(step) => {}
                 () = ring::next_wake() => {}
@@ -199,7 +210,10 @@ impl Recoder {
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
         let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
-        self.promise(headroom + shape.coded_bytes() as usize);
+        let (headroom, is_new) = self.sizes.take(Instant::now(), shape.coded_bytes(), headroom);
+        if is_new {
+            self.ring.promise(self.sizes.slots());
+        }
         let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         let mut source = source;
@@ -228,13 +242,6 @@ impl Recoder {
             source => source,
         };
         Prepared::Ready(Part { line, source, slots })
-    }
-
-    /// Each size of slots that sources have needed so far has its part of the ring, up to so many.
-    fn promise(&mut self, slot_bytes: usize) {
-        if self.sizes.len() < SIZES_MAX && self.sizes.insert(slot_bytes) {
-            self.ring.promise(self.sizes.iter().copied());
-        }
     }
 
     /// What an order is made of where all of its generation is there.
@@ -316,8 +323,11 @@ impl Recoder {
         }
     }
 
-    /// Forgets the books of segments that are complete or gone. Sessions do not say that they are.
-    fn prune(&mut self) {
+    /// Forgets the books of segments that are complete or gone, since sessions do not say that they are, and sizes that nobody wants.
+    fn prune(&mut self, now: Instant) {
+        if self.sizes.forget_unused(now) {
+            self.ring.promise(self.sizes.slots());
+        }
         if self.made.len() + self.seeds.len() > BOOKS_MAX {
             self.made.retain(|line, _| self.holdings.is_coming(line.generation.segment));
             self.seeds.retain(|generation, _| self.holdings.shape(generation.segment).is_some());
@@ -328,6 +338,33 @@ impl Recoder {
         self.ring.forget(segment);
         self.seeds.retain(|generation, _| generation.segment != segment);
         self.made.retain(|line, _| line.generation.segment != segment);
+    }
+}
+
+impl Sizes {
+    /// Notes that blocks of a size are wanted with this headroom. Returns the headroom of their slots, and whether slots of this size are new.
+    /// It only grows: segments of one stream differ in it, and slots of several sizes would each have a part of the ring.
+    fn take(&mut self, now: Instant, block_bytes: u32, headroom: usize) -> (usize, bool) {
+        if self.0.len() >= SIZES_MAX && !self.0.contains_key(&block_bytes) {
+            return (headroom, false);
+        }
+        let size = self.0.entry(block_bytes).or_insert(Size { headroom: 0, used_at: now });
+        size.used_at = now;
+        let is_new = headroom > size.headroom;
+        size.headroom = size.headroom.max(headroom);
+        (size.headroom, is_new)
+    }
+
+    /// Whether there were sizes that nobody has wanted for long.
+    fn forget_unused(&mut self, now: Instant) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, size| now.saturating_duration_since(size.used_at) < SIZE_KEPT);
+        self.0.len() < before
+    }
+
+    /// Bytes of the slots of each size.
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|(block_bytes, size)| size.headroom + *block_bytes as usize)
     }
 }
 
@@ -366,5 +403,27 @@ impl Part {
         };
         let vectors: Vec<Vector> = vectors;
         Made { line, blocks: vectors.into_iter().zip(self.slots).collect(), absorbed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Segments of a stream differ in length, and the number of blocks in a generation, which headroom is for, follows it.
+    #[test]
+    fn a_size_of_blocks_has_one_size_of_slots_and_room_for_a_new_one_comes_back() {
+        let (mut sizes, now) = (Sizes::default(), Instant::now());
+        let mut take = |now, block_bytes, headroom| sizes.take(now, block_bytes, headroom);
+        for block_bytes in [1088, 2048, 4096] {
+            assert_eq!([64, 192, 128].map(|headroom| take(now, block_bytes, headroom)), [(64, true), (192, true), (192, false)]);
+        }
+        (0..5).for_each(|more| assert_eq!(take(now, 8192 + more * 64, 64), (64, true)));
+        assert_eq!(take(now, 16384, 64), (64, false), "there is room for no more");
+        let later = now + SIZE_KEPT;
+        assert_eq!(take(later - Duration::from_millis(1), 1088, 64), (192, false));
+        assert!(sizes.forget_unused(later) && !sizes.forget_unused(later));
+        assert_eq!(sizes.take(later, 16384, 64), (64, true));
+        assert_eq!(sizes.slots().collect::<Vec<_>>(), [1088 + 192, 16384 + 64]);
     }
 }
