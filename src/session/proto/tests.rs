@@ -382,8 +382,8 @@ fn who_does_not_speak_a_code_is_told_so() {
 
 #[test]
 fn who_does_not_have_all_of_a_segment_makes_no_block_that_is_not_recoded() {
-    for codec in [RS, Codec::RaptorQ] {
-        let change = |request: &mut Request| request.accept.recoded = true;
+    for (codec, recoded) in [(RS, true), (Codec::RaptorQ, true), (Codec::Rlnc, false)] {
+        let change = |request: &mut Request| request.accept.recoded = recoded;
         let (mut proto, _) = ask_for_fixed(Held { is_recoded: true, ..fixed(codec) }, Codecs::ALL, change).unwrap();
         let later = Message::Reject { alias: 3, code: RequestCode::Overload, retry_after_ms: millis(RECODED_RETRY) };
         assert_eq!((proto.poll_message(), wants(&mut proto)), (Some(later), vec![]));
