@@ -78,6 +78,8 @@ pub struct Config {
     pub offers: bool,
     /// Whether it serves what it fetches for its own program and nothing else. Otherwise it fetches what its peers ask for.
     pub own_only: bool,
+    /// Whether it starts though no source answers yet, and waits for one.
+    pub waits: bool,
 }
 
 impl Default for Config {
@@ -91,6 +93,7 @@ impl Default for Config {
             bytes: ByteSize::mib(256),
             offers: false,
             own_only: false,
+            waits: false,
         }
     }
 }
@@ -129,6 +132,7 @@ pub struct Relay {
     closing: supervise::Closing,
     front: Front,
     client: Client,
+    fault: Option<peer::Error>,
     supervisor: Supervisor,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
@@ -154,7 +158,11 @@ impl Relay {
         // What is verified is kept here and not there, unless its own program reads it, too.
         let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
         let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
-        let client = Client::connect(peer::Config { cache, device: None, listener: Some(listener), ..sources }).await?;
+        let sources = peer::Config { cache, device: None, listener: Some(listener), ..sources };
+        let (client, fault) = match config.waits {
+            true => Client::connect_when_there(sources).await?,
+            false => (Client::connect(sources).await?, None),
+        };
         let fingerprint = *identity.fingerprint().as_bytes();
         let tickets = by_ticket.then(|| Tickets { identity: fingerprint, keys: client.keys() });
         let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
@@ -194,12 +202,17 @@ impl Relay {
             tasks.push(tokio::spawn(supervisor.clone().revived(Part::Teller, tell)));
         }
         let closing = supervisor.closing();
-        Ok(Self { front, client, supervisor, tasks, _aside: aside, closing })
+        Ok(Self { front, client, fault, supervisor, tasks, _aside: aside, closing })
     }
 
     /// The UDP addresses that peers reach it at.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
+    }
+
+    /// Why no source answered when it was started, if none did.
+    pub fn fault(&self) -> Option<&peer::Error> {
+        self.fault.as_ref()
     }
 
     /// What it fetches with.

@@ -108,6 +108,38 @@ fn a_gateway_waits_for_its_server_and_says_so() {
 }
 
 #[test]
+fn a_gateway_that_shares_waits_for_its_server_and_says_so() {
+    let place = Place::new();
+    let arguments = ["--listen", "127.0.0.1:0", "--share", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    let gateway = Program::start(&mut place.peer("gateway", &arguments));
+    let [metrics] = gateway.says(["metrics on http://"]);
+    let [at] = gateway.says(["is at "]);
+    gateway.says(["waiting for ncs://"]);
+    let metrics = metrics.trim_end_matches("/metrics");
+    assert_eq!(get(metrics, "/readyz").0, 503);
+    let _server = place.server(&[]);
+    gateway.says(["answers"]);
+    let (status, body) = get(&at, "/media/file.bin");
+    assert_eq!(status, 200);
+    assert!(body == Place::bytes());
+    until("readiness", || get(metrics, "/readyz").0 == 200);
+}
+
+#[test]
+fn a_relay_is_ready_while_it_has_a_server() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    server.says(["gateway "]);
+    let relay = Program::start(&mut place.peer("relay", &["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]));
+    let [metrics] = relay.says(["metrics on http://"]);
+    let metrics = metrics.trim_end_matches("/metrics");
+    relay.says(["relays at "]);
+    until("readiness", || get(metrics, "/readyz").0 == 200);
+    drop(server);
+    until("its end", || get(metrics, "/readyz").0 == 503);
+}
+
+#[test]
 fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
     let place = Place::new();
     let _server = place.server(&[]);

@@ -294,8 +294,8 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             if !share.is_empty() =>
         {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
-            let mut shared =
-                relay::Config { bytes: share_bytes, offers: true, own_only: true, ..relay::Config::listening(share) };
+            let usual = relay::Config::listening(share);
+            let mut shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, waits: true, ..usual };
             shared.endpoint.connections_max = share_peers;
             cli.connection.share(server, config, shared, metrics).await
         }
@@ -313,11 +313,8 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
-            let says = fault.is_some();
-            if let Some(fault) = fault {
-                console::note(format_args!("{fault}: waiting for {server}; players' requests wait, too"));
-            }
-            tokio::spawn(follow_server(stats.clone(), server, readiness, says));
+            say_waiting(&server, fault.as_ref());
+            tokio::spawn(follow_server(stats.clone(), server, readiness, fault.is_some()));
             let ended = until_interrupted(&supervisor).await;
             drop(supervisor.closing());
             gateway.stop(DRAIN).await;
@@ -349,7 +346,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
                 return Err(Failure::Open(address));
             }
             let config = relay::Config { admission, bytes, offers: offer, ..relay::Config::listening(listen) };
-            let sources = cli.connection.config(server, None)?;
+            let sources = cli.connection.config(server.clone(), None)?;
             let registry = registry()?;
             let readiness = Readiness::new();
             let relay =
@@ -360,7 +357,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             for address in relay.addresses() {
                 console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint()));
             }
-            readiness.ready("relay");
+            tokio::spawn(follow_server(relay.client().stats(), server, readiness, false));
             let ended = until_interrupted(&supervisor).await;
             relay.drain(DRAIN).await;
             ended.map(drop)
@@ -443,7 +440,8 @@ impl Connection {
             console::note(format_args!("what is played is shared at {address}"));
         }
         console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
-        readiness.ready("relay");
+        say_waiting(&server, relay.fault());
+        tokio::spawn(follow_server(relay.client().stats(), server, readiness, relay.fault().is_some()));
         let ended = until_interrupted(&supervisor).await;
         gateway.stop(DRAIN).await;
         relay.drain(DRAIN).await;
@@ -471,6 +469,13 @@ fn untrusted(error: super::Error, trust: Trust) -> Failure {
             Failure::Untrusted(reason)
         }
         error => error.into(),
+    }
+}
+
+/// Says that a server is waited for, if it is.
+fn say_waiting(server: &Server, fault: Option<&super::Error>) {
+    if let Some(fault) = fault {
+        console::note(format_args!("{fault}: waiting for {server}; players' requests wait, too"));
     }
 }
 
