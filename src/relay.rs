@@ -13,7 +13,8 @@
 //! ticket, and answers no other question.
 //!
 //! When full: segments that nobody has asked for longest go first; if what is asked for does not fit beside what is in use, its blocks
-//! wait until it does, or until their deadline.
+//! wait until it does, or until their deadline. A segment that is fetched though nobody has asked for its blocks is counted with the
+//! session, the address and the token of whoever asked for its path, and gives way to those that are asked for.
 
 mod fetcher;
 mod holdings;
@@ -40,7 +41,7 @@ use crate::object::{Body, Refusal, RefusalCode, Resolved, SegmentKey};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
 use crate::server::{Aside, Front, Parts, ROOM_LOOK};
-use crate::session::{self, Ask};
+use crate::session::{self, Ask, Ledgers};
 use crate::supervise::{self, Part, Supervisor};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
@@ -169,7 +170,7 @@ impl Relay {
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
         let follow = peer::Metrics::new(registry)?.follow(client.stats());
-        let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings)));
+        let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings), supervisor.clone()));
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
         let aside = Aside::start("recode").map_err(Error::Thread)?;
         let (room, heeded) = (Arc::clone(&holdings), readiness.clone());
@@ -263,7 +264,7 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
-                Ask::Resolve { get, reply, .. } => {
+                Ask::Resolve { get, ledgers, reply, .. } => {
                     let Some(fetcher) = self.fetcher.clone() else {
                         let _ = reply.send(Err(unknown("")));
                         continue;
@@ -273,24 +274,23 @@ impl Answerer {
                         let found = client.look_up(&get.path, get.offset, get.length).await;
                         let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
                         if let Ok(Resolved { body: Body::Coded(held), .. }) = &found {
-                            fetcher.start(held.lease.key);
+                            fetcher.start_ahead(held.lease.key, &ledgers);
                         }
                         let _ = reply.send(found.map_err(refusal));
                     }));
                 }
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
-                Ask::Find { id, coding, told, reply } => {
+                Ask::Find { id, coding, told, ledgers, reply } => {
                     let found = self.holdings.find(&id, coding, told);
-                    // What is not recoded is of no use before it is whole: nothing that is wanted of it makes it come.
+                    // Who can use it only when it is whole gets no lease before, and nothing else makes it come.
                     if let (Some(fetcher), Some(held)) = (&self.fetcher, &found)
                         && held.is_recoded
-                        && !held.lease.shape.codec().is_recodable()
                     {
-                        fetcher.start(held.lease.key);
+                        fetcher.start_ahead(held.lease.key, &ledgers);
                     }
                     drop(reply.send(found));
                 }
-                Ask::Hashes { held, reply } => drop(reply.send(self.hashes(held.lease.key))),
+                Ask::Hashes { held, ledgers, reply } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
                 // What it knows to check its own rows by is secret to it.
                 Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("a relay gives no checksums")))),
                 Ask::Blame(blame) => tracing::debug!("{blame}"),
@@ -303,13 +303,13 @@ impl Answerer {
     }
 
     /// The hashes of a segment's blocks. Those that blocks are tested by come with the segment.
-    fn hashes(&self, segment: SegmentKey) -> Result<bytes::Bytes, Refusal> {
+    fn hashes(&self, segment: SegmentKey, asker: &Ledgers) -> Result<bytes::Bytes, Refusal> {
         if let Some(hashes) = self.holdings.hashes(segment) {
             return Ok(hashes);
         }
         match &self.fetcher {
             Some(fetcher) if self.holdings.awaits_hashes(segment) => {
-                fetcher.start(segment);
+                fetcher.start_ahead(segment, asker);
                 let reason = "the hashes of this segment have not come yet".to_owned();
                 Err(Refusal { code: RefusalCode::Overload, retry_after: Some(HASHES_AFTER), reason })
             }

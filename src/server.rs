@@ -295,7 +295,7 @@ async fn answer(
     while let Some(ask) = questions.recv().await {
         // A session that is gone does not wait for its answer.
         match ask {
-            Ask::Resolve { get, by, mut reply } => {
+            Ask::Resolve { get, by, mut reply, .. } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(Part::Question, async move {
                     let answer = tokio::select! {
@@ -306,7 +306,7 @@ async fn answer(
                 }));
             }
             Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),
-            Ask::Hashes { held, reply } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
+            Ask::Hashes { held, reply, .. } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(Part::Question, async move {

@@ -27,6 +27,7 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use audience::Audience;
 pub use metrics::Metrics;
+pub use proto::Ledgers;
 
 use crate::admission::token::Holder;
 use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
@@ -137,6 +138,8 @@ pub enum Ask {
         get: Get,
         /// Whose it is.
         by: AskedBy,
+        /// What counts the segments that are fetched for it.
+        ledgers: Ledgers,
         /// Where the answer goes.
         reply: oneshot::Sender<Result<Resolved, Refusal>>,
     },
@@ -148,6 +151,8 @@ pub enum Ask {
         coding: Option<Coding>,
         /// Which one the peer was told of, if it was, where there are several of this id and coding.
         told: Option<SegmentKey>,
+        /// What counts the segments that are fetched for it.
+        ledgers: Ledgers,
         /// Where the answer goes.
         reply: oneshot::Sender<Option<Held>>,
     },
@@ -155,6 +160,8 @@ pub enum Ask {
     Hashes {
         /// The segment.
         held: Held,
+        /// What counts the segments that are fetched for it.
+        ledgers: Ledgers,
         /// Where the answer goes.
         reply: oneshot::Sender<Result<Bytes, Refusal>>,
     },

@@ -6,7 +6,7 @@ mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use bytesize::ByteSize;
@@ -19,10 +19,11 @@ use ncserverd::peer::{self, Client, Error};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;
 use ncserverd::stream::{self, CodecName};
-use ncserverd::telemetry::Readiness;
+use ncserverd::telemetry::{Readiness, Reason};
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
 use script::{Fault, Script, bytes};
+use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -32,6 +33,7 @@ struct Station {
     relay: Relay,
     server: peer::Server,
     registry: Registry,
+    readiness: Readiness,
 }
 
 impl Station {
@@ -42,12 +44,12 @@ impl Station {
     async fn with(sources: peer::Config, config: relay::Config) -> Self {
         let identity = ServerIdentity::ephemeral().unwrap();
         let endpoint = endpoint::Config { listen: vec![LOOPBACK], ..endpoint::Config::default() };
-        let registry = Registry::new();
-        let relay = Relay::start(relay::Config { endpoint, ..config }, sources, identity.clone(), &registry, &Readiness::new())
-            .await
-            .unwrap();
+        let (registry, readiness) = (Registry::new(), Readiness::new());
+        readiness.ready("server");
+        let config = relay::Config { endpoint, ..config };
+        let relay = Relay::start(config, sources, identity.clone(), &registry, &readiness).await.unwrap();
         let server = server(relay.addresses()[0], &identity);
-        Self { relay, server, registry }
+        Self { relay, server, registry, readiness }
     }
 
     fn config(&self) -> peer::Config {
@@ -202,6 +204,63 @@ async fn a_relay_keeps_to_its_budget() {
     let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
     assert!(matches!(read(&viewer, "/a/large").await, Err(Error::Stalled(_))));
     assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
+}
+
+/// Waits until something has come about.
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "{what} in time");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A source that answers no REQUEST for `/a/0` and `/a/1`, and a relay that has room for both and no more. Returns when it fetches them for
+/// `reader`.
+async fn fill(reader: impl AsyncFn(&Station, String)) -> (Script, Station) {
+    let script = Script::start("127.0.0.1:0").await;
+    (0..3).for_each(|seed| script.publish(&format!("/a/{seed}"), &bytes(seed, 16 * 1024), 16 * 1024));
+    let sources = peer::Config { stall_timeout: PATIENCE, ..script.config() };
+    let station = Station::with(sources, relay::Config { bytes: ByteSize::kib(40), ..relay::Config::default() }).await;
+    script.spoil(Fault::Silent, u32::MAX);
+    for number in 0..2 {
+        reader(&station, format!("/a/{number}")).await;
+        until("a fetch", || script.seen().requests > number).await;
+    }
+    script.spoil(Fault::Silent, 0);
+    (script, station)
+}
+
+/// GETs alone keep nothing in memory from those who read.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_that_are_only_asked_for_leave_room_for_what_is_read() {
+    let (_script, station) = fill(async |station, path| {
+        client(station.config()).await.stat(&path, 0, None).await.unwrap();
+    })
+    .await;
+    let viewer = client(peer::Config { stall_timeout: Duration::from_secs(3), ..station.config() }).await;
+    assert!(read(&viewer, "/a/2").await.unwrap() == bytes(2, 16 * 1024));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_without_room_says_so_at_readyz_until_it_has_some() {
+    let readers = std::sync::Mutex::new(Vec::new());
+    let (_script, station) = fill(async |station, path| {
+        let reader = client(peer::Config { stall_timeout: PATIENCE, ..station.config() }).await;
+        let reading = tokio::spawn(async move { reader.open(&path, None).await?.read_to_end().await });
+        readers.lock().unwrap().push(reading);
+    })
+    .await;
+    let reason = "no room for a segment of 16384 bytes: every held segment is in use".to_owned();
+    let full = Reason { part: "relay", reason };
+    let is_full = || station.readiness.status().1.contains(&full);
+    assert!(!is_full());
+    let viewer = client(peer::Config { stall_timeout: PATIENCE, ..station.config() }).await;
+    let read = tokio::spawn(async move { read(&viewer, "/a/2").await });
+    until("the relay's word", is_full).await;
+    readers.lock().unwrap().iter().for_each(JoinHandle::abort);
+    assert!(read.await.unwrap().unwrap() == bytes(2, 16 * 1024));
+    until("room", || !is_full()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

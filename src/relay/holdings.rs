@@ -4,16 +4,20 @@
 //! Only what is coming or whole takes memory, and is charged from the beginning with the segment's length, with its hashes where they are signed, and over
 //! the prime field with the vectors of all rows until it is whole. Blocks that come are put
 //! aside by the task that carries them; they are eliminated when somebody wants a combination.
+//!
+//! A fetch may begin before anybody leases its segment: it runs *ahead*. Its bytes count for the session that asked, and for its
+//! address and token. All such fetches together have a part of the budget, and give way to whoever leases a segment.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::Metrics;
 use super::rows::{Heap, News, Rows};
+use crate::admission::Share;
 use crate::block::Block;
 use crate::codec::rlnc::{Encoder, row_key};
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
@@ -24,6 +28,7 @@ use crate::object::{
 };
 use crate::peer::Listener;
 use crate::peer::proto::{Cut, SourceId};
+use crate::session::Ledgers;
 use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
 
 /// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
@@ -32,6 +37,11 @@ const NAMED_MAX: usize = 4096;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The part of the budget that is not for what is in use.
 const KEPT_PART: u64 = 4;
+/// Fetches ahead have one in so many bytes of the budget, and are at most so many.
+const AHEAD_PART: u64 = 2;
+const AHEAD_MAX: usize = 256;
+/// A fetch ahead that brought rows within this time gives way after whole segments that nobody uses.
+const ROWS_RECENT: Duration = Duration::from_secs(1);
 
 /// What a relay has. Shared by those who answer, fetch and recode.
 #[derive(Debug)]
@@ -92,10 +102,29 @@ pub(super) enum Whole {
 }
 
 /// Whether somebody fetches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Fetch {
-    UnderWay,
+    UnderWay {
+        number: u64,
+        /// When rows came last, or the fetch began.
+        brought_at: Instant,
+        /// Where it is counted, if it began ahead.
+        shares: Vec<Share>,
+        /// Dropped when the segment gives way.
+        _until: oneshot::Sender<()>,
+    },
     FailedAt(Instant),
+}
+
+/// A fetch that is to begin.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// What to fetch.
+    pub(super) meta: Arc<Meta>,
+    /// Tells this fetch of the segment from others.
+    pub(super) number: u64,
+    /// Ends when nothing is to come of it any more.
+    pub(super) until: oneshot::Receiver<()>,
 }
 
 /// A generation that is coming.
@@ -196,46 +225,54 @@ impl Holdings {
 
     /// Somebody wants blocks of a segment. What is to be fetched for that: nothing while it comes or has come, right after a failure, or as
     /// long as there is no room for it.
-    pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Option<Arc<Meta>> {
+    pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Option<Begun> {
+        self.begin(key, now, None)
+    }
+
+    /// The same before anybody leases the segment: nothing also where too much is kept for those who ask.
+    pub(super) fn start_ahead(&self, key: SegmentKey, now: Instant, asker: &Ledgers) -> Option<Begun> {
+        self.begin(key, now, Some(asker))
+    }
+
+    fn begin(&self, key: SegmentKey, now: Instant, asker: Option<&Ledgers>) -> Option<Begun> {
         let mut state = self.state();
-        let segment = state.segments.get_mut(&key)?;
-        match &mut segment.body {
-            Body::Whole(_) => return None,
-            Body::Coming { fetch, .. } => {
-                return match *fetch {
-                    Fetch::FailedAt(at) if at + PAUSE <= now => {
-                        *fetch = Fetch::UnderWay;
-                        Some(Arc::clone(&segment.meta))
-                    }
-                    _ => None,
-                };
-            }
+        let segment = state.segments.get(&key)?;
+        match &segment.body {
             Body::Named => {}
+            Body::Coming { fetch: Fetch::FailedAt(at), .. } if *at + PAUSE <= now => {}
+            Body::Coming { .. } | Body::Whole(_) => return None,
         }
-        let (shape, id, cost) =
-            (segment.lease.shape, segment.lease.id, segment.cut.whole_bytes() + rows_bytes(&segment.lease.shape));
-        if !state.make_room(cost, now) {
+        let cost = segment.cut.whole_bytes() + rows_bytes(&segment.lease.shape);
+        let more = cost.saturating_sub(segment.charged);
+        let shares = match asker {
+            Some(asker) => asker.keep(now, key, segment.lease.shape.length())?,
+            None => Vec::new(),
+        };
+        if asker.is_some() {
+            state.make_room_ahead(cost);
+        }
+        if !state.make_room(more, now, asker.is_some()) {
             return None;
         }
-        state.used += cost;
-        let part = |generation: Generation| Part {
-            rows: Arc::new(Mutex::new(Rows::new(generation, row_key(&id, &generation)))),
-            pending: Vec::new(),
-            given: BTreeMap::new(),
-            ranks: BTreeMap::new(),
-            n: generation.n.into(),
-            // What proves itself is tested before it comes here.
-            is_checked: shape.codec().is_proving(),
-            is_tainted: false,
-        };
-        state.clock += 1;
-        let clock = state.clock;
-        let segment = state.segments.get_mut(&key).expect("it is leased by whoever wants its blocks");
-        (segment.used_at, segment.charged) = (clock, cost);
-        segment.body = Body::Coming { parts: shape.iter().map(part).collect(), fetch: Fetch::UnderWay };
+        // What takes no memory yet has made no room, and what has failed needs no more.
+        let State { segments, used, clock, .. } = &mut *state;
+        let segment = segments.get_mut(&key)?;
+        *used += more;
+        *clock += 1;
+        let number = *clock;
+        let (_until, until) = oneshot::channel();
+        let fetch = Fetch::UnderWay { number, brought_at: now, shares, _until };
+        (segment.used_at, segment.charged) = (number, cost);
+        match &mut segment.body {
+            Body::Coming { fetch: failed, .. } => *failed = fetch,
+            body => {
+                let parts = segment.lease.shape.iter().map(|own| Part::new(&segment.lease.id, own)).collect();
+                *body = Body::Coming { parts, fetch };
+            }
+        }
         let meta = Arc::clone(&segment.meta);
         self.show(&state);
-        Some(meta)
+        Some(Begun { meta, number, until })
     }
 
     /// All bytes have come and are right. Costs a copy, and hashes of all blocks where they are not there: not for a task that others wait for.
@@ -262,7 +299,8 @@ impl Holdings {
         };
         let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else { return };
         let mut state = self.state();
-        if let Some(segment) = state.segments.get_mut(&key) {
+        // What has given way meanwhile takes no memory any more.
+        if let Some(segment) = state.segments.get_mut(&key).filter(|segment| matches!(segment.body, Body::Coming { .. })) {
             segment.body = Body::Whole(encoders);
             segment.lease.loan().note_come(Instant::now());
             let whole = segment.cut.whole_bytes();
@@ -299,11 +337,14 @@ impl Holdings {
         segment.is_some_and(|segment| segment.lease.shape.codec().is_proving() && !matches!(segment.body, Body::Whole(_)))
     }
 
-    /// It cannot be had now. What has come of it stays of use.
-    pub(super) fn fail(&self, key: SegmentKey, now: Instant) {
-        self.metrics.failed.inc();
-        if let Some(Segment { body: Body::Coming { fetch, .. }, .. }) = self.state().segments.get_mut(&key) {
+    /// This fetch of it has failed. What has come of it stays of use.
+    fn fail(&self, key: SegmentKey, failed: u64, now: Instant) {
+        if let Some(Segment { body: Body::Coming { fetch, .. }, .. }) = self.state().segments.get_mut(&key)
+            && let Fetch::UnderWay { number, .. } = fetch
+            && *number == failed
+        {
             *fetch = Fetch::FailedAt(now);
+            self.metrics.failed.inc();
         }
     }
 
@@ -350,6 +391,18 @@ impl Holdings {
         }
     }
 
+    /// What ends the fetch of a segment that is incomplete.
+    pub(super) fn fetching(self: &Arc<Self>, key: SegmentKey) -> Option<Fetching> {
+        let state = self.state();
+        let Body::Coming { fetch, .. } = &state.segments.get(&key)?.body else { return None };
+        let number = match fetch {
+            Fetch::UnderWay { number, .. } => *number,
+            // It has failed already.
+            Fetch::FailedAt(_) => 0,
+        };
+        Some(Fetching { holdings: Arc::clone(self), key, number })
+    }
+
     /// Whether a segment is incomplete.
     pub(super) fn is_coming(&self, key: SegmentKey) -> bool {
         self.state().segments.get(&key).is_some_and(|segment| matches!(segment.body, Body::Coming { .. }))
@@ -386,9 +439,12 @@ impl Holdings {
     fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut Part)) {
         let mut state = self.state();
         let Some(key) = state.keys.get(cut).copied() else { return };
-        let Some(Segment { body: Body::Coming { parts, .. }, is_told, .. }) = state.segments.get_mut(&key) else { return };
+        let Some(Segment { body: Body::Coming { parts, fetch }, is_told, .. }) = state.segments.get_mut(&key) else { return };
         let Some(part) = parts.get_mut(generation as usize) else { return };
         put(part);
+        if let Fetch::UnderWay { brought_at, .. } = fetch {
+            *brought_at = Instant::now();
+        }
         if !std::mem::replace(is_told, true) {
             state.note((cut.segment, cut.shape.coding()), HoldingState::Partial);
         }
@@ -404,6 +460,27 @@ impl Holdings {
         let held = state.segments.values().filter(|segment| !matches!(segment.body, Body::Named)).count();
         self.metrics.segments.set(i64::try_from(held).unwrap_or(i64::MAX));
         self.metrics.held_bytes.set(i64::try_from(state.used).unwrap_or(i64::MAX));
+    }
+}
+
+/// A fetch under way. It has failed if this is dropped before all bytes have come, for whatever reason.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub(super) holdings: Arc<Holdings>,
+    pub(super) key: SegmentKey,
+    pub(super) number: u64,
+}
+
+impl Fetching {
+    /// All bytes have come and are right. Not for a task that others wait for.
+    pub(super) fn complete(self, bytes: &Bytes) {
+        self.holdings.complete(self.key, bytes);
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.holdings.fail(self.key, self.number, Instant::now());
     }
 }
 
@@ -444,21 +521,16 @@ impl Listener for Keeper {
         if self.keeps_all
             && let Delivery::Coded(shape) = meta.delivery
         {
-            // If there is no room for it, it is not kept.
-            self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
+            // If there is no room for it, it is not kept. If it gives way, its own program gets it all the same.
+            let _ = self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
         }
     }
 
     fn ended(&self, cut: &Cut, bytes: Option<&Bytes>) {
-        let key = self.holdings.state().keys.get(cut).copied();
-        let key = key.filter(|key| self.keeps_all && self.holdings.is_coming(*key));
-        match (key, bytes.cloned()) {
-            (None, _) => {}
-            (Some(key), None) => self.holdings.fail(key, Instant::now()),
-            (Some(key), Some(bytes)) => {
-                let holdings = Arc::clone(&self.holdings);
-                tokio::task::spawn_blocking(move || holdings.complete(key, &bytes));
-            }
+        let key = self.holdings.state().keys.get(cut).copied().filter(|_| self.keeps_all);
+        let Some(fetching) = key.and_then(|key| self.holdings.fetching(key)) else { return };
+        if let Some(bytes) = bytes.cloned() {
+            tokio::task::spawn_blocking(move || fetching.complete(&bytes));
         }
     }
 }
@@ -489,6 +561,20 @@ fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
 }
 
 impl Part {
+    /// Nothing yet.
+    fn new(id: &SegmentId, generation: Generation) -> Self {
+        Self {
+            rows: Arc::new(Mutex::new(Rows::new(generation, row_key(id, &generation)))),
+            pending: Vec::new(),
+            given: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            n: generation.n.into(),
+            // What proves itself is tested before it comes here.
+            is_checked: generation.codec.is_proving(),
+            is_tainted: false,
+        }
+    }
+
     /// How many rows there are of each heap, as far as is known.
     fn held(&self) -> BTreeMap<Heap, u32> {
         let mut held = self.ranks.clone();
@@ -542,36 +628,59 @@ impl State {
         })
     }
 
-    /// Forgets what would be missed least, and of that what was used longest ago, until there is room.
-    fn make_room(&mut self, bytes: u64, now: Instant) -> bool {
+    /// Forgets what would be missed least, and of that what was used longest ago, until there is room. For a fetch ahead nothing goes that is
+    /// in use.
+    fn make_room(&mut self, bytes: u64, now: Instant, is_ahead: bool) -> bool {
         if bytes > self.budget {
             return false;
         }
         while self.used + bytes > self.budget {
-            let Some(victim) = self.victim(now) else {
-                self.refused = Some(bytes);
+            let victim = if is_ahead { self.unused(now) } else { self.victim(now) };
+            let Some(victim) = victim else {
+                if !is_ahead {
+                    self.refused = Some(bytes);
+                }
                 return false;
             };
-            self.remove(victim);
+            self.evict(victim);
         }
         true
+    }
+
+    /// Has fetches ahead give way that are counted for nobody any more, and the oldest, until there is room for one more of so many bytes.
+    fn make_room_ahead(&mut self, bytes: u64) {
+        loop {
+            let ahead = self.segments.values().filter(|segment| segment.is_ahead());
+            let (count, charged) = ahead.clone().fold((0, 0), |(count, sum), segment| (count + 1, sum + segment.charged));
+            let is_full = count >= AHEAD_MAX || charged + bytes > self.budget / AHEAD_PART;
+            let first = ahead.filter(|segment| is_full || segment.is_revoked());
+            let Some(first) = first.min_by_key(|segment| (!segment.is_revoked(), segment.used_at)) else { return };
+            self.evict(first.lease.key);
+        }
     }
 
     /// The segment that goes first when room is needed, of those that take any. Where what is in use takes too much, one of them: that of
     /// which the fewest blocks leave for the memory that it takes.
     fn victim(&self, now: Instant) -> Option<SegmentKey> {
-        let taking = || self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
-        let ranked = taking().map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
-        let first = ranked.filter(|(standing, ..)| *standing < Standing::InUse).min();
-        if let Some((.., key)) = first {
-            return Some(key);
+        let first = self.unused(now);
+        if first.is_some() {
+            return first;
         }
+        let taking = || self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
         if taking().map(|segment| segment.charged).sum::<u64>() <= self.budget - self.budget / KEPT_PART {
             return None;
         }
         let may_go = taking().filter(|segment| !segment.is_being_fetched());
         let pace = |segment: &Segment| (u128::from(segment.lease.loan().pace(now)) << 32) / u128::from(segment.charged.max(1));
         may_go.map(|segment| (pace(segment), segment.used_at, segment.lease.key)).min().map(|(.., key)| key)
+    }
+
+    /// The segment that would be missed least of those that take memory and are not in use.
+    fn unused(&self, now: Instant) -> Option<SegmentKey> {
+        let taking = self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
+        let ranked = taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
+        let first = ranked.filter(|(standing, ..)| *standing < Standing::InUse).min();
+        first.map(|(.., key)| key)
     }
 
     /// Bytes that were refused because everything held is in use, if that is still so.
@@ -593,23 +702,37 @@ impl State {
         idle.into_iter().for_each(|key| self.remove(key));
     }
 
+    /// Takes a segment's memory. If nobody has got blocks of it, it stays known: who was told of it may want them still.
+    fn evict(&mut self, key: SegmentKey) {
+        let is_new = |segment: &Segment| segment.lease.loan().leases() == 0 && segment.lease.loan().used_at().is_none();
+        if self.segments.get(&key).is_some_and(is_new) {
+            self.empty(key);
+        } else {
+            self.remove(key);
+        }
+    }
+
+    /// Forgets what has come of a segment.
+    fn empty(&mut self, key: SegmentKey) {
+        let Some(segment) = self.segments.get_mut(&key).filter(|segment| !matches!(segment.body, Body::Named)) else { return };
+        (segment.body, segment.hashes, segment.is_told) = (Body::Named, None, false);
+        self.used -= std::mem::take(&mut segment.charged);
+        self.changed.remove(&key);
+        let name = (segment.lease.id, segment.lease.shape.coding());
+        if self.named.get(&name) == Some(&key) {
+            self.note(name, HoldingState::Gone);
+        }
+    }
+
     fn remove(&mut self, key: SegmentKey) {
+        self.empty(key);
         let Some(segment) = self.segments.remove(&key) else { return };
         segment.lease.loan().end();
-        self.changed.remove(&key);
         self.keys.remove(&segment.cut);
-        let id = segment.lease.id;
-        let name = (id, segment.lease.shape.coding());
-        let is_known_by_it = self.named.get(&name) == Some(&key);
-        if is_known_by_it {
+        let name = (segment.lease.id, segment.lease.shape.coding());
+        if self.named.get(&name) == Some(&key) {
             // What has other hashes is found again when it is named again.
             self.named.remove(&name);
-        }
-        if !matches!(segment.body, Body::Named) {
-            self.used -= segment.charged;
-            if is_known_by_it {
-                self.note(name, HoldingState::Gone);
-            }
         }
     }
 
@@ -625,23 +748,47 @@ impl Segment {
         self.cut.blocks
     }
 
-    /// Who would miss it. What is being fetched stays.
+    /// Who would miss it. What is fetched for those who lease it stays.
     fn standing(&self, now: Instant) -> Standing {
-        if self.is_being_fetched() { Standing::InUse } else { self.lease.loan().standing(now) }
+        match &self.body {
+            Body::Coming { fetch: Fetch::UnderWay { .. }, .. } if !self.is_ahead() => Standing::InUse,
+            Body::Coming { fetch: Fetch::UnderWay { brought_at, .. }, .. }
+                if now.saturating_duration_since(*brought_at) < ROWS_RECENT =>
+            {
+                Standing::Recent
+            }
+            _ => self.lease.loan().standing(now),
+        }
     }
 
     fn is_being_fetched(&self) -> bool {
-        matches!(self.body, Body::Coming { fetch: Fetch::UnderWay, .. })
+        matches!(self.body, Body::Coming { fetch: Fetch::UnderWay { .. }, .. })
+    }
+
+    /// Whether it is fetched, and nobody leases it.
+    fn is_ahead(&self) -> bool {
+        self.is_being_fetched() && self.lease.loan().leases() == 0
+    }
+
+    /// Whether it counts for those no more who have had it fetched ahead.
+    fn is_revoked(&self) -> bool {
+        match &self.body {
+            Body::Coming { fetch: Fetch::UnderWay { shares, .. }, .. } => shares.iter().any(Share::is_revoked),
+            _ => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytesize::ByteSize;
     use prometheus::Registry;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
     use crate::block::Vector;
     use crate::object::{HashGroup, Signature};
+    use crate::ring::SessionId;
 
     const ONE: SourceId = SourceId(1);
 
@@ -736,6 +883,7 @@ mod tests {
         let now = Instant::now();
         for (number, held) in held.iter().enumerate() {
             if number == 3 {
+                assert!(holdings.start_ahead(held.lease.key, now, &asker(1 << 20)).is_none(), "before its blocks are wanted");
                 assert!(holdings.start(held.lease.key, now).is_some(), "room for a newcomer");
                 break;
             }
@@ -745,6 +893,75 @@ mod tests {
             held.lease.note_used(now, if number == 1 { 1 << 10 } else { 20 << 10 });
         }
         assert_eq!([0, 1, 2].map(|number| held[number].lease.is_void()), [false, true, false]);
+    }
+
+    /// Ledgers of a session of its own, which may have so many bytes in memory.
+    fn asker(most: u64) -> Ledgers {
+        Ledgers::new(SessionId(1), &crate::session::Config { leased_bytes_max: ByteSize(most), ..Default::default() })
+    }
+
+    /// The keys of segments that differ, named by a source and leased by nobody.
+    fn named(holdings: &Holdings, count: usize) -> Vec<SegmentKey> {
+        (0..count).map(plain).map(|(meta, shape)| holdings.name(&meta, shape).lease.key).collect()
+    }
+
+    /// Whether its fetch is under way.
+    fn comes(holdings: &Holdings, key: SegmentKey) -> bool {
+        holdings.state().segments[&key].is_being_fetched()
+    }
+
+    #[test]
+    fn fetches_that_nobody_leases_pin_no_memory() {
+        let Keeper { holdings, .. } = holdings(4 * 1000);
+        let (keys, now) = (named(&holdings, 7), Instant::now());
+        let mut ahead: Vec<Begun> = keys[..3].iter().filter_map(|key| holdings.start_ahead(*key, now, &asker(1 << 20))).collect();
+        assert_eq!(ahead.len(), 3);
+        assert_eq!(holdings.state().used, 2 * 1000, "they have half of the budget");
+        assert!(ahead[0].until.try_recv() == Err(TryRecvError::Closed) && ahead[1].until.try_recv() == Err(TryRecvError::Empty));
+        // Blocks of the others are wanted. What is wanted stays, though no rows come.
+        let leased: Vec<Held> = (3..7).map(plain).map(|(meta, shape)| holdings.name(&meta, shape)).collect();
+        let later = now + Duration::from_secs(60);
+        leased.iter().for_each(|held| assert!(holdings.start(held.lease.key, later).is_some()));
+        assert_eq!(holdings.state().used, 4 * 1000);
+        ahead.iter_mut().for_each(|begun| assert_eq!(begun.until.try_recv(), Err(TryRecvError::Closed)));
+        // What gave way is still known to those who were told of it.
+        assert!(keys[..3].iter().all(|key| !comes(&holdings, *key) && holdings.shape(*key).is_some()));
+        assert!(holdings.start(keys[0], later).is_none() && holdings.refused(later) == Some(1000));
+    }
+
+    #[test]
+    fn fetches_ahead_are_counted_with_those_who_ask() {
+        let Keeper { holdings, .. } = holdings(1 << 20);
+        let (keys, now, one) = (named(&holdings, 4), Instant::now(), asker(2000));
+        assert!(keys[..2].iter().all(|key| holdings.start_ahead(*key, now, &one).is_some()));
+        assert!(holdings.start_ahead(keys[2], now, &one).is_none(), "it has two already");
+        assert!(holdings.start_ahead(keys[3], now, &asker(2000)).is_some(), "another has none");
+        // What nobody reads makes room for more of the same session.
+        let later = now + Duration::from_secs(2);
+        assert!(holdings.start_ahead(keys[2], later, &one).is_some());
+        assert_eq!([0, 1, 2, 3].map(|number| comes(&holdings, keys[number])), [false, true, true, true]);
+        // What has failed, or come, counts no more.
+        drop([1, 2].map(|number: usize| holdings.fetching(keys[number])));
+        let last = later + PAUSE + Duration::from_secs(60);
+        assert!(keys[1..3].iter().all(|key| holdings.start_ahead(*key, last, &one).is_some()));
+    }
+
+    #[test]
+    fn a_fetch_whose_task_panics_has_failed() {
+        let Keeper { holdings, .. } = holdings(1000);
+        let (keys, now) = (named(&holdings, 1), Instant::now());
+        assert!(holdings.start(keys[0], now).is_some() && holdings.start(keys[0], now).is_none());
+        let fetching = holdings.fetching(keys[0]).unwrap();
+        let panicked = std::thread::spawn(move || {
+            let _fetching = fetching;
+            panic!("as completing might");
+        });
+        assert!(panicked.join().is_err() && !comes(&holdings, keys[0]));
+        let later = Instant::now() + PAUSE;
+        let begun = holdings.start(keys[0], later).expect("it is begun again");
+        // What is left of the first one ends nothing.
+        drop(Fetching { holdings: Arc::clone(&holdings), key: keys[0], number: begun.number - 1 });
+        assert!(comes(&holdings, keys[0]));
     }
 
     /// What a fetch brings is for what it has fetched: other blocks, or others' word for them, are never mixed.

@@ -422,13 +422,18 @@ impl Session {
             Event::Resolve(get) => {
                 let request = get.request;
                 let by = AskedBy { account: self.visitor.account(), session: self.id.0 };
+                let ledgers = self.proto.ledgers().clone();
                 self.ask(
-                    |reply| Ask::Resolve { get, by, reply },
+                    |reply| Ask::Resolve { get, by, ledgers, reply },
                     move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }
             Event::Find { ticket, id, coding, told } => {
-                self.ask(|reply| Ask::Find { id, coding, told, reply }, move |answer| Answer::Found(ticket, answer.flatten()));
+                let ledgers = self.proto.ledgers().clone();
+                self.ask(
+                    |reply| Ask::Find { id, coding, told, ledgers, reply },
+                    move |answer| Answer::Found(ticket, answer.flatten()),
+                );
             }
             Event::Subscribe(subscribe) => {
                 let request = subscribe.request;
@@ -451,10 +456,13 @@ impl Session {
             },
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
             Event::Introduce { segment, coding, stream } => self.introduce((segment, coding), &stream),
-            Event::Hashes { ticket, held } => self.ask(
-                |reply| Ask::Hashes { held, reply },
-                move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
-            ),
+            Event::Hashes { ticket, held } => {
+                let ledgers = self.proto.ledgers().clone();
+                self.ask(
+                    |reply| Ask::Hashes { held, ledgers, reply },
+                    move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
+                );
+            }
             Event::Checks { ticket, held, asked } => self.ask(
                 |reply| Ask::Checks { held, asked, reply },
                 move |answer| Answer::Checks(ticket, answer.unwrap_or_else(|| Err(stopped()))),

@@ -473,9 +473,9 @@ struct Tenancy {
     used_at: Instant,
 }
 
-/// What counts the segments that requests keep in memory, and how many bytes each may count.
-#[derive(Debug)]
-struct Ledgers {
+/// What counts what a session keeps in memory, and how many bytes each may count. Clones count in the same books.
+#[derive(Debug, Clone)]
+pub struct Ledgers {
     by: SessionId,
     /// Deliveries that have been counted.
     deliveries: u64,
@@ -496,7 +496,8 @@ enum Unleased {
 }
 
 impl Ledgers {
-    fn new(by: SessionId, config: &Config) -> Self {
+    /// Those of a new session, whose address and token are not known yet.
+    pub fn new(by: SessionId, config: &Config) -> Self {
         Self {
             by,
             deliveries: 0,
@@ -518,8 +519,13 @@ impl Ledgers {
         [&self.address, &self.token].into_iter().filter_map(|(ledger, _)| ledger.as_ref()?.resumes(now)).max()
     }
 
+    /// Counts a segment everywhere, or nowhere if that is too much.
+    pub fn keep(&self, now: Instant, segment: SegmentKey, bytes: u64) -> Option<Vec<Share>> {
+        self.take(now, (Kept::Segment(segment), bytes))
+    }
+
     fn lease(&self, now: Instant, lease: &Lease) -> Result<Vec<Share>, Unleased> {
-        self.take(now, (Kept::Segment(lease.key), lease.shape.length())).ok_or(Unleased::Full)
+        self.keep(now, lease.key, lease.shape.length()).ok_or(Unleased::Full)
     }
 
     fn deliver(&mut self, now: Instant, bytes: &Bytes) -> Result<Vec<Share>, Refusal> {
@@ -863,6 +869,11 @@ impl Proto {
     /// What the peer's address keeps in memory, and the holder of its token: what is leased from now on is counted there.
     pub fn set_ledgers(&mut self, address: Arc<Ledger>, token: Option<Arc<Ledger>>) {
         (self.ledgers.address.0, self.ledgers.token.0) = (Some(address), token);
+    }
+
+    /// What counts the segments that it keeps in memory.
+    pub fn ledgers(&self) -> &Ledgers {
+        &self.ledgers
     }
 
     /// Blocks are on their way to the peer, which has not acknowledged them: it may be about to give credit.
