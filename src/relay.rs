@@ -2,7 +2,8 @@
 //!
 //! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`crate::session`], [`crate::ring`]); in the place of
 //! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
-//! blocks of it. A path is asked of the relay's own sources, and answered as they answered. The segment that it leads to is fetched at once:
+//! blocks of it. A path is asked of the relay's own sources, session by session in turns, and answered as they answered.
+//! The segment that it leads to is fetched at once:
 //! who asks will want its blocks soon, and if each relay of a chain waited for that, the first paths would idle from the last block of one segment
 //! until the wish for the next had come all the way. Until a segment is complete and verified its blocks are combinations of the rows that have come,
 //! sent with explicit vectors, and no session gets more of them than there are rows; then they are those of a server: source blocks, and
@@ -37,11 +38,12 @@ use tokio::task::JoinHandle;
 use crate::admission::{self, Admission, Tickets};
 use crate::directory::{self, Directory};
 use crate::endpoint;
-use crate::object::{Body, Refusal, RefusalCode, Resolved, SegmentKey};
+use crate::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentKey};
 use crate::peer::{self, Client};
 use crate::ring::{self, Ring};
 use crate::server::{Aside, Front, Parts, ROOM_LOOK};
 use crate::session::{self, Ask, Ledgers};
+use crate::stream::turns::{self, Gate, Place, Refused, Wanted};
 use crate::supervise::{self, Part, Supervisor};
 use crate::telemetry::Readiness;
 use crate::tls::ServerIdentity;
@@ -59,6 +61,8 @@ const NEWS_KEPT: usize = 64;
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
 /// When to ask again for hashes that are on their way.
 const HASHES_AFTER: Duration = Duration::from_millis(150);
+/// Questions to sources. A server lets a session have 32 unanswered as a rule, and those of fetches need some of them.
+const QUESTIONS: turns::Limits = turns::Limits { places: 32, queued: session::ASKS_QUEUED, queued_by_session: 32 };
 /// When to ask again for what could not be had now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -188,7 +192,8 @@ impl Relay {
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let told = Arc::clone(&holdings);
         let (asked, contain) = (client.clone(), supervisor.clone());
-        let answerer = Answerer { client: asked, holdings, fetcher, news: HashMap::new(), supervisor: contain };
+        let gate = Gate::new(QUESTIONS);
+        let answerer = Answerer { client: asked, holdings, fetcher, gate, news: HashMap::new(), supervisor: contain };
         tasks.push(tokio::spawn(supervisor.vital(Part::Answers, answerer.run(questions))));
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names nobody.
@@ -253,6 +258,8 @@ struct Answerer {
     holdings: Arc<Holdings>,
     /// Without it nothing is fetched for others, and no question answered.
     fetcher: Option<Fetcher>,
+    /// Whose question sources are asked next.
+    gate: Arc<Gate>,
     news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
     supervisor: Supervisor,
 }
@@ -264,19 +271,30 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A session that is gone does not wait for its answer.
             match ask {
-                Ask::Resolve { get, ledgers, reply, .. } => {
+                Ask::Resolve { get, by, ledgers, mut reply } => {
                     let Some(fetcher) = self.fetcher.clone() else {
                         let _ = reply.send(Err(unknown("")));
                         continue;
                     };
-                    let (client, holdings) = (self.client.clone(), Arc::clone(&self.holdings));
+                    let (client, holdings, gate) = (self.client.clone(), Arc::clone(&self.holdings), Arc::clone(&self.gate));
                     tokio::spawn(self.supervisor.contained(Part::Question, async move {
-                        let found = client.look_up(&get.path, get.offset, get.length).await;
+                        let place = match client.knows(&get.path, get.offset) {
+                            true => Ok(None),
+                            false => tokio::select! {
+                                place = turn(&gate, by) => place.map(Some),
+                                // The session has ended, and wishes for nothing more.
+                                () = reply.closed() => return,
+                            },
+                        };
+                        let found = match place {
+                            Ok(_place) => client.look_up(&get.path, get.offset, get.length).await.map_err(refusal),
+                            Err(refusal) => Err(refusal),
+                        };
                         let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
                         if let Ok(Resolved { body: Body::Coded(held), .. }) = &found {
                             fetcher.start_ahead(held.lease.key, &ledgers);
                         }
-                        let _ = reply.send(found.map_err(refusal));
+                        let _ = reply.send(found);
                     }));
                 }
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
@@ -344,6 +362,13 @@ impl Answerer {
     }
 }
 
+/// Waits until sources may be asked one more question, which is until the place is dropped.
+async fn turn(gate: &Arc<Gate>, by: AskedBy) -> Result<Place, Refusal> {
+    let (mut place, _wish) = gate.enter(Wanted::Asked(by)).map_err(crowded)?;
+    place.turn().await.map_err(crowded)?;
+    Ok(place)
+}
+
 /// What a source has said, and the stream's key has signed, as a server would say it; `left` of its age is left.
 fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, left: Duration) -> Resolved {
     let body = match (&meta.delivery, whole) {
@@ -363,6 +388,14 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, 
         body,
         signature: meta.signature,
     }
+}
+
+fn crowded(refused: Refused) -> Refusal {
+    let reason = match refused {
+        Refused::Full => "too many questions are waiting",
+        Refused::Session => "this connection waits for too many answers",
+    };
+    Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() }
 }
 
 /// What this relay's peers hear of what its sources answered it.

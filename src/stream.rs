@@ -49,7 +49,7 @@ mod follow;
 pub mod metrics;
 mod point;
 mod signer;
-mod turns;
+pub(crate) mod turns;
 
 pub use metrics::Metrics;
 use point::{Point, Shared};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use bytesize::ByteSize;
+use futures_util::future::join_all;
 use ncserverd::config;
 use ncserverd::endpoint;
 use ncserverd::lab::lossy::{self, Direction, Link};
@@ -261,6 +262,40 @@ async fn a_relay_without_room_says_so_at_readyz_until_it_has_some() {
     readers.lock().unwrap().iter().for_each(JoinHandle::abort);
     assert!(read.await.unwrap().unwrap() == bytes(2, 16 * 1024));
     until("room", || !is_full()).await;
+}
+
+/// Eight connections ask for 32 paths each that the relay has to ask its far source for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_questions_holds_up_nobody_who_asks_for_little() {
+    let script = Script::start("127.0.0.1:0").await;
+    script.publish("/a/b", &bytes(1, 16 * 1024), 16 * 1024);
+    let direction = Direction { delay: Duration::from_millis(50), ..Direction::default() };
+    let at = script.server();
+    let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
+    let link = Link::start(lossy::Config { server, seed: 1, to_server: direction, to_client: direction }).unwrap();
+    let near = peer::Server { port: link.address().port(), ..at };
+    let station = Station::start(peer::Config::new(near, Trust::System)).await;
+    let viewer = client(station.config()).await;
+    let askers = join_all((0..8).map(|_| client(station.config()))).await;
+    let ask = |(asker, client): (usize, Client)| {
+        tokio::spawn(async move {
+            let paths: Vec<String> = (0..32).map(|number| format!("/none/{asker}/{number}")).collect();
+            join_all(paths.iter().map(|path| client.stat(path, 0, None))).await
+        })
+    };
+    let crowd: Vec<_> = askers.into_iter().enumerate().map(ask).collect();
+    until("the crowd's questions", || script.seen().gets > 0).await;
+    viewer.stat("/a/b", 0, None).await.unwrap();
+    let asked = script.seen().gets;
+    assert!(asked < 128, "{asked} of 256 questions came first");
+    // Who leaves wishes for nothing more.
+    crowd.iter().for_each(JoinHandle::abort);
+    join_all(crowd).await;
+    let connections = || station.read("ncserverd_session_open_sessions");
+    until("the crowd's end", || connections() == 1.0).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = script.seen().gets;
+    assert!(asked < 200, "{asked} of 256 questions were asked");
 }
 
 #[tokio::test(flavor = "multi_thread")]

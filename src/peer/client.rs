@@ -270,6 +270,11 @@ impl Client {
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
+    /// Whether [`Client::look_up`] asks nobody.
+    pub(crate) fn knows(&self, path: &str, offset: u64) -> bool {
+        !matches!(self.remembered(path, offset), Ok(None))
+    }
+
     /// The verified bytes of a segment that [`Client::look_up`] has named.
     pub(crate) async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         let reader = Reader::of(&self.common, meta.id);

@@ -20,7 +20,7 @@ use crate::object::AskedBy;
 
 /// The turns of a stream's fetches, and the tasks that wait for theirs.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     inner: Mutex<Waiting>,
 }
 
@@ -36,7 +36,7 @@ struct Waiting {
 
 /// A fetch that waits or runs; its place is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     gate: Arc<Gate>,
     fetch: u64,
     begins: Option<oneshot::Receiver<()>>,
@@ -44,7 +44,7 @@ pub(super) struct Place {
 
 /// Somebody waits for a fetch, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     gate: Arc<Gate>,
     fetch: u64,
     by: Wanted,
@@ -52,7 +52,7 @@ pub(super) struct Wish {
 
 /// For whom a fetch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// The server itself follows what it is of.
     Own,
     /// The server follows what it is of because somebody has asked: whoever did, or asks now.
@@ -76,13 +76,13 @@ impl Wanted {
 pub(super) struct IsOver;
 
 impl Gate {
-    pub(super) fn new(limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
         let (turns, begins, over) = (Turns::new(limits), HashMap::new(), HashSet::new());
         Arc::new(Self { inner: Mutex::new(Waiting { turns, begins, over, next: 0 }) })
     }
 
     /// A place for a new fetch.
-    pub(super) fn enter(self: &Arc<Self>, by: Wanted) -> Result<(Place, Wish), Refused> {
+    pub(crate) fn enter(self: &Arc<Self>, by: Wanted) -> Result<(Place, Wish), Refused> {
         let mut inner = self.lock();
         let fetch = inner.next;
         if let Some(refused) = inner.turns.wish(fetch, by)? {
@@ -135,7 +135,7 @@ impl Place {
     }
 
     /// Waits for its turn.
-    pub(super) async fn turn(&mut self) -> Result<(), Refused> {
+    pub(crate) async fn turn(&mut self) -> Result<(), Refused> {
         match self.begins.take() {
             Some(begins) => begins.await.map_err(|_| Refused::Full),
             None => Ok(()),
@@ -194,13 +194,13 @@ struct Wishes {
 
 /// How much there may be at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Fetches that run.
-    pub(super) places: usize,
+    pub(crate) places: usize,
     /// Fetches of a kind that wait.
-    pub(super) queued: usize,
+    pub(crate) queued: usize,
     /// Fetches that one session waits for.
-    pub(super) queued_by_session: usize,
+    pub(crate) queued_by_session: usize,
 }
 
 /// Wishes of one kind, of all who have some.
@@ -224,7 +224,7 @@ struct Line {
 
 /// Why a wish is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// All that may wait do.
     Full,
     /// All that a session may wait for does.
