@@ -1427,7 +1427,7 @@ impl Proto {
 
     fn answer(&mut self, now: Instant, request: u64, resolved: Resolved) {
         let length = resolved.length;
-        if !self.peer.as_ref().is_some_and(|peer| length <= peer.segment_bytes_max) {
+        if self.peer.as_ref().is_none_or(|peer| length > peer.segment_bytes_max) {
             let reason = format!("it has {length} bytes, which is more than this peer takes");
             return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
         }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
-use super::turns::{self, Gate, IsOver, Place, Refused, Wanted, Wish};
+use super::turns::{self, Gate, Place, Refused, Wanted, Wish};
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
@@ -282,13 +282,10 @@ impl Point {
     fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Wanted) -> Result<Landing, Refusal> {
         let mut flights = lock(&self.flights);
         if let Some((fetch, outcome)) = flights.get(&errand) {
-            match self.gate.join(*fetch, by) {
-                Ok(wish) => {
-                    self.shared.metrics.coalesced.inc();
-                    return Ok(Landing { outcome: outcome.clone(), _wish: wish });
-                }
-                // Those who wanted it have given up, and its task has not heard of it yet.
-                Err(IsOver) => {}
+            // Else those who wanted it have given up, and its task has not heard of it yet.
+            if let Ok(wish) = self.gate.join(*fetch, by) {
+                self.shared.metrics.coalesced.inc();
+                return Ok(Landing { outcome: outcome.clone(), _wish: wish });
             }
         }
         let (place, wish) = self.gate.enter(by).map_err(crowded)?;

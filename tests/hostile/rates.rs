@@ -84,11 +84,16 @@ async fn rates_beside_attacks() {
     sizes().await;
 }
 
+/// The path of one of the files, which it goes over again and again.
+fn any_file(number: u32) -> String {
+    file(u8::try_from(number % u32::from(FILES)).expect("a byte"))
+}
+
 /// Two connections that ask for every file without credit, where a third of the files has room.
 async fn leases() {
     let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"]).await;
     let client = ground.client().await;
-    let of_files = async |number: u32| Some(file((number % u32::from(FILES)) as u8));
+    let of_files = async |number: u32| Some(any_file(number));
     Got::of(&client, of_files).await.print("leases", "alone");
     let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
     for attacker in &mut attackers {
@@ -168,7 +173,7 @@ async fn fetches() {
 async fn sizes() {
     let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
     let client = ground.client().await;
-    let of_files = async |number: u32| Some(file((number % u32::from(FILES)) as u8));
+    let of_files = async |number: u32| Some(any_file(number));
     Got::of(&client, of_files).await.print("sizes of blocks", "alone");
     let mut attackers = Vec::new();
     for number in 0..180_u8 {
