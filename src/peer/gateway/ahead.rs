@@ -93,8 +93,8 @@ impl Ahead {
         });
     }
 
-    /// The player asked for a file. Answers which it will ask for next, if a recording's manifest was read that may number its segments. It is
-    /// worth asking for what that is, and no more: which rendition comes next only the player knows.
+    /// The player asked for a file. Answers which it will ask for next, if a recording's manifest was read that may number its segments. One
+    /// segment ahead is enough: which rendition comes next only the player knows.
     pub(super) fn next_number(&self, path: &str) -> Option<String> {
         let (stream, stem) = (stream_of(path), stem(path));
         let mut of_stream = self.playlists.iter().filter(|known| known.is_numbered && stream_of(&known.path) == stream);
@@ -108,6 +108,11 @@ impl Ahead {
         for known in of_stream.filter(|known| known.last_of.len() < LAST_OF_MAX) {
             known.last_of.insert(stem(path));
         }
+    }
+
+    /// Whether anything is fetched ahead.
+    pub(super) fn fetches(&self) -> bool {
+        self.depth > 0
     }
 
     /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
