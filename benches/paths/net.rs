@@ -57,6 +57,8 @@ impl Namespaces {
         let made = Self { middle: name("m"), ends: (0..=HOPS).map(|end| name(&end.to_string())).collect() };
         for namespace in made.all() {
             ip(&format!("netns add {namespace}"))?;
+            // A link's own IPv6 address counts two seconds after it came up, and a browser that hears of a new address fails what it is loading.
+            sysctl(namespace, "net.ipv6.conf.default.disable_ipv6=1")?;
             ip(&format!("-n {namespace} link set lo up"))?;
         }
         for (hop, ends) in (0..HOPS).zip(made.ends.windows(2)) {
