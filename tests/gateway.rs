@@ -59,6 +59,7 @@ fn ffmpegs_media_playlists_are_understood() {
 /// A server with one stream, `live`, from an origin's folder `/vod/`, and a gateway in front of it.
 struct Path {
     origin: Origin,
+    client: Client,
     gateway: Gateway,
     server: Server,
     http: reqwest::Client,
@@ -88,9 +89,9 @@ impl Path {
         let at = server.addresses()[0];
         let at = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None };
         let client = Client::connect(peer::Config { token, ..peer::Config::new(at, trust) }).await.unwrap();
-        let gateway = Gateway::start(gateway::Config { listen: loopback, ..config }, client).await.unwrap();
+        let gateway = Gateway::start(gateway::Config { listen: loopback, ..config }, client.clone()).await.unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { origin, gateway, server, http: reqwest::Client::new() }
+        Self { origin, client, gateway, server, http: reqwest::Client::new() }
     }
 
     fn put(&self, name: &str, bytes: impl Into<Bytes>) {
@@ -339,6 +340,28 @@ async fn playlists_lead_to_the_gateway_and_segments_come_ahead() {
     let part = path.range("/live/v.m3u8", "bytes=0-6").await;
     assert_eq!((part.status(), part.text().await.unwrap().as_str()), (StatusCode::PARTIAL_CONTENT, "#EXTM3U"));
     path.close().await;
+}
+
+/// One is asked for, and fetched ahead where anything is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
+    for (ahead_segments, fetched) in [(1, 2), (0, 1)] {
+        let path = Path::with(gateway::Config { ahead_segments, ..gateway::Config::default() }).await;
+        path.put("film/manifest.mpd", "<?xml version=\"1.0\"?><MPD type=\"static\"><Period/></MPD>");
+        for number in 7..10_usize {
+            path.put(&format!("film/v-{number:05}.m4s"), bytes(100_000 + number));
+        }
+        path.get("/live/film/manifest.mpd").await.text().await.unwrap();
+        let mut stats = path.client.stats();
+        let fetched = stats.borrow().segments_verified + fetched;
+        assert_eq!(path.get("/live/film/v-00007.m4s").await.bytes().await.unwrap(), bytes(100_007));
+        until(|| path.origin.count("/vod/film/v-00008.m4s").sent == 1).await;
+        let _ = tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified == fetched)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(stats.borrow().segments_verified, fetched, "{ahead_segments} ahead");
+        assert_eq!(path.origin.count("/vod/film/v-00009.m4s").sent, 0, "one ahead, and no more");
+        path.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
