@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::sync::watch;
 
-pub use congestion::Congestion;
+pub use congestion::{Congestion, close};
 pub use headroom::Headroom;
 
 use crate::admission::{AddressPlace, Admission, Crowded};

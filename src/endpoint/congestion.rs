@@ -6,8 +6,11 @@ use std::sync::Arc;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use serde::{Deserialize, Serialize};
 
+pub use gate::close;
+
 mod delay;
 mod filter;
+mod gate;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
@@ -29,11 +32,11 @@ pub enum Congestion {
 impl Congestion {
     /// What makes the controllers of a connection.
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        match self {
+        Arc::new(gate::Gated(match self {
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::Bbr => Arc::new(BbrConfig::default()),
             Self::Delay => Arc::new(delay::DelayConfig::new()),
-        }
+        }))
     }
 }
 

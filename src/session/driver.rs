@@ -33,7 +33,7 @@ use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
-use crate::endpoint::Headroom;
+use crate::endpoint::{self, Headroom};
 use crate::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 use crate::wire::block::StreamHead;
@@ -90,7 +90,7 @@ pub async fn run(connection: Connection, session: SessionId, place: AddressPlace
         tracing::debug!(peer = %connection.remote_address(), %violation, "session closed");
     }
     let (code, reason) = end.close();
-    connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+    endpoint::close(&connection, code, &reason);
 }
 
 /// Counts a session until it is dropped, by a panic as well.

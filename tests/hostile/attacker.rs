@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ncserverd::object::SegmentId;
@@ -14,6 +15,7 @@ use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, Trans
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
+use tokio::net::UdpSocket;
 
 use crate::ground::{Ground, PATIENCE};
 
@@ -69,6 +71,48 @@ pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> R
     config.transport_config(Arc::new(transport));
     let connection = endpoint.connect_with(config, server, "localhost").unwrap().await?;
     Ok((endpoint, connection))
+}
+
+/// Between a peer and a server: from some moment on the server hears nothing of the peer, which hears everything still.
+pub(crate) struct Gag {
+    pub(crate) address: SocketAddr,
+    /// Bytes that the peer may still hear until then.
+    left: Arc<AtomicUsize>,
+}
+
+impl Gag {
+    pub(crate) async fn before(server: SocketAddr) -> Self {
+        let peers = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let own = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        own.connect(server).await.unwrap();
+        let (address, left) = (peers.local_addr().unwrap(), Arc::new(AtomicUsize::new(usize::MAX)));
+        let counted = Arc::clone(&left);
+        tokio::spawn(async move {
+            let (mut said, mut heard, mut peer) = ([0; 2048], [0; 2048], None);
+            loop {
+                tokio::select! {
+                    Ok((length, from)) = peers.recv_from(&mut said) => {
+                        peer = Some(from);
+                        if counted.load(Ordering::Relaxed) > 0 {
+                            let _ = own.send(&said[..length]).await;
+                        }
+                    }
+                    Ok(length) = own.recv(&mut heard) => {
+                        counted.store(counted.load(Ordering::Relaxed).saturating_sub(length), Ordering::Relaxed);
+                        if let Some(peer) = peer {
+                            let _ = peers.send_to(&heard[..length], peer).await;
+                        }
+                    }
+                }
+            }
+        });
+        Self { address, left }
+    }
+
+    /// Nothing of the peer gets through any more once it has heard so many bytes.
+    pub(crate) fn after(&self, bytes: usize) {
+        self.left.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// A client that remembers tickets, and sends early what they allow to be sent early.

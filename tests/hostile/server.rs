@@ -8,7 +8,7 @@ use ncserverd::object::SegmentId;
 use ncserverd::wire::message::{Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token};
 use ncserverd::wire::{ALPN, CloseCode};
 
-use crate::attacker::{Attacker, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
+use crate::attacker::{Attacker, Gag, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
 use crate::mint::{self, token};
 
@@ -409,6 +409,18 @@ async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
     viewer.went_on().await;
     ground.assert_grown_less_than(SOME);
     assert_eq!(ground.metric("ncserverd_session_violations_total"), 16.0);
+}
+
+/// Its path has no room for anything more, not even for what the server would say last.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_acknowledges_nothing_hears_that_it_is_closed() {
+    let ground = Ground::with(&["session.stall_timeout=2s"]).await;
+    let gag = Gag::before(ground.address).await;
+    let mut attacker = Attacker::greeted_with(gag.address, &ground.trust, OPEN).await;
+    let id = segment(&mut attacker, &file(0)).await;
+    gag.after(20_000);
+    attacker.say(&Message::Request(request(0, id, 0, 2048))).await;
+    assert_eq!(attacker.close_code().await, CloseCode::Timeout);
 }
 
 /// Peers that want everything of a stream with small blocks and read nothing: they keep a block of each part of the ring. A viewer of a stream

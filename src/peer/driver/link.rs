@@ -19,7 +19,7 @@ use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::attempts::{Answered, Attempts};
-use crate::endpoint::{Congestion, INITIAL_RTT};
+use crate::endpoint::{self, Congestion, INITIAL_RTT};
 use crate::peer::proto::{SourceId, StreamEnd};
 use crate::peer::token::Current;
 use crate::peer::{Config, Server};
@@ -466,7 +466,7 @@ impl Wires {
 
     /// Ends the connection; what is returned waits until the source has heard of it, but not for long.
     fn close(self, code: CloseCode, reason: &str) -> impl Future<Output = ()> + use<> {
-        self.connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+        endpoint::close(&self.connection, code, reason);
         async move {
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
         }
