@@ -339,6 +339,9 @@ pub enum Error {
     /// The object changed at the origin between two of its parts.
     #[error("the object changed at its origin")]
     Changed,
+    /// Parts of the object are there, and those from this byte on are not.
+    #[error("the rest of the object is missing: the server has none from byte {0} on")]
+    Missing(u64),
     /// Not a path that can be asked for.
     #[error("`{0}` is not a path")]
     Path(String),

@@ -190,6 +190,16 @@ async fn bytes_that_are_fewer_than_a_segment_has_do_not_end_an_object() {
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
 }
 
+/// No META says where the object ends: it has not ended, and some of it has come.
+#[tokio::test]
+async fn an_object_whose_end_nobody_names_is_not_one_that_is_not_there() {
+    let server = Script::start("127.0.0.1:0").await;
+    server.publish("/a/b", &bytes(5, 5000), 2000);
+    server.spoil(Fault::Lengthless, u32::MAX);
+    let error = read(&connect(&server).await, "/a/b").await.unwrap_err();
+    assert_eq!(error.to_string(), "the rest of the object is missing: the server has none from byte 5000 on");
+}
+
 #[tokio::test]
 async fn parts_of_different_versions_are_not_put_together() {
     let server = Script::start("127.0.0.1:0").await;

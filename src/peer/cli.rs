@@ -701,7 +701,13 @@ fn exit_of(error: &super::Error) -> u8 {
     match error {
         Error::Connection(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
-        Error::Refused(_) | Error::Deadline | Error::Stalled(_) | Error::Slow | Error::Corrupt | Error::Changed => 5,
+        Error::Refused(_)
+        | Error::Deadline
+        | Error::Stalled(_)
+        | Error::Slow
+        | Error::Corrupt
+        | Error::Changed
+        | Error::Missing(_) => 5,
         Error::Path(_) | Error::Range(_) => 2,
         Error::Setup(_) => 1,
     }

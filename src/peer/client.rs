@@ -460,9 +460,13 @@ impl Client {
         let length = (range.end < u64::MAX).then(|| range.end - offset);
         Some(Task::spawn(async move {
             let path = &part.meta.path;
-            let mut known = client.meta(path, offset, length).await?;
+            let missing = |error| match error {
+                Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => Error::Missing(offset),
+                error => error,
+            };
+            let mut known = client.meta(path, offset, length).await.map_err(missing)?;
             if known.source.is_none() {
-                known = client.ask(path.clone(), offset, length, None).await?;
+                known = client.ask(path.clone(), offset, length, None).await.map_err(missing)?;
             }
             if known.whole.is_some() || known.meta.offset != offset || !is_of_one_object(&part.meta, &known.meta) {
                 return Err(Error::Changed);

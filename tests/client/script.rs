@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     Beyond,
     /// A META says that a segment has more bytes than it has, of an object of unknown length.
     Stretch,
+    /// A META does not say how long the object is.
+    Lengthless,
 }
 
 /// What the server has seen.
@@ -378,6 +380,9 @@ impl State {
             && self.take(Fault::Stretch)
         {
             (*shape, meta.length, meta.object_length, meta.tree) = (self.cut(STRETCHED), STRETCHED as u64, None, None);
+        }
+        if self.take(Fault::Lengthless) {
+            meta.object_length = None;
         }
         if let Some(key) = self.key.clone().filter(|_| !self.take(Fault::Unsigned)) {
             key.sign_meta(&mut meta, self.issued_ms, digest);
