@@ -328,7 +328,7 @@ pub enum Error {
     #[error("{}", .0.as_deref().unwrap_or("nothing came for too long"))]
     Stalled(Option<String>),
     /// So little came for so long that it was given up.
-    #[error("too slow: it came at less than the least rate that is put up with")]
+    #[error("too slow: too little of it came in time")]
     Slow,
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]

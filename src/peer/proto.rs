@@ -815,6 +815,7 @@ impl Proto {
             Incoming::Blocks { alias, records } => {
                 records.push(bytes);
                 let alias = *alias;
+                self.fetches.note_bytes(source, alias);
                 self.take_records(now, source, stream, alias)
             }
             Incoming::Object { request } => {

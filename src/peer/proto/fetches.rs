@@ -150,6 +150,8 @@ struct Fetch {
     last_due: Option<Instant>,
     /// When it last progressed, or began to be asked for.
     touched: Instant,
+    /// Whether bytes have come since that made no block yet.
+    trickles: bool,
     /// Whether the end of all connections has put that off, and nothing has come since.
     is_put_off: bool,
     /// How much time without a server may still be left out of account before something comes.
@@ -463,6 +465,14 @@ impl Fetches {
         }
     }
 
+    /// Bytes have come on a request's stream, whether or not they make a block.
+    pub(super) fn note_bytes(&mut self, source: SourceId, alias: u16) {
+        let name = self.paths.get(&source).and_then(|path| path.aliases.get(&alias));
+        if let Some(fetch) = name.and_then(|(id, _)| self.fetches.get_mut(id)) {
+            fetch.trickles = true;
+        }
+    }
+
     /// The requests of a source are gone; what was decoded is not.
     pub(super) fn disconnected(&mut self, now: Instant, source: SourceId) {
         if let Some(path) = self.paths.get_mut(&source) {
@@ -472,6 +482,7 @@ impl Fetches {
         }
         let is_last = self.paths.values().all(|path| !path.is_open);
         for fetch in self.fetches.values_mut() {
+            fetch.trickles = false;
             // Once: who comes and goes and brings nothing is not waited for without end.
             if is_last && !std::mem::replace(&mut fetch.is_put_off, true) {
                 fetch.touched = fetch.touched.max(now);
@@ -787,7 +798,7 @@ impl Fetches {
             return Some(Failure::Refused(Refusal { code: RefusalCode::Origin, retry_after: None, reason }));
         }
         if self.stalls_at(fetch) <= now {
-            return Some(Failure::Stalled);
+            return Some(if fetch.trickles { Failure::Slow } else { Failure::Stalled });
         }
         self.drip.is_over(now, id).then_some(Failure::Slow)
     }
@@ -1319,7 +1330,8 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
-        let Some(Fetch { order, works, touched, is_put_off, outage_left, rests, .. }) = self.fetches.get_mut(&id) else {
+        let Some(Fetch { order, works, touched, trickles, is_put_off, outage_left, rests, .. }) = self.fetches.get_mut(&id)
+        else {
             return Ok(());
         };
         let Some(work) = works.get_mut(&index) else { return Ok(()) };
@@ -1357,7 +1369,7 @@ impl Fetches {
                 }
             }
             Outcome::Innovative | Outcome::Complete => {
-                (*touched, *is_put_off, *outage_left) = (now, false, OUTAGE_MAX);
+                (*touched, *trickles, *is_put_off, *outage_left) = (now, false, false, OUTAGE_MAX);
                 self.progress_at = Some(now);
                 self.drip.brought(id, block.payload.len());
                 if self.config.tells {
@@ -1459,6 +1471,7 @@ impl Fetch {
             next: 0,
             last_due: None,
             touched: now,
+            trickles: false,
             is_put_off: false,
             outage_left: OUTAGE_MAX,
             rests: BTreeMap::new(),

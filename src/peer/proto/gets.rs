@@ -269,9 +269,12 @@ impl Gets {
         let is_late = |question: &Question| question.ends_at(is_dark) <= now;
         let late: Vec<u64> = self.open.iter().filter(|(_, question)| is_late(question)).map(|(request, _)| *request).collect();
         for request in late {
-            match self.open.remove(&request).and_then(|question| question.introduction) {
+            let Some(question) = self.open.remove(&request) else { continue };
+            let has_come = question.asked.values().any(|reply| !reply.object.is_empty());
+            let failure = if has_come { Failure::Slow } else { Failure::Stalled };
+            match question.introduction {
                 Some(introduction) => self.introduced.push_back((introduction, None)),
-                None => events.push_back(Event::Answered { request, answer: Err(Failure::Stalled) }),
+                None => events.push_back(Event::Answered { request, answer: Err(failure) }),
             }
         }
         for question in self.open.values_mut() {

@@ -454,6 +454,27 @@ fn an_outage_is_no_drip() {
     assert!(matches!(proto.poll_event(), Some(Event::Failed { fetch: slow, failure: Failure::Slow }) if slow == fetch));
 }
 
+/// Whoever hears that nothing came looks for the fault in the wrong place.
+#[test]
+fn bytes_that_come_too_slowly_are_not_nothing() {
+    let (mut proto, now) = open();
+    let get = proto.get(now, "/a/b", 0, None);
+    proto.fetch(now, order(), None);
+    let asked = requests(&messages(&mut proto, now));
+    proto.handle_message(now, HERE, Message::Meta(meta(get, Delivery::Stream, &source()))).unwrap();
+    let (mut object, mut blocks) = (Vec::new(), Vec::new());
+    StreamHead::Object { request: get }.encode(&mut object);
+    StreamHead::Blocks { alias: asked[0].alias }.encode(&mut blocks);
+    for (stream, head, bytes) in [(3, object, &source()[..5]), (7, blocks, &[0x41, 0, 0])] {
+        proto.handle_stream(now, HERE, stream, &head).unwrap();
+        proto.handle_stream(now + SECOND, HERE, stream, bytes).unwrap();
+    }
+    proto.handle_timeout(now + 5 * SECOND).unwrap();
+    assert!(matches!(answer(&mut proto), Some((late, Err(Failure::Slow))) if late == get));
+    proto.handle_timeout(now + 10 * SECOND).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Slow, .. })));
+}
+
 #[test]
 fn connections_that_come_and_go_put_a_stall_off_once() {
     assert_eq!(drip(4 * SECOND, true), Some((Failure::Stalled, 14 * SECOND)));
