@@ -433,6 +433,24 @@ async fn a_server_that_breaks_the_rules_is_left_and_the_others_go_on() {
     assert!(stats.sources[1].counts.useless > 0 && stats.sources[0].counts.useless < 10, "{stats:?}");
 }
 
+/// Whoever waits for it alone hears why, and does not wait until nothing has come for long.
+#[tokio::test]
+async fn a_server_that_breaks_the_rules_again_is_left_alone() {
+    let server = Script::start("127.0.0.1:0").await;
+    let all = bytes(2, 30_000);
+    server.code_with(FIXED[0]);
+    server.publish("/a/b", &all, 30_000);
+    server.spoil(Fault::Foreign, u32::MAX);
+    let (client, begun) = (connect(&server).await, std::time::Instant::now());
+    let error = read(&client, "/a/b").await.unwrap_err().to_string();
+    assert!(error.contains("malformed block record"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.seen().connections, 2);
+    assert!(read(&client, "/a/b").await.is_err());
+    assert_eq!(server.seen().connections, 2);
+}
+
 async fn three() -> [Script; 3] {
     [Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await]
 }

@@ -301,6 +301,9 @@ impl Driver {
         }
         self.take_events(links);
         self.dismiss(links);
+        if links.iter().all(Link::is_left_alone) {
+            self.give_up(links);
+        }
         self.bulk.start(now, self.proto.is_quiet() && self.jobs.is_empty());
         self.publish(links);
     }
@@ -556,6 +559,22 @@ impl Driver {
         Error::Stalled(cause)
     }
 
+    /// There is nobody to ask any more: whoever waits hears why.
+    fn give_up(&mut self, links: &[Link]) {
+        for (request, reply) in std::mem::take(&mut self.gets) {
+            self.proto.cancel_get(request);
+            let _ = reply.send(Err(self.error(links, Failure::Stalled)));
+        }
+        // Of some all has come, and is being decoded.
+        let open: Vec<FetchId> = self.fetches.keys().copied().filter(|fetch| self.proto.is_under_way(*fetch)).collect();
+        for fetch in open {
+            self.proto.cancel_fetch(fetch);
+            if let Some(rebuild) = self.fetches.remove(&fetch) {
+                let _ = rebuild.reply.send(Err(self.error(links, Failure::Stalled)));
+            }
+        }
+    }
+
     /// Logs a connection that takes requests.
     fn say_connected(&mut self, links: &[Link], source: SourceId) {
         self.faults.remove(&source);
@@ -785,6 +804,8 @@ impl Driver {
         link.end(code, &fault, is_silent);
         if code == CloseCode::Pollution {
             link.give_up();
+        } else if broke_the_rules && link.note_breach() {
+            tracing::warn!(server = %link.server, "the server has broken the rules twice in a row: it is left alone for a while");
         }
         self.proto.handle_disconnected(Instant::now(), link.id, is_outage);
         if self.neighbours.failed(link.id, broke_the_rules) {

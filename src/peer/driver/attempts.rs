@@ -12,6 +12,9 @@ use futures_util::future::{BoxFuture, select_all};
 /// Attempts at a time. The oldest has all the time that an attempt may take, for paths that are slow; the others make way for newer ones,
 /// so that one is always young: QUIC repeats its first packet after times that double.
 const ATTEMPTS_MAX: usize = 4;
+/// Connections in a row on which the server may break the rules, and how long it is left alone then.
+const BREACHES_MAX: u32 = 2;
+const REST: Duration = Duration::from_secs(60);
 /// Between attempts at least.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
@@ -31,6 +34,9 @@ pub(super) struct Attempts<T, E> {
     begun: usize,
     /// How often in a row the server has refused.
     refusals: u32,
+    /// How often in a row it has broken the rules, and whether it is left alone for that.
+    breaches: u32,
+    rests: bool,
     rtt: Option<Duration>,
     /// Between attempts before a round trip is known.
     pause_unknown: Duration,
@@ -40,7 +46,18 @@ pub(super) struct Attempts<T, E> {
 impl<T, E: Answered> Attempts<T, E> {
     /// The first begins at once.
     pub(super) fn new(now: Instant, pause_unknown: Duration, pause_max: Duration) -> Self {
-        Self { running: Vec::new(), since: now, next_at: now, begun: 0, refusals: 0, rtt: None, pause_unknown, pause_max }
+        Self {
+            running: Vec::new(),
+            since: now,
+            next_at: now,
+            begun: 0,
+            refusals: 0,
+            breaches: 0,
+            rests: false,
+            rtt: None,
+            pause_unknown,
+            pause_max,
+        }
     }
 
     /// The server has been silent since then; an attempt is due.
@@ -56,9 +73,23 @@ impl<T, E: Answered> Attempts<T, E> {
         self.next_at = self.next_at.max(now + spread(pause));
     }
 
+    /// The server has broken the rules on a connection. Doing so again brings nothing, and each time costs both sides a handshake.
+    pub(super) fn breached(&mut self, now: Instant) {
+        self.breaches += 1;
+        if self.breaches >= BREACHES_MAX {
+            self.cancel();
+            (self.rests, self.next_at) = (true, now + REST);
+        }
+    }
+
+    /// Whether the server is left alone for what it has done.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rests
+    }
+
     /// The server takes connections and keeps them.
     pub(super) fn welcome(&mut self) {
-        self.refusals = 0;
+        (self.refusals, self.breaches) = (0, 0);
     }
 
     /// None is needed at present.
@@ -83,6 +114,7 @@ impl<T, E: Answered> Attempts<T, E> {
                     if self.running.len() >= ATTEMPTS_MAX {
                         drop(self.running.remove(1));
                     }
+                    self.rests = false;
                     self.running.push(begin(self.begun));
                     self.begun = self.begun.wrapping_add(1);
                     let now = Instant::now();
@@ -145,6 +177,18 @@ mod tests {
         assert_eq!(pause(600_000, Some(1)), 8000 * MS);
         assert_eq!(pause(0, Some(200)), 600 * MS, "a path that is slow");
         assert_eq!(pause(0, None), 1000 * MS);
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_rules_twice_in_a_row_is_left_alone() {
+        let now = Instant::now();
+        let mut attempts: Attempts<(), No> = Attempts::new(now, 1000 * MS, 8000 * MS);
+        attempts.breached(now);
+        attempts.welcome();
+        attempts.breached(now);
+        assert!(!attempts.is_resting(), "there was a good connection between them");
+        attempts.breached(now);
+        assert!(attempts.is_resting() && attempts.next_at == now + REST);
     }
 
     /// Attempts under a virtual clock: when each began.

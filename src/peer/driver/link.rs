@@ -359,6 +359,25 @@ impl Link {
         tokio::spawn(wires.close(code, reason));
     }
 
+    /// The source has broken the rules on the connection that has ended. Whether it is left alone for a while.
+    pub(super) fn note_breach(&mut self) -> bool {
+        self.attempts.breached(Instant::now());
+        if self.attempts.is_resting() {
+            // Another connection to the same source is no better.
+            self.state = State::Down;
+        }
+        self.is_left_alone()
+    }
+
+    /// Whether no connection to it can be expected soon.
+    pub(super) fn is_left_alone(&self) -> bool {
+        match self.state {
+            State::Over => true,
+            State::Down => self.attempts.is_resting(),
+            State::Next(_) | State::Up(..) => false,
+        }
+    }
+
     /// No attempt follows any more.
     pub(super) fn give_up(&mut self) {
         self.attempts.cancel();
