@@ -810,6 +810,42 @@ async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
     assert_coded(&server.resolve("/live/slow.ts", 0).await.unwrap(), &other);
 }
 
+/// The kernel tells of a link that it was made, and of nothing that follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn links_that_are_made_while_a_directory_is_watched_are_served() {
+    let root = tempfile::tempdir().unwrap();
+    let (clip, slow) = (root.path().join("clip.ts"), root.path().join("slow.ts"));
+    std::fs::write(&clip, noise("clip", 20_000)).unwrap();
+    let server = Server::start(directory(root.path())).await;
+    assert_coded(&server.resolve("/live/clip.ts", 0).await.unwrap(), &noise("clip", 20_000));
+    let mut file = std::fs::File::create(&slow).unwrap();
+    file.write_all(&noise("slow", 20_000)).unwrap();
+    std::os::unix::fs::symlink("clip.ts", root.path().join("soft.ts")).unwrap();
+    std::fs::hard_link(&clip, root.path().join("hard.ts")).unwrap();
+    std::fs::hard_link(&slow, root.path().join("open.ts")).unwrap();
+    for path in ["/live/soft.ts", "/live/hard.ts"] {
+        let begun = Instant::now();
+        assert_coded(&server.resolve(path, 0).await.unwrap(), &noise("clip", 20_000));
+        assert!(begun.elapsed() < Duration::from_secs(5), "{path}: {:?}", begun.elapsed());
+    }
+    drop(file);
+    assert_coded(&server.resolve("/live/open.ts", 0).await.unwrap(), &noise("slow", 20_000));
+}
+
+/// Not with the stream's timeout over and over: whoever asks hears it in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_held_open_is_refused_as_what_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let config = stream::Config { timeout: Duration::from_secs(1), ..directory(root.path()) };
+    let server = Server::start(config).await;
+    let mut file = std::fs::File::create(root.path().join("log.ts")).unwrap();
+    file.write_all(b"some").unwrap();
+    let begun = Instant::now();
+    let refusal = server.resolve("/live/log.ts", 0).await.unwrap_err();
+    assert_eq!((refusal.code, refusal.reason.as_str()), (RefusalCode::Origin, "the file is still being written"));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_playlist_in_a_directory_governs_its_segments() {
     let root = tempfile::tempdir().unwrap();

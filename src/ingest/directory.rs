@@ -258,7 +258,7 @@ impl Shared {
                 EventKind::Modify(ModifyKind::Name(_)) => Meaning::Scan,
                 EventKind::Modify(ModifyKind::Metadata(_)) => Meaning::Nothing,
                 EventKind::Modify(_) => Meaning::Written,
-                EventKind::Create(CreateKind::File) => Meaning::Written,
+                EventKind::Create(CreateKind::File) => Meaning::Created,
                 EventKind::Create(_) => Meaning::Scan,
                 EventKind::Remove(RemoveKind::Folder) => Meaning::Scan,
                 EventKind::Remove(_) => Meaning::Gone,
@@ -273,6 +273,7 @@ impl Shared {
                     }
                     Err(_) => changes.extend(self.tracker().removed(&path)),
                 },
+                Meaning::Created => changes.extend(self.tracker().created(&path, now)),
                 Meaning::Written => changes.extend(self.tracker().written(&path, now)),
                 Meaning::Gone => {
                     changes.extend(self.tracker().removed(&path));
@@ -352,6 +353,7 @@ fn is_closed(kind: EventKind) -> bool {
 
 enum Meaning {
     Closed,
+    Created,
     Written,
     Gone,
     Scan,

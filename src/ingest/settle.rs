@@ -3,9 +3,12 @@
 //! A file is complete when its writer has closed it or moved it into place, as the kernel tells, or, where the kernel tells
 //! nothing (network file systems, files older than the watch, a queue of events that overflowed), when a scan finds size and
 //! time of modification as they have been for a while. A file that was seen being written is complete only by being closed,
-//! however long its writer pauses.
+//! however long its writer pauses, and so is every other name of it.
+//!
+//! A file that appears may be a link, which nobody closes: where it has bytes, and no write was seen, it is complete once it has stood
+//! still. An empty one is waited for: its writer may not have begun.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::path::ObjectPath;
@@ -48,11 +51,20 @@ struct File {
     /// As last seen.
     stat: Option<Stat>,
     since: Instant,
-    /// A write was seen, and no close since.
-    is_open: bool,
+    writer: Writer,
     complete: Option<(Stat, Instant)>,
     /// The scan that saw it last.
     scan: u64,
+}
+
+/// Who may be writing to a file, as far as events have told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    Nobody,
+    /// It has appeared: whoever has made it may be about to write.
+    Maker,
+    /// A write was seen, and no close since.
+    Seen,
 }
 
 impl Tracker {
@@ -61,10 +73,19 @@ impl Tracker {
         Self { settle, files_max, files: HashMap::new(), scanned_once: false }
     }
 
+    /// A file has appeared, or a link to one.
+    pub fn created(&mut self, path: &ObjectPath, now: Instant) -> Option<Change> {
+        self.opened(path, Writer::Maker, now)
+    }
+
     /// Somebody writes to a file.
     pub fn written(&mut self, path: &ObjectPath, now: Instant) -> Option<Change> {
+        self.opened(path, Writer::Seen, now)
+    }
+
+    fn opened(&mut self, path: &ObjectPath, writer: Writer, now: Instant) -> Option<Change> {
         let file = self.file(path, now)?;
-        file.is_open = true;
+        file.writer = writer;
         file.since = now;
         file.stat = None;
         file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
@@ -73,7 +94,7 @@ impl Tracker {
     /// The writer of a file closed it, or it was moved into place.
     pub fn closed(&mut self, path: &ObjectPath, stat: Stat, now: Instant) -> Option<Change> {
         let file = self.file(path, now)?;
-        file.is_open = false;
+        file.writer = Writer::Nobody;
         file.stat = Some(stat);
         file.since = now;
         file.complete(path, stat, now)
@@ -82,14 +103,14 @@ impl Tracker {
     /// A file is gone, deleted or moved away.
     pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
         let file = self.files.remove(path)?;
-        let was_known = file.complete.is_some() || file.is_open;
+        let was_known = file.complete.is_some() || file.writer != Writer::Nobody;
         was_known.then(|| Change { path: path.clone(), kind: ChangeKind::Gone })
     }
 
     /// Events were lost: nothing is known of open files any more.
     pub fn overflowed(&mut self, now: Instant) {
-        for file in self.files.values_mut().filter(|file| file.is_open) {
-            file.is_open = false;
+        for file in self.files.values_mut().filter(|file| file.writer != Writer::Nobody) {
+            file.writer = Writer::Nobody;
             file.since = now;
         }
     }
@@ -98,18 +119,20 @@ impl Tracker {
     pub fn scanned(&mut self, found: Vec<(ObjectPath, Stat)>, number: u64, now: Instant, wall: SystemTime) -> Vec<Change> {
         let mut changes = Vec::new();
         let is_first = !std::mem::replace(&mut self.scanned_once, true);
+        let has_writer = |path: &ObjectPath| self.files.get(path).is_some_and(|file| file.writer == Writer::Seen);
+        let open: HashSet<u64> = found.iter().filter(|(path, _)| has_writer(path)).map(|(_, stat)| stat.inode).collect();
         for (path, stat) in found {
             let settle = self.settle;
             let Some(file) = self.file(&path, now) else { continue };
             file.scan = number;
-            if file.stat != Some(stat) {
-                file.stat = Some(stat);
+            if file.stat.replace(stat).is_some_and(|before| before != stat) {
                 file.since = now;
             }
             let stood = now.saturating_duration_since(file.since);
             // A time in the future says nothing.
             let age = stat.modified.and_then(|modified| wall.duration_since(modified).ok()).unwrap_or(stood);
-            if !file.is_open && age >= settle && (stood >= settle || is_first) {
+            let is_open = open.contains(&stat.inode) || (file.writer == Writer::Maker && stat.length == 0);
+            if !is_open && age >= settle && (stood >= settle || is_first) {
                 let change = file.complete(&path, stat, now);
                 changes
                     .extend(change.map(|change| if is_first { Change { kind: ChangeKind::Present, ..change } } else { change }));
@@ -138,7 +161,7 @@ impl Tracker {
         Some(self.files.entry(path.clone()).or_insert_with(|| File {
             stat: None,
             since: now,
-            is_open: false,
+            writer: Writer::Nobody,
             complete: None,
             scan: 0,
         }))
@@ -217,6 +240,49 @@ mod tests {
         assert!(tracker.scanned(vec![(path(), stat(5))], 99, now, wall(3000)).is_empty());
         let later = now + SETTLE;
         assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001))), [change(ChangeKind::Complete)]);
+    }
+
+    /// No close follows: there is nobody who could.
+    #[test]
+    fn a_link_is_complete_once_it_has_stood_still() {
+        let begin = Instant::now();
+        let mut tracker = tracker(begin);
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(tracker.created(&path(), at(0)), None);
+        assert!(tracker.scanned(vec![(path(), stat(5))], 2, at(0), wall(2000)).is_empty(), "its maker may write yet");
+        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 3, at(1), wall(2001))), [change(ChangeKind::Complete)]);
+        assert_eq!(tracker.complete(&path(), stat(5)), Some(at(1)));
+        assert_eq!(told(tracker.created(&path(), at(2))), [change(ChangeKind::Written)], "another link in its place");
+        assert_eq!(told(tracker.removed(&path())), [change(ChangeKind::Gone)]);
+    }
+
+    #[test]
+    fn a_new_file_without_bytes_is_waited_for() {
+        let begin = Instant::now();
+        let mut tracker = tracker(begin);
+        tracker.created(&path(), begin);
+        for second in 1..60 {
+            let now = begin + Duration::from_secs(second);
+            assert!(tracker.scanned(vec![(path(), stat(0))], 1 + second, now, wall(2000 + second)).is_empty());
+        }
+        assert_eq!(told(tracker.closed(&path(), stat(0), begin)), [change(ChangeKind::Complete)]);
+    }
+
+    #[test]
+    fn a_link_to_what_is_being_written_is_waited_for() {
+        let begin = Instant::now();
+        let mut tracker = tracker(begin);
+        let link = ObjectPath::parse("link.ts").unwrap();
+        tracker.written(&path(), begin);
+        tracker.created(&link, begin);
+        let found = || vec![(link.clone(), stat(5)), (path(), stat(5))];
+        for second in 1..60 {
+            let now = begin + Duration::from_secs(second);
+            assert!(tracker.scanned(found(), 1 + second, now, wall(2000 + second)).is_empty());
+        }
+        let now = begin + Duration::from_secs(60);
+        tracker.closed(&path(), stat(5), now);
+        assert_eq!(told(tracker.scanned(found(), 100, now, wall(3000))), [(link, ChangeKind::Complete)]);
     }
 
     #[test]
