@@ -197,6 +197,7 @@ pub enum Error {
 impl Error {
     fn of_value(error: config::ConfigError, places: &layers::Places) -> Self {
         let (key, reason) = innermost(error);
+        let reason = choices(&key, &reason).unwrap_or(reason);
         let location = places.get(&key).cloned();
         Self::Value { key, location, reason }
     }
@@ -249,6 +250,15 @@ fn innermost(error: config::ConfigError) -> (String, String) {
         ConfigError::Type { key: Some(key), unexpected, expected, .. } => (key, format!("{unexpected} is not {expected}")),
         other => (String::new(), other.to_string()),
     }
+}
+
+/// What a key can be that was given another word: the `config` crate does not say it, and `serde_json` does.
+fn choices(key: &str, reason: &str) -> Option<String> {
+    let (_, word) = reason.strip_prefix("enum ")?.split_once(" does not have variant constructor ")?;
+    let alone = key.rsplit('.').fold(word.into(), |value, part| serde_json::Map::from_iter([(part.to_owned(), value)]).into());
+    let error = serde_json::from_value::<Config>(alone).err()?.to_string();
+    let (_, expected) = error.split_once(", expected ")?;
+    Some(format!("`{word}` is not possible: it is {expected}"))
 }
 
 fn place(key: &str, location: Option<&Location>) -> String {

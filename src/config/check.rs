@@ -212,7 +212,8 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         report.warning(key("origin"), text);
     }
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
-        return report.fault(key("block_bytes"), error.to_string());
+        let part = if matches!(error, ShapeError::NMax(_)) { "n_max" } else { "block_bytes" };
+        return report.fault(key(part), error.to_string());
     }
     if stream.generations_min == 0 {
         report.fault(key("generations_min"), "a segment has at least one generation");

@@ -32,6 +32,20 @@ fn documented() -> (String, String) {
 }
 
 #[test]
+fn a_word_that_is_none_of_its_keys_is_refused_with_those_that_are() {
+    for (key, word, said) in [
+        ("endpoint.congestion", "reno", "`endpoint.congestion`: `reno` is not possible: it is one of `cubic`, `bbr`, `delay`"),
+        ("telemetry.log_format", "xml", "`telemetry.log_format`: `xml` is not possible: it is one of `auto`, `pretty`, `json`"),
+        ("stream.a.peers", "some", "`stream.a.peers`: `some` is not possible: it is one of `off`, `lan`, `all`"),
+        ("telemetry.log_filter", "infoo", "`infoo` is none of off, error, warn, info, debug, trace"),
+        ("stream.a.n_max", "2000", "`stream.a.n_max`: 2000 blocks a generation: 1 to 1024 are possible"),
+    ] {
+        let refused = refusal("[stream.a]\ndirectory = \"y\"\n", &[], &[(key, word)]);
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
 fn later_layers_win() {
     let file = "[ring]\nbytes = \"65MiB\"\nmax_reuse = 2\n[telemetry]\nlog_filter = \"warn\"\n[store]\nbytes = \"1GiB\"\n";
     let environment = [("NCSERVERD_RING__BYTES", "66MiB"), ("NCSERVERD_TELEMETRY__LOG_FILTER", "error"), ("OTHER", "x")];

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
@@ -51,10 +51,23 @@ fn is_pretty(format: LogFormat) -> bool {
 /// The libraries below log every packet at debug and every connection at info: they are heard from `warn` on, unless the filter
 /// names them.
 fn parse(filter: &str) -> Result<EnvFilter, Error> {
+    let refused = |reason: String| Error::Filter { filter: filter.into(), reason };
+    if let Some(word) = mistyped(filter) {
+        let reason = format!("`{word}` is none of {LEVELS}; a part of the program has its level behind it, as ncserverd=debug");
+        return Err(refused(reason));
+    }
     let quiet = QUIET.into_iter().filter(|target| !filter.contains(target));
     let all = quiet.map(|target| format!("{target}=warn")).chain([filter.to_owned()]).collect::<Vec<_>>().join(",");
-    EnvFilter::builder().parse(all).map_err(|error| Error::Filter { filter: filter.into(), reason: error.to_string() })
+    EnvFilter::builder().parse(all).map_err(|error| refused(error.to_string()))
 }
+
+/// A word that stands alone and is no level. It would be taken for the name of a part of the program, and nothing of the others be logged.
+fn mistyped(filter: &str) -> Option<&str> {
+    let is_word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    filter.split(',').map(str::trim).find(|part| is_word(part) && part.parse::<LevelFilter>().is_err())
+}
+
+const LEVELS: &str = "off, error, warn, info, debug, trace";
 
 const QUIET: [&str; 7] = ["quinn", "rustls", "hyper", "reqwest", "h2", "axum", "notify"];
 
@@ -66,6 +79,13 @@ mod tests {
     fn libraries_are_quiet_unless_named() {
         assert!(parse("info").unwrap().to_string().contains("quinn=warn"));
         assert!(!parse("info,quinn=debug").unwrap().to_string().contains("quinn=warn"));
+        for filter in ["infoo", "info,ncserverd", "verbose, quinn=debug"] {
+            let error = parse(filter).unwrap_err().to_string();
+            assert!(error.contains("is none of off, error, warn, info, debug, trace"), "{error}");
+        }
+        for filter in ["INFO", "off", "3", "warn,ncserverd=debug", "ncserverd::peer=trace", "[session{peer}]=debug", ""] {
+            assert!(parse(filter).is_ok(), "{filter}");
+        }
         let error = parse("ncserverd=loud").unwrap_err().to_string();
         assert!(error.starts_with("\"ncserverd=loud\" is no log filter: "), "{error}");
     }
