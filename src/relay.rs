@@ -198,8 +198,19 @@ impl Relay {
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names nobody.
         let directory = Directory::new(directory::Metrics::new(registry)?);
-        let parts =
-            Parts { endpoint, session, identity, admission, directory, ring, asks, aside: &aside, supervisor: &supervisor };
+        let parts = Parts {
+            endpoint,
+            session,
+            identity,
+            admission,
+            directory,
+            ring,
+            asks: asks.clone(),
+            aside: &aside,
+            supervisor: &supervisor,
+        };
+        // The last, so that it is dropped before the parts end if the start fails.
+        let closing = supervisor.closing();
         let front = Front::open::<Error>(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
             client.offer(address.port(), fingerprint).await?;
@@ -207,7 +218,6 @@ impl Relay {
             let tell = move || tell(teller.clone(), Arc::clone(&told));
             tasks.push(tokio::spawn(supervisor.clone().revived(Part::Teller, tell)));
         }
-        let closing = supervisor.closing();
         Ok(Self { front, client, fault, supervisor, tasks, _aside: aside, closing })
     }
 

@@ -183,12 +183,13 @@ impl Server {
             admission: admission.clone(),
             directory: directory.clone(),
             ring: ring.clone(),
-            asks,
+            asks: asks.clone(),
             aside: &aside,
             supervisor: &supervisor,
         };
-        let front = Front::open::<Error>(parts, registry, &readiness).await?;
+        // The last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
+        let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server = Self {
             front,
             library,

@@ -1,6 +1,7 @@
 //! Starting, reloading and stopping.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -90,6 +91,20 @@ fn every_way_to_fail_has_its_exit_code() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+}
+
+/// The parts that had begun end with the start, and did not die.
+#[test]
+fn a_taken_port_is_the_only_reason_that_is_told() {
+    let place = TempDir::new().unwrap();
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for _ in 0..8 {
+        let output = command(&place, &["serve", "--listen", &address, "--metrics", "127.0.0.1:0"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{stderr}");
+        assert!(stderr.contains(&address) && !stderr.contains("died"), "{stderr}");
     }
 }
 
