@@ -246,6 +246,7 @@ impl Relay {
         drop(self.closing);
         self.front.drain(bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
+        self.client.close().await;
     }
 }
 

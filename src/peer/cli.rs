@@ -275,9 +275,9 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Fetch { server, path, output, backend, max_bytes } => {
             let target = Target::new(output, &path)?;
             let (device, _thread) = tokio::task::block_in_place(|| backend.open())?.unzip();
-            unless_interrupted(async {
-                let client = cli.connection.connect_with(server, device).await?;
-                fetch::fetch(&client, &path, target, max_bytes).await?;
+            let connecting = cli.connection.connect_with(server, device);
+            with_client(connecting, async |client| {
+                fetch::fetch(client, &path, target, max_bytes).await?;
                 let stats = client.stats().borrow().clone();
                 if backend != Decoding::Cpu {
                     console::note(fetch::summary(&stats));
@@ -303,12 +303,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let (registry, readiness) = (registry()?, Readiness::new());
             let followed = super::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
-            let (gateway, stats, fault) = unless_interrupted(async {
+            let (gateway, client, fault) = unless_interrupted(async {
                 let (client, fault) = cli.connection.connect_when_there(server.clone()).await?;
-                let stats = client.stats();
-                Ok((Gateway::start(config, client).await?, stats, fault))
+                Ok((Gateway::start(config, client.clone()).await?, client, fault))
             })
             .await?;
+            let stats = client.stats();
             let supervisor = supervisor(&registry, &readiness)?;
             tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
@@ -319,6 +319,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             drop(supervisor.closing());
             gateway.stop(DRAIN).await;
             say_repair(&stats.borrow());
+            client.close().await;
             ended.map(drop)
         }
         Command::Relay {
@@ -375,11 +376,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
         }
         Command::Info { server, path, fetch, max_bytes } => {
-            unless_interrupted(async {
-                let client = cli.connection.connect(server).await?;
-                let mut text = info::describe(&client, path.as_deref()).await?;
+            with_client(cli.connection.connect_with(server, None), async |client| {
+                let mut text = info::describe(client, path.as_deref()).await?;
                 if let Some(path) = path.filter(|_| fetch) {
-                    text += &info::measure(&client, &path, max_bytes).await?;
+                    text += &info::measure(client, &path, max_bytes).await?;
                 }
                 console::print(text).map_err(Failure::Output)
             })
@@ -389,10 +389,6 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 impl Connection {
-    async fn connect(&self, server: Server) -> Result<Client, Failure> {
-        self.connect_with(server, None).await
-    }
-
     /// What a client is told, with what decodes if that is not the client itself.
     fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
@@ -538,6 +534,17 @@ fn say_repair(stats: &Stats) {
     if let Some(repair) = fetch::repair(stats) {
         console::note(format_args!("repair: {repair}"));
     }
+}
+
+/// Does this with a client, unless interrupted, and closes its connections.
+async fn with_client<T>(
+    connecting: impl Future<Output = Result<Client, Failure>>,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let client = unless_interrupted(connecting).await?;
+    let done = unless_interrupted(work(&client)).await;
+    client.close().await;
+    done
 }
 
 /// Runs until done or until the user has enough of it. Dropping the work undoes what is half done.

@@ -46,6 +46,8 @@ const RETRIES: usize = 3;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for an object that changed while it was fetched.
 const RETRY_CHANGED: Duration = Duration::from_millis(200);
+/// How long the end of a client may take: its last packets leave within a few milliseconds, and are repeated where a server goes on sending.
+const CLOSE_WITHIN: Duration = Duration::from_millis(300);
 /// Objects up to this size are hashed where they are, larger ones in the blocking pool.
 const HASH_HERE_MAX: usize = 64 * 1024;
 
@@ -328,6 +330,18 @@ impl Client {
     /// What has become of the work so far; changes several times a second while there is work.
     pub fn stats(&self) -> watch::Receiver<Stats> {
         self.common.stats.clone()
+    }
+
+    /// Closes all connections, whoever else has a handle, and waits a moment until it is said: a server that does not hear of it counts this
+    /// viewer for a quarter of a minute.
+    pub async fn close(self) {
+        let mut stats = self.stats();
+        let closed = async {
+            // Where this fails it has ended before.
+            let _ = self.command(Command::Close).await;
+            while stats.changed().await.is_ok() {}
+        };
+        let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
     }
 
     /// New segments of a stream as they appear: their paths, and what they are. Ends when the server ends the subscription.

@@ -57,6 +57,8 @@ pub(super) enum Command {
     Offer { port: u16, identity: [u8; 32] },
     /// Tell them what has changed of what there is to serve.
     Have(Vec<Holding>),
+    /// End, whoever else has a handle.
+    Close,
 }
 
 /// What becomes of the first attempts to connect: a connection, or why there is none yet.
@@ -434,6 +436,7 @@ impl Driver {
                 self.proto.offer(port, identity);
             }
             Command::Have(changed) => self.proto.tell_holdings(&changed),
+            Command::Close => self.commands.close(),
         }
     }
 

@@ -3,9 +3,12 @@
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::program::program;
 use crate::server::{Server, command};
 
 /// A configuration file with one stream from a directory, and what follows it.
@@ -105,6 +108,27 @@ fn a_taken_port_is_the_only_reason_that_is_told() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(6), "{stderr}");
         assert!(stderr.contains(&address) && !stderr.contains("died"), "{stderr}");
+    }
+}
+
+/// What it has not heard it would count for as long as a connection may be silent.
+#[test]
+fn the_server_hears_that_a_peer_has_ended() {
+    let media = TempDir::new().unwrap();
+    fs::write(media.path().join("clip.ts"), vec![7; 300_000]).unwrap();
+    let server = Server::start(&["--directory", &format!("media={}", media.path().display())]);
+    let (url, fingerprint) = server.peers_connect_with();
+    server.wait_for_status("/readyz", 200);
+    for command in [&["info"][..], &["fetch", "-o", "/dev/null"]].repeat(4) {
+        let mut peer = Command::new(program("ncpeer"));
+        let status = peer.args(command).args([&url, "/media/clip.ts", "--fingerprint", &fingerprint]).output().unwrap().status;
+        assert!(status.success(), "{command:?}: {status}");
+    }
+    let open = || server.get("/metrics").1.contains("\nncserverd_session_open_sessions 0\n");
+    let begun = Instant::now();
+    while !open() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "{}", server.get("/metrics").1);
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
