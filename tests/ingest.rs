@@ -454,6 +454,28 @@ async fn a_playlist_outlives_a_short_fault_of_the_origin() {
 async fn stale_and_lagging_playlists_are_found_out() {
     let origin = Origin::start().await;
     origin.put("/base/a.m3u8", playlist(5, 3));
+/// What a viewer brings about is told once, with where it comes from.
+#[tokio::test]
+async fn a_playlist_that_stands_still_is_in_the_log() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_max_level(tracing::Level::INFO);
+    let _log = tracing::subscriber::set_default(subscriber.finish());
+    let origin = Origin::start().await;
+    origin.put("/base/a.m3u8", playlist(5, 3));
+    let stale = Duration::from_millis(100);
+    let config = stream::Config { playlist_age: stale, playlist_stale_after: stale, prefetch: 0, ..http(&origin) };
+    let server = Server::start(config).await;
+    let begun = Instant::now();
+    while server.resolve("/live/a.m3u8", 0).await.is_ok() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(stale).await;
+    }
+    assert!(server.resolve("/live/a.m3u8", 0).await.is_err());
+    let (written, url) = (lines.text(), origin.url("/base/a.m3u8"));
+    let told: Vec<&str> = written.lines().filter(|line| line.contains("has not changed for")).collect();
+    assert!(told.len() == 1 && told[0].contains("WARN") && told[0].contains(&format!("GET {url}: ")), "{written}");
+}
+
     let config = stream::Config {
         playlist_age: Duration::from_millis(50),
         playlist_stale_after: Duration::from_millis(100),

@@ -18,7 +18,7 @@ use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
-use crate::secret::redacted_path;
+use crate::secret::{redacted, redacted_path};
 use crate::store::{self, Placement, Store};
 use crate::supervise::{self, Supervisor};
 use crate::telemetry::quiet::{self, RateLimited};
@@ -78,6 +78,7 @@ enum Line {
     Changed,
     Refused,
     Restarted,
+    Standing,
     Answers,
 }
 
@@ -208,11 +209,23 @@ impl Point {
                 Arc::unwrap_or_clone(resolved)
             }
         };
-        let planner = self.planner();
-        let Some(still) = planner.stale(path, Instant::now()) else { return Ok(resolved) };
+        let (still, retry_after) = {
+            let planner = self.planner();
+            (planner.stale(path, Instant::now()), planner.target_duration(path))
+        };
+        let Some(still) = still else { return Ok(resolved) };
         self.shared.metrics.playlists_standing.inc();
         let reason = format!("the live playlist has not changed for {} s", still.as_secs());
-        Err(Refusal { code: RefusalCode::Origin, retry_after: planner.target_duration(path), reason })
+        self.tell(Line::Standing, |more| {
+            tracing::warn!("{}: {reason}, and is refused until it does: has the encoder stopped?{more}", self.place(path));
+        });
+        Err(Refusal { code: RefusalCode::Origin, retry_after, reason })
+    }
+
+    /// Where an object comes from, for the log.
+    fn place(&self, path: &ObjectPath) -> String {
+        let url = self.source.base().and_then(|base| path.to_url(base));
+        url.map_or_else(|| redacted_path(&format!("/{}/{path}", self.name)), |url| format!("GET {}", redacted(url.as_str())))
     }
 
     /// What can be answered without a fetch.
