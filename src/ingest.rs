@@ -334,6 +334,8 @@ impl Error {
     pub fn retry_after(&self, age: Duration) -> Option<Duration> {
         match self {
             Self::Busy(_, Some(after)) => Some((*after).max(age)),
+            // It has answered so several times in a row: whoever asks at once again, and on whose behalf others do, makes many of that.
+            Self::Unavailable(_) => None,
             _ => (self.is_transient() || *self == Self::NotFound).then_some(age),
         }
     }

@@ -5,6 +5,8 @@
 mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +21,7 @@ use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
 use reqwest::{Method, Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Written by ffmpeg 5.1 with `-hls_base_url`, `-hls_key_info_file`, `-hls_flags single_file` and `-var_stream_map`.
 const ABSOLUTE: &str = include_str!("playlists/absolute.m3u8");
@@ -223,6 +225,41 @@ async fn only_names_of_the_gateway_are_answered() {
         let refused = named(host).await.unwrap();
         assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST, "{host}");
         assert_eq!(header(&refused, "access-control-allow-origin"), "", "{host}");
+    }
+    path.close().await;
+}
+
+/// An origin that answers everything with this status; how often it has.
+async fn failing(status: u16) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (url, asked) = (format!("http://{}/", listener.local_addr().unwrap()), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {}
+            count.fetch_add(1, Ordering::Relaxed);
+            let answer = format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (url, asked)
+}
+
+/// Who asks the origin tries again; who asks on somebody's behalf does not make many of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_origin_is_asked_a_few_times_for_one_request() {
+    let path = Path::open().await;
+    for (status, told) in [(500, StatusCode::BAD_GATEWAY), (503, StatusCode::BAD_GATEWAY), (429, StatusCode::SERVICE_UNAVAILABLE)]
+    {
+        let (url, asked) = failing(status).await;
+        let mut settings = ncserverd::config::Config::default();
+        let stream = stream::Config { origin: Some(url.into()), ..stream::Config::default() };
+        settings.stream.insert(format!("s{status}"), stream);
+        path.server.apply(&settings).await.unwrap();
+        assert_eq!(path.get(&format!("/s{status}/1.ts")).await.status(), told);
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((1..=4).contains(&asked), "{status}: asked {asked} times");
     }
     path.close().await;
 }

@@ -187,6 +187,10 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
         assert_eq!(refusal.code, code, "{path}: {refusal:?}");
         assert!(!refusal.reason.is_empty() && !refusal.reason.contains("127.0.0.1/"), "{path}: {refusal:?}");
         assert_eq!(server.metric("ncserverd_ingest_errors_total", Some(kind)), before + 1, "{path}");
+        if kind == "busy" {
+            assert_eq!(origin.asked(&format!("/base/{path}")).len(), 1, "whoever has too much to do is not asked again at once");
+        }
+        assert!(kind != "unavailable" || refusal.retry_after.is_none(), "{path}: it was asked several times");
     }
     assert_eq!(elsewhere.asked_in_all(), 0);
     assert_eq!(server.store.usage(store::index::Tier::Host).1, 0, "nothing wrong is held");
@@ -450,10 +454,6 @@ async fn a_playlist_outlives_a_short_fault_of_the_origin() {
     assert_eq!(refusal.code, RefusalCode::Origin);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stale_and_lagging_playlists_are_found_out() {
-    let origin = Origin::start().await;
-    origin.put("/base/a.m3u8", playlist(5, 3));
 /// What a viewer brings about is told once, with where it comes from.
 #[tokio::test]
 async fn a_playlist_that_stands_still_is_in_the_log() {
@@ -476,6 +476,10 @@ async fn a_playlist_that_stands_still_is_in_the_log() {
     assert!(told.len() == 1 && told[0].contains("WARN") && told[0].contains(&format!("GET {url}: ")), "{written}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_and_lagging_playlists_are_found_out() {
+    let origin = Origin::start().await;
+    origin.put("/base/a.m3u8", playlist(5, 3));
     let config = stream::Config {
         playlist_age: Duration::from_millis(50),
         playlist_stale_after: Duration::from_millis(100),

@@ -113,7 +113,7 @@ impl Http {
                     .with_max_times(self.config.retries.into())
                     .with_jitter(),
             )
-            .when(|error| error.is_transient() && !matches!(error, Error::Busy(_, Some(_))))
+            .when(|error| error.is_transient() && !matches!(error, Error::Busy(..)))
             .notify(|error, _| {
                 tracing::debug!(path = redacted_path(fetch.path.as_str()), %error, "asking the origin again");
                 self.metrics.retries.inc();

@@ -44,6 +44,8 @@ const REPEATS_OF: usize = 4096;
 const RETRIES: usize = 3;
 /// The longest such time that is waited for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// How long after the first question. A server that takes longer has waited for its origin already, and whoever asks is to hear why.
+const RETRY_WITHIN: Duration = Duration::from_secs(10);
 /// How long to wait for an object that changed while it was fetched.
 const RETRY_CHANGED: Duration = Duration::from_millis(200);
 /// How long the end of a client may take: its last packets leave within a few milliseconds, and are repeated where a server goes on sending.
@@ -515,14 +517,14 @@ impl Client {
 
     /// Asks for a part, `of` one source alone or of all.
     async fn ask(&self, path: String, offset: u64, length: Option<u64>, of: Option<SourceId>) -> Result<Known, Error> {
-        let (mut refused, mut corrupt) = (0, false);
+        let (begun, mut refused, mut corrupt) = (Instant::now(), 0, false);
         loop {
             let (reply, answer) = oneshot::channel();
             self.command(Command::Get { path: path.clone(), offset, length, of, reply }).await?;
             let Answer { meta, bytes, source } = match answer.await.unwrap_or(Err(Error::Closed)) {
                 Ok(answer) => answer,
                 Err(Error::Refused(refusal)) => match retry_after(&refusal) {
-                    Some(after) if refused < RETRIES && after <= RETRY_AFTER_MAX => {
+                    Some(after) if refused < RETRIES && may_wait(begun.elapsed(), after) => {
                         refused += 1;
                         tokio::time::sleep(after).await;
                         continue;
@@ -709,6 +711,11 @@ fn retry_after(refusal: &Refusal) -> Option<Duration> {
     // It changed while it was fetched; by now it may have settled.
     let settled = (refusal.code == RefusalCode::Changed).then_some(RETRY_CHANGED);
     refusal.retry_after.or(settled)
+}
+
+/// Whether a path is asked for again so long after the first question.
+fn may_wait(elapsed: Duration, after: Duration) -> bool {
+    after <= RETRY_AFTER_MAX && elapsed + after <= RETRY_WITHIN
 }
 
 /// Parts that come whole, each of them fast, and are too small or too far between to come to an end.
@@ -963,6 +970,13 @@ mod tests {
             signature: None,
             tree: None,
         }
+    }
+
+    #[test]
+    fn a_server_that_has_waited_itself_is_not_asked_again() {
+        let may_wait = |elapsed, after| may_wait(Duration::from_secs(elapsed), Duration::from_secs(after));
+        assert!(may_wait(0, 1) && may_wait(4, 5) && !may_wait(0, 6));
+        assert!(!may_wait(10, 1), "a stream's timeout by default");
     }
 
     #[test]

@@ -718,7 +718,8 @@ impl Point {
     fn refuse(&self, path: &ObjectPath, error: &Error, now: Instant) -> Refusal {
         let age = self.shared.config.negative_age;
         let refusal = Refusal { code: error.code(), retry_after: error.retry_after(age), reason: error.to_string() };
-        self.catalogue().refuse(path, refusal.clone(), now + age);
+        // One that says when it has less to do is not asked before.
+        self.catalogue().refuse(path, refusal.clone(), now + refusal.retry_after.unwrap_or(age));
         refusal
     }
 
