@@ -386,6 +386,22 @@ async fn the_rate_of_a_token_is_kept_by_all_its_connections() {
     assert!(begun.elapsed() < Duration::from_secs(20), "another token does not wait for it");
 }
 
+/// Not that there is no such object: the server says at once that it wants something, or does not take what was shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_token_that_counts_hears_of_the_token() {
+    let place = Place::open().await;
+    let refused = async |client: &Client| match read(client, "/live/a.ts").await {
+        Err(peer::Error::Refused(refusal)) => (refusal.code, refusal.reason),
+        other => panic!("{other:?}"),
+    };
+    let client = place.client(&mint::token(&["/live/*"], -1)).await;
+    let told = refused(&client).await;
+    assert_eq!(told, (RefusalCode::Forbidden, "the server does not take the token".to_owned()));
+    let client = Client::connect(place.client_config()).await.unwrap();
+    let told = refused(&client).await;
+    assert_eq!(told, (RefusalCode::Forbidden, "the server wants a token or a client certificate".to_owned()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ncpeer_brings_its_token_and_its_certificate() {
     let authority = mint::Authority::new("ours");
@@ -404,8 +420,8 @@ async fn ncpeer_brings_its_token_and_its_certificate() {
         ("/live/a.ts", vec!["--token-file", "token"], 0),
         ("/live/a.ts", vec!["--cert", "client.crt", "--cert-key", "client.key"], 0),
         ("/secret/a.ts", vec!["--token-file", "token"], 4),
-        ("/live/a.ts", vec![], 4),
-        ("/live/a.ts", vec!["--token", "not-one-of-its-own"], 4),
+        ("/live/a.ts", vec![], 5),
+        ("/live/a.ts", vec!["--token", "not-one-of-its-own"], 5),
         ("/live/a.ts", vec!["--token-file", "nowhere"], 2),
         ("/live/a.ts", vec!["--token", "a b"], 2),
         ("/live/a.ts", vec!["--cert", "client.crt"], 2),
@@ -416,5 +432,6 @@ async fn ncpeer_brings_its_token_and_its_certificate() {
         assert!(code != 0 || output.stdout == bytes(1, 200_000), "{path} {with:?}");
         assert!(!with.contains(&"not-one-of-its-own") || said.contains("does not take the token"), "{said}");
         assert!(!with.is_empty() || said.contains("the server wants a token (--token, --token-file)"), "{said}");
+        assert!(code != 5 || !said.contains("no such object"), "{said}");
     }
 }

@@ -128,10 +128,10 @@ async fn a_viewer_has_most_from_one_that_was_there_before() {
     assert!(read(&alone, "/live/0.ts").await.unwrap() == all[0]);
     assert_eq!(shares(&alone).1, 0);
 
-    // Who comes without a ticket is told nothing.
+    // Who comes without a ticket is told that one is wanted, and nothing of what is there.
     let stranger = Client::connect(peer::Config::new(first_at, Trust::System)).await.unwrap();
     let refused = read(&stranger, "/live/0.ts").await;
-    assert!(matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    assert!(matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Forbidden));
     first.drain(Duration::ZERO).await;
 }
 

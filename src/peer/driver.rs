@@ -34,7 +34,7 @@ use crate::object::{Generation, SegmentId, Shape, Tree};
 use crate::tls::{self, Fingerprint};
 use crate::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
 use crate::wire::{CloseCode, Violation, frame};
-use link::{End, Fault, Happening, Link, Read, Shown, Wires};
+use link::{End, Fault, Happening, Link, Next, Read, Shown, Wires};
 
 /// Datagrams taken in one turn before anything else has its turn.
 const DATAGRAMS_A_TURN: usize = 512;
@@ -265,6 +265,9 @@ impl Driver {
         }
         self.drop_abandoned();
         let now = Instant::now();
+        if !self.proto.is_idle() {
+            links.iter_mut().for_each(Link::wanted);
+        }
         for link in links.iter_mut() {
             let Some(rtt) = link.connection().map(Connection::rtt) else { continue };
             self.proto.set_rtt(link.id, rtt);
@@ -647,7 +650,7 @@ impl Driver {
         for source in std::mem::take(&mut self.dismissed) {
             if let Some(link) = links.iter_mut().find(|link| link.id == source) {
                 if link.connection().is_some() {
-                    link.end(CloseCode::Done, "not needed any more", false);
+                    link.end(CloseCode::Done, "not needed any more", Next::Soon);
                     self.proto.handle_disconnected(now, source, false);
                 }
                 self.wire_bytes_before += link.wire_bytes();
@@ -783,6 +786,11 @@ impl Driver {
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));
         let is_outage = is_silent || matches!(end, End::Left);
+        let next = match end {
+            End::Silent(_) => Next::AtOnce,
+            End::TurnedAway(_) => Next::WhenWanted,
+            _ => Next::Soon,
+        };
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
             End::Left => (CloseCode::Done, "the server has gone away".to_owned()),
@@ -791,7 +799,7 @@ impl Driver {
                 tracing::warn!(server = %link.server, ?peer, %violation, "the server breaks the rules");
                 (violation.close_code(), violation.to_string())
             }
-            End::Lost(fault) | End::Silent(fault) => (CloseCode::Done, fault),
+            End::Lost(fault) | End::Silent(fault) | End::TurnedAway(fault) => (CloseCode::Done, fault),
             End::Polluted => {
                 let peer = link.connection().map(Connection::remote_address);
                 tracing::warn!(server = %link.server, ?peer, "what the server sent is proved wrong: it is not used any more");
@@ -804,7 +812,7 @@ impl Driver {
             tracing::info!(server = %link.server, fault, "the connection has ended: it is made again");
         }
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
-        link.end(code, &fault, is_silent);
+        link.end(code, &fault, next);
         if code == CloseCode::Pollution {
             link.give_up();
         } else if broke_the_rules && link.note_breach() {

@@ -423,6 +423,10 @@ struct Source {
     link: Link,
     streams: HashMap<u64, Incoming>,
     stops: VecDeque<u64>,
+    /// Whether it has been shown something.
+    is_shown: bool,
+    /// Whether it does not admit this side: then it answers as if nothing were there.
+    refuses: bool,
 }
 
 /// A stream subscribed to: at every source, because one may fall silent.
@@ -568,6 +572,9 @@ impl Proto {
 
     /// Shows something newer to a source.
     pub fn authorise(&mut self, source: SourceId, credential: Credential) {
+        if let Some(source) = self.sources.get_mut(&source) {
+            source.is_shown = true;
+        }
         self.outbox.push(source, Message::Auth(credential));
     }
 
@@ -634,7 +641,8 @@ impl Proto {
             return;
         }
         let link = Link::Greeting { due: now + self.config.hello_timeout };
-        self.sources.insert(source, Source { link, streams: HashMap::new(), stops: VecDeque::new() });
+        let (streams, stops, is_shown) = (HashMap::new(), VecDeque::new(), credential.is_some());
+        self.sources.insert(source, Source { link, streams, stops, is_shown, refuses: false });
         self.outbox.open(source);
         self.outbox.push(source, Message::Hello(self.config.hello.clone()));
         if let Some(credential) = credential {
@@ -725,7 +733,7 @@ impl Proto {
             }
             Message::Error(error) => {
                 self.note_trouble(now, source, refused("the question", error.code, error.retry_after_ms, &error.reason));
-                let refusal = refusal(error.code, error.retry_after_ms, error.reason);
+                let refusal = self.in_plain_words(source, refusal(error.code, error.retry_after_ms, error.reason));
                 if self.fetches.question_refused(now, error.request, source, refusal.retry_after) {
                     return Ok(());
                 }
@@ -747,11 +755,15 @@ impl Proto {
                 }
                 Ok(())
             }
-            Message::Grant { lasts_ms: 0 } => {
+            Message::Grant { lasts_ms } => {
+                self.sources.entry(source).and_modify(|source| source.refuses = lasts_ms == 0);
+                if lasts_ms > 0 {
+                    return Ok(());
+                }
                 self.events.push_back(Event::TokenRefused(source));
                 Ok(())
             }
-            Message::Grant { .. } | Message::SubscribeOk { .. } => Ok(()),
+            Message::SubscribeOk { .. } => Ok(()),
             Message::GoAway { .. } => {
                 self.leave(source);
                 Ok(())
@@ -794,6 +806,19 @@ impl Proto {
             | Message::Stop { .. }
             | Message::Rank { .. } => Ok(()),
         }
+    }
+
+    /// Why a source refuses something. One that does not admit this side says that nothing is there, and has said before what it lacks.
+    fn in_plain_words(&self, source: SourceId, refusal: Refusal) -> Refusal {
+        let reason = match self.sources.get(&source) {
+            Some(Source { refuses: true, is_shown: true, .. }) => "the server does not take the token",
+            Some(Source { refuses: true, .. }) => "the server wants a token or a client certificate",
+            _ => return refusal,
+        };
+        if refusal.code != RefusalCode::Unknown {
+            return refusal;
+        }
+        Refusal { code: RefusalCode::Forbidden, retry_after: None, reason: reason.to_owned() }
     }
 
     /// Takes a datagram of a source.

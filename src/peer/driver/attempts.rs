@@ -17,6 +17,9 @@ const BREACHES_MAX: u32 = 2;
 const REST: Duration = Duration::from_secs(60);
 /// Between attempts at least.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Between attempts at a server that wants a token which there is not, while nobody asks for anything: at first, and at most.
+const AWAY_MIN: Duration = Duration::from_secs(10);
+const AWAY_MAX: Duration = Duration::from_secs(60);
 
 /// Why an attempt came to nothing, as far as the next one is concerned.
 pub(super) trait Answered {
@@ -37,6 +40,9 @@ pub(super) struct Attempts<T, E> {
     /// How often in a row it has broken the rules, and whether it is left alone for that.
     breaches: u32,
     rests: bool,
+    /// How often in a row it has turned this side away, and when the next attempt begins if something is wanted.
+    away: u32,
+    wanted_at: Option<Instant>,
     rtt: Option<Duration>,
     /// Between attempts before a round trip is known.
     pause_unknown: Duration,
@@ -54,6 +60,8 @@ impl<T, E: Answered> Attempts<T, E> {
             refusals: 0,
             breaches: 0,
             rests: false,
+            away: 0,
+            wanted_at: None,
             rtt: None,
             pause_unknown,
             pause_max,
@@ -87,14 +95,29 @@ impl<T, E: Answered> Attempts<T, E> {
         self.rests
     }
 
+    /// The server has ended a connection because nothing entitles this side to one: it is tried seldom until something is wanted of it.
+    pub(super) fn turned_away(&mut self, now: Instant) {
+        self.wanted_at = Some(now + spread(PAUSE_MIN));
+        self.next_at = now + spread((AWAY_MIN * (1 << self.away.min(8))).min(AWAY_MAX));
+        self.away += 1;
+    }
+
+    /// Somebody waits for the server.
+    pub(super) fn wanted(&mut self) {
+        if let Some(at) = self.wanted_at.take() {
+            self.next_at = self.next_at.min(at);
+        }
+    }
+
     /// The server takes connections and keeps them.
     pub(super) fn welcome(&mut self) {
-        (self.refusals, self.breaches) = (0, 0);
+        (self.refusals, self.breaches, self.away) = (0, 0, 0);
     }
 
     /// None is needed at present.
     pub(super) fn cancel(&mut self) {
         self.running.clear();
+        self.wanted_at = None;
     }
 
     /// The next attempt that is over; `begin` starts one, given its number. Ones that succeed end the others. May be dropped and called
@@ -211,6 +234,25 @@ mod tests {
         };
         let _: Result<std::convert::Infallible, _> = tokio::time::timeout(for_ms * MS, all).await;
         begun.into_inner()
+    }
+
+    #[test]
+    fn a_server_that_turns_away_is_tried_seldom_until_something_is_wanted() {
+        let now = Instant::now();
+        let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
+        for seconds in [10, 20, 40, 60, 60] {
+            attempts.turned_away(now);
+            let (least, most) = (now + seconds * 900 * MS, now + seconds * 1100 * MS);
+            assert!((least..=most).contains(&attempts.next_at), "{seconds} s");
+        }
+        attempts.wanted();
+        assert!(attempts.next_at <= now + 110 * MS);
+        attempts.next_at = now + 5000 * MS;
+        attempts.wanted();
+        assert_eq!(attempts.next_at, now + 5000 * MS, "once");
+        attempts.welcome();
+        attempts.turned_away(now);
+        assert!(attempts.next_at <= now + 11_000 * MS);
     }
 
     #[tokio::test]

@@ -246,12 +246,25 @@ fn is_silence(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::TimedOut | ConnectionError::Reset | ConnectionError::LocallyClosed)
 }
 
+/// When another connection is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The source has not ended the one before on purpose.
+    AtOnce,
+    /// The later the more of them it has ended.
+    Soon,
+    /// When something is wanted of the source, and seldom before: it does not admit this side.
+    WhenWanted,
+}
+
 /// How a connection ended.
 pub(super) enum End {
     /// The source leaves, and everything asked of it has come.
     Left,
     /// The source broke the rules.
     Violation(Violation),
+    /// The source does not admit this side.
+    TurnedAway(String),
     /// The source has closed it, or QUIC has.
     Lost(String),
     /// The source has not been heard of for too long, or has forgotten the connection.
@@ -262,12 +275,13 @@ pub(super) enum End {
 
 impl From<ConnectionError> for End {
     fn from(error: ConnectionError) -> Self {
+        let code = match &error {
+            ConnectionError::ApplicationClosed(close) => CloseCode::from_quic(close.error_code.into_inner()),
+            _ => None,
+        };
         match &error {
-            ConnectionError::ApplicationClosed(close)
-                if CloseCode::from_quic(close.error_code.into_inner()) == Some(CloseCode::GoingAway) =>
-            {
-                Self::Left
-            }
+            _ if code == Some(CloseCode::GoingAway) => Self::Left,
+            error if code == Some(CloseCode::Auth) => Self::TurnedAway(fault(error)),
             error if is_silence(error) => Self::Silent(fault(error)),
             error => Self::Lost(fault(error)),
         }
@@ -339,19 +353,21 @@ impl Link {
         self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
     }
 
-    /// Says goodbye. Other attempts follow, at once where the source `is_silent`: it has not ended the connection on purpose.
-    pub(super) fn end(&mut self, code: CloseCode, reason: &str, is_silent: bool) {
+    /// Says goodbye. Other attempts follow.
+    pub(super) fn end(&mut self, code: CloseCode, reason: &str, next: Next) {
         self.wire_bytes_before = self.wire_bytes();
         let State::Up(wires, watch) = std::mem::replace(&mut self.state, State::Down) else { return };
         let now = Instant::now();
-        if now.saturating_duration_since(watch.begun) >= GOOD_CONNECTION {
+        if now.saturating_duration_since(watch.begun) >= GOOD_CONNECTION && next != Next::WhenWanted {
             self.attempts.welcome();
         }
         if !watch.is_silent {
             self.attempts.silent(now, now, wires.connection.rtt());
         }
-        if !is_silent {
-            self.attempts.refused(now);
+        match next {
+            Next::AtOnce => {}
+            Next::Soon => self.attempts.refused(now),
+            Next::WhenWanted => self.attempts.turned_away(now),
         }
         if let Some(successor) = watch.successor {
             self.state = State::Next(successor);
@@ -376,6 +392,11 @@ impl Link {
             State::Down => self.attempts.is_resting(),
             State::Next(_) | State::Up(..) => false,
         }
+    }
+
+    /// Somebody waits for the source.
+    pub(super) fn wanted(&mut self) {
+        self.attempts.wanted();
     }
 
     /// No attempt follows any more.
