@@ -15,7 +15,11 @@ pub(super) fn explain(loaded: &Loaded) -> String {
     for finding in &loaded.findings {
         text.push_str(&format!("warning: {finding}\n"));
     }
-    text.push_str(if loaded.findings.is_empty() { "The configuration is good.\n" } else { "The configuration can be used.\n" });
+    text.push_str(if loaded.findings.is_empty() {
+        "Its keys and values are good.\n"
+    } else {
+        "Its keys and values can be used.\n"
+    });
     text
 }
 

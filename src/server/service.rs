@@ -162,7 +162,7 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
     for address in server.addresses() {
         let address = super::reachable(*address);
         tracing::info!(
-            "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen 127.0.0.1:8080, and play http://127.0.0.1:8080/{stream}/…",
+            "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen 127.0.0.1:8081, and play http://127.0.0.1:8081/{stream}/…",
             identity.fingerprint()
         );
     }
