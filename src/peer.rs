@@ -139,7 +139,7 @@ pub struct Config {
     pub congestion: Congestion,
     /// How long a connection attempt may take, name look-up included; HELLO may take as long again.
     pub connect_timeout: Duration,
-    /// The longest pause between attempts to connect again.
+    /// The longest pause between attempts to connect again; at a server that wants a token which there is not, while something is asked of it.
     pub reconnect_max: Duration,
     /// How long the answer to a path may take; the server may have to ask its origin.
     pub answer_timeout: Duration,
