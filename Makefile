@@ -125,7 +125,7 @@ bench-viewers:
 bench-abr:
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
-# The same for one short cell a player: through the gateway none may be clearly worse off than by plain HTTP.
+# The same for one cell a player: through the gateway none may be clearly worse off than by plain HTTP.
 smoke-abr:
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke
 

@@ -1,7 +1,7 @@
 //! Adaptive players in a real browser on slow paths: plain HTTP beside the gateway.
 //!
 //! `cargo bench --bench abr -- [--players P,…] [--rates R,…] [--loss L,…] [--runs N] [--seconds N] [--parallel N] [--json FILE]`, or
-//! `-- --smoke` for one short cell a player. Needs root, `ip`, ffmpeg, nginx, Chromium and npm, which fetches the players.
+//! `-- --smoke` for one cell a player. Needs root, `ip`, ffmpeg, nginx, Chromium and npm, which fetches the players.
 //!
 //! hls.js, dash.js and Shaka play the same files with their defaults, each in headless Chromium: straight from nginx over the
 //! kernel's TCP, and from `ncpeer gateway`, which draws on `ncserverd serve`. One cell is a player on a path; both ways run one
@@ -52,8 +52,8 @@ struct Arguments {
     /// Where each run's report goes, a line of JSON each
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// One cell of 25 seconds a player, at 1 Mbit/s; fails if the gateway's is clearly worse
-    #[arg(long, conflicts_with_all = ["rates", "loss", "runs", "seconds"])]
+    /// One cell of 60 seconds a player, at 1 Mbit/s, two at a time; fails if the gateway's is clearly worse
+    #[arg(long, conflicts_with_all = ["rates", "loss", "runs", "seconds", "parallel"])]
     smoke: bool,
     /// What cargo passes
     #[arg(long, hide = true)]
@@ -89,9 +89,10 @@ fn all(arguments: &Arguments) -> ExitCode {
     let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("abr");
     let media = media::make(&work);
     let players = media::players(&work);
-    let (rates, loss, runs, seconds) = match arguments.smoke {
-        true => (vec![rate("1")], vec![0.0], 1, 25),
-        false => (arguments.rates.clone(), arguments.loss.clone(), arguments.runs, arguments.seconds),
+    let (rates, loss, runs, seconds, parallel) = match arguments.smoke {
+        // Shaka looks for another rendition every eight seconds: in less time one of its decisions is all that a run tells.
+        true => (vec![rate("1")], vec![0.0], 1, 60, 2),
+        false => (arguments.rates.clone(), arguments.loss.clone(), arguments.runs, arguments.seconds, arguments.parallel),
     };
     let mut cells = VecDeque::new();
     for &rate in &rates {
@@ -106,7 +107,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     let mut log = arguments.json.as_ref().map(|path| std::fs::File::create(path).expect("the file of reports"));
     let (cells, reports) = (Mutex::new(cells), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..arguments.parallel {
+        for _ in 0..parallel {
             scope.spawn(|| {
                 // Not in the head of the loop, which would hold the lock while the cell runs.
                 while let Some(pair) = { cells.lock().expect("nobody panics with it").pop_front() } {
@@ -170,7 +171,7 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
     }
 }
 
-/// Whether a player came through the gateway about as it does by plain HTTP: with one short run each, nothing finer can be asked.
+/// Whether a player came through the gateway about as it does by plain HTTP: with one run each, nothing finer can be asked.
 fn holds(player: Player, reports: &[(Cell, Report)]) -> bool {
     let find = |way| reports.iter().find(|(cell, _)| cell.player == player && cell.way == way).map(|(_, report)| report);
     let (Some(direct), Some(gateway)) = (find(Way::Direct), find(Way::Gateway)) else { return false };
