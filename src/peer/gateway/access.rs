@@ -122,13 +122,19 @@ fn plain(host: &str) -> String {
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
-    if let (Some(authority), None) = (uri.authority(), second) {
-        return Some(authority.clone());
-    }
-    match (first, second) {
-        (Some(host), None) => host.to_str().ok()?.parse().ok(),
-        _ => None,
-    }
+    let host: Authority = match (uri.authority(), first, second) {
+        (Some(authority), _, None) => authority.clone(),
+        (None, Some(host), None) => host.to_str().ok()?.parse().ok()?,
+        _ => return None,
+    };
+    has_right_port(&host).then_some(host)
+}
+
+/// Whether its port is one, if it has any: the number is not checked where a host is read.
+fn has_right_port(authority: &Authority) -> bool {
+    let place = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let port = place.strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default();
+    port.is_empty() || port.parse::<u16>().is_ok()
 }
 
 /// Whether an origin is that of the gateway's own pages; TLS may have been taken off in front of it.
@@ -188,7 +194,12 @@ mod tests {
         let access = Access::new(&[], &[], false).unwrap();
         assert_eq!(ask(&access, &[]), Err(400));
         assert_eq!(ask(&access, &[("host", "localhost"), ("host", "localhost")]), Err(400));
-        assert_eq!(ask(&access, &[("host", "a b")]), Err(400));
+        for host in ["a b", "localhost:65536", "[::1]:99999999"] {
+            assert_eq!(ask(&access, &[("host", host)]), Err(400), "{host}");
+        }
+        for host in ["localhost:65535", "localhost:", "[::1]:0"] {
+            assert_eq!(ask(&access, &[("host", host)]), Ok(Reader::Any), "{host}");
+        }
         let mut headers = HeaderMap::new();
         headers.insert("host", "localhost".parse().unwrap());
         let absolute = "http://evil.example/live/1.ts".parse().unwrap();
