@@ -224,12 +224,23 @@ async fn a_broken_connection_is_made_again() {
 #[tokio::test]
 async fn a_segment_that_the_server_has_forgotten_is_named_anew() {
     let server = Script::start("127.0.0.1:0").await;
-    let all = bytes(8, 30_000);
-    server.publish("/a/b", &all, 30_000);
+    let all = bytes(8, 15_000);
+    server.publish("/a/b", &all, 15_000);
     let client = connect(&server).await;
-    server.spoil(Fault::RejectUnknown, 1);
+    server.spoil(Fault::RejectUnknown, 3);
     assert!(read(&client, "/a/b").await.unwrap() == all);
-    assert_eq!(server.seen().gets, 2);
+    assert_eq!(server.seen().gets, 4);
+}
+
+#[tokio::test]
+async fn a_segment_that_goes_each_time_is_given_up() {
+    let server = Script::start("127.0.0.1:0").await;
+    server.publish("/a/b", &bytes(8, 15_000), 15_000);
+    let client = connect(&server).await;
+    server.spoil(Fault::RejectUnknown, u32::MAX);
+    let failed = read(&client, "/a/b").await.unwrap_err();
+    assert!(matches!(failed, Error::Refused(refusal) if refusal.code == RefusalCode::Unknown));
+    assert_eq!(server.seen().gets, 9);
 }
 
 #[tokio::test]

@@ -46,7 +46,9 @@ const RETRIES: usize = 3;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 /// How long after the first question. A server that takes longer has waited for its origin already, and whoever asks is to hear why.
 const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait for an object that changed while it was fetched.
+/// How often a path is asked for again whose segment has gone each time before it was asked for: from a server short of memory.
+const ASKED_ANEW_MAX: u32 = 8;
+/// How long to wait for an object that changed while it was fetched, and before asking anew for one that has gone twice.
 const RETRY_CHANGED: Duration = Duration::from_millis(200);
 /// How long the end of a client may take: its last packets leave within a few milliseconds, and are repeated where a server goes on sending.
 const CLOSE_WITHIN: Duration = Duration::from_millis(300);
@@ -580,17 +582,22 @@ impl Client {
     }
 
     async fn fetch_unheard(&self, meta: &message::Meta) -> Result<Bytes, Error> {
-        let bytes = match self.fetch_once(meta).await {
-            // The server has forgotten the segment since it named it; asking for the path brings it back.
-            Err(Error::Refused(refusal)) if matches!(refusal.code, RefusalCode::Unknown | RefusalCode::Changed) => {
-                let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length), None).await?;
-                if again.meta.id != meta.id || again.whole.is_some() {
-                    return Err(Error::Changed);
-                }
-                self.fetch_once(&again.meta).await?
+        let (mut fetched, mut asked) = (self.fetch_once(meta).await, 0);
+        // The server has forgotten the segment since it named it; asking for the path brings it back.
+        while asked < ASKED_ANEW_MAX
+            && let Err(Error::Refused(Refusal { code: RefusalCode::Unknown | RefusalCode::Changed, .. })) = fetched
+        {
+            if asked > 0 {
+                tokio::time::sleep(RETRY_CHANGED).await;
             }
-            fetched => fetched?,
-        };
+            asked += 1;
+            let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length), None).await?;
+            if again.meta.id != meta.id || again.whole.is_some() {
+                return Err(Error::Changed);
+            }
+            fetched = self.fetch_once(&again.meta).await;
+        }
+        let bytes = fetched?;
         self.shelf(|shelf| shelf.bytes.insert(meta.id, bytes.clone(), meta.length));
         Ok(bytes)
     }
