@@ -2,7 +2,8 @@
 //!
 //! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives and
 //! blocks leave, the segment stays. Room is made by eviction: what has expired first, then what was used least recently, then what is
-//! leased though no block of it has left for a second: its leases are void then. What is in use stays as long as it takes no more than
+//! leased though no block of it has left for a second: its leases are void then. Of what is not in use that goes last which somebody has
+//! just been told of (`named`), who may be about to ask for its blocks. What is in use stays as long as it takes no more than
 //! three quarters of the budget; beyond that goes what is read slowest for its size. If that leaves no room either, the new segment is
 //! refused, and nothing waits for a viewer to finish.
 //!
@@ -39,6 +40,7 @@ pub mod budget;
 pub mod index;
 mod loading;
 pub mod metrics;
+mod named;
 mod order;
 mod portion;
 mod state;
@@ -377,6 +379,11 @@ impl Store {
     /// Notes that a segment is used, so that others go before it.
     pub fn touch(&self, key: SegmentKey) {
         self.shared.state().index.touch(Tier::Host, key);
+    }
+
+    /// Notes that an account was just told of a held segment in answer to its question: it may ask for its blocks soon.
+    pub fn note_named(&self, lease: &Lease, account: u128, now: Instant) {
+        self.shared.state().note_named(lease.key, account, now);
     }
 
     /// Lets a segment go at `at`, before all that have not expired then.

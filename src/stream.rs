@@ -37,7 +37,8 @@ use crate::ingest::{self, ObjectPath, Parameters, Source, directory, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{
-    Arrival, AskedBy, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape, ShapeError,
+    Arrival, AskedBy, Body, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape,
+    ShapeError,
 };
 use crate::secret::{Secret, SecretUrl, Setting, is_http};
 use crate::store::Store;
@@ -447,6 +448,9 @@ impl Library {
             Ok((point, object)) => point.resolve(&object, offset, by).await.map(|resolved| point.named(path, resolved)),
             Err(refusal) => Err(refusal),
         };
+        if let Ok(Resolved { body: Body::Coded(held), .. }) = &outcome {
+            self.inner.shared.store.note_named(&held.lease, by.account, Instant::now());
+        }
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 

@@ -109,6 +109,8 @@ pub enum Standing {
     Stalled,
     /// Blocks have left lately, for nobody who leases it now: who has got them may ask for more.
     Recent,
+    /// Somebody has just been told of it, and may ask for its blocks. A loan does not know; whoever tells does.
+    Named,
     /// It is leased, and blocks leave for somebody who leases it, or it has just come. It stays, unless too much does.
     InUse,
 }

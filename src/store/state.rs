@@ -18,6 +18,7 @@ use bytes::Bytes;
 
 use super::budget::Budget;
 use super::index::{Cause, Index, Tier};
+use super::named::Named;
 use super::{OnDevice, Placement, Plain};
 use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
@@ -29,6 +30,8 @@ pub(super) struct State {
     /// `None` if there is one tier.
     pub(super) device: Option<Budget>,
     slots: HashMap<SegmentKey, Slot>,
+    /// What somebody has just been told of.
+    named: Named,
     retiring: HashSet<SegmentKey>,
     /// Whether what is coded over the prime field has copies: until the device says that it keeps nothing.
     keeps: bool,
@@ -168,8 +171,9 @@ pub(super) enum Room {
 impl State {
     pub(super) fn new(host: u64, device: Option<u64>) -> Self {
         let (slots, retiring) = (HashMap::new(), HashSet::new());
+        let named = Named::new(host / NAMED_PART);
         let (index, host, device) = (Index::default(), Budget::new(host), device.map(Budget::new));
-        Self { index, host, device, slots, retiring, keeps: true, refused: None }
+        Self { index, host, device, slots, named, retiring, keeps: true, refused: None }
     }
 
     pub(super) fn is_held(&self, key: SegmentKey) -> bool {
@@ -274,12 +278,19 @@ impl State {
         may_go.min_by_key(|(key, slot)| (pace(**key, slot), **key)).map(|(key, _)| (*key, Cause::Slow))
     }
 
+    /// An account was told of a segment that it may ask for.
+    pub(super) fn note_named(&mut self, key: SegmentKey, account: u128, now: Instant) {
+        if let Some(bytes) = self.index.cost(Tier::Host, key) {
+            self.named.note(key, account, bytes, now);
+        }
+    }
+
     /// The segment that goes first: one that nobody uses; else one whose viewers have taken nothing for a while; else one whose viewers
-    /// have just got what they had asked for.
+    /// have just got what they had asked for; else one that somebody has just been told of.
     pub(super) fn victim(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
-        let up_to = |most| self.index.victim(Tier::Host, now, |key| self.standing(key, now) > most);
+        let up_to = |most| self.index.victim(Tier::Host, now, |key| self.standing_with_named(key, now) > most);
         let stalled = || up_to(Standing::Stalled).map(|(key, _)| (key, Cause::Stalled));
-        up_to(Standing::Idle).or_else(stalled).or_else(|| up_to(Standing::Recent))
+        up_to(Standing::Idle).or_else(stalled).or_else(|| up_to(Standing::Recent)).or_else(|| up_to(Standing::Named))
     }
 
     /// Evicts what has expired.
@@ -447,12 +458,20 @@ impl State {
         }
     }
 
-    /// Who would miss a segment. What a batch reads stays.
+    /// Who uses a segment. What a batch reads stays.
     fn standing(&self, key: SegmentKey, now: Instant) -> Standing {
         match self.slots.get(&key) {
             None => Standing::Idle,
             Some(slot) if slot.is_read() => Standing::InUse,
             Some(slot) => slot.loan.standing(now),
+        }
+    }
+
+    /// The same, and who may be about to.
+    fn standing_with_named(&self, key: SegmentKey, now: Instant) -> Standing {
+        match self.standing(key, now) {
+            standing if standing < Standing::Named && self.named.has(key, now) => Standing::Named,
+            standing => standing,
         }
     }
 
@@ -484,6 +503,7 @@ impl State {
             device.release(removed.device);
         }
         self.retiring.remove(&key);
+        self.named.forget(key);
         let slot = self.slots.remove(&key)?;
         slot.loan.end();
         Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(Box::new(slot)) })
@@ -544,5 +564,7 @@ pub(super) fn padded(shape: &Shape) -> u64 {
 
 /// The part of the host's budget that is not for what is in use.
 pub(super) const KEPT_PART: u64 = 4;
+/// What part of the host's budget one account may have kept by having been told of it.
+const NAMED_PART: u64 = 8;
 /// How long a copy that somebody waited for is kept for him.
 const OWED_MAX: Duration = Duration::from_millis(200);

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -153,6 +154,41 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
     assert!(evict(now + 2 * LONG).is_some_and(|(_, cause)| cause == Cause::Room));
     assert!(last.renew().is_none());
     assert_eq!(store.usage(Tier::Host), (0, 0));
+}
+
+/// Between an answer and the request that follows it nobody uses a segment.
+#[tokio::test]
+async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
+    let store = store(cost().await * 8);
+    let (honest, crowd, now) = (1, 2, Instant::now() + Duration::from_secs(3600));
+    let mut keys = Vec::new();
+    for number in 0..40 {
+        let lease = insert(&store, number, None).await.unwrap().lease;
+        store.note_named(&lease, if number == 0 { honest } else { crowd }, now);
+        keys.push(lease.key);
+    }
+    let held = |range: Range<usize>| keys[range].iter().filter(|key| store.is_held(**key)).count();
+    assert_eq!((held(0..1), held(1..33), held(33..40)), (1, 0, 7), "the crowd's give way to the crowd's");
+    let evict = |at| store.shared.state().evict(at).map(|gone| gone.key);
+    let used = store.lookup(&id(33), None).unwrap().lease;
+    used.note_used(now, 1);
+    drop(used);
+    let (rest, last) = (keys[34..39].iter().chain(&keys[33..34]), [keys[0], keys[39]]);
+    for key in rest.chain(&last) {
+        assert_eq!(evict(now), Some(*key), "what blocks have left of goes before what was just told of");
+    }
+    assert_eq!(evict(now), None);
+
+    let told = insert(&store, 0, None).await.unwrap().lease;
+    store.note_named(&told, honest, now);
+    let other = insert(&store, 1, None).await.unwrap().lease;
+    let keys = (told.key, other.key);
+    drop((told, other));
+    assert_eq!(store.shared.state().victim(now), Some((keys.1, Cause::Room)));
+    assert_eq!(store.shared.state().victim(now + Duration::from_secs(3)), Some((keys.0, Cause::Room)), "only for a moment");
+    store.expire(&id(0), segment(0).1.coding(), now);
+    store.sweep(now);
+    assert!(!store.is_held(keys.0) && store.is_held(keys.1), "and no longer than its time");
 }
 
 /// What is in use has three quarters: beyond that goes what is read slowest for its size.

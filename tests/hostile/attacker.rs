@@ -61,7 +61,16 @@ pub(crate) struct Window {
 pub(crate) const OPEN: Window = Window { stream: 1 << 20, streams: 512 };
 
 pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> Result<(Endpoint, Connection), ConnectionError> {
-    let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    dial_from(Ipv4Addr::LOCALHOST, server, trust, window).await
+}
+
+async fn dial_from(
+    address: Ipv4Addr,
+    server: SocketAddr,
+    trust: &Trust,
+    window: Window,
+) -> Result<(Endpoint, Connection), ConnectionError> {
+    let endpoint = Endpoint::client((address, 0).into()).unwrap();
     let mut config = quinn::ClientConfig::new(Arc::new(tls::client_config(trust, None).unwrap()));
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(VarInt::from_u32(window.stream));
@@ -167,7 +176,7 @@ impl ServerCertVerifier for Gullible {
 impl Attacker {
     /// Connects, and says nothing.
     pub(crate) async fn silent(ground: &Ground) -> Self {
-        Self::with(ground.address, &ground.trust, OPEN).await
+        Self::with(Ipv4Addr::LOCALHOST, ground.address, &ground.trust, OPEN).await
     }
 
     /// Connects, and exchanges HELLO.
@@ -176,14 +185,22 @@ impl Attacker {
     }
 
     pub(crate) async fn greeted_with(server: SocketAddr, trust: &Trust, window: Window) -> Self {
-        let mut attacker = Self::with(server, trust, window).await;
-        attacker.say(&Message::Hello(Hello { n_max: 1024, ..Hello::defaults() })).await;
-        assert!(matches!(attacker.hear().await, Ok(Message::Hello(_))));
-        attacker
+        Self::with(Ipv4Addr::LOCALHOST, server, trust, window).await.greet().await
     }
 
-    async fn with(server: SocketAddr, trust: &Trust, window: Window) -> Self {
-        let (endpoint, connection) = dial(server, trust, window).await.unwrap();
+    /// The same from another address of this machine.
+    pub(crate) async fn greeted_from(address: Ipv4Addr, ground: &Ground) -> Self {
+        Self::with(address, ground.address, &ground.trust, OPEN).await.greet().await
+    }
+
+    async fn greet(mut self) -> Self {
+        self.say(&Message::Hello(Hello { n_max: 1024, ..Hello::defaults() })).await;
+        assert!(matches!(self.hear().await, Ok(Message::Hello(_))));
+        self
+    }
+
+    async fn with(address: Ipv4Addr, server: SocketAddr, trust: &Trust, window: Window) -> Self {
+        let (endpoint, connection) = dial_from(address, server, trust, window).await.unwrap();
         let (send, receive) = connection.open_bi().await.unwrap();
         Self { connection, endpoint, send, receive, reader: Reader::new(), next: 0 }
     }

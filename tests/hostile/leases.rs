@@ -1,9 +1,10 @@
 //! Peers that would keep segments in the server's memory.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ncserverd::peer::{Client, Error};
-use ncserverd::wire::message::{Message, RequestCode};
+use ncserverd::wire::message::{Message, RequestCode, StopReason};
 
 use crate::attacker::{Attacker, Window, request};
 use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, bytes, file, read};
@@ -60,6 +61,43 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(attackers[0].is_served().await, "asking is no offence");
+}
+
+/// Somebody with a slow path asks for blocks long after he was told of a segment, while others of another address only ask what paths are.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
+    let ground = Ground::with(SMALL).await;
+    let mut crowd = Vec::new();
+    for _ in 0..2 {
+        let mut attacker = Attacker::greeted_from(Ipv4Addr::new(127, 0, 0, 2), &ground).await;
+        crowd.push(tokio::spawn(async move {
+            loop {
+                for number in 1..FILES {
+                    let _ = attacker.get(&file(number)).await;
+                }
+            }
+        }));
+    }
+    let mut viewer = Attacker::greeted(&ground).await;
+    let connection = viewer.connection.clone();
+    for alias in 0..3 {
+        let meta = viewer.get(&file(0)).await.unwrap();
+        let evicted = || ground.metric("ncserverd_store_evictions_total");
+        let before = evicted();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(evicted() - before > 8.0, "the others have asked for more than there is room for");
+        viewer.say(&Message::Request(request(alias, meta.id, 0, 16))).await;
+        let is_served = tokio::time::timeout(PATIENCE, async {
+            tokio::select! {
+                stream = connection.accept_uni() => stream.map(drop).map_err(Err),
+                message = viewer.hear() => Err(message),
+            }
+        });
+        assert_eq!(is_served.await.unwrap(), Ok(()));
+        // The next request is for the same generation.
+        viewer.say(&Message::Stop { alias, reason: StopReason::Complete }).await;
+    }
+    crowd.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 /// Playlists and hashes come on streams of their own, which their peer does not read.
