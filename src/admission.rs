@@ -249,7 +249,7 @@ pub enum Crowded {
     Full,
 }
 
-/// There are as many connections of this token or certificate as there may be.
+/// There are as many connections of this token or certificate, or with tickets in all, as there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited;
 
@@ -269,7 +269,7 @@ impl Admission {
             exchange: Mutex::new(()),
             reviews: watch::channel(()).0,
             stir: Notify::new(),
-            holders: Book::new(),
+            holders: Book::with_room_for(tickets.as_ref().and_then(|tickets| tickets.served_max)),
             addresses: Book::new(),
             visits: Visits::default(),
             tickets,

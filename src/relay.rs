@@ -85,6 +85,8 @@ pub struct Config {
     pub own_only: bool,
     /// Whether it starts though no source answers yet, and waits for one.
     pub waits: bool,
+    /// Most peers that are served at a time where tickets admit them.
+    pub served_max: Option<u32>,
 }
 
 impl Default for Config {
@@ -99,6 +101,7 @@ impl Default for Config {
             offers: false,
             own_only: false,
             waits: false,
+            served_max: None,
         }
     }
 }
@@ -169,7 +172,7 @@ impl Relay {
             false => (Client::connect(sources).await?, None),
         };
         let fingerprint = *identity.fingerprint().as_bytes();
-        let tickets = by_ticket.then(|| Tickets { identity: fingerprint, keys: client.keys() });
+        let tickets = by_ticket.then(|| Tickets { identity: fingerprint, keys: client.keys(), served_max: config.served_max });
         let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());

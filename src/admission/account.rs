@@ -22,11 +22,13 @@ const SWEEP_FROM: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Book<K: Eq + Hash + Clone> {
     pages: Arc<Mutex<Pages<K>>>,
+    /// Places of all accounts together.
+    most: Option<u32>,
 }
 
 impl<K: Eq + Hash + Clone> Clone for Book<K> {
     fn clone(&self) -> Self {
-        Self { pages: Arc::clone(&self.pages) }
+        Self { pages: Arc::clone(&self.pages), most: self.most }
     }
 }
 
@@ -65,15 +67,23 @@ pub(super) struct Full;
 
 impl<K: Eq + Hash + Clone> Book<K> {
     pub(super) fn new() -> Self {
-        Self { pages: Arc::new(Mutex::new(Pages { accounts: HashMap::new(), sweep_at: SWEEP_FROM })) }
+        Self::with_room_for(None)
     }
 
-    /// Takes a place, if fewer than `most` are taken.
+    /// One with so many places in all.
+    pub(super) fn with_room_for(most: Option<u32>) -> Self {
+        Self { pages: Arc::new(Mutex::new(Pages { accounts: HashMap::new(), sweep_at: SWEEP_FROM })), most }
+    }
+
+    /// Takes a place, if fewer than `most` of this account are taken, and one is free.
     pub(super) fn enter(&self, now: Instant, key: K, most: Option<u32>) -> Result<Place<K>, Full> {
         let mut pages = self.lock();
         if pages.accounts.len() >= pages.sweep_at {
             pages.accounts.retain(|_, account| account.places > 0 || account.owes(now));
             pages.sweep_at = SWEEP_FROM.max(2 * pages.accounts.len());
+        }
+        if self.most.is_some_and(|most| pages.accounts.values().map(|account| account.places).sum::<u32>() >= most) {
+            return Err(Full);
         }
         let account = pages.accounts.entry(key.clone()).or_insert_with(|| Account {
             places: 0,

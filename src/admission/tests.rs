@@ -268,7 +268,7 @@ fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
     use crate::integrity::signing::SigningKey;
 
     let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
-    let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())) };
+    let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: None };
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let admission = Admission::open_with(&Config::default(), Some(tickets), metrics).unwrap();
     let now = now();
@@ -288,4 +288,25 @@ fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
     // Without tickets to verify none is taken, and it admits nobody to what tokens guard.
     let mut guest = visitor(&Place::new().open());
     assert!(!guest.present_ticket(now, key.ticket("live", until, [1; 32], [3; 8])).unwrap().0);
+}
+
+#[test]
+fn who_brings_no_ticket_takes_no_place_of_those_who_do() {
+    use crate::integrity::signing::SigningKey;
+
+    let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
+    let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: Some(2) };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let admission = Admission::open_with(&Config::default(), Some(tickets), metrics).unwrap();
+    let now = now();
+    let mut crowd: Vec<_> = (0..10).map(|_| visitor(&admission)).collect();
+    assert!(crowd.iter_mut().all(|guest| guest.enter(now).is_ok_and(|access| !allows(&access))));
+    let until = u64::try_from(now.date.as_millis()).unwrap() + 60_000;
+    let shows = |guest: &mut Visitor, nonce| guest.present_ticket(now, key.ticket("live", until, [1; 32], [nonce; 8]));
+    let mut guests: Vec<_> = (0..3).map(|_| visitor(&admission)).collect();
+    let shown: Vec<_> = guests.iter_mut().zip(0..).map(|(guest, nonce)| shows(guest, nonce).map(|(counts, _)| counts)).collect();
+    assert_eq!(shown, [Ok(true), Ok(true), Err(Limited)]);
+    guests.remove(0);
+    assert!(shows(&mut guests[0], 1).is_ok_and(|(_, access)| allows(&access)), "who has a place keeps it");
+    assert!(shows(&mut guests[1], 2).is_ok_and(|(_, access)| allows(&access)), "one that has left makes room");
 }

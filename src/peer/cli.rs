@@ -296,7 +296,9 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let usual = relay::Config::listening(share);
             let mut shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, waits: true, ..usual };
-            shared.endpoint.connections_max = share_peers;
+            shared.served_max = Some(share_peers);
+            shared.endpoint.connections_max = share_peers.saturating_add(TICKETLESS_MAX);
+            shared.admission.address_connections_max = Some(share_peers.saturating_add(TICKETLESS_OF_ADDRESS_MAX));
             cli.connection.share(server, config, shared, metrics).await
         }
         Command::Gateway { server, listen, hosts, origins, ahead, metrics, .. } => {
@@ -727,6 +729,9 @@ pub(super) fn is_watched() -> bool {
 
 /// How long players may take to finish what they read when the gateway ends.
 const DRAIN: Duration = Duration::from_secs(2);
+/// Connections to a viewer that shares which have shown no ticket yet: in all, and of one address beside those that are served.
+const TICKETLESS_MAX: u32 = 128;
+const TICKETLESS_OF_ADDRESS_MAX: u32 = 4;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -1,5 +1,6 @@
 //! The same attacks on a relay, which has the server's front: some, to see that it stands there, too.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Instant;
 
@@ -7,15 +8,22 @@ use bytesize::ByteSize;
 use ncserverd::object::SegmentId;
 use ncserverd::peer;
 use ncserverd::tls::Trust;
-use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Message, Subscribe};
+use ncserverd::wire::{ALPN, CloseCode};
+use quinn::Endpoint;
 
-use crate::attacker::{Attacker, HUGE, Window, frame, request, varint};
+use crate::attacker::{Attacker, HUGE, Window, early, frame, request, varint};
 use crate::ground::{FILE_BYTES, FILES, Ground, Program, Viewer, bytes, connect, file, read};
 use crate::program::program;
 
 /// What a relay may grow by while it is attacked.
 const SOME: ByteSize = ByteSize::mib(48);
+
+/// A server as it is written on a command line.
+fn url(ground: &Ground) -> String {
+    let source = ground.source();
+    format!("ncs://{}:{}#{}", source.host, source.port, source.fingerprint.unwrap())
+}
 
 /// A relay of an honest server, warm.
 struct Relay {
@@ -28,10 +36,8 @@ struct Relay {
 impl Relay {
     async fn start() -> Self {
         let ground = Ground::new().await;
-        let source = ground.source();
-        let url = format!("ncs://{}:{}#{}", source.host, source.port, source.fingerprint.unwrap());
         let mut command = Command::new(program("ncpeer"));
-        command.env_clear().args(["relay", &url, "--listen", "127.0.0.1:0"]);
+        command.env_clear().args(["relay", &url(&ground), "--listen", "127.0.0.1:0"]);
         let program = Program::start(&mut command);
         let [server] = program.says(["relays at "]);
         let config = peer::Config::new(server.parse().unwrap(), Trust::System);
@@ -49,7 +55,7 @@ impl Relay {
 
     async fn attacker(&self, window: Window) -> Attacker {
         let server = &self.config.servers[0];
-        let at = std::net::SocketAddr::new(server.host.parse().unwrap(), server.port);
+        let at = SocketAddr::new(server.host.parse().unwrap(), server.port);
         Attacker::greeted_with(at, &Trust::Fingerprint(server.fingerprint.unwrap()), window).await
     }
 
@@ -118,4 +124,36 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
     }
     viewer.went_on().await;
     assert_eq!(relay.ground.metric("ncserverd_session_violations_total"), 0.0);
+}
+
+/// They are not among those that a viewer serves at a time, and one address has few.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
+    let ground = Ground::new().await;
+    let mut command = Command::new(program("ncpeer"));
+    command.env_clear().args([
+        "gateway",
+        &url(&ground),
+        "--listen",
+        "127.0.0.1:0",
+        "--share",
+        "127.0.0.1:0",
+        "--share-peers",
+        "2",
+    ]);
+    let program = Program::start(&mut command);
+    let [address] = program.says(["what is played is shared at "]);
+    let address: SocketAddr = address.parse().unwrap();
+    let connect = async |last: u8| {
+        let endpoint = Endpoint::client((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+        let connection = endpoint.connect_with(early(ALPN), address, "localhost").unwrap().await?;
+        Ok::<_, quinn::ConnectionError>((endpoint, connection))
+    };
+    let mut crowd = Vec::new();
+    while let Ok(connected) = connect(2).await {
+        crowd.push(connected);
+        assert!(crowd.len() < 32, "one address has few");
+    }
+    connect(1).await.expect("another address finds room");
+    assert!(crowd.iter().all(|(_, connection)| connection.close_reason().is_none()), "while they wait for a ticket");
 }
