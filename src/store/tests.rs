@@ -256,12 +256,16 @@ async fn what_comes_after_its_stream_was_withdrawn_is_not_taken_in() {
         let (bytes, shape) = segment(number);
         store.insert(bytes, shape, placement)
     };
-    // As the device works on it.
+    // As the device works on it, or just before.
     let mut late = std::pin::pin!(put(1, placement()));
-    assert!(late.as_mut().now_or_never().is_none());
+    let early = late.as_mut().now_or_never();
     withdrawn.store(true, Ordering::Release);
     store.withdraw(|path| path.starts_with("/old/"));
-    assert_eq!(late.await.unwrap_err(), Error::Withdrawn);
+    match early {
+        // A fast device was done before it was looked at again: then it has been withdrawn.
+        Some(taken) => assert!(taken.is_ok()),
+        None => assert_eq!(late.await.unwrap_err(), Error::Withdrawn),
+    }
     assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
     // What another stream holds stays where that has it.
     put(2, Placement { path: path("other"), ..Placement::default() }).await.unwrap();
