@@ -44,6 +44,8 @@ async fn is_heard(attacker: &mut Attacker) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_credit_keep_nothing_from_the_others() {
     let ground = Ground::with(SMALL).await;
+    // Files that have just been written are fetched ahead when the server starts, all at once in a store that has no room for all.
+    let refused = ground.metric("ncserverd_store_refused_total");
     let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
     for attacker in &mut attackers {
         assert_eq!(open_requests(attacker, 0).await, u16::from(FILES), "each finds room");
@@ -53,7 +55,7 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
     for number in 0..FILES {
         assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
     }
-    assert_eq!(ground.metric("ncserverd_store_refused_total"), 0.0);
+    assert_eq!(ground.metric("ncserverd_store_refused_total"), refused);
     // Two thirds of the files are not held at a time: requests for them have ended, though no credit comes for any.
     let end = Instant::now() + PATIENCE;
     while ground.metric("ncserverd_session_evicted_requests_total") < f64::from(FILES) {
