@@ -145,6 +145,9 @@ impl Arithmetic for Steady {
     }
 }
 
+/// What cards keep that were given up.
+static ABANDONED: Mutex<Vec<Arc<dyn Kept>>> = Mutex::new(Vec::new());
+
 /// What a card keeps. Of one that was given up nothing is freed, since that may hang as well: it goes with the process.
 #[derive(Debug)]
 struct OnCard {
@@ -175,7 +178,7 @@ impl Kept for OnCard {
 impl Drop for OnCard {
     fn drop(&mut self) {
         if self.is_given_up() {
-            std::mem::forget(Arc::clone(&self.kept));
+            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&self.kept));
         }
     }
 }
