@@ -41,11 +41,12 @@ impl Server {
         let place = |name: &str| directory.join(name).display().to_string();
         let fixed = format!(
             "[server]\ndrain_timeout = \"{}s\"\n[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections_max}\n\
-             [telemetry]\nlisten = \"127.0.0.1:0\"\n[tls]\ncert = \"{}\"\nkey = \"{}\"\n\
+             [telemetry]\nlisten = \"127.0.0.1:0\"\n[tls]\ncert = \"{}\"\nkey = \"{}\"\ndirectory = \"{}\"\n\
              [stream.live]\norigin = \"{origin}\"\nretention = \"20s\"\n",
             DRAIN.as_secs(),
             place("cert.pem"),
             place("key.pem"),
+            place("state"),
         );
         let files = Files { directory: directory.to_owned(), fixed };
         files.configure(batch_blocks_max);
