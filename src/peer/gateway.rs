@@ -377,22 +377,23 @@ impl Shared {
         let is_whole = range.is_none();
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
-        let (next, fetches) = {
-            let ahead = self.ahead();
-            (ahead.next_number(path), ahead.fetches())
-        };
-        if let Some(next) = next.filter(|_| is_whole) {
-            self.try_ahead(next, fetches);
+        if let Some(next) = self.ahead().next_number(path).filter(|_| is_whole) {
+            self.try_ahead(next);
         }
     }
 
-    /// Asks for what may be there, so that its first blocks are a round trip away when the player asks; fetches it, too, if it is to.
-    fn try_ahead(&self, path: String, fetches: bool) {
-        let (gateway, client) = (self.this.clone(), self.client.clone());
+    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks, and fetches it where
+    /// anything is fetched ahead.
+    fn try_ahead(&self, path: String) {
+        let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
         tokio::spawn(async move {
             match client.stat(&path, 0, None).await {
                 Ok(_) if fetches => client.prefetch(&path, None),
-                Err(peer::Error::Refused(_)) => gateway.upgrade().iter().for_each(|gateway| gateway.ahead().missed(&path)),
+                Err(peer::Error::Refused(_)) => {
+                    if let Some(gateway) = gateway.upgrade() {
+                        gateway.ahead().missed(&path);
+                    }
+                }
                 _ => {}
             }
         });

@@ -110,11 +110,6 @@ impl Ahead {
         }
     }
 
-    /// Whether anything is fetched ahead.
-    pub(super) fn fetches(&self) -> bool {
-        self.depth > 0
-    }
-
     /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
     pub(super) fn after(&mut self, asked: &Wanted) -> Vec<Wanted> {
         let depth = self.depth;
