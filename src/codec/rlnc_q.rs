@@ -21,6 +21,7 @@ use crate::gf::gfq::{self, Element, WORD_BYTES};
 
 pub use crate::gf::dense::Failed;
 pub use cores::Cores;
+pub(crate) use cores::ROWS_A_PART;
 pub use decoder::Decoder;
 
 mod cores;

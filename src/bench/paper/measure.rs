@@ -1,5 +1,10 @@
 //! What can be measured, by name, and what of it is inside the timer.
 
+use crate::codec::rlnc_q;
+use crate::gf::panel;
+use crate::gf::simd::{Kernels, Line};
+use crate::offline::ChunkPlan;
+
 /// One way to do one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Measure {
@@ -299,8 +304,8 @@ impl Measure {
         matches!(self, Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide | Self::Crossover)
     }
 
-    /// What sets this apart from the whole work: what is made before its timer begins, or what else
-    /// it makes.
+    /// The reason why this is not the whole work: something is made before its timer begins, or the
+    /// work is another.
     pub(super) fn apart(self, kernel: &str) -> Option<&'static str> {
         match self {
             Self::Multiply | Self::InTurn | Self::ToHost | Self::Store | Self::Recode => Some("rows and forms are made before"),
@@ -679,13 +684,13 @@ fn cpu(kernel: &str, name: &str) -> String {
 }
 
 /// Coded blocks that a thread makes at a time: sources are loaded once for so many.
-const BLOCKS_A_UNIT: u64 = 4;
+const BLOCKS_A_UNIT: u64 = Kernels::ROWS as u64;
 /// The least part of a block.
-const LINE_BYTES: u64 = 64;
+const LINE_BYTES: u64 = Line::BYTES as u64;
 /// The least part of a Reed-Solomon chunk that is in memory, and of one in a file.
-const PAGE_BYTES: u64 = 4096;
-const PIECE_BYTES: u64 = 256 << 10;
+const PAGE_BYTES: u64 = panel::PART as u64;
+const PIECE_BYTES: u64 = ChunkPlan::PIECE_BYTES as u64;
 /// Blocks over GF(q) that a thread makes at a time: so many are worth bringing the sources into another form.
-const WORD_BLOCKS_A_PART: u64 = 32;
+const WORD_BLOCKS_A_PART: u64 = rlnc_q::ROWS_A_PART as u64;
 /// Products over GF(q) that are worth a thread, where a matrix is inverted.
 const WORD_PRODUCTS_A_THREAD: u64 = 1 << 13;

@@ -214,4 +214,4 @@ fn packed_vector(vector: &Vector) -> Vec<u8> {
 }
 
 /// Rows that a thread makes at a time: so many are worth bringing the sources into the form that it multiplies.
-const ROWS_A_PART: usize = 32;
+pub(crate) const ROWS_A_PART: usize = 32;
