@@ -318,10 +318,7 @@ impl Source for Http {
             let begun = Instant::now();
             let outcome = self.fetch_with_retries(&fetch).await;
             if let Err(error) = &outcome {
-                complain(&self.complaints, error, || {
-                    let url = fetch.path.to_url(&self.base);
-                    format!("GET {}", url.map_or_else(|| redacted(self.base.as_str()), |url| redacted(url.as_str())))
-                });
+                complain(&self.complaints, error, || fetch.path.request(&self.base));
             }
             self.metrics.finished(begun.elapsed(), &outcome);
             outcome

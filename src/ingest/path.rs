@@ -12,6 +12,8 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
+use crate::secret::redacted;
+
 /// Path and query of an object, relative to its stream: never empty, never outside.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectPath {
@@ -150,6 +152,11 @@ impl ObjectPath {
         let url = Url::parse(&format!("{base}{self}")).ok()?;
         let is_below = url.origin() == base.origin() && url.path().strip_prefix(base.path()).is_some_and(|rest| !rest.is_empty());
         is_below.then_some(url)
+    }
+
+    /// The request for this object at an origin, as logs show it.
+    pub(crate) fn request(&self, base: &Url) -> String {
+        format!("GET {}", redacted(self.to_url(base).as_ref().unwrap_or(base).as_str()))
     }
 
     /// The object that a file below a directory is, if its name can be one.

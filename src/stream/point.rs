@@ -18,7 +18,7 @@ use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
-use crate::secret::{redacted, redacted_path};
+use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 use crate::supervise::{self, Supervisor};
 use crate::telemetry::quiet::{self, RateLimited};
@@ -224,8 +224,7 @@ impl Point {
 
     /// Where an object comes from, for the log.
     fn place(&self, path: &ObjectPath) -> String {
-        let url = self.source.base().and_then(|base| path.to_url(base));
-        url.map_or_else(|| redacted_path(&format!("/{}/{path}", self.name)), |url| format!("GET {}", redacted(url.as_str())))
+        self.source.base().map_or_else(|| redacted_path(&format!("/{}/{path}", self.name)), |base| path.request(base))
     }
 
     /// What can be answered without a fetch.
