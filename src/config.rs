@@ -252,7 +252,7 @@ fn innermost(error: config::ConfigError) -> (String, String) {
     }
 }
 
-/// What a key can be that was given another word: the `config` crate does not say it, and `serde_json` does.
+/// The words that a key can have, for the error about another one: the `config` crate does not list them, and `serde_json` does.
 fn choices(key: &str, reason: &str) -> Option<String> {
     let (_, word) = reason.strip_prefix("enum ")?.split_once(" does not have variant constructor ")?;
     let alone = key.rsplit('.').fold(word.into(), |value, part| serde_json::Map::from_iter([(part.to_owned(), value)]).into());

@@ -171,7 +171,7 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
     }
 }
 
-/// Whether a player came through the gateway about as it does by plain HTTP: with one run each, nothing finer can be asked.
+/// Compares a player's two ways. One run of each can show no small difference, so that it looks for a large one.
 fn holds(player: Player, reports: &[(Cell, Report)]) -> bool {
     let find = |way| reports.iter().find(|(cell, _)| cell.player == player && cell.way == way).map(|(_, report)| report);
     let (Some(direct), Some(gateway)) = (find(Way::Direct), find(Way::Gateway)) else { return false };

@@ -15,7 +15,7 @@ pub struct Tickets {
     pub identity: [u8; 32],
     /// The keys that tickets are signed with.
     pub keys: Arc<dyn StreamKeys>,
-    /// How many are served at a time; who has shown no ticket yet is not among them.
+    /// Most peers with a ticket that are served at a time.
     pub served_max: Option<u32>,
 }
 

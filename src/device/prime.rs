@@ -145,7 +145,7 @@ impl Arithmetic for Steady {
     }
 }
 
-/// What cards keep that were given up.
+/// Memory of cards that were given up. It is never freed, and stands here so that a checker of leaks finds it.
 static ABANDONED: Mutex<Vec<Arc<dyn Kept>>> = Mutex::new(Vec::new());
 
 /// What a card keeps. Of one that was given up nothing is freed, since that may hang as well: it goes with the process.

@@ -57,7 +57,7 @@ struct File {
     scan: u64,
 }
 
-/// Who may be writing to a file, as far as events have told.
+/// The writer of a file, as far as events tell of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
     Nobody,

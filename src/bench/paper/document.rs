@@ -216,7 +216,7 @@ mod tests {
         assert!(!text.contains("GPU : CPU 7"), "tables without vector instructions: {text}");
     }
 
-    /// What is made before one side's timer begins is work that the other side does inside its own.
+    /// Work that one side does before its timer begins is inside the timer of the other.
     #[test]
     fn prepared_work_is_not_compared() {
         let cores = ("inactivation, 16 threads", By::Cpu, 256, 30.0);

@@ -185,7 +185,7 @@ impl RowResult {
         }
     }
 
-    /// How many times as fast the best of the GPU is as the best of the CPU at `x` of a panel: the
+    /// The ratio of the best of the GPU to the best of the CPU at `x` of a panel: the
     /// same work, of the most generations that both have, and all `cores` of the host. Below 1 the
     /// GPU loses. The reason where both have values and there is no ratio.
     pub(super) fn ratio(&self, points: &[&Point], by: By, x: f64, cores: Option<u64>) -> Option<Result<f64, &'static str>> {
@@ -209,7 +209,7 @@ impl RowResult {
         found.filter(|_| !cpus.is_empty())
     }
 
-    /// How many times as fast as the base a series is at x: the same work on the same kind of
+    /// The ratio of a series to the base at x: the same work on the same kind of
     /// processor, by the base's contender on more threads or by another on as many.
     pub(super) fn gain(&self, points: &[&Point], series: &str, x: f64) -> Option<f64> {
         let is_base = |point: &Point| !self.base.is_empty() && point.series.starts_with(&self.base);
