@@ -5,8 +5,9 @@
 //! the prime field with the vectors of all rows until it is whole. Blocks that come are put
 //! aside by the task that carries them; they are eliminated when somebody wants a combination.
 //!
-//! A fetch may begin before anybody leases its segment: it runs *ahead*. Its bytes count for the session that asked, and for its
-//! address and token. All such fetches together have a part of the budget, and give way to whoever leases a segment.
+//! A fetch may begin before anybody leases its segment: it runs *ahead*. Its bytes count for the
+//! session that asked, and for its address and token. All such fetches together have a part of the
+//! budget, and give way to whoever leases a segment.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +41,8 @@ const KEPT_PART: u64 = 4;
 /// Fetches ahead have one in so many bytes of the budget, and are at most so many.
 const AHEAD_PART: u64 = 2;
 const AHEAD_MAX: usize = 256;
-/// A fetch ahead that brought rows within this time gives way after whole segments that nobody uses.
+/// A fetch ahead that brought rows within this time gives way after whole segments that nobody
+/// uses.
 const ROWS_RECENT: Duration = Duration::from_secs(1);
 
 /// What a relay has. Shared by those who answer, fetch and recode.
@@ -229,7 +231,8 @@ impl Holdings {
         self.begin(key, now, None)
     }
 
-    /// The same before anybody leases the segment: nothing also where too much is kept for those who ask.
+    /// The same before anybody leases the segment: nothing also where too much is kept for those
+    /// who ask.
     pub(super) fn start_ahead(&self, key: SegmentKey, now: Instant, asker: &Ledgers) -> Option<Begun> {
         self.begin(key, now, Some(asker))
     }
@@ -463,7 +466,8 @@ impl Holdings {
     }
 }
 
-/// A fetch under way. It has failed if this is dropped before all bytes have come, for whatever reason.
+/// A fetch under way. It has failed if this is dropped before all bytes have come, for whatever
+/// reason.
 #[derive(Debug)]
 pub(super) struct Fetching {
     pub(super) holdings: Arc<Holdings>,
@@ -521,7 +525,8 @@ impl Listener for Keeper {
         if self.keeps_all
             && let Delivery::Coded(shape) = meta.delivery
         {
-            // If there is no room for it, it is not kept. If it gives way, its own program gets it all the same.
+            // If there is no room for it, it is not kept. If it gives way, its own program gets it
+            // all the same.
             let _ = self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
         }
     }
@@ -628,8 +633,8 @@ impl State {
         })
     }
 
-    /// Forgets what would be missed least, and of that what was used longest ago, until there is room. For a fetch ahead nothing goes that is
-    /// in use.
+    /// Forgets what would be missed least, and of that what was used longest ago, until there is
+    /// room. For a fetch ahead nothing goes that is in use.
     fn make_room(&mut self, bytes: u64, now: Instant, is_ahead: bool) -> bool {
         if bytes > self.budget {
             return false;
@@ -647,7 +652,8 @@ impl State {
         true
     }
 
-    /// Has fetches ahead give way that are counted for nobody any more, and the oldest, until there is room for one more of so many bytes.
+    /// Has fetches ahead give way that are counted for nobody any more, and the oldest, until there
+    /// is room for one more of so many bytes.
     fn make_room_ahead(&mut self, bytes: u64) {
         loop {
             let ahead = self.segments.values().filter(|segment| segment.is_ahead());
@@ -702,7 +708,8 @@ impl State {
         idle.into_iter().for_each(|key| self.remove(key));
     }
 
-    /// Takes a segment's memory. If nobody has got blocks of it, it stays known: who was told of it may want them still.
+    /// Takes a segment's memory. If nobody has got blocks of it, it stays known: who was told of it
+    /// may want them still.
     fn evict(&mut self, key: SegmentKey) {
         let is_new = |segment: &Segment| segment.lease.loan().leases() == 0 && segment.lease.loan().used_at().is_none();
         if self.segments.get(&key).is_some_and(is_new) {
