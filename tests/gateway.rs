@@ -402,6 +402,32 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_fetched_ahead_of_a_recording_while_an_answer_is_under_way() {
+    let path = Path::open().await;
+    path.put("film/manifest.mpd", "<?xml version=\"1.0\"?><MPD type=\"static\"><Period/></MPD>");
+    path.put("big.bin", bytes(40_000_000));
+    for number in 7..9_usize {
+        path.put(&format!("film/v-{number:05}.m4s"), bytes(100_000 + number));
+    }
+    path.get("/live/film/manifest.mpd").await.text().await.unwrap();
+    // Nobody reads it, so that it stands still soon.
+    let big = path.get("/live/big.bin").await;
+    let mut stats = path.client.stats();
+    while tokio::time::timeout(Duration::from_millis(500), stats.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
+    let before = stats.borrow().segments_verified;
+    assert_eq!(path.get("/live/film/v-00007.m4s").await.bytes().await.unwrap(), bytes(100_007));
+    until(|| path.origin.count("/vod/film/v-00008.m4s").sent == 1).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(stats.borrow().segments_verified, before + 1);
+    drop(big);
+    tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified > before + 1))
+        .await
+        .unwrap()
+        .unwrap();
+    path.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn more_requests_than_there_are_places_are_told_to_come_again() {
     let path = Path::with(gateway::Config { requests_max: 0, ..gateway::Config::default() }).await;
     let response = path.get("/live/1.ts").await;

@@ -22,6 +22,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,7 @@ impl Gateway {
             client,
             crowd: Arc::clone(&crowd),
             places: Arc::new(Semaphore::new(config.requests_max)),
+            under_way: AtomicUsize::new(0),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
             origins: Mutex::default(),
             config,
@@ -190,6 +192,8 @@ struct Shared {
     /// The players' connections.
     crowd: Arc<Crowd>,
     places: Arc<Semaphore>,
+    /// Answers with media that are under way.
+    under_way: AtomicUsize,
     ahead: Mutex<Ahead>,
     origins: Mutex<Origins>,
 }
@@ -256,7 +260,8 @@ impl Shared {
             return self.describe(path).await;
         }
         let range = self.range(path, headers).await?;
-        self.look_ahead(path, range.clone());
+        let under_way = UnderWay::new(self);
+        let next = self.look_ahead(path, range.clone());
         let mut object = self.client.open(path, range.clone()).await?;
         let tag = tag(object.version);
         if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
@@ -281,7 +286,8 @@ impl Shared {
             (_, None) => response,
         };
         let (there, pacing, stats) = (first.unwrap_or_default(), Pacing::new(Instant::now()), self.client.stats());
-        Ok(finish(response, Flowing { object, there, pacing, stats, _place: place }.body()))
+        let left = object.range.end.saturating_sub(object.range.start);
+        Ok(finish(response, Flowing { object, there, pacing, stats, next, left, under_way, _place: place }.body()))
     }
 
     /// The bytes asked for, `None` for the whole object.
@@ -373,28 +379,39 @@ impl Shared {
         Ok(None)
     }
 
-    fn look_ahead(&self, path: &str, range: Option<Range<u64>>) {
+    /// What a player that asks for this will ask for next is fetched, or asked about; what can wait until the path is free is the answer.
+    fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<String> {
         let is_whole = range.is_none();
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
-        if let Some(next) = self.ahead().next_number(path).filter(|_| is_whole) {
-            self.try_ahead(next);
-        }
+        let next = self.ahead().next_number(path).filter(|_| is_whole)?;
+        self.ask_ahead(next.clone());
+        Some(next)
     }
 
-    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks, and fetches it where
-    /// anything is fetched ahead.
-    fn try_ahead(&self, path: String) {
-        let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
+    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks.
+    fn ask_ahead(&self, path: String) {
+        let (gateway, client) = (self.this.clone(), self.client.clone());
         tokio::spawn(async move {
-            match client.stat(&path, 0, None).await {
-                Ok(_) if fetches => client.prefetch(&path, None),
-                Err(peer::Error::Refused(_)) => {
-                    if let Some(gateway) = gateway.upgrade() {
-                        gateway.ahead().missed(&path);
-                    }
-                }
-                _ => {}
+            if let Err(peer::Error::Refused(_)) = client.stat(&path, 0, None).await
+                && let Some(gateway) = gateway.upgrade()
+            {
+                gateway.ahead().missed(&path);
+            }
+        });
+    }
+
+    /// No answer is under way any more. Once the player has not asked for a moment, what it will ask for next is fetched.
+    fn rest(&self) {
+        // Bodies are dropped when the runtime ends, too.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let gateway = self.this.clone();
+        runtime.spawn(async move {
+            tokio::time::sleep(REST).await;
+            let Some(gateway) = gateway.upgrade() else { return };
+            if gateway.under_way.load(Ordering::Relaxed) == 0 {
+                let next = gateway.ahead().take_next(Instant::now());
+                next.into_iter().for_each(|path| gateway.client.prefetch(&path, None));
             }
         });
     }
@@ -468,6 +485,10 @@ struct Flowing {
     there: Bytes,
     pacing: Pacing,
     stats: watch::Receiver<Stats>,
+    /// What the player will ask for when it has the bytes that are left. A body of known length is not asked for its end.
+    next: Option<String>,
+    left: u64,
+    under_way: UnderWay,
     _place: OwnedSemaphorePermit,
 }
 
@@ -493,7 +514,41 @@ impl Flowing {
         if let Some(at) = at {
             tokio::time::sleep_until(at.into()).await;
         }
+        self.left = self.left.saturating_sub(piece.len() as u64);
+        if self.left == 0
+            && let Some(next) = self.next.take()
+        {
+            self.under_way.ended(next);
+        }
         Some(Ok(piece))
+    }
+}
+
+/// An answer with media, from its request on.
+#[derive(Debug)]
+struct UnderWay(Weak<Shared>);
+
+impl UnderWay {
+    fn new(gateway: &Shared) -> Self {
+        gateway.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(gateway.this.clone())
+    }
+
+    /// The player has all of it, and will ask for `next`.
+    fn ended(&self, next: String) {
+        if let Some(gateway) = self.0.upgrade() {
+            gateway.ahead().note_next(next, Instant::now());
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(gateway) = self.0.upgrade()
+            && gateway.under_way.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            gateway.rest();
+        }
     }
 }
 
@@ -519,6 +574,8 @@ fn is_media(path: &str, content_type: &str) -> bool {
     !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
 }
 
+/// A player that wants more asks at once when it has all of an answer; one that has enough waits for seconds.
+const REST: Duration = Duration::from_millis(200);
 /// The end of a connection frees its request's place at once.
 const PLACE_WITHIN: Duration = Duration::from_secs(1);
 

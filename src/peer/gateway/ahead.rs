@@ -19,6 +19,8 @@ pub(super) struct Wanted {
 pub(super) struct Ahead {
     depth: usize,
     playlists: VecDeque<Known>,
+    /// What players will ask for next, and since when, the newest at the back.
+    next: VecDeque<(String, Instant)>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ struct Known {
 impl Ahead {
     /// Looks `depth` segments ahead of the player.
     pub(super) fn new(depth: usize) -> Self {
-        Self { depth, playlists: VecDeque::new() }
+        Self { depth, playlists: VecDeque::new(), next: VecDeque::new() }
     }
 
     /// A media playlist passed. Answers where a player that has just opened it will start, and what it has to have for that;
@@ -108,6 +110,25 @@ impl Ahead {
         for known in of_stream.filter(|known| known.last_of.len() < LAST_OF_MAX) {
             known.last_of.insert(stem(path));
         }
+    }
+
+    /// A player has all of a file, and will ask for this one next. Of each rendition the newest counts.
+    pub(super) fn note_next(&mut self, path: String, now: Instant) {
+        let of = unnumbered(&path);
+        self.next.retain(|(other, _)| unnumbered(other) != of);
+        self.next.push_back((path, now));
+        if self.next.len() > NEXT_MAX {
+            self.next.pop_front();
+        }
+    }
+
+    /// What players will ask for next, each answered once, without what is known to be missing. Nothing where nothing is fetched ahead.
+    pub(super) fn take_next(&mut self, now: Instant) -> Vec<String> {
+        let next = std::mem::take(&mut self.next).into_iter();
+        // Who has not gone on for longer plays another rendition now.
+        let new = next.filter(|(_, since)| self.depth > 0 && now.saturating_duration_since(*since) < NEXT_FOR);
+        let is_there = |path: &String| !self.playlists.iter().any(|known| known.last_of.contains(&stem(path)));
+        new.map(|(path, _)| path).filter(is_there).collect()
     }
 
     /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
@@ -179,17 +200,25 @@ fn stream_of(path: &str) -> &str {
     path.split('/').nth(1).unwrap_or_default()
 }
 
-/// The path whose file name has the next number: the last one in it, without what is behind the last dot. Leading zeros stay.
-fn incremented(path: &str) -> Option<String> {
+/// Where the number of a path's file name is: the last one in it, without what is behind the last dot.
+fn number(path: &str) -> Option<Range<usize>> {
     let name = path.rfind('/')? + 1;
     let end = path[name..].rfind('.').map_or(path.len(), |dot| name + dot);
     let end = path[..end].rfind(|character: char| character.is_ascii_digit())? + 1;
     let start = path[..end].rfind(|character: char| !character.is_ascii_digit())? + 1;
-    if start < name || path.contains('?') {
-        return None;
-    }
-    let (next, width) = (path[start..end].parse::<u64>().ok()?.checked_add(1)?, end - start);
-    Some(format!("{}{next:0width$}{}", &path[..start], &path[end..]))
+    (start >= name && !path.contains('?')).then_some(start..end)
+}
+
+/// The path whose file name has the next number. Leading zeros stay.
+fn incremented(path: &str) -> Option<String> {
+    let at = number(path)?;
+    let (next, width) = (path[at.clone()].parse::<u64>().ok()?.checked_add(1)?, at.len());
+    Some(format!("{}{next:0width$}{}", &path[..at.start], &path[at.end..]))
+}
+
+/// A path without the number of its file name.
+fn unnumbered(path: &str) -> (&str, &str) {
+    number(path).map_or((path, ""), |at| (&path[..at.start], &path[at.end..]))
 }
 
 /// A path without its numbers: what the segments of a rendition have in common.
@@ -199,6 +228,11 @@ fn stem(path: &str) -> String {
 
 /// How long after its last read a live playlist counts as played.
 const PLAYING_FOR: Duration = Duration::from_secs(30);
+
+/// Renditions whose next segments are remembered: sound, pictures and text of a few players.
+const NEXT_MAX: usize = 8;
+/// A player asks for the next segment before this one has been played, and segments last a few seconds.
+const NEXT_FOR: Duration = Duration::from_secs(5);
 
 /// So many names without a next one, and a recording counts in another way.
 const LAST_OF_MAX: usize = 32;
@@ -288,6 +322,27 @@ mod tests {
         ahead.learn_manifest("/live/manifest.mpd", true, now);
         assert_eq!(ahead.next_number("/live/v1-00009.m4s"), None, "the next one is not there yet");
         assert!(ahead.plays_live("live", now) && !ahead.plays_live("film", now));
+    }
+
+    #[test]
+    fn of_each_rendition_the_newest_segment_comes_next() {
+        let (mut ahead, now) = (Ahead::new(1), Instant::now());
+        ahead.learn_manifest("/film/manifest.mpd", false, now);
+        for path in ["/film/v1-01.m4s", "/film/v2-01.m4s", "/film/v1-02.m4s"] {
+            ahead.note_next(path.into(), now);
+        }
+        assert_eq!(ahead.take_next(now), ["/film/v2-01.m4s", "/film/v1-02.m4s"]);
+        assert_eq!(ahead.take_next(now), [""; 0]);
+        ahead.note_next("/film/v1-03.m4s".into(), now);
+        assert_eq!(ahead.take_next(now + NEXT_FOR), [""; 0], "another rendition is played since");
+        ahead.note_next("/film/v1-04.m4s".into(), now);
+        ahead.missed("/film/v1-04.m4s");
+        assert_eq!(ahead.take_next(now), [""; 0], "the end");
+        (0..100).for_each(|number| ahead.note_next(format!("/film/v{number}-1.m4v"), now));
+        assert_eq!(ahead.take_next(now).len(), NEXT_MAX);
+        let mut none = Ahead::new(0);
+        none.note_next("/film/v1-1.m4s".into(), now);
+        assert_eq!(none.take_next(now), [""; 0], "nothing is fetched ahead");
     }
 
     #[test]
