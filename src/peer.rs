@@ -21,6 +21,7 @@ pub mod gateway;
 pub mod http;
 mod info;
 mod keys;
+mod manifest;
 mod metrics;
 pub mod neighbours;
 pub mod playlist;

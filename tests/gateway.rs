@@ -401,6 +401,40 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
     }
 }
 
+/// Which rendition is played only the player knows, so that media are asked for and not fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
+    let path = Path::open().await;
+    let representation = |id: &str| {
+        let attributes =
+            "initialization=\"i-$RepresentationID$.m4s\" media=\"$RepresentationID$-$Number%05d$.m4s\" startNumber=\"7\"";
+        format!("<Representation id=\"{id}\"><SegmentTemplate {attributes}/></Representation>")
+    };
+    let manifest = format!(
+        "<?xml version=\"1.0\"?><MPD type=\"static\"><Period><AdaptationSet>{}{}</AdaptationSet></Period></MPD>",
+        representation("low"),
+        representation("high")
+    );
+    path.put("film/manifest.mpd", manifest.clone());
+    for id in ["low", "high"] {
+        path.put(&format!("film/i-{id}.m4s"), bytes(70_000));
+        path.put(&format!("film/{id}-00007.m4s"), bytes(100_000 + id.len()));
+        path.put(&format!("film/{id}-00008.m4s"), bytes(100_010 + id.len()));
+    }
+    let response = path.get("/live/film/manifest.mpd").await;
+    let tag = header(&response, "etag").to_owned();
+    assert_eq!(response.text().await.unwrap(), manifest);
+    let known = path.ask(Method::GET, "/live/film/manifest.mpd").header("if-none-match", tag).send().await.unwrap();
+    assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+    let asked = |name: &str| path.origin.count(&format!("/vod/film/{name}.m4s")).sent;
+    until(|| ["i-low", "i-high", "low-00007", "high-00007"].iter().all(|name| asked(name) == 1)).await;
+    let mut stats = path.client.stats();
+    tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified >= 1)).await.unwrap().unwrap();
+    assert_eq!(path.get("/live/film/high-00007.m4s").await.bytes().await.unwrap(), bytes(100_004));
+    assert_eq!((asked("high-00007"), asked("low-00008")), (1, 0));
+    path.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_fetched_ahead_of_a_recording_while_an_answer_is_under_way() {
     let path = Path::open().await;

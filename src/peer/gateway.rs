@@ -47,6 +47,7 @@ use self::answer::{Failure, Served, allow, finish, index, names, partial, prefli
 use self::origins::{Absolute, Mapping, Origins};
 use self::pacing::Pacing;
 use super::http::{ByteRange, media_type};
+use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
 use crate::listener::{self, Crowd, Limits};
@@ -273,10 +274,13 @@ impl Shared {
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
         }
-        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(manifest) {
+        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(Manifest::is_live) {
             self.ahead().learn_manifest(path, is_live, Instant::now());
             if is_live {
                 self.follow(path);
+            }
+            if object.length.is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64()) {
+                return self.serve_manifest(path, headers, object, first).await;
             }
         }
         let mut response = served(path, &object).head(&tag);
@@ -326,17 +330,10 @@ impl Shared {
         mut object: Object,
         first: Option<Bytes>,
     ) -> Result<Response, Failure> {
-        let limit = usize::try_from(self.config.playlist_bytes_max.as_u64()).unwrap_or(usize::MAX);
-        let mut bytes = BytesMut::from(first.unwrap_or_default());
-        while let Some(part) = object.next().await {
-            bytes.extend_from_slice(&part?);
-            if bytes.len() > limit {
-                return Err(Failure::new(StatusCode::BAD_GATEWAY, "the playlist is too long"));
-            }
-        }
+        let bytes = self.collect(&mut object, first).await?;
         let bytes = match std::str::from_utf8(&bytes) {
             Ok(text) if playlist::is_playlist(&bytes) => Bytes::from(self.turn_here(path, text).await),
-            _ => bytes.freeze(),
+            _ => bytes,
         };
         if let Some(media) = Media::parse(&bytes) {
             let wanted = self.ahead().learn(path, &media, Instant::now());
@@ -347,6 +344,43 @@ impl Shared {
         }
         let tag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
+    }
+
+    /// A DASH manifest is handed on as it is. What its representations begin with is asked for before the player has read it.
+    async fn serve_manifest(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        mut object: Object,
+        first: Option<Bytes>,
+    ) -> Result<Response, Failure> {
+        let bytes = self.collect(&mut object, first).await?;
+        if let Some(manifest) = Manifest::parse(path, &bytes) {
+            for Beginning { initialization, media, is_only } in manifest.beginnings {
+                if let Some(initialization) = initialization {
+                    self.ask_ahead(initialization, Wish::Soon);
+                }
+                // Which of several it will play only the player knows; where a live one is joined, only its clock.
+                if !manifest.is_live {
+                    self.ask_ahead(media, if is_only { Wish::Now } else { Wish::Known });
+                }
+            }
+        }
+        let tag = tag(object.version);
+        Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
+    }
+
+    /// What is read before it is handed on: all of it, unless it is too long.
+    async fn collect(&self, object: &mut Object, first: Option<Bytes>) -> Result<Bytes, Failure> {
+        let limit = usize::try_from(self.config.playlist_bytes_max.as_u64()).unwrap_or(usize::MAX);
+        let mut bytes = BytesMut::from(first.unwrap_or_default());
+        while let Some(part) = object.next().await {
+            bytes.extend_from_slice(&part?);
+            if bytes.len() > limit {
+                return Err(Failure::new(StatusCode::BAD_GATEWAY, "the playlist is too long"));
+            }
+        }
+        Ok(bytes.freeze())
     }
 
     /// Turns the absolute URIs of a playlist to this gateway.
@@ -385,18 +419,33 @@ impl Shared {
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
         let next = self.ahead().next_number(path).filter(|_| is_whole)?;
-        self.ask_ahead(next.clone());
+        self.ask_ahead(next.clone(), Wish::Known);
         Some(next)
     }
 
-    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks.
-    fn ask_ahead(&self, path: String) {
+    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks; and fetches it, if
+    /// that is wished for and anything is to be fetched ahead.
+    fn ask_ahead(&self, path: String, wish: Wish) {
+        let wish = if self.config.ahead_segments > 0 { wish } else { Wish::Known };
         let (gateway, client) = (self.this.clone(), self.client.clone());
         tokio::spawn(async move {
-            if let Err(peer::Error::Refused(_)) = client.stat(&path, 0, None).await
-                && let Some(gateway) = gateway.upgrade()
-            {
-                gateway.ahead().missed(&path);
+            match client.stat(&path, 0, None).await {
+                Ok(_) => match wish {
+                    Wish::Known => {}
+                    Wish::Soon => client.prefetch(&path, None),
+                    // As a player reads it, who will find a reader there: what becomes urgent under way is asked for anew.
+                    Wish::Now => {
+                        if let Ok(mut object) = client.open(&path, None).await {
+                            while let Some(Ok(_)) = object.next().await {}
+                        }
+                    }
+                },
+                Err(peer::Error::Refused(_)) => {
+                    if let Some(gateway) = gateway.upgrade() {
+                        gateway.ahead().missed(&path);
+                    }
+                }
+                Err(_) => {}
             }
         });
     }
@@ -524,6 +573,17 @@ impl Flowing {
     }
 }
 
+/// How much a file is wanted that no player has asked for yet.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    /// Its META is.
+    Known,
+    /// It is, once nothing else is.
+    Soon,
+    /// A player will ask for it in a moment.
+    Now,
+}
+
 /// An answer with media, from its request on.
 #[derive(Debug)]
 struct UnderWay(Weak<Shared>);
@@ -557,14 +617,6 @@ fn is_playlist_type(content_type: &str) -> bool {
     ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
 }
 
-/// Whether an object that begins so is a DASH manifest: then whether it is a live one.
-fn manifest(beginning: &[u8]) -> Option<bool> {
-    let text = String::from_utf8_lossy(beginning);
-    let element = text.split_once("<MPD")?.1;
-    let attributes = element.split_once('>').map_or(element, |(attributes, _)| attributes);
-    Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
-}
-
 /// Whether an object is sound, pictures or text of a stream, and so no playlist, by its type or by its name.
 fn is_media(path: &str, content_type: &str) -> bool {
     let is = |kind: &str| {
@@ -586,14 +638,6 @@ mod tests {
     #[test]
     fn playlist_types_are_known_with_parameters() {
         assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
-    }
-
-    #[test]
-    fn manifests_are_known_by_their_beginning() {
-        assert_eq!(manifest(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
-        assert_eq!(manifest(b"<MPD type='dynamic'><Period>"), Some(true));
-        assert_eq!(manifest(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
-        assert_eq!(manifest(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
     }
 
     #[test]

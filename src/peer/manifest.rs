@@ -1,0 +1,266 @@
+//! What a gateway reads from DASH manifests (ISO/IEC 23009-1) as they pass: whether they are live, and what a player asks for first.
+
+use std::fmt::Write as _;
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use super::playlist::resolve;
+
+/// A manifest as far as looking ahead needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Manifest {
+    /// Whether segments are added to it.
+    pub(super) is_live: bool,
+    /// What its representations begin with, in their order, [`REPRESENTATIONS_MAX`] at most. Those outside its stream are left out.
+    pub(super) beginnings: Vec<Beginning>,
+}
+
+/// The files with which a representation begins, by their paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Beginning {
+    /// Its initialization segment, if it has one.
+    pub(super) initialization: Option<String>,
+    /// The first media segment.
+    pub(super) media: String,
+    /// Whether there is no other of its kind, such as sound or pictures: then a player chooses nothing.
+    pub(super) is_only: bool,
+}
+
+impl Manifest {
+    /// Whether an object that begins so is a DASH manifest: then whether it is a live one (section 5.3.1.2).
+    pub(super) fn is_live(beginning: &[u8]) -> Option<bool> {
+        let text = String::from_utf8_lossy(beginning);
+        let element = text.split_once("<MPD")?.1;
+        let attributes = element.split_once('>').map_or(element, |(attributes, _)| attributes);
+        Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
+    }
+
+    /// Reads the manifest at `path`; `None` for what is none. Only the first period is looked at.
+    pub(super) fn parse(path: &str, bytes: &[u8]) -> Option<Self> {
+        let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+        let document = Document::parse_with_options(std::str::from_utf8(bytes).ok()?, options).ok()?;
+        let mpd = Some(document.root_element()).filter(|root| root.tag_name().name() == "MPD")?;
+        let is_live = mpd.attribute("type") == Some("dynamic");
+        let Some(period) = children(mpd, "Period").next() else { return Some(Self { is_live, ..Self::default() }) };
+        let representations = children(period, "AdaptationSet").flat_map(|set| {
+            let levels = move |representation| [representation, set, period, mpd];
+            children(set, "Representation").map(levels)
+        });
+        let representations: Vec<_> = representations.take(REPRESENTATIONS_MAX).collect();
+        let beginnings = representations.iter().filter_map(|levels| {
+            let is_only = representations.iter().filter(|others| kind(others) == kind(levels)).count() == 1;
+            beginning(path, levels, is_only)
+        });
+        let beginnings = beginnings.collect();
+        Some(Self { is_live, beginnings })
+    }
+}
+
+/// The beginning of a representation; `levels` are the elements that say something of it, the nearest first (section 5.3.9.1).
+fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Beginning> {
+    let mut base = path.to_owned();
+    for level in levels.iter().rev() {
+        if let Some(url) = children(*level, "BaseURL").next().and_then(|url| url.text()) {
+            base = at(&base, url.trim())?;
+        }
+    }
+    let all = |name| levels.iter().flat_map(move |level| children(*level, name));
+    let attribute = |name: &str| all("SegmentTemplate").find_map(|template| template.attribute(name));
+    if let Some(media) = attribute("media") {
+        let timeline = all("SegmentTemplate").find_map(|template| children(template, "SegmentTimeline").next());
+        let start = timeline.and_then(|timeline| children(timeline, "S").next()?.attribute("t"));
+        let values = Values {
+            id: levels[0].attribute("id").unwrap_or_default(),
+            bandwidth: number(levels[0].attribute("bandwidth"))?.unwrap_or_default(),
+            number: number(attribute("startNumber"))?.unwrap_or(1),
+            time: number(start)?.unwrap_or_default(),
+        };
+        let initialization = attribute("initialization").and_then(|template| at(&base, &values.fill(template)?));
+        return Some(Beginning { initialization, media: at(&base, &values.fill(media)?)?, is_only });
+    }
+    let media = all("SegmentList").flat_map(|list| children(list, "SegmentURL")).find_map(|url| {
+        let is_whole = url.attribute("mediaRange").is_none();
+        url.attribute("media").filter(|_| is_whole)
+    });
+    let initialization = all("SegmentList").flat_map(|list| children(list, "Initialization")).find_map(|url| {
+        let is_whole = url.attribute("range").is_none();
+        url.attribute("sourceURL").filter(|_| is_whole)
+    });
+    Some(Beginning { initialization: initialization.and_then(|url| at(&base, url)), media: at(&base, media?)?, is_only })
+}
+
+/// Sound, pictures or text, if a level says so.
+fn kind<'a>(levels: &[Node<'a, '_>; 4]) -> Option<&'a str> {
+    let attribute = |name| levels.iter().find_map(|level| level.attribute(name));
+    attribute("contentType").or_else(|| attribute("mimeType")?.split('/').next())
+}
+
+/// What identifiers in a template stand for (section 5.3.9.4.4).
+struct Values<'a> {
+    id: &'a str,
+    bandwidth: u64,
+    number: u64,
+    time: u64,
+}
+
+impl Values<'_> {
+    /// The template with its identifiers replaced; `None` if it has one that is unknown or not closed.
+    fn fill(&self, template: &str) -> Option<String> {
+        let mut filled = String::new();
+        // Literal and identifier take turns; one behind the last `$` is a literal again.
+        let mut parts = template.split('$');
+        filled.push_str(parts.next()?);
+        while let Some(identifier) = parts.next() {
+            let (name, width) = match identifier.split_once("%0") {
+                Some((name, format)) => (name, format.strip_suffix('d')?.parse().ok().filter(|width| *width <= WIDTH_MAX)?),
+                None => (identifier, 0),
+            };
+            let value = match name {
+                "" => {
+                    filled.push('$');
+                    None
+                }
+                "RepresentationID" => {
+                    filled.push_str(self.id);
+                    None
+                }
+                "Bandwidth" => Some(self.bandwidth),
+                "Number" => Some(self.number),
+                "Time" => Some(self.time),
+                _ => return None,
+            };
+            if let Some(value) = value {
+                write!(filled, "{value:0width$}").ok()?;
+            }
+            filled.push_str(parts.next()?);
+        }
+        Some(filled)
+    }
+}
+
+fn children<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> impl Iterator<Item = Node<'a, 'input>> {
+    node.children().filter(move |child| child.is_element() && child.tag_name().name() == name)
+}
+
+/// The number in an attribute, if it is there; `None` for an attribute that is none.
+fn number(attribute: Option<&str>) -> Option<Option<u64>> {
+    attribute.map(|text| text.trim().parse().ok()).map_or(Some(None), |number: Option<u64>| number.map(Some))
+}
+
+/// The path that a URL of a manifest leads to; `None` where it leads elsewhere, or is too long for one.
+fn at(base: &str, url: &str) -> Option<String> {
+    if url.len() > URL_MAX { None } else { resolve(base, url) }
+}
+
+/// Representations looked at: films have some ten of them, and each costs a question.
+const REPRESENTATIONS_MAX: usize = 16;
+/// More elements and texts, and it is not read.
+const NODES_MAX: u32 = 100_000;
+const URL_MAX: usize = 2048;
+/// Digits of a number at most: those of the largest.
+const WIDTH_MAX: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Vec<(Option<String>, String)> {
+        let manifest = Manifest::parse("/film/a/manifest.mpd?t=1", text.as_bytes()).expect("a manifest");
+        manifest.beginnings.into_iter().map(|beginning| (beginning.initialization, beginning.media)).collect()
+    }
+
+    fn pair(initialization: &str, media: &str) -> (Option<String>, String) {
+        (Some(initialization.to_owned()), media.to_owned())
+    }
+
+    #[test]
+    fn manifests_are_known_by_their_beginning() {
+        assert_eq!(Manifest::is_live(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
+        assert_eq!(Manifest::is_live(b"<MPD type='dynamic'><Period>"), Some(true));
+        assert_eq!(Manifest::is_live(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
+        assert_eq!(Manifest::is_live(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
+    }
+
+    #[test]
+    fn templates_name_what_representations_begin_with() {
+        let own = "<SegmentTemplate timescale='12800' initialization='init-$RepresentationID$.m4s' media='v$RepresentationID$-$Number%05d$.m4s' \
+                   startNumber='7'><SegmentTimeline><S t='0' d='51200' r='44'/></SegmentTimeline></SegmentTemplate>";
+        let text = format!(
+            "<?xml version='1.0'?><MPD xmlns='urn:mpeg:dash:schema:mpd:2011' type='static'><Period><AdaptationSet><Representation id='0' \
+             bandwidth='200000'>{own}</Representation><Representation id='hi'>{own}</Representation></AdaptationSet></Period>\
+             <Period><AdaptationSet><Representation id='later'>{own}</Representation></AdaptationSet></Period></MPD>"
+        );
+        assert_eq!(
+            parse(&text),
+            [pair("/film/a/init-0.m4s", "/film/a/v0-00007.m4s"), pair("/film/a/init-hi.m4s", "/film/a/vhi-00007.m4s")]
+        );
+    }
+
+    #[test]
+    fn templates_are_inherited_and_base_urls_add_up() {
+        let text = "<MPD><BaseURL>../b/</BaseURL><Period><SegmentTemplate startNumber='0'/><AdaptationSet><BaseURL>v/</BaseURL>\
+                    <SegmentTemplate media='$Bandwidth$/$Time$_$Number$$$x.m4s'><SegmentTimeline><S t='90' d='5'/></SegmentTimeline>\
+                    </SegmentTemplate><Representation id='1' bandwidth='500'><BaseURL> q/ </BaseURL></Representation>\
+                    <Representation id='2' bandwidth='900'><SegmentTemplate media='own.m4s'/></Representation></AdaptationSet></Period></MPD>";
+        assert_eq!(parse(text), [(None, "/film/b/v/q/500/90_0$x.m4s".into()), (None, "/film/b/v/own.m4s".into())]);
+    }
+
+    #[test]
+    fn lists_name_it_too() {
+        let text = "<MPD><Period><AdaptationSet><Representation><SegmentList><Initialization sourceURL='i.mp4'/><SegmentURL media='1.m4s'/>\
+                    <SegmentURL media='2.m4s'/></SegmentList></Representation><Representation><SegmentList><SegmentURL mediaRange='0-9'/>\
+                    </SegmentList></Representation></AdaptationSet></Period></MPD>";
+        assert_eq!(parse(text), [pair("/film/a/i.mp4", "/film/a/1.m4s")]);
+    }
+
+    #[test]
+    fn what_there_is_one_of_is_known() {
+        let set = |attributes: &str, representations: usize| {
+            let one = "<Representation id='1' mimeType='video/mp4'><SegmentTemplate media='$Number$.m4s'/></Representation>";
+            format!("<AdaptationSet {attributes}>{}</AdaptationSet>", one.repeat(representations))
+        };
+        let only = |sets: &[String]| {
+            let text = format!("<MPD><Period>{}</Period></MPD>", sets.concat());
+            let manifest = Manifest::parse("/film/manifest.mpd", text.as_bytes()).expect("a manifest");
+            manifest.beginnings.iter().map(|beginning| beginning.is_only).collect::<Vec<_>>()
+        };
+        assert_eq!(only(&[set("", 2), set("contentType='audio'", 1)]), [false, false, true]);
+        assert_eq!(
+            only(&[set("", 1), set("contentType='audio' lang='de'", 1), set("contentType='audio' lang='en'", 1)]),
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_nothing() {
+        let within =
+            |representation: &str| format!("<MPD><Period><AdaptationSet>{representation}</AdaptationSet></Period></MPD>");
+        let template =
+            |attributes: &str| within(&format!("<Representation id='1'><SegmentTemplate {attributes}/></Representation>"));
+        for text in [
+            template("media='$Number%05x$.m4s'"),
+            template("media='$Number%099d$.m4s'"),
+            template("media='$Number%0-1d$.m4s'"),
+            template("media='$SubNumber$.m4s'"),
+            template("media='a$Number.m4s'"),
+            template("media='https://cdn.invalid/1.m4s'"),
+            template("media='1.m4s' startNumber='-1'"),
+            template(&format!("media='{}.m4s'", "x".repeat(URL_MAX))),
+            within("<Representation><BaseURL>film.mp4</BaseURL><SegmentBase indexRange='0-9'/></Representation>"),
+            "<MPD/>".into(),
+        ] {
+            assert_eq!(parse(&text), [], "{text}");
+        }
+        for text in ["", "<MPD>", "<SmoothStreamingMedia/>", "<!DOCTYPE MPD [<!ENTITY a 'b'>]><MPD>&a;</MPD>"] {
+            assert_eq!(Manifest::parse("/film/manifest.mpd", text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Manifest::parse("/film/manifest.mpd", b"<MPD>\xff</MPD>"), None);
+    }
+
+    #[test]
+    fn few_representations_are_looked_at() {
+        let representation = "<Representation id='1'><SegmentTemplate media='$Number$.m4s'/></Representation>";
+        let text = format!("<MPD><Period><AdaptationSet>{}</AdaptationSet></Period></MPD>", representation.repeat(100));
+        assert_eq!(parse(&text).len(), REPRESENTATIONS_MAX);
+    }
+}
