@@ -1,9 +1,9 @@
 //! A local web server on which any player opens the streams' own paths.
 //!
 //! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself; what lies between, coded blocks
-//! and their losses, it does not notice. Playlists are collected and turned to the gateway before they are handed on, everything
-//! else flows through as its bytes are proven, with the head sent before the first of them, and what the player will ask for next is fetched
-//! before it asks, and handed on at the path's pace (`pacing`): a player chooses its rendition by how fast bytes come.
+//! and their losses, it does not notice. Playlists and manifests are collected before they are handed on, and playlists turned to the
+//! gateway; everything else flows through as its bytes are proven, with the head sent before the first of them. What the player will ask
+//! for next is fetched before it asks, and handed on at the path's pace (`pacing`): a player chooses its rendition by how fast bytes come.
 //!
 //! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
 //! request beyond `requests_max` is answered 503, unless a player has read nothing of its answer for `stall_timeout`: that one is
