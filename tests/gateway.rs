@@ -394,14 +394,15 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
         assert_eq!(path.get("/live/film/v-00007.m4s").await.bytes().await.unwrap(), bytes(100_007));
         until(|| path.origin.count("/vod/film/v-00008.m4s").sent == 1).await;
         let _ = tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified == fetched)).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Longer than a gateway waits before it takes the path for free.
+        tokio::time::sleep(Duration::from_millis(700)).await;
         assert_eq!(stats.borrow().segments_verified, fetched, "{ahead_segments} ahead");
         assert_eq!(path.origin.count("/vod/film/v-00009.m4s").sent, 0, "one ahead, and no more");
         path.close().await;
     }
 }
 
-/// Which rendition is played only the player knows, so that media are asked for and not fetched.
+/// Which rendition is played only the player knows, so that pictures are asked for and not fetched; of sound there is no choice.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     let path = Path::open().await;
@@ -410,54 +411,34 @@ async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
             "initialization=\"i-$RepresentationID$.m4s\" media=\"$RepresentationID$-$Number%05d$.m4s\" startNumber=\"7\"";
         format!("<Representation id=\"{id}\"><SegmentTemplate {attributes}/></Representation>")
     };
-    let manifest = format!(
-        "<?xml version=\"1.0\"?><MPD type=\"static\"><Period><AdaptationSet>{}{}</AdaptationSet></Period></MPD>",
-        representation("low"),
-        representation("high")
-    );
+    let set = |kind: &str, of: &[&str]| {
+        let all: String = of.iter().map(|id| representation(id)).collect();
+        format!("<AdaptationSet contentType=\"{kind}\">{all}</AdaptationSet>")
+    };
+    let sets = set("video", &["low", "high", "gone"]) + &set("audio", &["sound"]);
+    let manifest = format!("<?xml version=\"1.0\"?><MPD type=\"static\"><Period>{sets}</Period></MPD>");
     path.put("film/manifest.mpd", manifest.clone());
-    for id in ["low", "high"] {
-        path.put(&format!("film/i-{id}.m4s"), bytes(70_000));
-        path.put(&format!("film/{id}-00007.m4s"), bytes(100_000 + id.len()));
-        path.put(&format!("film/{id}-00008.m4s"), bytes(100_010 + id.len()));
+    for (place, id) in ["low", "high", "sound"].into_iter().enumerate() {
+        path.put(&format!("film/i-{id}.m4s"), bytes(70_000 + place));
+        path.put(&format!("film/{id}-00007.m4s"), bytes(100_000 + place));
+        path.put(&format!("film/{id}-00008.m4s"), bytes(110_000 + place));
     }
     let response = path.get("/live/film/manifest.mpd").await;
     let tag = header(&response, "etag").to_owned();
     assert_eq!(response.text().await.unwrap(), manifest);
+    let asked = |name: &str| path.origin.count(&format!("/vod/film/{name}.m4s")).sent;
+    until(|| ["i-low", "i-high", "i-sound", "low-00007", "high-00007", "sound-00007"].iter().all(|name| asked(name) == 1)).await;
+    // Three initialization segments and the sound.
+    let mut stats = path.client.stats();
+    tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified >= 4)).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(stats.borrow().segments_verified, 4);
     let known = path.ask(Method::GET, "/live/film/manifest.mpd").header("if-none-match", tag).send().await.unwrap();
     assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
-    let asked = |name: &str| path.origin.count(&format!("/vod/film/{name}.m4s")).sent;
-    until(|| ["i-low", "i-high", "low-00007", "high-00007"].iter().all(|name| asked(name) == 1)).await;
-    let mut stats = path.client.stats();
-    tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified >= 1)).await.unwrap().unwrap();
-    assert_eq!(path.get("/live/film/high-00007.m4s").await.bytes().await.unwrap(), bytes(100_004));
+    assert_eq!(path.get("/live/film/high-00007.m4s").await.bytes().await.unwrap(), bytes(100_001));
+    // One that is not there says nothing of what comes next.
+    until(|| asked("high-00008") == 1).await;
     assert_eq!((asked("high-00007"), asked("low-00008")), (1, 0));
-    path.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_fetched_ahead_of_a_recording_while_an_answer_is_under_way() {
-    let path = Path::open().await;
-    path.put("film/manifest.mpd", "<?xml version=\"1.0\"?><MPD type=\"static\"><Period/></MPD>");
-    path.put("big.bin", bytes(40_000_000));
-    for number in 7..9_usize {
-        path.put(&format!("film/v-{number:05}.m4s"), bytes(100_000 + number));
-    }
-    path.get("/live/film/manifest.mpd").await.text().await.unwrap();
-    // Nobody reads it, so that it stands still soon.
-    let big = path.get("/live/big.bin").await;
-    let mut stats = path.client.stats();
-    while tokio::time::timeout(Duration::from_millis(500), stats.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
-    let before = stats.borrow().segments_verified;
-    assert_eq!(path.get("/live/film/v-00007.m4s").await.bytes().await.unwrap(), bytes(100_007));
-    until(|| path.origin.count("/vod/film/v-00008.m4s").sent == 1).await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(stats.borrow().segments_verified, before + 1);
-    drop(big);
-    tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified > before + 1))
-        .await
-        .unwrap()
-        .unwrap();
     path.close().await;
 }
 

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ use tokio::time::timeout;
 
 use self::access::Access;
 pub(super) use self::access::{parse_host, parse_origin};
+pub(super) use self::ahead::stream_of;
 use self::ahead::{Ahead, Wanted};
 use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};
@@ -51,6 +52,7 @@ use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
 use crate::listener::{self, Crowd, Limits};
+use crate::object::RefusalCode;
 use crate::peer;
 
 /// How a gateway behaves.
@@ -140,7 +142,8 @@ impl Gateway {
             client,
             crowd: Arc::clone(&crowd),
             places: Arc::new(Semaphore::new(config.requests_max)),
-            under_way: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
             origins: Mutex::default(),
             config,
@@ -193,8 +196,9 @@ struct Shared {
     /// The players' connections.
     crowd: Arc<Crowd>,
     places: Arc<Semaphore>,
-    /// Answers with media that are under way.
-    under_way: AtomicUsize,
+    /// Answers that have begun, without playlists, and those of them that wait for the path.
+    begun: AtomicU64,
+    waiting: AtomicUsize,
     ahead: Mutex<Ahead>,
     origins: Mutex<Origins>,
 }
@@ -260,8 +264,8 @@ impl Shared {
         if head {
             return self.describe(path).await;
         }
-        let range = self.range(path, headers).await?;
         let under_way = UnderWay::new(self);
+        let range = self.range(path, headers).await?;
         let next = self.look_ahead(path, range.clone());
         let mut object = self.client.open(path, range.clone()).await?;
         let tag = tag(object.version);
@@ -274,12 +278,12 @@ impl Shared {
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
         }
-        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(Manifest::is_live) {
-            self.ahead().learn_manifest(path, is_live, Instant::now());
+        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(Manifest::sniff) {
+            let is_new = self.ahead().learn_manifest(path, is_live, Instant::now());
             if is_live {
                 self.follow(path);
             }
-            if object.length.is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64()) {
+            if is_new && object.length.is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64()) {
                 return self.serve_manifest(path, headers, object, first).await;
             }
         }
@@ -346,7 +350,8 @@ impl Shared {
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
     }
 
-    /// A DASH manifest is handed on as it is. What its representations begin with is asked for before the player has read it.
+    /// A DASH manifest that was not seen lately is handed on as it is. What its representations begin with is asked for before the player has
+    /// read it.
     async fn serve_manifest(
         &self,
         path: &str,
@@ -356,15 +361,7 @@ impl Shared {
     ) -> Result<Response, Failure> {
         let bytes = self.collect(&mut object, first).await?;
         if let Some(manifest) = Manifest::parse(path, &bytes) {
-            for Beginning { initialization, media, is_only } in manifest.beginnings {
-                if let Some(initialization) = initialization {
-                    self.ask_ahead(initialization, Wish::Soon);
-                }
-                // Which of several it will play only the player knows; where a live one is joined, only its clock.
-                if !manifest.is_live {
-                    self.ask_ahead(media, if is_only { Wish::Now } else { Wish::Known });
-                }
-            }
+            self.ask_for_beginnings(manifest);
         }
         let tag = tag(object.version);
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
@@ -413,52 +410,53 @@ impl Shared {
         Ok(None)
     }
 
-    /// What a player that asks for this will ask for next is fetched, or asked about; what can wait until the path is free is the answer.
+    /// Fetches what a player that asks for this will ask for next, or asks about it. Returns what to fetch once no answer is under way.
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<String> {
         let is_whole = range.is_none();
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
         self.prefetch(wanted);
         let next = self.ahead().next_number(path).filter(|_| is_whole)?;
-        self.ask_ahead(next.clone(), Wish::Known);
+        let (gateway, client, path) = (self.this.clone(), self.client.clone(), next.clone());
+        tokio::spawn(async move {
+            if let Err(peer::Error::Refused(refusal)) = client.stat(&path, 0, None).await
+                && refusal.code == RefusalCode::Unknown
+                && let Some(gateway) = gateway.upgrade()
+            {
+                gateway.ahead().missed(&path);
+            }
+        });
         Some(next)
     }
 
-    /// Asks for the META of a file that may be there, so that its first blocks are a round trip away when the player asks; and fetches it, if
-    /// that is wished for and anything is to be fetched ahead.
-    fn ask_ahead(&self, path: String, wish: Wish) {
-        let wish = if self.config.ahead_segments > 0 { wish } else { Wish::Known };
-        let (gateway, client) = (self.this.clone(), self.client.clone());
-        tokio::spawn(async move {
-            match client.stat(&path, 0, None).await {
-                Ok(_) => match wish {
-                    Wish::Known => {}
-                    Wish::Soon => client.prefetch(&path, None),
-                    // As a player reads it, who will find a reader there: what becomes urgent under way is asked for anew.
-                    Wish::Now => {
-                        if let Ok(mut object) = client.open(&path, None).await {
-                            while let Some(Ok(_)) = object.next().await {}
-                        }
-                    }
-                },
-                Err(peer::Error::Refused(_)) => {
-                    if let Some(gateway) = gateway.upgrade() {
-                        gateway.ahead().missed(&path);
-                    }
+    /// Asks for the METAs of what a manifest begins with, so that its first blocks are a round trip away when the player asks; and fetches what
+    /// it will ask for in any case, if anything is to be fetched ahead.
+    fn ask_for_beginnings(&self, manifest: Manifest) {
+        let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
+        let mut asked = HashSet::new();
+        let mut asks = Vec::new();
+        for Beginning { initialization, media, is_only } in manifest.beginnings {
+            let initialization = initialization.map(|path| (path, Wish::Soon));
+            // Where a live one is joined only the player's clock says.
+            let media = (!manifest.is_live).then_some((media, if is_only { Wish::Now } else { Wish::Meta }));
+            for (path, wish) in initialization.into_iter().chain(media) {
+                let wish = if fetches { wish } else { Wish::Meta };
+                if asked.insert(path.clone()) {
+                    asks.push(ask(gateway.clone(), client.clone(), path, wish));
                 }
-                Err(_) => {}
             }
-        });
+        }
+        tokio::spawn(futures_util::future::join_all(asks));
     }
 
-    /// No answer is under way any more. Once the player has not asked for a moment, what it will ask for next is fetched.
+    /// An answer has ended. If none begins for a moment and none waits for the path, what players will ask for next is fetched.
     fn rest(&self) {
         // Bodies are dropped when the runtime ends, too.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let gateway = self.this.clone();
+        let (gateway, begun) = (self.this.clone(), self.begun.load(Ordering::Relaxed));
         runtime.spawn(async move {
             tokio::time::sleep(REST).await;
             let Some(gateway) = gateway.upgrade() else { return };
-            if gateway.under_way.load(Ordering::Relaxed) == 0 {
+            if gateway.begun.load(Ordering::Relaxed) == begun && gateway.waiting.load(Ordering::Relaxed) == 0 {
                 let next = gateway.ahead().take_next(Instant::now());
                 next.into_iter().for_each(|path| gateway.client.prefetch(&path, None));
             }
@@ -534,7 +532,7 @@ struct Flowing {
     there: Bytes,
     pacing: Pacing,
     stats: watch::Receiver<Stats>,
-    /// What the player will ask for when it has the bytes that are left. A body of known length is not asked for its end.
+    /// What the player will ask for when it has the bytes that are left.
     next: Option<String>,
     left: u64,
     under_way: UnderWay,
@@ -550,11 +548,18 @@ impl Flowing {
     async fn next(&mut self) -> Option<Result<Bytes, peer::Error>> {
         let begun = Instant::now();
         if self.there.is_empty() {
-            self.there = match self.object.next().await? {
-                Ok(bytes) => bytes,
-                Err(error) => {
+            let waiting = Waiting::new(&self.under_way);
+            let came = self.object.next().await;
+            drop(waiting);
+            self.there = match came {
+                Some(Ok(bytes)) => bytes,
+                Some(Err(error)) => {
                     tracing::warn!(%error, "an answer was cut off");
                     return Some(Err(error));
+                }
+                None => {
+                    self.note_next();
+                    return None;
                 }
             };
         }
@@ -564,50 +569,80 @@ impl Flowing {
             tokio::time::sleep_until(at.into()).await;
         }
         self.left = self.left.saturating_sub(piece.len() as u64);
-        if self.left == 0
-            && let Some(next) = self.next.take()
-        {
-            self.under_way.ended(next);
+        // A body of known length is not asked for its end.
+        if self.left == 0 {
+            self.note_next();
         }
         Some(Ok(piece))
     }
-}
 
-/// How much a file is wanted that no player has asked for yet.
-#[derive(Debug, Clone, Copy)]
-enum Wish {
-    /// Its META is.
-    Known,
-    /// It is, once nothing else is.
-    Soon,
-    /// A player will ask for it in a moment.
-    Now,
-}
-
-/// An answer with media, from its request on.
-#[derive(Debug)]
-struct UnderWay(Weak<Shared>);
-
-impl UnderWay {
-    fn new(gateway: &Shared) -> Self {
-        gateway.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(gateway.this.clone())
-    }
-
-    /// The player has all of it, and will ask for `next`.
-    fn ended(&self, next: String) {
-        if let Some(gateway) = self.0.upgrade() {
+    fn note_next(&mut self) {
+        if let Some((gateway, next)) = self.under_way.0.upgrade().zip(self.next.take()) {
             gateway.ahead().note_next(next, Instant::now());
         }
     }
 }
 
+/// How much is wanted of a file that no player has asked for yet.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    /// Only its META.
+    Meta,
+    /// Its first part too, behind what players wait for.
+    Soon,
+    /// All of it, like what players wait for, if it is not larger than [`NOW_MAX`].
+    Now,
+}
+
+async fn ask(gateway: Weak<Shared>, client: Client, path: String, wish: Wish) {
+    let Ok(meta) = client.stat(&path, 0, None).await else { return };
+    match wish {
+        Wish::Meta => {}
+        Wish::Soon => client.prefetch(&path, None),
+        // Read as by a player: a fetch that becomes urgent only later is stopped and asked for anew.
+        Wish::Now if meta.object_length.is_some_and(|length| length <= NOW_MAX) => {
+            let Ok(mut object) = client.open(&path, None).await else { return };
+            while gateway.strong_count() > 0 && matches!(object.next().await, Some(Ok(_))) {}
+        }
+        Wish::Now => {}
+    }
+}
+
+/// An answer other than a playlist, from its request on.
+#[derive(Debug)]
+struct UnderWay(Weak<Shared>);
+
+impl UnderWay {
+    fn new(gateway: &Shared) -> Self {
+        gateway.begun.fetch_add(1, Ordering::Relaxed);
+        Self(gateway.this.clone())
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if let Some(gateway) = self.0.upgrade()
-            && gateway.under_way.fetch_sub(1, Ordering::Relaxed) == 1
-        {
+        if let Some(gateway) = self.0.upgrade() {
             gateway.rest();
+        }
+    }
+}
+
+/// An answer that waits for the path, and not for a player that reads nothing.
+struct Waiting(Weak<Shared>);
+
+impl Waiting {
+    fn new(answer: &UnderWay) -> Self {
+        if let Some(gateway) = answer.0.upgrade() {
+            gateway.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(answer.0.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(gateway) = self.0.upgrade() {
+            gateway.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -628,6 +663,8 @@ fn is_media(path: &str, content_type: &str) -> bool {
 
 /// A player that wants more asks at once when it has all of an answer; one that has enough waits for seconds.
 const REST: Duration = Duration::from_millis(200);
+/// The largest first segment that is fetched with its manifest.
+const NOW_MAX: u64 = 8 << 20;
 /// The end of a connection frees its request's place at once.
 const PLACE_WITHIN: Duration = Duration::from_secs(1);
 

@@ -1,9 +1,11 @@
 //! What a gateway reads from DASH manifests (ISO/IEC 23009-1) as they pass: whether they are live, and what a player asks for first.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
+use super::gateway::stream_of;
 use super::playlist::resolve;
 
 /// A manifest as far as looking ahead needs it.
@@ -22,21 +24,24 @@ pub(super) struct Beginning {
     pub(super) initialization: Option<String>,
     /// The first media segment.
     pub(super) media: String,
-    /// Whether there is no other of its kind, such as sound or pictures: then a player chooses nothing.
+    /// Whether it is the only audio or the only video representation, so that a player has no choice.
     pub(super) is_only: bool,
 }
 
 impl Manifest {
     /// Whether an object that begins so is a DASH manifest: then whether it is a live one (section 5.3.1.2).
-    pub(super) fn is_live(beginning: &[u8]) -> Option<bool> {
+    pub(super) fn sniff(beginning: &[u8]) -> Option<bool> {
         let text = String::from_utf8_lossy(beginning);
         let element = text.split_once("<MPD")?.1;
         let attributes = element.split_once('>').map_or(element, |(attributes, _)| attributes);
         Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
     }
 
-    /// Reads the manifest at `path`; `None` for what is none. Only the first period is looked at.
+    /// Reads the manifest at `path`; `None` for what is none, and for what would cost too much. Only the first period is looked at.
     pub(super) fn parse(path: &str, bytes: &[u8]) -> Option<Self> {
+        if !is_cheap(bytes) {
+            return None;
+        }
         let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(std::str::from_utf8(bytes).ok()?, options).ok()?;
         let mpd = Some(document.root_element()).filter(|root| root.tag_name().name() == "MPD")?;
@@ -46,9 +51,14 @@ impl Manifest {
             let levels = move |representation| [representation, set, period, mpd];
             children(set, "Representation").map(levels)
         });
-        let representations: Vec<_> = representations.take(REPRESENTATIONS_MAX).collect();
-        let beginnings = representations.iter().filter_map(|levels| {
-            let is_only = representations.iter().filter(|others| kind(others) == kind(levels)).count() == 1;
+        let representations: Vec<_> = representations.collect();
+        let mut of_kind: HashMap<_, usize> = HashMap::new();
+        for levels in &representations {
+            *of_kind.entry(kind(levels)).or_default() += 1;
+        }
+        let beginnings = representations.iter().take(REPRESENTATIONS_MAX).filter_map(|levels| {
+            let kind = kind(levels);
+            let is_only = matches!(kind, Some("audio" | "video")) && of_kind.get(&kind) == Some(&1);
             beginning(path, levels, is_only)
         });
         let beginnings = beginnings.collect();
@@ -104,8 +114,11 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The template with its identifiers replaced; `None` if it has one that is unknown or not closed.
+    /// The template with its identifiers replaced; `None` if it has one that is unknown or not closed, or becomes too long.
     fn fill(&self, template: &str) -> Option<String> {
+        if template.len().max(self.id.len()) > URL_MAX {
+            return None;
+        }
         let mut filled = String::new();
         // Literal and identifier take turns; one behind the last `$` is a literal again.
         let mut parts = template.split('$');
@@ -133,6 +146,9 @@ impl Values<'_> {
                 write!(filled, "{value:0width$}").ok()?;
             }
             filled.push_str(parts.next()?);
+            if filled.len() > URL_MAX {
+                return None;
+            }
         }
         Some(filled)
     }
@@ -142,20 +158,34 @@ fn children<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> impl Iter
     node.children().filter(move |child| child.is_element() && child.tag_name().name() == name)
 }
 
-/// The number in an attribute, if it is there; `None` for an attribute that is none.
+/// The number in an attribute, if it is there; `None` if it is not a number.
 fn number(attribute: Option<&str>) -> Option<Option<u64>> {
     attribute.map(|text| text.trim().parse().ok()).map_or(Some(None), |number: Option<u64>| number.map(Some))
 }
 
-/// The path that a URL of a manifest leads to; `None` where it leads elsewhere, or is too long for one.
+/// The path that a URL of a manifest leads to; `None` where it leads out of the stream, or is too long.
 fn at(base: &str, url: &str) -> Option<String> {
-    if url.len() > URL_MAX { None } else { resolve(base, url) }
+    let path = if url.len() > URL_MAX { None } else { resolve(base, url) };
+    path.filter(|path| stream_of(path) == stream_of(base))
+}
+
+/// Whether the parser's time is in proportion to the length: it compares each attribute of an element with those before it, and each namespace
+/// with all that are known.
+fn is_cheap(bytes: &[u8]) -> bool {
+    // In XML `<` begins a tag and nothing else.
+    let mut tags = bytes.split(|byte| *byte == b'<');
+    let attributes = |tag: &[u8]| tag.iter().filter(|byte| **byte == b'=').count();
+    let namespaces = bytes.windows(5).filter(|window| window == b"xmlns").take(NAMESPACES_MAX + 1).count();
+    bytes.len() <= BYTES_MAX && namespaces <= NAMESPACES_MAX && tags.all(|tag| attributes(tag) <= ATTRIBUTES_MAX)
 }
 
 /// Representations looked at: films have some ten of them, and each costs a question.
 const REPRESENTATIONS_MAX: usize = 16;
-/// More elements and texts, and it is not read.
+/// Manifests with more are not read: bytes, nodes, attributes of an element, namespaces.
+const BYTES_MAX: usize = 1 << 20;
 const NODES_MAX: u32 = 100_000;
+const ATTRIBUTES_MAX: usize = 64;
+const NAMESPACES_MAX: usize = 32;
 const URL_MAX: usize = 2048;
 /// Digits of a number at most: those of the largest.
 const WIDTH_MAX: usize = 20;
@@ -175,10 +205,10 @@ mod tests {
 
     #[test]
     fn manifests_are_known_by_their_beginning() {
-        assert_eq!(Manifest::is_live(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
-        assert_eq!(Manifest::is_live(b"<MPD type='dynamic'><Period>"), Some(true));
-        assert_eq!(Manifest::is_live(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
-        assert_eq!(Manifest::is_live(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
+        assert_eq!(Manifest::sniff(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
+        assert_eq!(Manifest::sniff(b"<MPD type='dynamic'><Period>"), Some(true));
+        assert_eq!(Manifest::sniff(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
+        assert_eq!(Manifest::sniff(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
     }
 
     #[test]
@@ -229,6 +259,9 @@ mod tests {
             only(&[set("", 1), set("contentType='audio' lang='de'", 1), set("contentType='audio' lang='en'", 1)]),
             [true, false, false]
         );
+        assert_eq!(only(&[set("contentType='text'", 1)]), [false]);
+        let many = only(&[set("", REPRESENTATIONS_MAX - 1), set("contentType='audio'", 2)]);
+        assert!(many.len() == REPRESENTATIONS_MAX && !many.contains(&true), "one that is not looked at counts");
     }
 
     #[test]
@@ -244,6 +277,8 @@ mod tests {
             template("media='$SubNumber$.m4s'"),
             template("media='a$Number.m4s'"),
             template("media='https://cdn.invalid/1.m4s'"),
+            template("media='/other/1.m4s'"),
+            template("media='../../other/1.m4s'"),
             template("media='1.m4s' startNumber='-1'"),
             template(&format!("media='{}.m4s'", "x".repeat(URL_MAX))),
             within("<Representation><BaseURL>film.mp4</BaseURL><SegmentBase indexRange='0-9'/></Representation>"),
@@ -255,6 +290,28 @@ mod tests {
             assert_eq!(Manifest::parse("/film/manifest.mpd", text.as_bytes()), None, "{text}");
         }
         assert_eq!(Manifest::parse("/film/manifest.mpd", b"<MPD>\xff</MPD>"), None);
+    }
+
+    #[test]
+    fn what_would_cost_too_much_is_not_read() {
+        let parse = |text: &str| Manifest::parse("/film/manifest.mpd", text.as_bytes());
+        let attributes =
+            |count: usize| format!("<MPD {}/>", (0..count).map(|number| format!("a{number}='>' ")).collect::<String>());
+        assert!(parse(&attributes(ATTRIBUTES_MAX)).is_some() && parse(&attributes(ATTRIBUTES_MAX + 1)).is_none());
+        let namespaces = |count: usize| {
+            let one = |number| format!("<a xmlns='{number}'>");
+            format!("<MPD>{}{}</MPD>", (0..count).map(one).collect::<String>(), "</a>".repeat(count))
+        };
+        assert!(parse(&namespaces(NAMESPACES_MAX)).is_some() && parse(&namespaces(NAMESPACES_MAX + 1)).is_none());
+        assert!(parse(&format!("<MPD>{}</MPD>", "<a/>".repeat(NODES_MAX as usize))).is_none());
+        assert!(parse(&format!("<MPD>{}</MPD>", " ".repeat(BYTES_MAX))).is_none());
+        // A short template that becomes a long path.
+        let id = "x".repeat(URL_MAX);
+        let text = format!(
+            "<MPD><Period><AdaptationSet><Representation id='{id}'><SegmentTemplate media='{}'/></Representation></AdaptationSet></Period></MPD>",
+            "$RepresentationID$".repeat(100)
+        );
+        assert_eq!(parse(&text).unwrap().beginnings, []);
     }
 
     #[test]

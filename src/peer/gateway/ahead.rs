@@ -77,9 +77,11 @@ impl Ahead {
         answer
     }
 
-    /// A DASH manifest passed, whose segments are not listed here.
-    pub(super) fn learn_manifest(&mut self, path: &str, is_live: bool, now: Instant) {
-        let last_of = self.forget(path).map(|known| known.last_of).unwrap_or_default();
+    /// A DASH manifest passed, whose segments are not listed here. Whether it is a new one.
+    pub(super) fn learn_manifest(&mut self, path: &str, is_live: bool, now: Instant) -> bool {
+        let known = self.forget(path);
+        let is_new = known.is_none();
+        let last_of = known.map(|known| known.last_of).unwrap_or_default();
         let (order, places, answered) = (Vec::new(), HashMap::new(), HashSet::new());
         let path = path.to_owned();
         self.keep(Known {
@@ -93,6 +95,7 @@ impl Ahead {
             is_numbered: !is_live,
             last_of,
         });
+        is_new
     }
 
     /// The player asked for a file. Answers which it will ask for next, if a recording's manifest was read that may number its segments. One
@@ -196,7 +199,7 @@ fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
     Some(Wanted { path: resolve(base, &upcoming.uri)?, range: upcoming.range.clone() })
 }
 
-fn stream_of(path: &str) -> &str {
+pub(in crate::peer) fn stream_of(path: &str) -> &str {
     path.split('/').nth(1).unwrap_or_default()
 }
 
@@ -309,14 +312,14 @@ mod tests {
     fn segments_of_a_manifest_are_counted_on_until_one_is_missing() {
         let (mut ahead, now) = (Ahead::new(2), Instant::now());
         assert_eq!(ahead.next_number("/film/v1-00009.m4s"), None, "no manifest was read");
-        ahead.learn_manifest("/film/manifest.mpd", false, now);
+        assert!(ahead.learn_manifest("/film/manifest.mpd", false, now));
         assert_eq!(ahead.next_number("/film/v1-00009.m4s").as_deref(), Some("/film/v1-00010.m4s"));
         assert_eq!(ahead.next_number("/film/a/99").as_deref(), Some("/film/a/100"));
         for path in ["/film/init.mp4", "/film/2/init.mp4", "/film/1.m4s?t=1", "/film/99999999999999999999.m4s", "/other/1.m4s"] {
             assert_eq!(ahead.next_number(path), None, "{path}");
         }
         ahead.missed("/film/v1-00010.m4s");
-        ahead.learn_manifest("/film/manifest.mpd", false, now);
+        assert!(!ahead.learn_manifest("/film/manifest.mpd", false, now), "read again");
         assert_eq!(ahead.next_number("/film/v2-00011.m4s"), None, "another rendition of it");
         assert_eq!(ahead.next_number("/film/a/99").as_deref(), Some("/film/a/100"));
         ahead.learn_manifest("/live/manifest.mpd", true, now);
