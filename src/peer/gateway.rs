@@ -1,9 +1,11 @@
 //! A local web server on which any player opens the streams' own paths.
 //!
-//! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself; what lies between, coded blocks
-//! and their losses, it does not notice. Playlists and manifests are collected before they are handed on, and playlists turned to the
-//! gateway; everything else flows through as its bytes are proven, with the head sent before the first of them. What the player will ask
-//! for next is fetched before it asks, and handed on at the path's pace (`pacing`): a player chooses its rendition by how fast bytes come.
+//! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself;
+//! what lies between, coded blocks and their losses, it does not notice. Playlists and manifests
+//! are collected before they are handed on, and playlists turned to the gateway; everything else
+//! flows through as its bytes are proven, with the head sent before the first of them. What the
+//! player will ask for next is fetched before it asks, and handed on at the path's pace (`pacing`):
+//! a player chooses its rendition by how fast bytes come.
 //!
 //! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
 //! request beyond `requests_max` is answered 503, unless a player has read nothing of its answer for `stall_timeout`: that one is
@@ -42,7 +44,6 @@ use tokio::time::timeout;
 
 use self::access::Access;
 pub(super) use self::access::{parse_host, parse_origin};
-pub(super) use self::ahead::stream_of;
 use self::ahead::{Ahead, Wanted};
 use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};
@@ -284,7 +285,9 @@ impl Shared {
                 self.follow(path);
             }
             if is_new && object.length.is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64()) {
-                return self.serve_manifest(path, headers, object, first).await;
+                let bytes = self.collect(&mut object, first).await?;
+                self.ask_for_beginnings(path, &bytes);
+                return Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes));
             }
         }
         let mut response = served(path, &object).head(&tag);
@@ -350,24 +353,7 @@ impl Shared {
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
     }
 
-    /// A DASH manifest that was not seen lately is handed on as it is. What its representations begin with is asked for before the player has
-    /// read it.
-    async fn serve_manifest(
-        &self,
-        path: &str,
-        headers: &HeaderMap,
-        mut object: Object,
-        first: Option<Bytes>,
-    ) -> Result<Response, Failure> {
-        let bytes = self.collect(&mut object, first).await?;
-        if let Some(manifest) = Manifest::parse(path, &bytes) {
-            self.ask_for_beginnings(manifest);
-        }
-        let tag = tag(object.version);
-        Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
-    }
-
-    /// What is read before it is handed on: all of it, unless it is too long.
+    /// All bytes of an object; fails if they are more than a playlist may have.
     async fn collect(&self, object: &mut Object, first: Option<Bytes>) -> Result<Bytes, Failure> {
         let limit = usize::try_from(self.config.playlist_bytes_max.as_u64()).unwrap_or(usize::MAX);
         let mut bytes = BytesMut::from(first.unwrap_or_default());
@@ -410,7 +396,8 @@ impl Shared {
         Ok(None)
     }
 
-    /// Fetches what a player that asks for this will ask for next, or asks about it. Returns what to fetch once no answer is under way.
+    /// Fetches what a player that asks for this will ask for next, or asks about it. Returns what
+    /// to fetch once no answer is under way.
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<String> {
         let is_whole = range.is_none();
         let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
@@ -428,9 +415,11 @@ impl Shared {
         Some(next)
     }
 
-    /// Asks for the METAs of what a manifest begins with, so that its first blocks are a round trip away when the player asks; and fetches what
-    /// it will ask for in any case, if anything is to be fetched ahead.
-    fn ask_for_beginnings(&self, manifest: Manifest) {
+    /// Asks for the METAs of what the manifest at `path` begins with, so that its first blocks are
+    /// a round trip away when the player asks; and fetches what it will ask for in any case, if
+    /// anything is to be fetched ahead.
+    fn ask_for_beginnings(&self, path: &str, bytes: &[u8]) {
+        let Some(manifest) = Manifest::parse(path, bytes) else { return };
         let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
         let mut asked = HashSet::new();
         let mut asks = Vec::new();
@@ -448,7 +437,8 @@ impl Shared {
         tokio::spawn(futures_util::future::join_all(asks));
     }
 
-    /// An answer has ended. If none begins for a moment and none waits for the path, what players will ask for next is fetched.
+    /// An answer has ended. If none begins for a moment and none waits for the path, what players
+    /// will ask for next is fetched.
     fn rest(&self) {
         // Bodies are dropped when the runtime ends, too.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -599,7 +589,8 @@ async fn ask(gateway: Weak<Shared>, client: Client, path: String, wish: Wish) {
     match wish {
         Wish::Meta => {}
         Wish::Soon => client.prefetch(&path, None),
-        // Read as by a player: a fetch that becomes urgent only later is stopped and asked for anew.
+        // Read as by a player: a fetch that becomes urgent only later is stopped and asked for
+        // anew.
         Wish::Now if meta.object_length.is_some_and(|length| length <= NOW_MAX) => {
             let Ok(mut object) = client.open(&path, None).await else { return };
             while gateway.strong_count() > 0 && matches!(object.next().await, Some(Ok(_))) {}
@@ -661,7 +652,8 @@ fn is_media(path: &str, content_type: &str) -> bool {
     !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
 }
 
-/// A player that wants more asks at once when it has all of an answer; one that has enough waits for seconds.
+/// A player that wants more asks at once when it has all of an answer; one that has enough waits
+/// for seconds.
 const REST: Duration = Duration::from_millis(200);
 /// The largest first segment that is fetched with its manifest.
 const NOW_MAX: u64 = 8 << 20;

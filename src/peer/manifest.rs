@@ -1,19 +1,21 @@
-//! What a gateway reads from DASH manifests (ISO/IEC 23009-1) as they pass: whether they are live, and what a player asks for first.
+//! What a gateway reads from DASH manifests (ISO/IEC 23009-1) as they pass: whether they are live,
+//! and what a player asks for first.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::gateway::stream_of;
 use super::playlist::resolve;
+use crate::wire::message::stream_of;
 
 /// A manifest as far as looking ahead needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Manifest {
     /// Whether segments are added to it.
     pub(super) is_live: bool,
-    /// What its representations begin with, in their order, [`REPRESENTATIONS_MAX`] at most. Those outside its stream are left out.
+    /// What its representations begin with, in their order, [`REPRESENTATIONS_MAX`] at most. Those
+    /// outside its stream are left out.
     pub(super) beginnings: Vec<Beginning>,
 }
 
@@ -24,12 +26,14 @@ pub(super) struct Beginning {
     pub(super) initialization: Option<String>,
     /// The first media segment.
     pub(super) media: String,
-    /// Whether it is the only audio or the only video representation, so that a player has no choice.
+    /// Whether it is the only audio or the only video representation, so that a player has no
+    /// choice.
     pub(super) is_only: bool,
 }
 
 impl Manifest {
-    /// Whether an object that begins so is a DASH manifest: then whether it is a live one (section 5.3.1.2).
+    /// Whether an object that begins so is a DASH manifest: then whether it is a live one (section
+    /// 5.3.1.2).
     pub(super) fn sniff(beginning: &[u8]) -> Option<bool> {
         let text = String::from_utf8_lossy(beginning);
         let element = text.split_once("<MPD")?.1;
@@ -37,7 +41,8 @@ impl Manifest {
         Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
     }
 
-    /// Reads the manifest at `path`; `None` for what is none, and for what would cost too much. Only the first period is looked at.
+    /// Reads the manifest at `path`; `None` for what is none, and for what would cost too much.
+    /// Only the first period is looked at.
     pub(super) fn parse(path: &str, bytes: &[u8]) -> Option<Self> {
         if !is_cheap(bytes) {
             return None;
@@ -66,7 +71,8 @@ impl Manifest {
     }
 }
 
-/// The beginning of a representation; `levels` are the elements that say something of it, the nearest first (section 5.3.9.1).
+/// The beginning of a representation; `levels` are the elements that say something of it, the
+/// nearest first (section 5.3.9.1).
 fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Beginning> {
     let mut base = path.to_owned();
     for level in levels.iter().rev() {
@@ -114,7 +120,8 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The template with its identifiers replaced; `None` if it has one that is unknown or not closed, or becomes too long.
+    /// The template with its identifiers replaced; `None` if it has one that is unknown or not
+    /// closed, or becomes too long.
     fn fill(&self, template: &str) -> Option<String> {
         if template.len().max(self.id.len()) > URL_MAX {
             return None;
@@ -160,17 +167,18 @@ fn children<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> impl Iter
 
 /// The number in an attribute, if it is there; `None` if it is not a number.
 fn number(attribute: Option<&str>) -> Option<Option<u64>> {
-    attribute.map(|text| text.trim().parse().ok()).map_or(Some(None), |number: Option<u64>| number.map(Some))
+    attribute.map(|text| text.trim().parse()).transpose().ok()
 }
 
-/// The path that a URL of a manifest leads to; `None` where it leads out of the stream, or is too long.
+/// The path that a URL of a manifest leads to; `None` where it leads out of the stream, or is too
+/// long.
 fn at(base: &str, url: &str) -> Option<String> {
     let path = if url.len() > URL_MAX { None } else { resolve(base, url) };
     path.filter(|path| stream_of(path) == stream_of(base))
 }
 
-/// Whether the parser's time is in proportion to the length: it compares each attribute of an element with those before it, and each namespace
-/// with all that are known.
+/// Whether the parser's time is in proportion to the length: it compares each attribute of an
+/// element with those before it, and each namespace with all that are known.
 fn is_cheap(bytes: &[u8]) -> bool {
     // In XML `<` begins a tag and nothing else.
     let mut tags = bytes.split(|byte| *byte == b'<');

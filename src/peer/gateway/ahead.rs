@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::peer::playlist::{Media, Upcoming, resolve};
+use crate::wire::message::stream_of;
 
 /// A file or a part of one, by path at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -115,7 +116,8 @@ impl Ahead {
         }
     }
 
-    /// A player has all of a file, and will ask for this one next. Of each rendition the newest counts.
+    /// A player has all of a file, and will ask for this one next. Of each rendition the newest
+    /// counts.
     pub(super) fn note_next(&mut self, path: String, now: Instant) {
         let of = unnumbered(&path);
         self.next.retain(|(other, _)| unnumbered(other) != of);
@@ -125,7 +127,8 @@ impl Ahead {
         }
     }
 
-    /// What players will ask for next, each answered once, without what is known to be missing. Nothing where nothing is fetched ahead.
+    /// What players will ask for next, each answered once, without what is known to be missing.
+    /// Nothing where nothing is fetched ahead.
     pub(super) fn take_next(&mut self, now: Instant) -> Vec<String> {
         let next = std::mem::take(&mut self.next).into_iter();
         // Who has not gone on for longer plays another rendition now.
@@ -199,11 +202,8 @@ fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
     Some(Wanted { path: resolve(base, &upcoming.uri)?, range: upcoming.range.clone() })
 }
 
-pub(in crate::peer) fn stream_of(path: &str) -> &str {
-    path.split('/').nth(1).unwrap_or_default()
-}
-
-/// Where the number of a path's file name is: the last one in it, without what is behind the last dot.
+/// Where the number of a path's file name is: the last one in it, without what is behind the last
+/// dot.
 fn number(path: &str) -> Option<Range<usize>> {
     let name = path.rfind('/')? + 1;
     let end = path[name..].rfind('.').map_or(path.len(), |dot| name + dot);
@@ -234,7 +234,8 @@ const PLAYING_FOR: Duration = Duration::from_secs(30);
 
 /// Renditions whose next segments are remembered: sound, pictures and text of a few players.
 const NEXT_MAX: usize = 8;
-/// A player asks for the next segment before this one has been played, and segments last a few seconds.
+/// A player asks for the next segment before this one has been played, and segments last a few
+/// seconds.
 const NEXT_FOR: Duration = Duration::from_secs(5);
 
 /// So many names without a next one, and a recording counts in another way.
