@@ -65,23 +65,23 @@ pub struct Config {
     /// Whom tokens must be meant for (`aud`); if not set, tokens that are meant for somebody are refused.
     pub audience: Option<String>,
     /// By how much clocks may differ.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub leeway: Duration,
     /// How long a connection stands that has no token, or none that counts any more.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub grace: Duration,
     /// How often keys and authorities are read again.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub refresh: Duration,
     /// Connections of one token or client certificate, unless the token says otherwise.
     pub token_connections_max: Option<u32>,
     /// Bytes a second of them all, unless the token says otherwise.
-    #[serde(with = "crate::config::size::optional")]
+    #[serde(with = "crate::units::size::optional")]
     pub token_bytes_per_second: Option<ByteSize>,
     /// Connections of one IPv4 address or 64 bits of IPv6, open handshakes included.
     pub address_connections_max: Option<u32>,
     /// Bytes a second of them all.
-    #[serde(with = "crate::config::size::optional")]
+    #[serde(with = "crate::units::size::optional")]
     pub address_bytes_per_second: Option<ByteSize>,
 }
 
@@ -108,11 +108,11 @@ impl Config {
     /// Makes paths final: they stay what they are when the working directory changes.
     pub fn resolve(&mut self) {
         if let Some(path) = &mut self.clients_ca {
-            *path = crate::config::absolute(path);
+            *path = crate::units::absolute(path);
         }
         if let Some(keys) = &mut self.keys
             && let Ok(Named::File(path)) = Named::parse(keys.expose())
-            && let Some(text) = crate::config::absolute(&path).to_str()
+            && let Some(text) = crate::units::absolute(&path).to_str()
         {
             *keys = text.into();
         }

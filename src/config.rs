@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,19 +17,15 @@ use crate::{admission, device, encoder, endpoint, ingest, ring, server, session,
 
 mod changes;
 mod check;
-pub mod duration;
 mod explain;
 mod layers;
-mod list;
 mod published;
 mod schema;
-pub mod size;
 
 pub use changes::{Change, Effect, changes};
 pub use check::Finding;
 pub(crate) use check::{DATAGRAM_AFTER_DISCOVERY, slot_bytes};
 pub use layers::Location;
-pub use list::one_or_many;
 
 /// All settings of one server, final once loaded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -276,11 +272,6 @@ pub fn parse_override(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if key.contains('.') => Ok((key.trim().to_owned(), value.trim().to_owned())),
         _ => Err("expected section.key=value, such as ring.bytes=1GiB".into()),
     }
-}
-
-/// Whether `path` can be used as it is, or relative to the directory the server was started in.
-pub(crate) fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]

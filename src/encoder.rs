@@ -51,7 +51,7 @@ pub struct Config {
     /// The most blocks of one launch.
     pub batch_blocks_max: u32,
     /// How long the first wanted block waits for others to share its launch.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub batch_wait: Duration,
     /// Coded blocks of each of the newest live segments that are kept ready before anybody asks: of its first generations.
     pub prefill_blocks: u32,

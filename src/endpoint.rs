@@ -65,20 +65,20 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// UDP addresses to listen on.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub listen: Vec<SocketAddr>,
     /// Most connections at a time, handshakes included.
     pub connections_max: u32,
     /// Half-open handshakes from which on a new one must prove its address first.
     pub retry_above: u32,
     /// How long blocks that are asked for may take until they can leave before newcomers are sent away.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub wait_max: Duration,
     /// Receive buffer asked of the kernel for each socket.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub receive_buffer: ByteSize,
     /// Send buffer asked of the kernel for each socket.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub send_buffer: ByteSize,
     /// Generic segmentation offload.
     pub gso: bool,

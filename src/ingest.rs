@@ -39,18 +39,18 @@ pub use path::{ObjectPath, Parameters, PathError};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Objects up to this size are one segment; larger ones are cut into parts of it.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub segment_max_bytes: ByteSize,
     /// How long a connection to an origin may take.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub connect_timeout: Duration,
     /// How long an origin may send nothing in the middle of an answer.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub read_timeout: Duration,
     /// How often a fetch is tried again after a fault that may pass.
     pub retries: u8,
     /// How long to wait before the first retry; doubles with each.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub retry_delay: Duration,
     /// How many redirects one fetch may follow.
     pub redirects_max: u8,
@@ -61,21 +61,21 @@ pub struct Config {
     /// How many peers' requests may wait for a stream's fetches; more are refused.
     pub waiters_max: u32,
     /// How long a refusal by the origin is remembered before it is asked again.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub negative_age: Duration,
     /// How often a watched directory is scanned for what its events did not tell.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub rescan: Duration,
     /// How long size and time of a file must stand still before a scan takes it as complete.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub settle: Duration,
     /// How many objects of a stream are known at once; the least recently used are forgotten.
     pub objects_max: u32,
     /// How many bytes of playlists and small objects of a stream are kept at once.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub small_bytes_max: ByteSize,
     /// How many bytes of memory what the playlists of a stream list may take; more are answered, and not followed.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub listed_bytes_max: ByteSize,
 }
 

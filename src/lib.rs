@@ -44,4 +44,5 @@ pub mod swarm;
 pub mod telemetry;
 pub mod tls;
 mod turn;
+pub mod units;
 pub mod wire;

@@ -53,7 +53,7 @@ const DROPPED_AT_ONCE: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for coded blocks, header room included.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub bytes: ByteSize,
     /// How many sessions one coded block may serve.
     pub max_reuse: u16,

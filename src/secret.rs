@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use url::{Position, Url};
 
 use crate::files;
+use crate::units;
 
 /// What is shown in the place of a secret.
 pub const HIDDEN: &str = "[hidden]";
@@ -168,7 +169,7 @@ impl Setting {
         self.value = match &mut self.place {
             Place::Here => return Ok(()),
             Place::File(path) => {
-                *path = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+                *path = units::absolute(path);
                 let fail = |reason: String| format!("{}: {reason}", path.display());
                 let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
                 let text = String::from_utf8(bytes).map_err(|_| fail("not UTF-8".into()))?;

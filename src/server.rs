@@ -47,7 +47,7 @@ pub use service::{END_WITHIN, STUCK, run};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How long open requests may take to finish after SIGTERM.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub drain_timeout: Duration,
 }
 

@@ -51,7 +51,7 @@ pub struct Config {
     /// Blocks that may be on their way to a peer without its acknowledgement.
     pub unacknowledged_blocks_max: u32,
     /// Bytes of control frames that are read of a peer in a second; more have to wait.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub control_bytes_per_second: ByteSize,
     /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
     pub questions_per_second: u32,
@@ -60,23 +60,23 @@ pub struct Config {
     /// The same of one token or client certificate.
     pub token_questions_per_second: u32,
     /// A peer that sends nothing for this long is gone.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub idle_timeout: Duration,
     /// A peer that acknowledges no block for this long, though some are on their way to it, is gone; a request that no credit comes for ends
     /// after the same time, and so does the delivery of an object that the peer takes nothing of.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub stall_timeout: Duration,
     /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub leased_bytes_max: ByteSize,
     /// The same of one IPv4 address or 64 bits of IPv6.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub address_leased_bytes_max: ByteSize,
     /// The same of one token or client certificate.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub token_leased_bytes_max: ByteSize,
     /// How long a new connection may take to say HELLO.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub hello_timeout: Duration,
     /// Whether blocks travel in datagrams where they fit.
     pub datagrams: bool,

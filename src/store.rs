@@ -56,7 +56,7 @@ use state::{Evicted, Form, Found, Hashes, State};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How much memory of this process held segments may occupy.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub bytes: ByteSize,
     /// How much memory of the device their copies may occupy, if it has memory of its own.
     pub device_bytes: Portion,

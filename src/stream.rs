@@ -88,49 +88,49 @@ pub struct Config {
     /// Takes a `row_weight` with which peers need many more blocks.
     pub row_weight_force: bool,
     /// How long a segment stays after it has left its playlist's window or the directory.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub retention: Duration,
     /// How long a playlist or another mutable object is used without asking the origin.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub playlist_age: Duration,
     /// How long a playlist is used while the origin fails.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub playlist_grace: Duration,
     /// How long a live playlist may stay the same before it is refused as stale; at least three of its target durations.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub playlist_stale_after: Duration,
     /// The largest playlist or other mutable object.
-    #[serde(with = "crate::config::size")]
+    #[serde(with = "crate::units::size")]
     pub playlist_max_bytes: ByteSize,
     /// How long an immutable object is used without asking the origin whether it still is the same.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub segment_age: Duration,
     /// How many segments at the live edge are fetched before anybody asks; none with 0.
     pub prefetch: u16,
     /// Playlists to follow whether anybody asks or not; a master playlist brings its variants.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub playlists: Vec<String>,
     /// Extensions of mutable objects.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub mutable: Vec<String>,
     /// Parameters behind `?` that select another object; `*` for all.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub query: Vec<String>,
     /// Headers to send to the origin; the text, or the file or environment variable that it stands in.
     pub headers: BTreeMap<String, Setting>,
     /// `Host` to send to the origin instead of the URL's.
     pub host: Option<String>,
     /// Hosts, as `name` or `name:port`, that the origin may redirect to.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub redirect_hosts: Vec<String>,
     /// Names of files and directories that are not published, with `*` for any characters.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub refuse: Vec<String>,
     /// Names that are published though `refuse` has them.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub allow: Vec<String>,
     /// How long a fetch may take, retries included.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub timeout: Duration,
 }
 
@@ -175,7 +175,7 @@ impl Config {
     /// environment variables; says which one cannot be read, and why.
     pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), (String, String)> {
         if let Some(path) = &mut self.signing_key {
-            *path = crate::config::absolute(path);
+            *path = crate::units::absolute(path);
         }
         let mut headers = self.headers.iter_mut();
         headers.try_for_each(|(name, value)| value.resolve(&variable).map_err(|reason| (format!("headers.{name}"), reason)))

@@ -40,7 +40,7 @@ pub struct Config {
     /// How they look.
     pub log_format: LogFormat,
     /// How often a line says how much was encoded.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub rate_interval: Duration,
     /// Whether `/readyz` answers 200 while a part is degraded.
     pub ready_when_degraded: bool,

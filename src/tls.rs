@@ -50,7 +50,7 @@ pub struct Config {
     /// Where a generated pair is kept, if no files are given, and the key of stateless resets.
     pub directory: Option<PathBuf>,
     /// Names and addresses in a generated certificate, besides those of this machine's loopback.
-    #[serde(deserialize_with = "crate::config::one_or_many")]
+    #[serde(deserialize_with = "crate::units::one_or_many")]
     pub names: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Config {
     /// `variable` looks up an environment variable: systemd names the state directory of a service in one.
     pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) {
         for path in [&mut self.cert, &mut self.key, &mut self.directory].into_iter().flatten() {
-            *path = crate::config::absolute(path);
+            *path = crate::units::absolute(path);
         }
         if self.directory.is_none() {
             let state = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -68,7 +68,7 @@ impl Config {
             let user = || state("XDG_STATE_HOME").map(|path| path.join("ncserverd/tls"));
             let home = || state("HOME").map(|path| path.join(".local/state/ncserverd/tls"));
             let directory = service.or_else(user).or_else(home).unwrap_or_else(|| PathBuf::from("ncserverd-state/tls"));
-            self.directory = Some(crate::config::absolute(&directory));
+            self.directory = Some(crate::units::absolute(&directory));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Config, Finding};
+use crate::units;
 
 /// A fault for every file with a secret that lies below the directory of a stream, by whatever links.
 pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
@@ -50,7 +51,7 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
 
 /// Without links, also where the end of the path is not there yet.
 fn real(path: &Path) -> PathBuf {
-    let path = super::absolute(path);
+    let path = units::absolute(path);
     let Some((real, rest)) =
         path.ancestors().find_map(|ancestor| Some((ancestor.canonicalize().ok()?, path.strip_prefix(ancestor).ok()?)))
     else {
@@ -61,7 +62,7 @@ fn real(path: &Path) -> PathBuf {
 
 /// Where the name itself is, whatever it links to.
 fn real_parent(path: &Path) -> PathBuf {
-    let path = super::absolute(path);
+    let path = units::absolute(path);
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => real(parent).join(name),
         _ => path,

@@ -28,7 +28,7 @@ pub struct Config {
     /// Batches, and as many loads and calls to decode, that wait for the device; when it is full the encoder waits.
     pub queue_batches: NonZeroU16,
     /// How long a GPU may end nothing of what is under way until it is given up.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub hang_timeout: Duration,
 }
 

@@ -9,9 +9,10 @@ use quinn::udp::{Transmit, UdpSockRef, UdpSocketState};
 use socket2::SockRef;
 
 use super::Check;
-use crate::config::{Config, size};
+use crate::config::Config;
 use crate::endpoint::{self, granted_buffers, udp_socket};
 use crate::telemetry;
+use crate::units::size;
 
 /// The addresses for peers, all at the same time as the server has them: one may keep another from being bound.
 pub(super) fn listening(config: &Config) -> Vec<Check> {

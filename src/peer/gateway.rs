@@ -69,11 +69,11 @@ pub struct Config {
     /// Most connections from players. When there are as many, one that waits for a request makes room, or further ones wait.
     pub connections_max: usize,
     /// How long the head of a request may take, and a connection may be idle.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub head_timeout: Duration,
     /// How long a player may read nothing of its answer, as while it is paused, when others want its connection or its request's
     /// place. It can go on by a range.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub stall_timeout: Duration,
     /// Most requests at a time; further ones are answered 503.
     pub requests_max: usize,
@@ -82,7 +82,7 @@ pub struct Config {
     /// The longest playlist.
     pub playlist_bytes_max: ByteSize,
     /// How long the first bytes of an answer may take before it is a 504.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "crate::units::duration")]
     pub answer_timeout: Duration,
 }
 

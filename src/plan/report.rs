@@ -8,10 +8,11 @@ use super::Plan;
 use super::estimate::{Estimate, FASTEST, WINDOW_SEGMENTS};
 use super::layout::{Layout, Way};
 use super::measure::CONNECTIONS;
-use crate::config::{Config, size};
+use crate::config::Config;
 use crate::object::Codec;
 use crate::secret::HIDDEN;
 use crate::session;
+use crate::units::size;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::config::size;
+use crate::units::size;
 
 /// `store.device_bytes`: a percentage such as `"80%"`, or a size such as `"8GiB"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Sizes as texts such as `512KiB` or `1GiB`, for `#[serde(with = "crate::config::size")]`.
+//! Sizes as texts such as `512KiB` or `1GiB`, for `#[serde(with = "crate::units::size")]`.
 //!
 //! `bytesize` prints one digit after the point, so what it writes is not what it read. A printed configuration must load to
 //! the same values: here a size is written in the largest unit that divides it.
@@ -34,7 +34,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSiz
     }
 }
 
-/// The same for a size that may be left out, for `#[serde(with = "crate::config::size::optional")]`.
+/// The same for a size that may be left out, for `#[serde(with = "crate::units::size::optional")]`.
 pub mod optional {
     use bytesize::ByteSize;
     use serde::{Deserialize, Deserializer, Serializer};

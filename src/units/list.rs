@@ -1,4 +1,4 @@
-//! Lists that may be given as one text, for `#[serde(deserialize_with = "crate::config::one_or_many")]`.
+//! Lists that may be given as one text, for `#[serde(deserialize_with = "crate::units::one_or_many")]`.
 
 use std::fmt::Display;
 use std::str::FromStr;
