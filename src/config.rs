@@ -13,12 +13,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{admission, device, encoder, endpoint, ingest, ring, server, session, store, stream, telemetry, tls};
+use crate::{admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls};
 
 mod changes;
 mod check;
 mod explain;
 mod layers;
+mod process;
 mod published;
 mod schema;
 
@@ -26,13 +27,14 @@ pub use changes::{Change, Effect, changes};
 pub use check::Finding;
 pub(crate) use check::{DATAGRAM_AFTER_DISCOVERY, slot_bytes};
 pub use layers::Location;
+pub use process::Process;
 
 /// All settings of one server, final once loaded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The process as a whole.
-    pub server: server::Config,
+    pub server: Process,
     /// Sockets and connections.
     pub endpoint: endpoint::Config,
     /// The certificate.

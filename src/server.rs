@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -41,21 +40,6 @@ use crate::tls::{self, ServerIdentity};
 pub(crate) use aside::Aside;
 pub(crate) use front::{Front, Parts};
 pub use service::{END_WITHIN, STUCK, run};
-
-/// What concerns the process as a whole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// How long open requests may take to finish after SIGTERM.
-    #[serde(with = "crate::units::duration")]
-    pub drain_timeout: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { drain_timeout: Duration::from_secs(10) }
-    }
-}
 
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
