@@ -5,7 +5,7 @@
 //! the program does goes on without its notes. `print!` and its like would panic in both cases, and are refused by a lint.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 /// The exit code of a program whose output nobody reads any more: what a shell shows of a process that SIGPIPE has ended.
 pub const CLOSED_PIPE: u8 = 128 + 13;
@@ -20,6 +20,11 @@ pub fn print(text: impl Display) -> io::Result<()> {
 /// Writes a line to standard error; one that nobody reads is lost.
 pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether somebody may be looking at standard error: progress is shown then, and only then.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
 }
 
 /// Whether the reader of a pipe has gone.

@@ -12,14 +12,13 @@
 pub mod assembly;
 mod bulk;
 mod cache;
-pub mod cli;
 mod client;
 mod driver;
 pub mod fetch;
 mod flow;
 pub mod gateway;
 pub mod http;
-mod info;
+pub mod info;
 mod keys;
 mod manifest;
 mod metrics;
@@ -39,7 +38,7 @@ use bytesize::ByteSize;
 
 pub use client::{Client, Meta, Object};
 pub use keys::KnownKeys;
-pub(crate) use metrics::Metrics;
+pub use metrics::Metrics;
 pub use token::TokenSource;
 
 use crate::block::Block;

@@ -16,7 +16,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::fs::File;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::{Client, Object, Stats, cli};
+use super::{Client, Object, Stats};
+use crate::console;
 
 /// Where an object goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,7 +229,7 @@ struct Progress {
 
 impl Progress {
     fn start(client: &Client, path: &str, length: Option<u64>) -> Self {
-        let target = if cli::is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if console::is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(length, target);
         let template = if length.is_some() {
             "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}"

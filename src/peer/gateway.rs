@@ -43,7 +43,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::access::Access;
-pub(super) use self::access::{parse_host, parse_origin};
+pub use self::access::{parse_host, parse_origin};
 use self::ahead::{Ahead, Wanted};
 use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
 use self::origins::{Absolute, Mapping, Origins};

@@ -9,7 +9,7 @@ use super::{Client, Error, Stats, fetch};
 use crate::object::{Codec, Shape};
 
 /// Waits a moment for those that have not answered, and describes all; then the object at `path`.
-pub(super) async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
+pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
     // Where there are several, the first that answered has been waited for; the others have a moment.
     let mut stats = client.stats();
     let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
@@ -66,7 +66,7 @@ fn code(shape: &Shape) -> String {
 }
 
 /// Fetches the object, or about so much of it, keeps nothing, and describes what that took.
-pub(super) async fn measure(client: &Client, path: &str, bytes_max: ByteSize) -> Result<String, Error> {
+pub async fn measure(client: &Client, path: &str, bytes_max: ByteSize) -> Result<String, Error> {
     let begun = Instant::now();
     let mut object = client.open(path, None).await?;
     let mut bytes = 0;

@@ -8,13 +8,13 @@ use crate::telemetry::register;
 
 /// Counters of a client, each with where in [`Stats`] it comes from.
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics(Vec<(IntCounter, Source)>);
+pub struct Metrics(Vec<(IntCounter, Source)>);
 
 type Source = fn(&Stats) -> u64;
 
 impl Metrics {
     /// Registers them.
-    pub(crate) fn new(registry: &Registry) -> Result<Self, Error> {
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
         let labelled = |name: &str, help: &str, label: &str| register::counters(registry, name, help, &[label]);
         let blocks = labelled(
             "ncserverd_peer_blocks_total",
@@ -60,7 +60,7 @@ impl Metrics {
     }
 
     /// Takes over what the client has counted, as often as it tells, until it ends.
-    pub(crate) async fn follow(self, mut stats: watch::Receiver<Stats>) {
+    pub async fn follow(self, mut stats: watch::Receiver<Stats>) {
         while stats.changed().await.is_ok() {
             self.take(&stats.borrow_and_update());
         }

@@ -83,7 +83,7 @@ impl Access {
 }
 
 /// The name of a host as it is compared with that of a request, whatever its port.
-pub(crate) fn parse_host(text: &str) -> Result<String, String> {
+pub fn parse_host(text: &str) -> Result<String, String> {
     let host = match text.parse::<Authority>() {
         _ if text.parse::<Ipv6Addr>().is_ok() => plain(text),
         Ok(authority) if !text.contains('@') => plain(authority.host()),
@@ -98,7 +98,7 @@ pub(crate) fn parse_host(text: &str) -> Result<String, String> {
 }
 
 /// The origin of pages as browsers send it: without a path, and without the port that its scheme has anyway.
-pub(crate) fn parse_origin(text: &str) -> Result<String, String> {
+pub fn parse_origin(text: &str) -> Result<String, String> {
     if text == ALL {
         return Ok(ALL.to_owned());
     }

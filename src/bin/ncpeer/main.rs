@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ncserverd::console;
-use ncserverd::peer::cli;
+
+mod cli;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

@@ -4,7 +4,7 @@
 //! standard error.
 
 use std::future::Future;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,31 +12,30 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ncserverd::admission;
+use ncserverd::console;
+use ncserverd::device::{self, BackendChoice, Device};
+use ncserverd::endpoint::{self, Congestion};
+use ncserverd::integrity::signing::{NoKey, StreamKey};
+use ncserverd::object::RefusalCode;
+use ncserverd::peer::fetch::{self, Target};
+use ncserverd::peer::gateway::{self, Gateway};
+use ncserverd::peer::info;
+use ncserverd::peer::proto::Keys;
+use ncserverd::peer::{self, Client, Config, ParseServerError, Server, Stats, TokenSource};
+use ncserverd::relay::{self, Relay};
+use ncserverd::supervise::{DIED, Death, Part, Supervisor};
+use ncserverd::swarm;
+use ncserverd::telemetry::{self, Readiness};
+use ncserverd::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
+use ncserverd::wire::message::is_stream_name;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-
-use super::fetch::{self, Target};
-use super::gateway::{self, Gateway};
-use super::info;
-use super::proto::Keys;
-use super::{Client, Config, ParseServerError, Server, Stats, TokenSource};
-use crate::admission;
-use crate::console;
-use crate::device::{self, BackendChoice, Device};
-use crate::endpoint::Congestion;
-use crate::integrity::signing::{NoKey, StreamKey};
-use crate::object::RefusalCode;
-use crate::relay::{self, Relay};
-use crate::supervise::{DIED, Death, Part, Supervisor};
-use crate::swarm;
-use crate::telemetry::{self, Readiness};
-use crate::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
-use crate::wire::message::is_stream_name;
 
 /// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
 #[derive(Debug, Parser)]
 #[command(name = "ncpeer", version, after_help = AFTER_HELP)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -265,7 +264,7 @@ impl FromStr for Source {
 }
 
 /// Does what the command line says. What it returns is to be told to the user.
-pub async fn run(cli: Cli) -> Result<(), Failure> {
+pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
     // What the verifier logs is in the error that follows it.
     let filter = format!("{filter},rustls_platform_verifier=off");
@@ -304,7 +303,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gateway { server, listen, hosts, origins, ahead, metrics, .. } => {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let (registry, readiness) = (registry()?, Readiness::new());
-            let followed = super::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
+            let followed = peer::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
             let (gateway, client, fault) = unless_interrupted(async {
                 let (client, fault) = cli.connection.connect_when_there(server.clone()).await?;
                 Ok((Gateway::start(config, client.clone()).await?, client, fault))
@@ -453,7 +452,7 @@ impl Connection {
     }
 
     /// A client that waits for its server; with why, if it has to.
-    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<super::Error>), Failure> {
+    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<peer::Error>), Failure> {
         let config = self.config(server, None)?;
         let trust = config.trust;
         Client::connect_when_there(config).await.map_err(|error| untrusted(error, trust))
@@ -461,9 +460,9 @@ impl Connection {
 }
 
 /// Says how to trust a server that no authority of the system vouches for.
-fn untrusted(error: super::Error, trust: Trust) -> Failure {
+fn untrusted(error: peer::Error, trust: Trust) -> Failure {
     match error {
-        super::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
+        peer::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
             Failure::Untrusted(reason)
         }
         error => error.into(),
@@ -471,7 +470,7 @@ fn untrusted(error: super::Error, trust: Trust) -> Failure {
 }
 
 /// Says that a server is waited for, if it is.
-fn say_waiting(server: &Server, fault: Option<&super::Error>) {
+fn say_waiting(server: &Server, fault: Option<&peer::Error>) {
     if let Some(fault) = fault {
         console::note(format_args!("{fault}: waiting for {server}; players' requests wait, too"));
     }
@@ -611,10 +610,10 @@ fn parse_path(text: &str) -> Result<String, String> {
 
 /// Why `ncpeer` ends early.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// Connecting or fetching.
     #[error("{0}")]
-    Peer(#[from] super::Error),
+    Peer(#[from] peer::Error),
     /// No authority of the system vouches for the server.
     #[error("no connection: {0}\na server without a public certificate prints its --fingerprint when it starts")]
     Untrusted(String),
@@ -629,7 +628,7 @@ pub enum Failure {
     Swarm(#[from] swarm::Error),
     /// A socket for plain streams.
     #[error("{0}")]
-    Plain(#[from] crate::endpoint::Error),
+    Plain(#[from] endpoint::Error),
     /// The device that is to decode.
     #[error("--backend cuda: {0}")]
     Device(String),
@@ -667,7 +666,7 @@ pub enum Failure {
 
 impl Failure {
     /// Whether it is only that nobody reads the output any more.
-    pub fn is_closed_pipe(&self) -> bool {
+    pub(crate) fn is_closed_pipe(&self) -> bool {
         match self {
             Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) | Self::Swarm(swarm::Error::Write(_, error)) => {
                 console::is_closed_pipe(error)
@@ -677,7 +676,7 @@ impl Failure {
     }
 
     /// The exit code; the help text lists them.
-    pub fn exit(&self) -> u8 {
+    pub(crate) fn exit(&self) -> u8 {
         match self {
             _ if self.is_closed_pipe() => console::CLOSED_PIPE,
             Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) | Self::Swarm(swarm::Error::Peer(error)) => exit_of(error),
@@ -705,8 +704,8 @@ impl Failure {
     }
 }
 
-fn exit_of(error: &super::Error) -> u8 {
-    use super::Error;
+fn exit_of(error: &peer::Error) -> u8 {
+    use peer::Error;
     match error {
         Error::Connection(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
@@ -720,11 +719,6 @@ fn exit_of(error: &super::Error) -> u8 {
         Error::Path(_) | Error::Range(_) => 2,
         Error::Setup(_) => 1,
     }
-}
-
-/// Whether progress is worth showing.
-pub(super) fn is_watched() -> bool {
-    io::stderr().is_terminal()
 }
 
 /// How long players may take to finish what they read when the gateway ends.
