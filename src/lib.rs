@@ -11,6 +11,7 @@
 // They panic where nobody reads: `console` has the words for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod admin;
 pub mod admission;
 pub mod bench;
 pub mod block;

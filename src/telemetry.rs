@@ -1,13 +1,4 @@
-//! Logs, metrics and the listener that shows them.
-//!
-//! The listener runs on a thread and a runtime of its own: when every worker is busy, `/metrics` still answers, and that is when
-//! it is needed. It holds at most 64 connections and ends each after a while; further ones wait in
-//! the kernel's queue.
-//!
-//! - `/metrics`: the registry in Prometheus' text format.
-//! - `/healthz`: 200 as long as the process lives; 503 when a part has died without which it serves nothing, and it ends.
-//! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A part that serves otherwise than it
-//!   is meant to makes the status `degraded`, which counts as ready unless configured otherwise.
+//! Logs, metrics, and whether this process is ready. `admin` shows the latter two over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,15 +7,12 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGauge, Opts, Registry};
 use serde::{Deserialize, Serialize};
 
-mod http;
 mod logs;
 pub mod quiet;
-mod rate;
+pub(crate) mod rate;
 mod readiness;
 pub mod register;
 
-pub(crate) use http::CONNECTIONS_MAX;
-pub use http::{Listener, serve};
 pub(crate) use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason, Status};

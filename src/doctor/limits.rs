@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use super::Check;
 use crate::config::Config;
 use crate::device::BackendChoice;
-use crate::{session, telemetry};
+use crate::{admin, session};
 
 /// Open files. Peers need none: all of an address share its socket.
 pub(super) fn files(config: &Config) -> Check {
@@ -36,7 +36,7 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
 
 /// Sockets, visitors of metrics, fetches of every stream, a watch of every directory, and what the process itself has.
 fn files_needed(config: &Config) -> u64 {
-    let sockets = config.endpoint.listen.len() + 1 + telemetry::CONNECTIONS_MAX;
+    let sockets = config.endpoint.listen.len() + 1 + admin::CONNECTIONS_MAX;
     // Each fetch has a connection or an open file, and connections that idle are kept as long.
     let fetches: u64 = config.stream.values().map(|_| 2 * u64::from(config.ingest.fetches_max) + 1).sum();
     let gpus = if config.device.backend == BackendChoice::Cpu { 0 } else { FILES_OF_DRIVER };

@@ -19,6 +19,7 @@ use self::screen::{Line, Screen};
 use super::clip;
 use super::lossy::{self, Direction, Link};
 use super::origin::Origin;
+use crate::admin;
 use crate::peer::gateway::{self, Gateway};
 use crate::peer::playlist::{self, Media};
 use crate::peer::{self, Client};
@@ -131,7 +132,7 @@ pub async fn run(options: Options) -> Result<Report, Error> {
 /// The server with everything that a process of its own would have, on loopback.
 struct Loopback {
     server: Server,
-    metrics: telemetry::Listener,
+    metrics: admin::Listener,
     address: SocketAddr,
     trust: Trust,
 }
@@ -152,7 +153,7 @@ impl Loopback {
         let readiness = Readiness::new();
         let telemetry = config.telemetry.clone();
         let server = Server::start(config, identity, &registry, readiness.clone()).await?;
-        let metrics = telemetry::serve(&telemetry, registry, readiness, server.supervisor()).map_err(server::Error::from)?;
+        let metrics = admin::serve(&telemetry, registry, readiness, server.supervisor()).map_err(server::Error::from)?;
         let address = server.addresses().first().copied().unwrap_or(free);
         Ok(Self { server, metrics, address, trust })
     }

@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Error, Server};
+use crate::admin;
 use crate::config::{Effect, Loaded, Sources, changes};
 use crate::supervise;
 use crate::telemetry::{self, Logs, Readiness};
@@ -26,7 +27,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     show_certificate(&certificate, &identity);
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
     // After the parts have registered theirs: a scrape sees every series from the first on.
-    let listener = telemetry::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
+    let listener = admin::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
     tracing::info!("metrics on http://{}/metrics", listener.address());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ncserverd::admin;
 use ncserverd::admission;
 use ncserverd::console;
 use ncserverd::device::{self, BackendChoice, Device};
@@ -584,9 +585,9 @@ fn serve_metrics(
     registry: prometheus::Registry,
     readiness: &Readiness,
     supervisor: &Supervisor,
-) -> Result<telemetry::Listener, Failure> {
+) -> Result<admin::Listener, Failure> {
     let config = telemetry::Config { listen, ..Default::default() };
-    let listener = telemetry::serve(&config, registry, readiness.clone(), supervisor)?;
+    let listener = admin::serve(&config, registry, readiness.clone(), supervisor)?;
     console::note(format_args!("metrics on http://{}/metrics", listener.address()));
     Ok(listener)
 }

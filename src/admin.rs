@@ -1,4 +1,12 @@
-//! The listener and its three pages.
+//! The HTTP listener for operators.
+//!
+//! It runs on a thread and a runtime of its own: when every worker is busy, `/metrics` still answers, and that is when it is needed.
+//! It holds at most 64 connections and ends each after a while; further ones wait in the kernel's queue.
+//!
+//! - `/metrics`: the registry in Prometheus' text format.
+//! - `/healthz`: 200 as long as the process lives; 503 when a part has died without which it serves nothing, and it ends.
+//! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A part that serves otherwise than it
+//!   is meant to makes the status `degraded`, which counts as ready unless configured otherwise.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -18,9 +26,9 @@ use serde_json::json;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::{Config, Error, Readiness, Reason, Status, rate, register};
 use crate::listener::{self, Crowd, Limits};
 use crate::supervise::{Part, Supervisor};
+use crate::telemetry::{Config, Error, Readiness, Reason, Status, rate, register};
 
 /// The running listener. Dropping it ends its thread.
 #[derive(Debug)]
@@ -165,7 +173,7 @@ mod tests {
     }
 
     fn serve_at(config: &Config, readiness: Readiness) -> Result<Listener, Error> {
-        let registry = super::super::registry().unwrap();
+        let registry = crate::telemetry::registry().unwrap();
         let supervisor = Supervisor::new(&registry, readiness.clone()).unwrap();
         serve(config, registry, readiness, &supervisor)
     }
