@@ -3,9 +3,6 @@
 //! Nothing here does I/O or knows a clock, and randomness is an argument. Malformed input is an [`Error`]; a block that brings
 //! nothing new is an [`Outcome`]. A decoder allocates from the shape it was made with, never from a number that a block brings.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::block::Vector;
 use crate::object::{Codec, Generation};
 
@@ -18,44 +15,6 @@ pub mod raptorq;
 pub mod rlnc;
 pub mod rlnc_q;
 pub mod rs;
-
-/// The codes that this program speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// Random linear network coding over GF(2^8), dense rows.
-    Rlnc,
-}
-
-impl Scheme {
-    /// All of them.
-    pub const ALL: [Self; 1] = [Self::Rlnc];
-
-    /// Its name on the command line and in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rlnc => "rlnc",
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Scheme {
-    type Err = UnknownScheme;
-
-    fn from_str(text: &str) -> Result<Self, UnknownScheme> {
-        Self::ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| UnknownScheme(text.to_owned()))
-    }
-}
-
-/// A text that names no code.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown codec `{0}`: rlnc is known")]
-pub struct UnknownScheme(String);
 
 /// What a block did for a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use ncserverd::wire::CloseCode;
-use ncserverd::wire::message::{Credential, Introduction, Message, StopReason, Subscribe, Ticket, Token};
+use ncserverd::wire::message::{Credential, Introduction, Message, RequestError, StopReason, Subscribe, Ticket, Token};
 use tempfile::TempDir;
 
-use crate::attacker::{HUGE, frame, varint};
+use crate::attacker::{HUGE, frame, get, varint};
 use crate::ground::{Ground, LARGE, LARGE_BYTES, LARGE_SEED, PATIENCE, Program, bytes};
 use crate::imposter::{Act, BLOCK_BYTES, Imposter, N, Row, SEGMENT_BYTES, coded};
 use crate::program::program;
@@ -189,8 +189,13 @@ async fn what_means_nothing_is_skipped() {
         ]
         .concat()
     };
-    let says = (60_000..65_000).flat_map(nothing).chain(frame(0x21, &[7; 60_000]).repeat(50)).collect();
-    beside_an_honest_server(&ground, Act::Says(says)).await;
+    let mut says: Vec<u8> = (60_000..65_000).flat_map(nothing).chain(frame(0x21, &[7; 60_000]).repeat(50)).collect();
+    beside_an_honest_server(&ground, Act::Says(says.clone())).await;
+    // A question behind all of it is answered: the peer has read everything and stayed.
+    says.extend(get(7, "/live/0.ts").to_frame());
+    let mut imposter = Imposter::start(Act::Says(says));
+    let _peer = Fetch::start(&[&imposter.url()]);
+    while !matches!(imposter.hears().await, Message::Error(RequestError { request: 7, .. })) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +239,10 @@ async fn a_seed_without_end_ends_the_connection() {
 async fn rows_that_bring_nothing_cost_time_and_no_segment() {
     let ground = Ground::new().await;
     for row in [Row::Zero, Row::Low] {
-        beside_an_honest_server(&ground, Act::Blocks { excess: 0, row }).await;
+        let mut imposter = beside_an_honest_server(&ground, Act::Blocks { excess: 0, row }).await;
+        // Left, or closed for the flood of redundant rows.
+        let code = imposter.close_code().await;
+        assert!(matches!(code, Ok(CloseCode::Done | CloseCode::Flood)), "{row:?}: {code:?}");
     }
 }
 

@@ -97,12 +97,12 @@ pub(crate) struct World {
     sent_sources: HashSet<(GenerationKey, u16)>,
     /// Draws what nobody may foresee.
     random: StdRng,
-    /// Called for each block about to be sent; true drops it on the way.
+    /// Called for each datagram about to be sent; true drops it on the way.
     pub(crate) doom: Doom,
 }
 
-/// Given what was sent before, and whether this one says that it is the last.
-type Doom = Box<dyn FnMut(&Sent, bool) -> bool>;
+/// Given what was sent before, and the request of which this block says that it is the last.
+type Doom = Box<dyn FnMut(&Sent, Option<u16>) -> bool>;
 
 /// Where a server is, and the path to it.
 pub(crate) struct Site {
@@ -608,8 +608,8 @@ impl World {
     fn send_block(&mut self, site: usize, server: &mut Server, alias: u16, route: session::Route, block: Bytes) {
         match route {
             session::Route::Datagram => {
-                let last = block[1] & 1 == 1;
-                let doomed = (self.doom)(&self.sent, last);
+                let ends = (block[1] & 1 == 1).then_some(alias);
+                let doomed = (self.doom)(&self.sent, ends);
                 for sent in [&mut self.sent, &mut self.sites[site].sent] {
                     sent.datagrams += 1;
                     sent.dropped += u64::from(doomed);
