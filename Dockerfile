@@ -5,6 +5,7 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY assets ./assets
 COPY benches ./benches
+COPY crates ./crates
 COPY kernels ./kernels
 COPY src ./src
 RUN cargo build --locked --profile dist --bins

@@ -14,16 +14,16 @@ all: check test
 check: format lint docs check-deploy
 
 format:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 
 # With the benches beside other libraries, which need these only to be linked.
 lint:
-	$(CARGO) clippy --locked --release --all-targets --features bench-peers -- -D warnings
+	$(CARGO) clippy --locked --release --workspace --all-targets --features bench-peers -- -D warnings
 
 # For those who work on the crate: private items are shown, and may be linked to.
 docs:
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
-		$(CARGO) doc --locked --release --no-deps --document-private-items --lib
+		$(CARGO) doc --locked --release --workspace --no-deps --document-private-items --lib
 
 # Advisories, licences and doubled dependencies. Needs cargo-deny and its advisory database.
 deny:

@@ -24,7 +24,6 @@ pub mod doctor;
 pub mod encoder;
 pub mod endpoint;
 mod files;
-pub mod gf;
 pub mod ingest;
 pub mod integrity;
 pub mod lab;
@@ -47,3 +46,5 @@ pub mod tls;
 mod turn;
 pub mod units;
 pub mod wire;
+
+pub use ncs_gf as gf;

@@ -17,8 +17,9 @@ host=x86_64-unknown-linux-gnu
 tests() {
     local options=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1") && shift; done
-    "$cargo" test --locked --release "${options[@]}" --lib -- gf:: codec:: device:: "${@:2}"
-    "$cargo" test --locked --release "${options[@]}" --test backends --test codecs "$@"
+    "$cargo" test --locked --release "${options[@]}" --package ncs-gf --lib "$@"
+    "$cargo" test --locked --release "${options[@]}" --package ncserverd --lib -- codec:: device:: "${@:2}"
+    "$cargo" test --locked --release "${options[@]}" --package ncserverd --test backends --test codecs "$@"
 }
 
 # What starts each test, in which instructions take tens of times as long; so the larger generations are left out, the

@@ -9,8 +9,8 @@ use std::fmt;
 
 use rand::{Rng, RngExt};
 
-pub(crate) mod dots;
-pub(crate) mod matrix;
+pub mod dots;
+pub mod matrix;
 #[cfg(test)]
 mod tests;
 
@@ -32,11 +32,11 @@ pub const Q: [u64; LIMBS] = [0x43c5_f2f4_9ac0_4917, 0x7381_b606_31a3_9208, 0x53f
 /// The modulus as it would travel.
 pub const Q_BYTES: [u8; BYTES] = Element(Q).bytes();
 /// -1 / q modulo 2^64.
-pub(crate) const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
+pub const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
 /// 2^640 modulo q.
 const R_SQUARED: [u64; LIMBS] = power_of_two(640);
 /// 2^320 / q, rounded down.
-pub(crate) const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
+pub const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
 
 /// A number below q.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -206,7 +206,7 @@ impl Element {
 
     /// The product of a weight and a coefficient, which together have fewer bits than q.
     #[must_use]
-    pub(crate) fn product(weight: u128, coefficient: u32) -> Self {
+    pub fn product(weight: u128, coefficient: u32) -> Self {
         let (low, high) = split(weight);
         let (first, carry) = split(u128::from(low) * u128::from(coefficient));
         let (second, third) = split(u128::from(high) * u128::from(coefficient) + u128::from(carry));
@@ -357,7 +357,7 @@ impl NarrowSum {
 
 /// A sum of products of elements with weights below 2^104: at most [`TERMS_MAX`] of them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct WeightedSum([u64; LIMBS + 1]);
+pub struct WeightedSum([u64; LIMBS + 1]);
 
 impl WeightedSum {
     /// Adds a product.
@@ -365,7 +365,7 @@ impl WeightedSum {
     /// # Panics
     /// In debug builds, if the weight has more bits.
     #[inline]
-    pub(crate) fn add(&mut self, weight: u128, other: &Element) {
+    pub fn add(&mut self, weight: u128, other: &Element) {
         debug_assert!(weight >> 104 == 0, "a weight of 104 bits");
         let (low, high) = split(weight);
         for (index, weight) in [low, high].into_iter().enumerate() {
@@ -381,7 +381,7 @@ impl WeightedSum {
     }
 
     /// The sum, modulo q.
-    pub(crate) fn reduce(self) -> Element {
+    pub fn reduce(self) -> Element {
         let mut sum = Sum::default();
         sum.0[..=LIMBS].copy_from_slice(&self.0);
         sum.reduce().factor().0

@@ -10,7 +10,7 @@ use super::dots::{Dots, Factors};
 ///
 /// # Panics
 /// If `matrix` is not square.
-pub(crate) fn invert(dots: Dots, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Factors> {
+pub fn invert(dots: Dots, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Factors> {
     assert_eq!(matrix.len(), order * order, "a matrix of {order} rows");
     match dots {
         #[cfg(target_arch = "x86_64")]
@@ -58,7 +58,7 @@ mod eight {
 
     use super::super::dots::{RADIX, lane_of};
     use super::super::{Element, Factor};
-    use crate::gf::simd::ifma::{self, Elements, Ifma, LIMBS, WIDTH};
+    use crate::simd::ifma::{self, Elements, Ifma, LIMBS, WIDTH};
 
     /// Times 2^260, all of it.
     pub(super) fn invert(ifma: Ifma, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Vec<[u64; LIMBS]>> {

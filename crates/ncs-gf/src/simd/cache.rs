@@ -1,7 +1,7 @@
 //! What is soon to be read, for whom the order of reading is no pattern that a processor sees.
 
 /// Asks for the lines of memory of these numbers.
-pub(crate) fn prefetch(numbers: &[u64]) {
+pub fn prefetch(numbers: &[u64]) {
     #[cfg(target_arch = "x86_64")]
     for line in numbers.chunks(8) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

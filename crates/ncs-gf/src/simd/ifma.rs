@@ -8,16 +8,16 @@
 use std::arch::x86_64::*;
 use std::array;
 
-use crate::gf::gfq;
+use crate::gfq;
 
 /// The proof that this processor has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ifma(());
+pub struct Ifma(());
 
 /// A limb of each of eight numbers.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Octet(pub(crate) [u64; WIDTH]);
+pub struct Octet(pub(crate) [u64; WIDTH]);
 
 impl AsRef<[u64]> for Octet {
     fn as_ref(&self) -> &[u64] {
@@ -26,15 +26,15 @@ impl AsRef<[u64]> for Octet {
 }
 
 /// Numbers at a time.
-pub(crate) const WIDTH: usize = 8;
+pub const WIDTH: usize = 8;
 /// Bits of a limb.
-pub(crate) const LIMB_BITS: usize = 52;
+pub const LIMB_BITS: usize = 52;
 /// A limb of ones.
-pub(crate) const LIMB: u64 = (1 << LIMB_BITS) - 1;
+pub const LIMB: u64 = (1 << LIMB_BITS) - 1;
 
 impl Ifma {
     /// If this processor has them.
-    pub(crate) fn detect() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         let is_there =
             is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512ifma");
         is_there.then_some(Self(()))
@@ -42,7 +42,7 @@ impl Ifma {
 
     /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may be twice the modulus, and so may the
     /// product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^52.
-    pub(crate) fn montgomery<const L: usize>(
+    pub fn montgomery<const L: usize>(
         self,
         modulus: &[u64; L],
         inverse: u64,
@@ -58,7 +58,7 @@ impl Ifma {
     ///
     /// # Panics
     /// If one does not.
-    pub(crate) fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Octet; L] {
+    pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Octet; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
         // SAFETY: `self` is the proof that the processor has the features, and every number is in the table.
@@ -172,17 +172,17 @@ pub(super) fn store(octet: &mut Octet, vector: __m512i) {
 }
 
 /// Elements of GF(q) in limbs of 52 bits, one in each lane.
-pub(crate) type Elements = [Octet; LIMBS];
+pub type Elements = [Octet; LIMBS];
 
 /// Sums of such elements, each times a weight of two limbs.
-pub(crate) type Weighed = [Octet; LIMBS + 3];
+pub type Weighed = [Octet; LIMBS + 3];
 
 /// Limbs of an element of GF(q).
-pub(crate) const LIMBS: usize = 5;
+pub const LIMBS: usize = 5;
 /// Bits by which Montgomery's products of such elements are divided.
-pub(crate) const RADIX_BITS: usize = LIMBS * LIMB_BITS;
+pub const RADIX_BITS: usize = LIMBS * LIMB_BITS;
 /// Bytes of eight words of data.
-pub(crate) const WORDS_BYTES: usize = 256;
+pub const WORDS_BYTES: usize = 256;
 /// Products with full factors that sums have room for before they are carried.
 const CARRY_AFTER: usize = 256;
 
@@ -194,32 +194,32 @@ const Q_INVERSE: u64 = gfq::Q_INVERSE & LIMB;
 const RECIPROCAL: u64 = gfq::RECIPROCAL >> 12;
 
 /// A number below 2^260 in limbs of 52 bits.
-pub(crate) const fn limbs(number: &[u64; gfq::LIMBS]) -> [u64; LIMBS] {
+pub const fn limbs(number: &[u64; gfq::LIMBS]) -> [u64; LIMBS] {
     let [a, b, c, d, e] = *number;
     [a & LIMB, (a >> 52 | b << 12) & LIMB, (b >> 40 | c << 24) & LIMB, (c >> 28 | d << 36) & LIMB, (d >> 16 | e << 48) & LIMB]
 }
 
 /// A number below 2^104 in two such limbs.
 #[expect(clippy::cast_possible_truncation, reason = "a limb is meant")]
-pub(crate) const fn narrow_weight(weight: u128) -> [u64; 2] {
+pub const fn narrow_weight(weight: u128) -> [u64; 2] {
     [weight as u64 & LIMB, (weight >> LIMB_BITS) as u64 & LIMB]
 }
 
 /// The number with these limbs of 52 bits.
-pub(crate) const fn whole(limbs: &[u64; LIMBS]) -> [u64; gfq::LIMBS] {
+pub const fn whole(limbs: &[u64; LIMBS]) -> [u64; gfq::LIMBS] {
     let [a, b, c, d, e] = *limbs;
     [a | b << 52, b >> 12 | c << 40, c >> 24 | d << 28, d >> 36 | e << 16, e >> 48]
 }
 
 impl Ifma {
     /// Eight words of data, big-endian, with their top bits, that of the first the least significant.
-    pub(crate) fn unpack(self, words: &[u8; WORDS_BYTES], bits: u8) -> Elements {
+    pub fn unpack(self, words: &[u8; WORDS_BYTES], bits: u8) -> Elements {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { unpack(words, bits) }
     }
 
     /// The low 256 bits of eight elements, and their top bits.
-    pub(crate) fn pack(self, elements: &Elements, words: &mut [u8; WORDS_BYTES]) -> u8 {
+    pub fn pack(self, elements: &Elements, words: &mut [u8; WORDS_BYTES]) -> u8 {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { pack(elements, words) }
     }
@@ -229,7 +229,7 @@ impl Ifma {
     ///
     /// # Panics
     /// If there are not as many factors, or 2^10 sources and more.
-    pub(crate) fn narrow<const R: usize>(self, factors: &[[u64; R]], sources: &[Elements]) -> [Elements; R] {
+    pub fn narrow<const R: usize>(self, factors: &[[u64; R]], sources: &[Elements]) -> [Elements; R] {
         assert!(factors.len() == sources.len() && sources.len() <= 1 << 10, "factors of {} sources", sources.len());
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { narrow(factors, sources) }
@@ -239,14 +239,14 @@ impl Ifma {
     ///
     /// # Panics
     /// If there are not as many bytes of top bits and sums as eights of words.
-    pub(crate) fn weigh(self, weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut [Weighed]) {
+    pub fn weigh(self, weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut [Weighed]) {
         assert!(words.len() == bits.len() && words.len() == sums.len(), "sums of {} times eight words", words.len());
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { weigh(weight, words, bits, sums) }
     }
 
     /// Such a sum divided by 2^[`RADIX_BITS`], modulo q.
-    pub(crate) fn settle(self, sum: &Weighed) -> Elements {
+    pub fn settle(self, sum: &Weighed) -> Elements {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { settle(sum) }
     }
@@ -255,7 +255,7 @@ impl Ifma {
     ///
     /// # Panics
     /// If there are not as many factors, or more than 2^10.
-    pub(crate) fn dot(self, base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Elements {
+    pub fn dot(self, base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Elements {
         assert!(factors.len() == sources.len() && sources.len() <= 1 << 10, "factors of {} sources", sources.len());
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { dot(base, factors, sources) }

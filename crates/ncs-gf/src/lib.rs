@@ -14,12 +14,12 @@ pub mod dense;
 pub mod gf256;
 pub mod gfq;
 pub mod matrix;
-pub(crate) mod modp;
+pub mod modp;
 pub mod panel;
 pub mod rows;
 pub mod simd;
 pub mod solve;
-pub(crate) mod sums;
+pub mod sums;
 
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};
@@ -31,7 +31,7 @@ use simd::{Line, Strip};
 ///
 /// A matrix belongs to the field, because how its rows lie in memory does. Its columns are in two *parts*: the coefficients, with a
 /// transform behind them if there is one, and the payload, which is left alone until the coefficients have been looked at.
-pub(crate) trait Field {
+pub trait Field {
     /// One element.
     type Element: Copy + PartialEq + std::fmt::Debug;
     /// Rows of elements.
@@ -78,7 +78,7 @@ pub(crate) trait Field {
 
 /// Which columns of a matrix an operation means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// The coefficients, and their transform.
     Coefficients,
     /// The payload.
@@ -87,7 +87,7 @@ pub(crate) enum Part {
 
 /// A matrix over the byte field, every part of a row on whole cache lines.
 #[derive(Debug)]
-pub(crate) struct ByteMatrix {
+pub struct ByteMatrix {
     lines: Vec<Line>,
     coefficients: usize,
     tail: usize,
@@ -114,7 +114,7 @@ impl ByteMatrix {
 
     /// The first `count` rows as sources of a combination, in a part's columns from `column` on, and the column with which the strip
     /// begins: the first of a cache line.
-    pub(crate) fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
+    pub fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
         let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
         let lines = &self.lines[..count * self.stride];
         (Strip::new(lines, count, self.stride, first + skipped, width - skipped), skipped * Line::BYTES)

@@ -371,7 +371,7 @@ const SPARSE_FROM: usize = 8;
 /// Products of two bytes for which another thread is started at least: some times what starting it takes.
 const PRODUCTS_PER_THREAD: usize = 16 << 20;
 /// Parts of threads begin on a page of their own.
-pub(crate) const PART: usize = 4096;
+pub const PART: usize = 4096;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "numbers of a test")]

@@ -1,13 +1,13 @@
 //! Sums of products over whole rows of words: eight words at a time where the processor has AVX-512 IFMA, and else one by one.
 
 use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES, WeightedSum};
-use crate::gf::modp::Multiplier;
+use crate::modp::Multiplier;
 #[cfg(target_arch = "x86_64")]
-use crate::gf::simd::ifma::{self, Elements, Ifma};
+use crate::simd::ifma::{self, Elements, Ifma};
 
 /// Who makes them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Dots {
+pub enum Dots {
     /// Eight at a time.
     #[cfg(target_arch = "x86_64")]
     Eight(Ifma),
@@ -18,20 +18,22 @@ pub(crate) enum Dots {
 /// Words in 32 bytes each, big-endian, and a bit for each that says whether it is 2^256 more, the first the least significant of its byte.
 /// Bytes that are missing at the end of either are zeros.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row<'a> {
-    pub(crate) low: &'a [u8],
-    pub(crate) bits: &'a [u8],
+pub struct Row<'a> {
+    /// The words.
+    pub low: &'a [u8],
+    /// Their bits.
+    pub bits: &'a [u8],
 }
 
 impl<'a> Row<'a> {
     /// So many words with their bits behind them.
-    pub(crate) fn packed(bytes: &'a [u8], words: usize) -> Self {
+    pub fn packed(bytes: &'a [u8], words: usize) -> Self {
         let (low, bits) = bytes.split_at(words * WORD_BYTES);
         Self { low, bits }
     }
 
     /// Words without bits.
-    pub(crate) fn plain(low: &'a [u8]) -> Self {
+    pub fn plain(low: &'a [u8]) -> Self {
         Self { low, bits: &[] }
     }
 
@@ -45,7 +47,7 @@ impl<'a> Row<'a> {
 
 /// A row to be written: as many words as it has, and their bits if there are to be any.
 #[derive(Debug)]
-pub(crate) struct RowMut<'a> {
+pub struct RowMut<'a> {
     low: &'a mut [u8],
     bits: Option<&'a mut [u8]>,
     /// Whether a word had a bit, and there are to be none.
@@ -53,18 +55,20 @@ pub(crate) struct RowMut<'a> {
 }
 
 impl<'a> RowMut<'a> {
-    pub(crate) fn packed(bytes: &'a mut [u8], words: usize) -> Self {
+    /// So many words, to be written with their bits behind them.
+    pub fn packed(bytes: &'a mut [u8], words: usize) -> Self {
         let (low, bits) = bytes.split_at_mut(words * WORD_BYTES);
         bits.fill(0);
         Self { low, bits: Some(bits), is_wide: false }
     }
 
-    pub(crate) fn plain(low: &'a mut [u8]) -> Self {
+    /// Words without bits.
+    pub fn plain(low: &'a mut [u8]) -> Self {
         Self { low, bits: None, is_wide: false }
     }
 
     /// Whether a word did not fit.
-    pub(crate) fn is_wide(&self) -> bool {
+    pub fn is_wide(&self) -> bool {
         self.is_wide
     }
 
@@ -104,13 +108,13 @@ impl From<Multiplier> for Dots {
 
 impl Dots {
     /// The fastest on this processor.
-    pub(crate) fn detect() -> Self {
+    pub fn detect() -> Self {
         Multiplier::available()[0].into()
     }
 
     /// All that this processor can.
     #[cfg(test)]
-    pub(crate) fn available() -> Vec<Self> {
+    pub fn available() -> Vec<Self> {
         let mut all = vec![Self::Plain];
         if !matches!(Self::detect(), Self::Plain) {
             all.push(Self::detect());
@@ -119,7 +123,7 @@ impl Dots {
     }
 
     /// Each of `factors`, as many to a row as there are sources, times the sources, which are words of data.
-    pub(crate) fn encode(self, factors: &[u32], sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
+    pub fn encode(self, factors: &[u32], sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
         let rows = factors.chunks_exact(sources.len());
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -149,7 +153,7 @@ impl Dots {
     }
 
     /// Each row of factors times the sources, which are any words.
-    pub(crate) fn combine(self, factors: &Factors, sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
+    pub fn combine(self, factors: &Factors, sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
         match (self, factors) {
             #[cfg(target_arch = "x86_64")]
             (Self::Eight(ifma), Factors::Eight(factors)) => {
@@ -170,7 +174,7 @@ impl Dots {
     }
 
     /// The sources' words, each times its source's weight of at most 104 bits.
-    pub(crate) fn fold(self, weights: &[u128], sources: &[Row<'_>], words: usize) -> Vec<Element> {
+    pub fn fold(self, weights: &[u128], sources: &[Row<'_>], words: usize) -> Vec<Element> {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Eight(ifma) => {
@@ -202,15 +206,17 @@ impl Dots {
 
 /// Factors in the form of whoever multiplies by them.
 #[derive(Debug)]
-pub(crate) enum Factors {
+pub enum Factors {
     /// In limbs of 52 bits, times 2^260.
     #[cfg(target_arch = "x86_64")]
     Eight(Vec<[u64; ifma::LIMBS]>),
+    /// As the portable code multiplies.
     Plain(Vec<Factor>),
 }
 
 impl Factors {
-    pub(crate) fn new(dots: Dots, elements: &[Element]) -> Self {
+    /// Elements as `dots` multiplies by them.
+    pub fn new(dots: Dots, elements: &[Element]) -> Self {
         match dots {
             #[cfg(target_arch = "x86_64")]
             Dots::Eight(_) => Self::Eight(elements.iter().map(|element| ifma::limbs(RADIX.times(element).limbs())).collect()),
@@ -219,7 +225,7 @@ impl Factors {
     }
 
     /// Some of them.
-    pub(crate) fn part(&self, range: std::ops::Range<usize>) -> Self {
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Eight(factors) => Self::Eight(factors[range].to_vec()),

@@ -381,13 +381,13 @@ macro_rules! kernels {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-pub(crate) mod cache;
+pub mod cache;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod fma;
+pub mod fma;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod ifma;
+pub mod ifma;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
@@ -502,7 +502,7 @@ impl Kernels {
 
     /// Row `i` times the sources of `strip` into `outs[i]`, from byte `at` on and no further than the strip is wide or the out is
     /// long; added to what is there if `accumulate`.
-    pub(crate) fn combine_strip(&self, strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
+    pub fn combine_strip(&self, strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
         assert_eq!(rows.len(), outs.len());
         assert!(rows.iter().all(|row| row.len() >= strip.count), "rows of {} coefficients", strip.count);
         assert!(outs.iter().all(|out| out.len() >= at), "outs of {at} bytes and more");
@@ -513,7 +513,7 @@ impl Kernels {
 
     /// Row `i` times these bytes of `sources` into the same bytes of `outs[i]`. They are whole lines, and to be written past the caches
     /// they must be lines of memory.
-    pub(crate) fn combine_apart(
+    pub fn combine_apart(
         &self,
         rows: &[&[u8]],
         sources: &[&[u8]],
@@ -535,7 +535,7 @@ impl Kernels {
     }
 
     /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart, from line `first` of each on.
-    pub(crate) fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
+    pub fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
         assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
         // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); row i's lines end at
         // i * stride + first + source.len() at most, which the line above checks.
@@ -546,7 +546,7 @@ impl Kernels {
     ///
     /// # Panics
     /// If a number does not lead to a piece.
-    pub(crate) fn sum(&self, sums: &Sums, pieces: &mut [Line], width: usize) {
+    pub fn sum(&self, sums: &Sums, pieces: &mut [Line], width: usize) {
         // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
         unsafe { (self.table.sum)(sums, pieces, width) }
     }
@@ -555,7 +555,7 @@ impl Kernels {
     ///
     /// # Panics
     /// If a number does not lead to a piece.
-    pub(crate) fn fold(&self, fold: &Fold, pieces: &mut [Line], width: usize) {
+    pub fn fold(&self, fold: &Fold, pieces: &mut [Line], width: usize) {
         // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
         unsafe { (self.table.fold)(fold, pieces, width) }
     }
@@ -612,21 +612,23 @@ type CombineApart = unsafe fn(Apart<'_>, &[&[u8]], &mut [&mut [u8]], Range<usize
 /// A cache line: the unit in which sources are laid out, aligned for every vector.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; Self::BYTES]);
+pub struct Line([u8; Self::BYTES]);
 
 impl Line {
-    pub(crate) const BYTES: usize = 64;
-    pub(crate) const ZERO: Self = Self([0; Self::BYTES]);
+    /// Bytes of a line.
+    pub const BYTES: usize = 64;
+    /// A line of zeros.
+    pub const ZERO: Self = Self([0; Self::BYTES]);
 
     /// The bytes of consecutive lines.
-    pub(crate) fn bytes(lines: &[Self]) -> &[u8] {
+    pub fn bytes(lines: &[Self]) -> &[u8] {
         // SAFETY: a line is 64 bytes without padding (its size equals its alignment), so `lines` covers as many initialised
         // bytes, borrowed for as long.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
     }
 
     /// The bytes of consecutive lines, to change.
-    pub(crate) fn bytes_mut(lines: &mut [Self]) -> &mut [u8] {
+    pub fn bytes_mut(lines: &mut [Self]) -> &mut [u8] {
         // SAFETY: as in `bytes`; every value of these bytes is a valid line, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
     }
@@ -678,7 +680,7 @@ impl Sources for Strip<'_> {
 
 /// `count` sources of `width` lines: source i starts at line i * `stride` + `first`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Strip<'a> {
+pub struct Strip<'a> {
     lines: &'a [Line],
     count: usize,
     stride: usize,
@@ -688,7 +690,7 @@ pub(crate) struct Strip<'a> {
 
 impl<'a> Strip<'a> {
     /// Checks that all sources lie within `lines`.
-    pub(crate) fn new(lines: &'a [Line], count: usize, stride: usize, first: usize, width: usize) -> Self {
+    pub fn new(lines: &'a [Line], count: usize, stride: usize, first: usize, width: usize) -> Self {
         assert!(lines.len() >= count * stride && first + width <= stride, "{count} sources of {width} lines");
         Self { lines, count, stride, first, width }
     }

@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 /// The proof that this processor has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Four(());
+pub struct Four(());
 
 /// A limb of each of four numbers.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(32))]
-pub(crate) struct Quad(pub(crate) [u64; WIDTH]);
+pub struct Quad(pub(crate) [u64; WIDTH]);
 
 impl AsRef<[u64]> for Quad {
     fn as_ref(&self) -> &[u64] {
@@ -28,7 +28,7 @@ products!(Four, "avx2,fma");
 
 impl Four {
     /// If this processor has them.
-    pub(crate) fn detect() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
     }
 
@@ -37,7 +37,7 @@ impl Four {
     ///
     /// # Panics
     /// If one does not.
-    pub(crate) fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
+    pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
         // SAFETY: `self` is the proof that the processor has the features, and every number is in the table.

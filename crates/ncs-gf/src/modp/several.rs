@@ -1,11 +1,11 @@
 //! Several products at a time, in 52-bit limbs.
 
 use super::{Lanes, is_below, negative_inverse_wide, power_of_two, subtract};
-use crate::gf::simd::fma::{Eight, Four, Quad};
-use crate::gf::simd::ifma::{Ifma, LIMB, LIMB_BITS, Octet};
+use crate::simd::fma::{Eight, Four, Quad};
+use crate::simd::ifma::{Ifma, LIMB, LIMB_BITS, Octet};
 
 /// The instructions by which numbers in 52-bit limbs are multiplied.
-pub(crate) trait Instructions: Copy + Sync {
+pub trait Instructions: Copy + Sync {
     /// A limb of each number.
     type Limb: Copy + AsRef<[u64]>;
 
@@ -82,7 +82,7 @@ doubles!(Four, Quad, 4);
 
 /// A modulus of `L` limbs of 52 bits, at least sixteen of which are not its own: numbers lie below twice the modulus.
 #[derive(Debug)]
-pub(crate) struct Several<I, const L: usize> {
+pub struct Several<I, const L: usize> {
     instructions: I,
     /// 64-bit limbs.
     modulus: Box<[u64]>,
@@ -95,7 +95,7 @@ pub(crate) struct Several<I, const L: usize> {
 impl<I: Instructions, const L: usize> Several<I, L> {
     /// # Panics
     /// If the modulus is even, or does not leave sixteen bits of the limbs.
-    pub(crate) fn new(instructions: I, modulus: &[u64]) -> Self {
+    pub fn new(instructions: I, modulus: &[u64]) -> Self {
         assert!(modulus[0] & 1 == 1 && 64 * modulus.len() + 16 <= LIMB_BITS * L, "an odd modulus");
         let (mut limbs, mut inverse) = ([0; L], [0; 2]);
         narrow(modulus, &mut limbs);

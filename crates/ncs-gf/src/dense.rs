@@ -133,7 +133,7 @@ impl Algebra for Cores {
 
 /// # Panics
 /// As [`Algebra::multiply`].
-pub(crate) fn check_rows(rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) {
+pub fn check_rows(rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) {
     assert!(rows.len() == outs.len() && rows.iter().all(|row| row.len() == symbols.len()), "rows of {} elements", symbols.len());
     check_lengths(symbols, outs);
 }
@@ -211,7 +211,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::gf::{RowKey, gf256};
+    use crate::{RowKey, gf256};
 
     fn random(length: usize, seed: u32) -> Vec<u8> {
         let mut bytes = vec![0; length];

@@ -6,9 +6,9 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{fma, ifma::Ifma};
-pub(crate) use portable::Portable;
+pub use portable::Portable;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use several::Several;
+pub use several::{Instructions, Several};
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -16,7 +16,7 @@ mod several;
 
 /// By which of this processor's instructions large numbers are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Multiplier {
+pub enum Multiplier {
     /// Eight at a time, by AVX-512 IFMA.
     #[cfg(target_arch = "x86_64")]
     Ifma(Ifma),
@@ -32,7 +32,7 @@ pub(crate) enum Multiplier {
 
 impl Multiplier {
     /// All that this processor has, the fastest first.
-    pub(crate) fn available() -> Vec<Self> {
+    pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         let wide = [Ifma::detect().map(Self::Ifma), fma::Eight::detect().map(Self::Eight), fma::Four::detect().map(Self::Four)];
         #[cfg(not(target_arch = "x86_64"))]
@@ -41,7 +41,7 @@ impl Multiplier {
     }
 
     /// For people.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Ifma(_) => "AVX-512 IFMA",
@@ -55,7 +55,7 @@ impl Multiplier {
 }
 
 /// Who multiplies numbers modulo an odd number.
-pub(crate) trait Lanes: Sync {
+pub trait Lanes: Sync {
     /// One number in each lane.
     type Wide: Copy;
 
@@ -85,7 +85,7 @@ pub(crate) trait Lanes: Sync {
 }
 
 /// -1 / `odd` modulo 2^64, by Newton's iteration.
-pub(crate) const fn negative_inverse(odd: u64) -> u64 {
+pub const fn negative_inverse(odd: u64) -> u64 {
     let (mut inverse, mut step) = (odd, 0);
     while step < 6 {
         inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
@@ -96,13 +96,13 @@ pub(crate) const fn negative_inverse(odd: u64) -> u64 {
 
 /// The same modulo 2^128, by one more step.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-pub(crate) const fn negative_inverse_wide(odd: u128) -> u128 {
+pub const fn negative_inverse_wide(odd: u128) -> u128 {
     let inverse = negative_inverse(odd as u64).wrapping_neg() as u128;
     inverse.wrapping_mul(2_u128.wrapping_sub(odd.wrapping_mul(inverse))).wrapping_neg()
 }
 
 /// 2^`exponent` modulo `modulus`, whose top bit is set.
-pub(crate) fn power_of_two(exponent: usize, modulus: &[u64]) -> Vec<u64> {
+pub fn power_of_two(exponent: usize, modulus: &[u64]) -> Vec<u64> {
     let mut power = vec![0; modulus.len()];
     power[0] = 1;
     for _ in 0..exponent {
@@ -120,12 +120,12 @@ pub(crate) fn power_of_two(exponent: usize, modulus: &[u64]) -> Vec<u64> {
 }
 
 /// Whether a < b, of as many limbs.
-pub(crate) fn is_below(a: &[u64], b: &[u64]) -> bool {
+pub fn is_below(a: &[u64], b: &[u64]) -> bool {
     a.iter().rev().lt(b.iter().rev())
 }
 
 /// a - b modulo a power of 2.
-pub(crate) fn subtract(a: &mut [u64], b: &[u64]) {
+pub fn subtract(a: &mut [u64], b: &[u64]) {
     let mut borrow = false;
     for (a, &b) in a.iter_mut().zip(b) {
         let (first, is_first) = a.overflowing_sub(b);

@@ -5,7 +5,7 @@
 
 /// Sums of pieces, to be made one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
+pub struct Sums {
     heads: Vec<Head>,
     /// The sources of all sums, in their order.
     sources: Vec<u32>,
@@ -22,12 +22,12 @@ struct Head {
 
 impl Sums {
     /// A program of none, with room for so many, and for so many sources in all.
-    pub(crate) fn with_capacity(sums: usize, sources: usize) -> Self {
+    pub fn with_capacity(sums: usize, sources: usize) -> Self {
         Self { heads: Vec::with_capacity(sums), sources: Vec::with_capacity(sources) }
     }
 
     /// Adds up `sources` in `target`: to what is there if `accumulate`, which otherwise becomes their sum.
-    pub(crate) fn push(&mut self, target: u32, accumulate: bool, sources: impl IntoIterator<Item = u32>) {
+    pub fn push(&mut self, target: u32, accumulate: bool, sources: impl IntoIterator<Item = u32>) {
         let before = self.sources.len();
         self.sources.extend(sources);
         let count = u32::try_from(self.sources.len() - before).expect("fewer than 2^32 sources");
@@ -35,7 +35,7 @@ impl Sums {
     }
 
     /// The sums in their order: where each goes, whether to what is there, and what of.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (u32, bool, &[u32])> {
+    pub fn each(&self) -> impl Iterator<Item = (u32, bool, &[u32])> {
         let mut all = self.sources.as_slice();
         self.heads.iter().map(move |head| {
             let (sources, behind) = all.split_at(head.count as usize);
@@ -45,34 +45,34 @@ impl Sums {
     }
 
     /// Sums, and their sources in all.
-    pub(crate) fn len(&self) -> (usize, usize) {
+    pub fn len(&self) -> (usize, usize) {
         (self.heads.len(), self.sources.len())
     }
 }
 
 /// A value that is doubled, grows by a piece, and is added to two others, at every step: the HDPC constraint of RaptorQ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Fold {
+pub struct Fold {
     /// To be gone through in this order.
-    pub(crate) steps: Vec<Step>,
+    pub steps: Vec<Step>,
     /// The piece of one more step, or [`Fold::NOTHING`].
-    pub(crate) last: u32,
+    pub last: u32,
     /// Where the value goes to then: times 1, 2, 4 and so on.
-    pub(crate) powers: Vec<u32>,
+    pub powers: Vec<u32>,
 }
 
 /// One step of a [`Fold`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
+pub struct Step {
     /// The piece to add, or [`Fold::NOTHING`].
-    pub(crate) source: u32,
+    pub source: u32,
     /// Pieces that the value is added to then; none twice.
-    pub(crate) targets: [u32; 2],
+    pub targets: [u32; 2],
 }
 
 impl Fold {
     /// No piece.
-    pub(crate) const NOTHING: u32 = u32::MAX;
+    pub const NOTHING: u32 = u32::MAX;
 }
 
 #[cfg(test)]

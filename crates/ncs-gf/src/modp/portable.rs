@@ -4,7 +4,7 @@ use super::{Lanes, is_below, negative_inverse, power_of_two, subtract};
 
 /// A modulus of `L` limbs, whose top bit is set.
 #[derive(Debug)]
-pub(crate) struct Portable<const L: usize> {
+pub struct Portable<const L: usize> {
     modulus: [u64; L],
     /// -1 / modulus, modulo 2^64.
     inverse: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Portable<const L: usize> {
 impl<const L: usize> Portable<L> {
     /// # Panics
     /// If the modulus has another number of limbs, is even, or its top bit is not set.
-    pub(crate) fn new(modulus: &[u64]) -> Self {
+    pub fn new(modulus: &[u64]) -> Self {
         assert!(modulus.len() == L && modulus[0] & 1 == 1 && modulus[L - 1] >> 63 == 1, "an odd modulus of {L} limbs");
         Self { modulus: modulus.try_into().expect("as many limbs"), inverse: negative_inverse(modulus[0]) }
     }

@@ -72,7 +72,7 @@ pub const LOG: [u8; 256] = {
 
 /// Products with each coefficient: of the 16 low nibbles, then of the 16 high ones.
 #[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
-pub(crate) static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
+pub static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
     let mut table = [[0; 32]; 256];
     let mut c = 0;
     while c < 256 {
@@ -90,7 +90,7 @@ pub(crate) static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
 /// Multiplication by each coefficient as the bit matrix that `gf2p8affineqb` takes: the row that makes bit i of the product is
 /// byte 7 - i.
 #[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
-pub(crate) static AFFINE_MATRICES: [u64; 256] = {
+pub static AFFINE_MATRICES: [u64; 256] = {
     let mut table = [0; 256];
     let mut c = 0;
     while c < 256 {

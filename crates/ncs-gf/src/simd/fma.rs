@@ -17,8 +17,8 @@
 //! What the modulus is to be multiplied by waits for the sum that it settles, step by step. So limbs of the second factor are taken two at a
 //! time, for which this is done once, and it is done in between the products of the two before, which wait for nothing.
 
-pub(crate) use eight::Eight;
-pub(crate) use four::{Four, Quad};
+pub use eight::Eight;
+pub use four::{Four, Quad};
 
 /// The products, for one instruction set.
 ///
@@ -31,13 +31,13 @@ macro_rules! products {
         use std::hint::black_box;
 
         use super::{BIAS, BOTH, HIGH, LOW, ONE, start};
-        use crate::gf::simd::ifma::LIMB;
+        use crate::simd::ifma::LIMB;
 
         impl $proof {
             /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may be twice the modulus, and so may
             /// the product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^104. Both are the bits of doubles.
             /// `L` is even, and at least four.
-            pub(crate) fn montgomery<const L: usize>(
+            pub fn montgomery<const L: usize>(
                 self,
                 modulus: &[u64; L],
                 inverse: [u64; 2],

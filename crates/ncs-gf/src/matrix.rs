@@ -207,7 +207,7 @@ const ROWS_PER_INVERTER: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gf::RowKey;
+    use crate::RowKey;
 
     fn random(n: usize, seed: u32) -> Vec<u8> {
         let mut matrix = vec![0; n * n];

@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use crate::gf::simd::ifma::{Octet, WIDTH, gather, load, store};
+use crate::simd::ifma::{Octet, WIDTH, gather, load, store};
 
 /// The proof that this processor has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Eight(());
+pub struct Eight(());
 
 type Limb = Octet;
 type Bits = __m512i;
@@ -16,7 +16,7 @@ products!(Eight, "avx512f");
 
 impl Eight {
     /// If this processor has them.
-    pub(crate) fn detect() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
 
@@ -25,7 +25,7 @@ impl Eight {
     ///
     /// # Panics
     /// If one does not.
-    pub(crate) fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
+    pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
         // SAFETY: `self` is the proof that the processor has the features, and every number is in the table.

@@ -63,7 +63,7 @@ const PRODUCTS_PER_THREAD: usize = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gf::{RowKey, gf256};
+    use crate::{RowKey, gf256};
 
     /// Rows from a seed, blocks, and what the definition makes of them.
     fn system(n: usize, k: usize, seed: u64) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
