@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use ncserverd::block::{Block, Vector};
 use ncserverd::codec::Outcome;
-use ncserverd::codec::rlnc::{Decoder, row_key};
+use ncserverd::codec::rlnc::{Decoder};
+use ncserverd::object::row_key;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
 use ncserverd::wire::block::{self, Records, StreamHead};

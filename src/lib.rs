@@ -14,8 +14,6 @@
 pub mod admin;
 pub mod admission;
 pub mod bench;
-pub mod block;
-pub mod codec;
 pub mod config;
 pub mod console;
 pub mod device;
@@ -47,4 +45,6 @@ mod turn;
 pub mod units;
 pub mod wire;
 
+pub use ncs_codec as codec;
+pub use ncs_codec::block;
 pub use ncs_gf as gf;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::block::Block;
-use ncserverd::codec::rlnc::row_key;
+use ncserverd::object::row_key;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::RowChecks;
 use ncserverd::integrity::hashes::BlockHashes;

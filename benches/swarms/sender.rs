@@ -85,7 +85,7 @@ impl Part {
     fn rows(&mut self, segment: &Segment, index: u32) -> &mut Rows {
         self.rows.get_or_insert_with(|| {
             let generation = segment.generation(index);
-            Rows::new(generation, ncserverd::codec::rlnc::row_key(&segment.id, &generation))
+            Rows::new(generation, ncserverd::object::row_key(&segment.id, &generation))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! The stream: segments of random bytes, with what servers make of them.
 
 use bytes::Bytes;
-use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc::{Encoder};
+use ncserverd::object::row_key;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};
 use ncserverd::object::{Generation, SegmentId, Shape};

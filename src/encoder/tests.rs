@@ -8,7 +8,8 @@ use rand::rngs::SmallRng;
 
 use super::*;
 use crate::codec::numbers::Numbers;
-use crate::codec::rlnc::{Decoder, row_key};
+use crate::codec::rlnc::{Decoder};
+use crate::object::row_key;
 use crate::codec::rlnc_q;
 use crate::device;
 use crate::device::prime::tests::Hoard;

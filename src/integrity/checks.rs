@@ -101,7 +101,8 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::{Encoder, row_key};
+    use crate::codec::rlnc::{Encoder};
+    use crate::object::row_key;
     use crate::gf::gf256;
     use crate::object::Shape;
 

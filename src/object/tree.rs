@@ -138,7 +138,7 @@ struct Hashing {
 impl Hashing {
     fn of(codec: Codec) -> Self {
         let key = match codec {
-            Codec::RlncQ { group } => Some(hash_derive_key_context(group.context())),
+            Codec::RlncQ { group } => Some(hash_derive_key_context(super::context(group))),
             Codec::Rlnc | Codec::ReedSolomon { .. } | Codec::RaptorQ => None,
         };
         Self { key }

@@ -458,7 +458,7 @@ mod tests {
         assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
         assert_eq!(head.label, Label::Vector(Vector::Seed(7)));
         assert_eq!(head.write(&block.payload), bytes);
-        let key = crate::codec::rlnc::row_key(&head.segment_id, &head.generation);
+        let key = crate::object::row_key(&head.segment_id, &head.generation);
         let kernels = crate::gf::Kernels::detect();
         let encoder = crate::codec::rlnc::Encoder::new(&head.generation, SOURCE_BYTES, key, kernels).unwrap();
         let mut payload = [0; 64];

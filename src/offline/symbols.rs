@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::block_file::{Code, Label, Labelled, Set};
 use crate::codec::raptorq::{Method, Plan};
-use crate::codec::rlnc::{self, row_key};
+use crate::codec::rlnc::{self};
+use crate::object::row_key;
 use crate::codec::{raptor10, raptorq};
 use crate::gf::Kernels;
 use crate::object::{Generation, SegmentId, Shape, ShapeError};

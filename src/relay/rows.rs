@@ -212,7 +212,8 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::{Encoder, row_key};
+    use crate::codec::rlnc::{Encoder};
+    use crate::object::row_key;
     use crate::object::{HashGroup, SegmentId, Shape};
 
     const ONE: SourceId = SourceId(1);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc::{Encoder};
+use ncserverd::object::row_key;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
-use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc::{Encoder};
+use ncserverd::object::row_key;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};

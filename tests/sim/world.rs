@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::codec::rlnc::{Encoder, row_key};
+use ncserverd::codec::rlnc::{Encoder};
+use ncserverd::object::row_key;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;

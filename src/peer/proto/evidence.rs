@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use super::keyring::{FIRST, Proof};
 use super::{Cut, FetchId, Order, Place, SourceId};
 use crate::block::{Block, Vector};
-use crate::codec::rlnc::row_key;
+use crate::object::row_key;
 use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;

@@ -42,7 +42,8 @@ use super::{
 use crate::block::{Block, Vector};
 use crate::codec::Outcome;
 use crate::codec::numbers::Numbers;
-use crate::codec::rlnc::{Decoder, Progressive, row_key};
+use crate::codec::rlnc::{Decoder, Progressive};
+use crate::object::row_key;
 use crate::object::{Generation, Refusal, RefusalCode, SegmentId, Shape};
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};

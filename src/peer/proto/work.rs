@@ -216,7 +216,8 @@ pub(super) fn saturated(count: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::rlnc::{Decoder, row_key};
+    use crate::codec::rlnc::{Decoder};
+    use crate::object::row_key;
     use crate::gf::Kernels;
     use crate::object::{Codec, SegmentId, Shape};
 
