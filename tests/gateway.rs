@@ -278,6 +278,9 @@ async fn half_sent_requests_keep_no_player_out() {
     }
     let answered = tokio::time::timeout(Duration::from_secs(20), path.get("/live/1.ts")).await;
     assert_eq!(answered.expect("a player is answered").status(), StatusCode::OK);
+    // By an end or a reset.
+    let ended = tokio::time::timeout(Duration::from_secs(20), halves[0].read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "the oldest is not given up");
     path.close().await;
 }
 
@@ -328,6 +331,17 @@ async fn answers_that_nobody_reads_keep_no_player_out() {
             StatusCode::OK,
             "{connections_max} connections, {requests_max} requests"
         );
+        // One of the others was cut for it, and has no more than what was on its way.
+        let ends = unread.into_iter().map(|mut player| {
+            Box::pin(async move {
+                let mut read = Vec::new();
+                let _ = player.read_to_end(&mut read).await;
+                read.len()
+            })
+        });
+        let first = tokio::time::timeout(Duration::from_secs(60), futures_util::future::select_all(ends)).await;
+        let (length, ..) = first.expect("an answer ends");
+        assert!(length < 40_000_000, "no answer was cut");
         path.close().await;
     }
 }

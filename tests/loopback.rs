@@ -204,6 +204,14 @@ async fn coded_blocks_arrive_over_streams_and_datagrams() {
         let client = connect(&server).await;
         assert!(read(&client, "/a/b.mp4").await == bytes, "k = {block_bytes}, n = {n_max}");
         assert_eq!(value(&server.registry, "ncserverd_ring_copied_bytes_total"), 0.0);
+        let sent = |route| labelled(&server.registry, "ncserverd_session_sent_blocks_total", route) > 0.0;
+        let expected = match block_bytes {
+            4096.. => Some([false, true]),
+            1088 => Some([true, false]),
+            _ => None,
+        };
+        let routes = [sent("datagram"), sent("stream")];
+        assert!(expected.is_none_or(|expected| expected == routes), "k = {block_bytes}, n = {n_max}: {routes:?}");
     }
 }
 
@@ -214,6 +222,8 @@ async fn source_blocks_arrive_where_the_stream_wants_them_first() {
         let server = serve(&[("/a/b", bytes.clone())], block_bytes, n_max, FirstPass::Systematic, ring::Config::default()).await;
         let client = connect(&server).await;
         assert!(read(&client, "/a/b").await == bytes);
+        let stats = client.stats().borrow().clone();
+        assert!(stats.blocks_systematic > stats.blocks_received / 2, "k = {block_bytes}: {stats:?}");
     }
 }
 
@@ -279,6 +289,7 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
         let without = connect_at(&server, link.address(), None).await;
         let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
         assert!(one == bytes && other == bytes, "{name}");
+        assert!(link.to_client().dropped > 0, "{name}");
         let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
         assert!(made("source") >= 2.0 * (700_001.0 / f64::from(block_bytes)), "{name}");
         assert_eq!((made("coded"), made("sparse")), (0.0, 0.0), "{name}");
@@ -341,6 +352,7 @@ async fn a_device_decodes_what_a_peer_gathers() {
         let without = connect_at(&server, link.address(), None).await;
         let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
         assert!(one == bytes && other == bytes, "n = {n_max}, {first_pass:?}");
+        assert!(link.to_client().dropped > 0);
         let (with, without) = (with.stats().borrow().clone(), without.stats().borrow().clone());
         let decoded = value(&registry, "ncserverd_device_decoded_bytes_total");
         assert!(with.generations_on_device > 0 && with.device.is_some() && decoded > 0.0);

@@ -5,6 +5,7 @@
 mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -166,7 +167,8 @@ async fn relays_recode_what_they_have_before_it_is_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_are_lost_on_every_hop() {
-    let (origin, running, at) = publish().await;
+    // Blocks that fit in datagrams.
+    let (origin, running, at) = publish_with(stream::Config { block_bytes: 1088, n_max: 64, ..stream::Config::default() }).await;
     let all = bytes(1, 600_000);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
     let direction = Direction { loss: 0.05, delay: Duration::from_millis(5), ..Direction::default() };
@@ -176,13 +178,18 @@ async fn datagrams_are_lost_on_every_hop() {
         let place = peer::Server { port: link.address().port(), ..at.clone() };
         (link, peer::Config::new(place, Trust::System))
     };
-    let (_first, sources) = lossy(&at, 1);
+    let (to_first, sources) = lossy(&at, 1);
     let first = Station::start(sources).await;
-    let (_second, sources) = lossy(&first.server, 2);
+    let (to_second, sources) = lossy(&first.server, 2);
     let second = Station::start(sources).await;
-    let (_third, sources) = lossy(&second.server, 3);
+    let (to_viewer, sources) = lossy(&second.server, 3);
     let viewer = client(sources).await;
     assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
+    for link in [&to_first, &to_second, &to_viewer] {
+        assert!(link.to_client().dropped > 0, "{link:?}");
+    }
+    let stats = viewer.stats().borrow().clone();
+    assert!(stats.datagrams_lost > 0, "{stats:?}");
     running.drain(Duration::from_secs(1)).await;
 }
 
@@ -310,6 +317,8 @@ async fn what_a_source_spoils_is_not_handed_on_as_complete() {
     let got = read(&viewer, "/a/b").await;
     assert!(got.is_err() || got.unwrap() == all);
     assert!(read(&client(station.config()).await, "/a/b").await.unwrap() == all);
+    let mut stats = station.relay.client().stats();
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.segments_corrupt > 0)).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -400,12 +409,19 @@ async fn relays_recode_over_the_prime_field() {
     let (origin, running, at) = publish_with(over_prime_field(folder.path())).await;
     let all = bytes(1, 200_001);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
-    let first = Station::start(peer::Config::new(at.clone(), Trust::System)).await;
+    // Slow enough for the relays' requests to be there long before the first of them has all of it.
+    let slow = Direction { rate: NonZeroU32::new(200_000), ..Direction::default() };
+    let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
+    let link = Link::start(lossy::Config { server, seed: 1, to_server: Direction::default(), to_client: slow }).unwrap();
+    let near = peer::Server { port: link.address().port(), ..at };
+    let first = Station::start(peer::Config::new(near, Trust::System)).await;
     let second = Station::start(first.config()).await;
     let viewer = client(second.config()).await;
     assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
     let stats = viewer.stats().borrow().clone();
     assert_eq!((stats.blocks_wrong, stats.polluters, stats.segments_corrupt), (0, 0, 0), "{stats:?}");
+    let recoded = [&first, &second].map(|station| station.read("ncserverd_relay_recoded_blocks_total"));
+    assert!(recoded.iter().sum::<f64>() > 0.0, "{recoded:?}");
     // Nothing is mixed that was not tested, so nothing is marked.
     for station in [&first, &second] {
         assert_eq!(station.read("ncserverd_relay_unverified_blocks_total"), 0.0);
@@ -501,6 +517,9 @@ async fn a_server_and_a_relay_send_other_blocks_of_what_is_not_recoded() {
         let both = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
         tokio::time::timeout(PATIENCE, both).await.unwrap().unwrap();
         assert!(read(&viewer, "/live/a.ts").await.unwrap() == all, "{name}");
+        for link in &links {
+            assert!(link.to_client().dropped > 0, "{name}: {link:?}");
+        }
         let stats = viewer.stats().borrow().clone();
         assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{name}: {stats:?}");
         assert!(stats.blocks_useless * 50 <= stats.blocks_received, "{name}: {stats:?}");

@@ -261,9 +261,11 @@ fn a_server_that_goes_away_finishes_what_is_open() {
     world.run(2 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
     assert!(world.peer.is_leaving(SourceId(0)));
     // What was asked too late waits for another server.
+    assert!(!world.answers.contains_key(&refused), "{:?}", world.answers[&refused]);
     world.disconnect(0);
     world.connect(0);
     world.run(SECOND, |world| world.answers.contains_key(&refused));
+    assert!(world.answers[&refused].is_ok(), "{:?}", world.answers[&refused]);
 }
 
 #[test]
@@ -523,6 +525,13 @@ fn a_path_is_asked_of_the_next_server_when_one_is_silent_or_does_not_know_it() {
     let unknown = world.peer.get(world.now, "/live/none", 0, None);
     world.run(15 * SECOND, |world| world.answers.contains_key(&unknown));
     assert!(world.answers[&unknown].is_err());
+    // The first one is there again, and knows nothing.
+    (world.sites[0].is_mute, world.sites[0].is_ignorant) = (false, true);
+    let before = world.sites[0].refused;
+    let other = world.publish("/live/2.m4s", LENGTH, 1088, 32);
+    let time = world.fetch_and_check("/live/2.m4s", &other, 5 * SECOND);
+    assert!(time < 3 * SECOND, "{time:?}");
+    assert!(world.sites[0].refused > before, "it was not asked");
 }
 
 /// Codes whose blocks are not recoded. With as many parity blocks as here, no request runs out of them at moderate loss.

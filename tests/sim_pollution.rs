@@ -60,6 +60,7 @@ fn one_liar_among_eight_sources_is_found_and_all_is_right() {
 /// The liar feeds relays; what they pass on before they have tested it is marked, and nobody blames them for it.
 #[test]
 fn relays_find_the_liar_and_are_not_blamed_for_what_they_got() {
+    let mut fed = 0;
     for seed in runs() {
         // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 to 8 others, 9 viewer.
         let mut roles = vec![SERVER, liar(seed)];
@@ -72,16 +73,19 @@ fn relays_find_the_liar_and_are_not_blamed_for_what_they_got() {
         for relay in [2, 3] {
             let found = swarm.polluters(relay);
             let has_sent = swarm.blocks_from(relay, 1) > 0;
+            fed += u64::from(has_sent);
             assert_eq!(found.len(), usize::from(has_sent), "seed {seed}: {:?}", swarm.counts(relay));
             assert!(found.iter().all(|(_, segment)| *segment <= 1), "seed {seed}: {found:?}");
         }
         assert!(swarm.polluters(9).is_empty());
     }
+    assert!(fed > 0, "no relay had anything of the liar");
 }
 
 /// A relay that draws on another relay has nobody to ask for checksums: it mixes nothing, and whoever gets wrong blocks from it drops them.
 #[test]
 fn a_relay_that_cannot_test_is_not_blamed() {
+    let (mut fed, mut dropped) = (0, 0);
     for seed in runs() {
         // 0 server, 1 liar, 2 relay of the server, 3 relay of that one and the liar, 4 to 8 others, 9 viewer.
         let mut roles = vec![SERVER, liar(seed), Role::Relay { sources: vec![0] }, Role::Relay { sources: vec![2, 1] }];
@@ -91,7 +95,10 @@ fn a_relay_that_cannot_test_is_not_blamed() {
         swarm.watch(9, LIMIT);
         check_blame(&swarm, &[2, 3, 9], 1, seed);
         assert!(swarm.polluters(9).is_empty() && swarm.polluters(2).is_empty(), "seed {seed}");
+        fed += swarm.blocks_from(3, 1);
+        dropped += swarm.counts(9).wrong;
     }
+    assert!(fed > 0 && dropped > 0, "{fed} blocks of the liar, and {dropped} dropped by the viewer");
 }
 
 /// Who has the same bytes in another shape sends what is right there: it is left, whether it heeds what a request means or not, and a liar
@@ -138,12 +145,19 @@ fn a_segment_is_mended_without_starting_over() {
 /// Nobody answers: then the segment comes once more, from the trusted source alone.
 #[test]
 fn where_nobody_can_tell_the_trusted_source_sends_all_of_it() {
+    let mut fed = 0;
     for seed in runs().take(100) {
         let roles = vec![PEER, Role::Liar { share: 0.5 }, Role::Viewer { sources: vec![0, 1] }];
         let mut swarm = Swarm::new(seed, roles, 2, false, loss(seed));
         swarm.watch(2, LIMIT);
         assert!(swarm.polluters(2).is_empty() && swarm.blames.is_empty());
+        let [trusted, liar] = [0, 1].map(|source| swarm.blocks_from(2, source));
+        fed += liar;
+        // Where the only wrong blocks are lost on the way, those of the liar serve.
+        let sends_all = trusted >= 2 * swarm.blocks();
+        assert!(sends_all || loss(seed) > 0.0, "seed {seed}: {trusted} blocks: {:?}", swarm.counts(2));
     }
+    assert!(fed > 0, "the liar has sent nothing");
 }
 
 /// The trusted source gives no checksums, but another does that has the stream's key behind it: they serve for the rows that are there.
@@ -166,6 +180,7 @@ const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 /// its first wrong block, pass on nothing of it, and nobody behind them has anything to drop, where no server gives checksums.
 #[test]
 fn over_the_prime_field_nothing_wrong_passes_the_first_honest_hop() {
+    let mut fed = 0;
     for seed in runs().take(40) {
         // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 relay of 2, 5 viewer.
         let relay = |sources: &[usize]| Role::Relay { sources: sources.to_vec() };
@@ -176,6 +191,7 @@ fn over_the_prime_field_nothing_wrong_passes_the_first_honest_hop() {
         for hop in [2, 3] {
             let (found, counts) = (swarm.polluters(hop), swarm.counts(hop));
             let has_sent = swarm.blocks_from(hop, 1) > 0;
+            fed += u64::from(has_sent);
             assert_eq!((found.len(), counts.wrong > 0), (usize::from(has_sent), has_sent), "seed {seed}: {counts:?}");
             assert!(found.iter().all(|(_, segment)| *segment == 0), "seed {seed}: by the first segment: {found:?}");
         }
@@ -184,4 +200,5 @@ fn over_the_prime_field_nothing_wrong_passes_the_first_honest_hop() {
             assert_eq!((counts.wrong, counts.mended, counts.kept_bytes), (0, 0, 0), "seed {seed}: {counts:?}");
         }
     }
+    assert!(fed > 0, "no relay had anything of the liar");
 }

@@ -176,9 +176,14 @@ impl Lab {
 
     /// With these keys of the stream; all others but addresses have their defaults.
     pub(crate) fn start_server_with(&mut self, stream: &str) {
+        self.start_server_admitting("", stream);
+    }
+
+    /// The same with these keys of the admission besides.
+    pub(crate) fn start_server_admitting(&mut self, admission: &str, stream: &str) {
         let Addresses { server, metrics, .. } = self.at;
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{server}\"]\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
+            "[endpoint]\nlisten = [\"{server}\"]\n[admission]\ninsecure = true\n{admission}[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
              [tls]\ndirectory = \"{}\"\n[stream.live]\n{stream}",
             self.path("tls").display(),
         );
@@ -237,6 +242,22 @@ impl Lab {
         assert!(output.stdout == expected, "{name} arrives byte for byte");
     }
 
+    /// Begins to fetch one file with `ncpeer fetch`, and returns when blocks are on their way: the
+    /// program, and where the copy will be.
+    pub(crate) fn start_fetch(&self, name: &str) -> (Process, PathBuf) {
+        let (copy, before) = (self.path(&format!("copy of {name}")), self.sent_blocks());
+        let mut command = self.viewer_side.command(program("ncpeer"));
+        command.args(["fetch", &self.url(), &format!("/live/{name}"), "--fingerprint", &self.fingerprint, "-v", "-o"]).arg(&copy);
+        let fetch = Process::start(&mut command);
+        fetch.await_line("connected", START);
+        let deadline = Instant::now() + START;
+        while self.sent_blocks() <= before {
+            assert!(Instant::now() < deadline, "{name} is on its way within {START:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (fetch, copy)
+    }
+
     /// How often nginx was asked for a file.
     pub(crate) fn origin_fetches(&self, name: &str) -> usize {
         let log = std::fs::read_to_string(self.path("access.log")).expect("nginx keeps a log");
@@ -246,6 +267,14 @@ impl Lab {
     /// What the server shows at `/metrics`.
     fn metrics(&self) -> String {
         self.server_side.page(&format!("http://{}/metrics", self.at.metrics)).expect("metrics are shown")
+    }
+
+    /// Blocks that the server has sent, to whomever and in whatever way.
+    fn sent_blocks(&self) -> f64 {
+        let metrics = self.metrics();
+        let name = "ncserverd_session_sent_blocks_total{";
+        let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.split_once("} "));
+        series.map(|(_, value)| value.parse::<f64>().expect("a number")).sum()
     }
 
     /// Bytes coded by each back end and kernel that coded any.
@@ -472,6 +501,10 @@ impl Process {
             drop(said);
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child of ours").is_some()
     }
 
     pub(crate) fn wait(&mut self, patience: Duration) -> ExitStatus {

@@ -177,6 +177,11 @@ impl Frames {
         self.streams.values().map(Vec::len).sum()
     }
 
+    /// Frames of the first stream, which is the video.
+    pub(crate) fn video_frames(&self) -> u64 {
+        self.streams.get(&0).map_or(0, Vec::len) as u64
+    }
+
     pub(crate) fn assert_equal(&self, played: &Self) {
         assert_eq!(self.streams.keys().collect::<Vec<_>>(), played.streams.keys().collect::<Vec<_>>(), "streams of the file");
         for (stream, frames) in &self.streams {
@@ -207,7 +212,6 @@ impl Frames {
             }
             skipped_frames += at;
         }
-        let video = played.streams.get(&0).map_or(0, Vec::len);
-        Ok(Contiguous { skipped_frames, video_frames: video as u64 })
+        Ok(Contiguous { skipped_frames, video_frames: played.video_frames() })
     }
 }

@@ -122,6 +122,11 @@ impl Gag {
     pub(crate) fn after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::Relaxed);
     }
+
+    /// Whether nothing gets through any more.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
+    }
 }
 
 /// A client that remembers tickets, and sends early what they allow to be sent early.

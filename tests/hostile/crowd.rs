@@ -138,9 +138,10 @@ async fn many_names_of_a_playlist_hold_up_nobody() {
             }
         }));
     }
-    // Until each name is known.
+    // Until each name is known: the last of every attacker's comes after its others.
     let begun = Instant::now();
-    while origin.asked("/base/live.m3u8?59").is_empty() && begun.elapsed() < ATTACK {
+    while [59, 119, 179].iter().any(|name| origin.asked(&format!("/base/live.m3u8?{name}")).is_empty()) {
+        assert!(begun.elapsed() < PATIENCE, "the origin is asked for each name");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (mut playlists, mut segments) = (Waits::default(), Waits::default());
@@ -207,6 +208,8 @@ async fn many_fetches_hold_up_nobody() {
     }
     is_over.store(true, Ordering::Relaxed);
     println!("{} requests at the origin", origin.asked_in_all());
+    let is_there = |attacker: u32| !origin.asked(&format!("/base/seg0.ts?{attacker}.0")).is_empty();
+    assert!((0..40).any(is_there), "no name of an attacker has come as far as the origin");
     segments.judge("segments");
     for attacker in attackers {
         tokio::time::timeout(PATIENCE, attacker).await.expect("it is answered").unwrap();

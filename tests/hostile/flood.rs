@@ -97,8 +97,11 @@ fn flood(plan: Plan) {
     let orders = format!("{process} {fingerprint} {packets_per_second} {seconds} {kinds} {pace}");
     let mut others = within(&namespaces.others);
     others.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "flood::everybody_but_the_server", "--nocapture"]);
-    let status = others.env(ENVIRONMENT, orders).stdin(Stdio::null()).status().unwrap();
-    assert!(status.success(), "{status}");
+    let output = others.env(ENVIRONMENT, orders).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", output.status);
+    assert!(["1 passed", "spoofed first packets: "].iter().all(|text| said.contains(text)), "the others did nothing");
 }
 
 /// The flood, and an honest viewer before and during it.

@@ -115,6 +115,11 @@ impl Imposter {
         tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("a message").expect("a peer")
     }
 
+    /// Whether there is such a message among those that it has heard since it was last asked.
+    pub(crate) fn has_heard(&mut self, is_such: impl Fn(&Message) -> bool) -> bool {
+        std::iter::from_fn(|| self.heard.try_recv().ok()).any(|message| is_such(&message))
+    }
+
     /// The code that a connection to it was closed with first.
     pub(crate) async fn close_code(&mut self) -> Result<CloseCode, ConnectionError> {
         match tokio::time::timeout(PATIENCE, self.ends.recv()).await.expect("a closed connection").unwrap() {

@@ -150,9 +150,11 @@ async fn a_meta_of_impossible_shape_ends_the_connection() {
 async fn the_largest_segment_there_may_be_takes_memory_for_what_comes_of_it() {
     let _turn = crate::ground::turn();
     // A million blocks in a thousand generations, and none of them comes.
-    let imposter = Imposter::start(Act::Names(coded(64 << 20, 64, 1024)));
+    let mut imposter = Imposter::start(Act::Names(coded(64 << 20, 64, 1024)));
     let mut peer = Fetch::start(&[&imposter.url()]);
+    peer.watch(async { while !matches!(imposter.hears().await, Message::Request(_)) {} }).await;
     peer.watch(tokio::time::sleep(Duration::from_secs(2))).await;
+    assert!(peer.program.has_ended().is_none(), "it waits for its blocks: {}", peer.program.said());
     peer.assert_less_than(PLAIN);
 }
 
@@ -214,8 +216,14 @@ async fn an_object_without_end_ends_the_connection() {
 async fn blocks_that_nobody_asked_for_end_the_connection_or_are_refused() {
     let ground = Ground::new().await;
     alone(Act::Datagrams(20_000), CloseCode::Flood, PLAIN).await;
-    beside_an_honest_server(&ground, Act::Datagrams(20_000)).await;
-    beside_an_honest_server(&ground, Act::Streams(2_000)).await;
+    for act in [Act::Datagrams(20_000), Act::Streams(2_000)] {
+        // It acts when it is asked for the path. Where the other one connects sooner, it is not.
+        let mut attempts = 0;
+        while !beside_an_honest_server(&ground, act.clone()).await.has_heard(|message| matches!(message, Message::Get(_))) {
+            attempts += 1;
+            assert!(attempts < 10, "{act:?}: nothing is asked of it");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! The same attacks on a relay, which has the server's front: some, to see that it stands there, too.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use bytesize::ByteSize;
 use ncserverd::object::SegmentId;
 use ncserverd::peer;
 use ncserverd::tls::Trust;
-use ncserverd::wire::message::{Message, Subscribe};
+use ncserverd::wire::message::{Message, RequestError, Subscribe};
 use ncserverd::wire::{ALPN, CloseCode};
 use quinn::Endpoint;
 
@@ -120,6 +121,15 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
         attackers.push(attacker);
     }
     for attacker in &mut attackers {
+        let mut answered = BTreeSet::new();
+        while answered.len() < 8 {
+            match attacker.hear().await.unwrap() {
+                Message::SubscribeOk { request } | Message::Error(RequestError { request, .. }) => {
+                    answered.insert(request);
+                }
+                _ => {}
+            }
+        }
         assert!(attacker.is_served().await);
     }
     viewer.went_on().await;
@@ -154,6 +164,8 @@ async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
         crowd.push(connected);
         assert!(crowd.len() < 32, "one address has few");
     }
+    // As many as are served at a time, and four that may wait for a ticket.
+    assert_eq!(crowd.len(), 2 + 4);
     connect(1).await.expect("another address finds room");
     assert!(crowd.iter().all(|(_, connection)| connection.close_reason().is_none()), "while they wait for a ticket");
 }

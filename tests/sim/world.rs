@@ -117,6 +117,9 @@ pub(crate) struct Site {
     unread: usize,
     /// Whether nothing of what it sends arrives, and nobody says so.
     pub(crate) is_mute: bool,
+    /// Whether it knows no path, and how many questions for one it has refused.
+    pub(crate) is_ignorant: bool,
+    pub(crate) refused: u64,
     pub(crate) sent: Sent,
 }
 
@@ -216,6 +219,8 @@ impl World {
                 to_peer: Reader::new(),
                 unread: 0,
                 is_mute: false,
+                is_ignorant: false,
+                refused: 0,
                 sent: Sent::default(),
             });
             world.connect(index);
@@ -483,7 +488,9 @@ impl World {
         server.resolving = waiting;
         for (_, request, path) in Vec::from_iter::<Vec<(Instant, u64, String)>>(ready) {
             let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
-            let answer = self.library.get(&path).map(|published| published.resolved.clone()).ok_or_else(unknown);
+            let known = self.library.get(&path).filter(|_| !self.sites[site].is_ignorant);
+            let answer = known.map(|published| published.resolved.clone()).ok_or_else(unknown);
+            self.sites[site].refused += u64::from(answer.is_err());
             server.proto.resolved(now, request, answer);
         }
         while let Some(event) = server.proto.poll_event() {

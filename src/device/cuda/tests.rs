@@ -100,8 +100,10 @@ fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
     }
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let status = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
-        return assert!(status.success());
+        let output = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+        return assert!(output.status.success() && said.contains("1 passed"), "{}", output.status);
     }
     let host = HostMemory::default();
     let open = move || {

@@ -205,13 +205,26 @@ fn a_block_left_over_wakes_the_next_in_line() {
 
 #[test]
 fn forgetting_a_segment_wakes_and_empties() {
-    let mut board = board(1);
+    let (mut board, woken) = (board(1), Arc::new(Counter::default()));
     board.want_coded(ANNA, CODED, 8, soon());
     board.keep_ready(CODED, 3);
+    assert!(board.claim(ANNA, CODED, 8, &Arc::clone(&woken).into()).is_empty());
+    wake(&mut board);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     assert_eq!(board.forget(SegmentKey(1)), Vec::<u32>::new());
+    wake(&mut board);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1, "Anna waits for what does not come");
     assert_eq!((board.needed(Waker::noop()), board.lines()), (0, 0));
     assert!(board.take_orders(9).is_empty());
     assert_eq!(board.publish(CODED, vec![1]), [1]);
+
+    board.want_coded(ANNA, CODED, 2, soon());
+    board.keep_ready(CODED, 3);
+    assert_eq!(board.take_orders(9), [Order { line: CODED, blocks: Blocks::Coded(5) }]);
+    assert!(board.publish(CODED, (0..5).collect()).is_empty());
+    assert_eq!((board.ready(), board.spare()), (5, 3));
+    assert_eq!(board.forget(SegmentKey(1)), [0, 1, 2, 3, 4], "what was ready comes back");
+    assert_eq!((board.ready(), board.spare(), board.lines()), (0, 0, 0));
 }
 
 #[test]

@@ -491,8 +491,10 @@ fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
     if std::env::var_os(CHILD).is_none() {
         drop(card);
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let status = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
-        return assert!(status.success());
+        let output = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+        return assert!(output.status.success() && said.contains("1 passed"), "{}", output.status);
     }
     let segment = Kept3::new(&card, (16, 32), 16);
     let nothing = card.coder.nothing();
