@@ -101,7 +101,7 @@ impl Shown {
 async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, interval: Duration) {
     let socket = match socket.and_then(tokio::net::TcpListener::from_std) {
         Ok(socket) => socket,
-        Err(error) => return tracing::error!("cannot answer for metrics: {error}"),
+        Err(error) => return tracing::error!("cannot serve metrics: {error}"),
     };
     let lines = rate::log(shown.registry.clone(), interval);
     let routes = TowerToHyperService::new(routes(shown));
@@ -127,7 +127,10 @@ async fn metrics(State(shown): State<Shown>) -> Response {
 }
 
 async fn healthz(State(shown): State<Shown>) -> (StatusCode, &'static str) {
-    if shown.readiness.is_dead() { (StatusCode::SERVICE_UNAVAILABLE, "a part has died\n") } else { (StatusCode::OK, "ok\n") }
+    match shown.readiness.is_dead() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, "an essential part died\n"),
+        false => (StatusCode::OK, "ok\n"),
+    }
 }
 
 async fn readyz(State(shown): State<Shown>) -> Response {

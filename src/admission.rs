@@ -157,7 +157,7 @@ pub enum KeysComplaint {
     #[error("{0}")]
     NoPlace(String),
     /// It can.
-    #[error("over plain HTTP whoever is on the way can put in keys of their own: use https, or a file")]
+    #[error("plain HTTP lets an attacker on the path replace the keys: use https or a file")]
     Unprotected,
 }
 
@@ -166,8 +166,8 @@ pub enum KeysComplaint {
 pub enum Error {
     /// Everybody would be served, on an address that is not loopback.
     #[error(
-        "everybody who reaches {0} would be served: set `admission.keys` (tokens) or `admission.clients_ca` (client certificates), with \
-         `admission.required` left on, or say `admission.insecure = true` if that is meant"
+        "the server would serve everybody who reaches {0}: set `admission.keys` (tokens) or `admission.clients_ca` (client \
+         certificates) and leave `admission.required` on, or set `admission.insecure = true` if that is intended"
     )]
     Open(SocketAddr),
     /// The keys cannot be read or used.
@@ -295,7 +295,7 @@ impl Admission {
         let outcome = self.read_again().await;
         if let Err(error) = &outcome {
             self.inner.metrics.reloads.with_label_values(&["failed"]).inc();
-            tracing::error!("admission goes on as it was: {error}");
+            tracing::error!("cannot read keys or authorities for admission, the old ones stay in force: {error}");
         }
         let rules = self.inner.rules.load();
         match outcome {
@@ -394,7 +394,7 @@ impl Admission {
         let before = self.inner.rules.swap(Arc::new(rules));
         if !before.has_the_means_of(&self.inner.rules.load()) {
             self.inner.metrics.reloads.with_label_values(&["taken"]).inc();
-            tracing::info!("keys or authorities for admission have changed: {keys} keys");
+            tracing::info!(keys, "keys or authorities for admission changed");
         }
         self.inner.reviews.send_replace(());
     }

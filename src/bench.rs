@@ -186,22 +186,22 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A contender makes other bytes than the definition.
-    #[error("{case} makes wrong bytes; nothing was measured")]
+    #[error("{case} computes wrong bytes; nothing was measured")]
     Wrong {
         /// Which one.
         case: String,
     },
     /// An instruction set that was asked for is not there.
-    #[error("this processor does not have {0}")]
+    #[error("this processor does not support {0}")]
     Isa(Isa),
     /// A shape that cannot be.
     #[error("{0}")]
     Shape(ShapeError),
     /// A filter that leaves nothing.
-    #[error("no case has `{0}` in its name: --list without it names them, and options stand behind `bench cpu`")]
+    #[error("no case has `{0}` in its name: --list shows all cases, and options follow `bench cpu`")]
     Filter(String),
     /// A row that no paper has.
-    #[error("no row {0}: `ncserverd bench --paper all --list` names them")]
+    #[error("unknown row {0}: `ncserverd bench --paper all --list` shows all rows")]
     Row(String),
     /// A file that is not what it should be.
     #[error("{path}: {reason}")]

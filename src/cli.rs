@@ -17,10 +17,11 @@ use ncserverd::object::Shape;
 use ncserverd::offline::{self, Amount, ChunkPlan, Code, Fountain, Raw};
 use ncserverd::plan;
 
-/// Network-coding streaming server: takes media segments from an origin, codes them in batches and pushes coded blocks over
-/// QUIC to the peers that ask for them.
+/// Network-coding streaming server: fetches media segments from an origin, encodes them in batches and sends coded blocks
+/// to peers over QUIC.
 ///
-/// Without a command it serves. Without any configuration it starts on loopback with no stream; try `ncserverd demo` first.
+/// Without a command the server starts. Without a configuration it listens on loopback and publishes no stream; try
+/// `ncserverd demo` first.
 #[derive(Debug, Parser)]
 #[command(name = "ncserverd", version, args_conflicts_with_subcommands = false, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -30,16 +31,16 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
 }
 
-/// Flags of every command.
+/// Flags that every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Configuration file (TOML); there is none unless this names it
+    /// Configuration file (TOML); no file is read by default
     #[arg(long, short, global = true, value_name = "FILE", env = "NCSERVERD_CONFIG")]
     config: Option<PathBuf>,
-    /// Set one key, above file and environment: --set ring.bytes=1GiB (repeatable)
+    /// Set one key and override file and environment: --set ring.bytes=1GiB (repeatable)
     #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE", value_parser = parse_override)]
     overrides: Vec<(String, String)>,
-    /// Log more: -v for debug of ncserverd, -vv for debug of everything
+    /// Log more: -v logs debug messages of ncserverd, -vv those of its libraries too
     #[arg(long, short, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -48,26 +49,26 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Serve streams to peers (the default)
     Serve(Serve),
-    /// Show everything at work on this machine: origin, server, lossy network and peers in one process
+    /// Run a demonstration: origin, server, lossy network and peers in one process
     Demo(Demo),
-    /// Measure encoding, recoding and decoding on this machine, checking every result first
+    /// Measure encoding, recoding and decoding on this machine; every result is verified first
     Bench(Box<Bench>),
-    /// Check what this machine gives a server of this configuration, and say what to change
+    /// Check whether this machine can serve this configuration, and say what to change
     Doctor(Doctor),
-    /// Say what so many peers take of a server, by what is measured on this machine in a few seconds
+    /// Estimate the resources that a number of viewers needs, from a few seconds of measurement on this machine
     Plan(Plan),
-    /// Look at the configuration without starting anything
+    /// Check or print the configuration without starting the server
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Code and decode files offline
+    /// Encode and decode files offline
     #[command(subcommand)]
     Codec(CodecCommand),
 }
 
-/// Shortcuts for the keys that are set most often.
+/// Shortcuts for frequently set keys.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Serve {
-    /// UDP address for peers; short for --set endpoint.listen=… (repeatable). Other than loopback needs [admission]
+    /// UDP address for peers; short for --set endpoint.listen=… (repeatable). Addresses other than loopback require [admission]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
     /// TCP address for /metrics, /healthz and /readyz; short for --set telemetry.listen=…
@@ -83,25 +84,25 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Leave server and gateway running at the end, for a player
+    /// Keep the server and the gateway running at the end, for a player
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Seed of the loss: the same seed loses the same packets
+    /// Seed of the packet loss: the same seed loses the same packets
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Packets lost at random each way, in percent
+    /// Random packet loss in each direction, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = parse_percent)]
     pub(crate) loss: f64,
-    /// Peers that fetch the stream
+    /// Number of peers that fetch the stream
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) peers: u16,
-    /// How long a packet takes each way
+    /// One-way delay
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = humantime::parse_duration)]
     pub(crate) delay: Duration,
-    /// Fetch as fast as it comes, as without a terminal; on a terminal the clip's own pace can be watched
+    /// Fetch at full speed, the default without a terminal; on a terminal peers fetch at the clip's playback rate
     #[arg(long)]
     pub(crate) fast: bool,
-    /// Where --keep leaves the gateway for players
+    /// Address of the gateway that --keep leaves running
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
 }
@@ -134,39 +135,40 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum BenchSet {
-    /// Encode, decode, recode and invert over n and k with every instruction set, on one core and on all: minutes
+    /// Encode, decode, recode and invert for all n and k with every instruction set, on one core and on all; takes minutes
     Cpu(Cases),
 }
 
-/// What to measure.
+/// Cases to measure.
 #[derive(Debug, Args)]
 struct Cases {
-    /// Only cases whose name contains this text, such as encode/ or /128x4096
+    /// Measure only cases whose name contains this text, such as encode/ or /128x4096
     filter: Option<String>,
-    /// List the cases and stop
+    /// List the cases and exit
     #[arg(long)]
     list: bool,
-    /// Few shapes and short rounds: a look, not a measurement
+    /// Use few shapes and short rounds; the figures are rough
     #[arg(long)]
     quick: bool,
-    /// Blocks of a generation; crossed with every --k (repeatable, or separated by commas). In s4 source symbols of a block, in s5 native chunks
+    /// Blocks per generation, combined with every --k (repeatable, or separated by commas). In s4 source symbols per source
+    /// block, in s5 native chunks
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=56_403))]
     n: Vec<u16>,
-    /// Bytes of a block; crossed with every --n (repeatable, or separated by commas). In s4 bytes of a symbol, in s5 of a chunk
+    /// Bytes per block, combined with every --n (repeatable, or separated by commas). In s4 bytes per symbol, in s5 per chunk
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     k: Vec<u32>,
-    /// Instruction sets to compare; all that this processor has if not given (repeatable, or separated by commas)
+    /// Instruction sets to compare, by default all that this processor supports (repeatable, or separated by commas)
     #[arg(long, value_name = "ISA", value_delimiter = ',')]
     isa: Vec<Isa>,
-    /// Threads of the device and of cases on all cores; one a core if not given
+    /// Threads of the device and of cases that use all cores; by default one per core
     #[arg(long, value_name = "COUNT", default_value_t = Threads::Auto)]
     threads: Threads,
-    /// Write the results to this file too, as JSON
+    /// Also write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Rows of the papers in place of the cases.
+/// Rows of the papers, measured in place of the cases.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The papers' figures")]
 pub(crate) struct Paper {
@@ -176,25 +178,25 @@ pub(crate) struct Paper {
     /// Measure these rows, such as S1-6 (repeatable, or separated by commas)
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     row: Vec<String>,
-    /// Of the GPU's kernels, and of the contenders of s4 and s5, only these (repeatable, or separated by commas)
+    /// Measure only these GPU kernels and these contenders of s4 and s5 (repeatable, or separated by commas)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// All sizes of the figures of s4 and s5, where some stand for them otherwise: hours, and up to 4 GB of memory
+    /// Measure all sizes in the figures of s4 and s5 instead of a selection; takes hours and up to 4 GB of memory
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// What takes part
+    /// Back ends to measure
     #[arg(long, value_name = "BACKEND", default_value = "all")]
     backend: BenchBackend,
-    /// Field of the GPU's encode kernels: 0x11d, or Rijndael's 0x11b as in S2
+    /// Field polynomial of the GPU's encode kernels: 0x11d, or Rijndael's 0x11b as in S2
     #[arg(long, value_name = "POLYNOMIAL", default_value = "0x11d", value_parser = parse_field)]
     field: Field,
-    /// Draw every row into this directory, as SVG
+    /// Plot every row into this directory, as SVG
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Read records written by --json and measure nothing (repeatable, or separated by commas)
+    /// Read records written by --json instead of measuring (repeatable, or separated by commas)
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
-    /// Write the answers to all rows into this document, between its markers
+    /// Write the results of all rows into this document, between its markers
     #[arg(long, value_name = "FILE", requires = "from")]
     document: Option<PathBuf>,
 }
@@ -267,25 +269,25 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// The configuration's first stream says n and k; without one they are chosen.
+/// The configuration's first stream gives n and k; without a stream they are chosen.
 #[derive(Debug, Args)]
 pub(crate) struct Plan {
-    /// Viewers at the same time
+    /// Concurrent viewers
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     peers: u32,
-    /// Bits a second that each of them plays, such as 768000, 768k or 3M
+    /// Bit rate of each viewer in bits per second, such as 768000, 768k or 3M
     #[arg(long, value_name = "RATE", value_parser = parse_bitrate)]
     bitrate: f64,
-    /// Part of the packets that is lost on the way to them, such as 0.01 or 1%
+    /// Packet loss rate between server and viewers, such as 0.01 or 1%
     #[arg(long, value_name = "PART", default_value = "0", value_parser = parse_loss)]
     loss: f64,
-    /// How long a segment plays
+    /// Playback duration of a segment
     #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = humantime::parse_duration)]
     segment: Duration,
-    /// Round trip to the peers
+    /// Round-trip time to the viewers
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = humantime::parse_duration)]
     rtt: Duration,
-    /// Streams that are watched at the same time
+    /// Concurrent streams
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     streams: u32,
 }
@@ -299,20 +301,20 @@ impl Plan {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check it, and say which sources count, what they set and what looks wrong
+    /// Check the configuration, and show its sources, the keys they set and warnings
     Check,
-    /// Print it as TOML with every key
+    /// Print the complete configuration as TOML
     Print,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CodecCommand {
-    /// Print one coefficient row in hexadecimal
+    /// Print one coefficient vector in hexadecimal
     Row(Row),
-    /// Write coded blocks of a file: raw ones with --key, self-describing ones into a directory without; with --codec raptorq or
-    /// raptor10 symbols, with --codec rs chunks
+    /// Encode a file: into raw coded blocks with --key, otherwise into a directory of self-describing block files; into symbols
+    /// with --codec raptorq or raptor10, into chunks with --codec rs
     Encode(Encode),
-    /// Rebuild a file from a directory of self-describing blocks, or of chunks, and verify it
+    /// Decode a file from a directory of block files or chunk files, and verify it
     Decode(Decode),
 }
 
@@ -324,68 +326,70 @@ pub(crate) struct Row {
     /// Index of the generation
     #[arg(long, value_parser = parse_integer)]
     pub(crate) generation: u64,
-    /// Seed of the row
+    /// Seed of the coefficient vector
     #[arg(long)]
     pub(crate) seed: u32,
-    /// Blocks in the generation: so many coefficients
+    /// Blocks in the generation, which is the number of coefficients
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) n: u16,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Encode {
-    /// The file to code, - for standard input
+    /// File to encode, - for standard input
     pub(crate) file: PathBuf,
-    /// What is made of the file
+    /// Code to use
     #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
     pub(crate) codec: Codec,
-    /// Bytes of a block, or of a symbol, 4096 if not given. With --codec rs: native chunks, 4 if not given; as many rebuild the file
+    /// Bytes per block or symbol, by default 4096. With --codec rs: native chunks, by default 4; any k chunks rebuild the file
     #[arg(long)]
     pub(crate) k: Option<u32>,
-    /// Blocks in the generation, up to 1024; as many as the file needs if not given. For block files: at most so many, 128 if not given.
-    /// With --codec raptorq: source symbols in a source block at most, 56403 if not given; with raptor10 8192. With --codec rs: chunks in
-    /// all, up to 256, 6 if not given
+    /// Blocks in the generation, up to 1024; by default as many as the file needs. For block files: blocks per generation at
+    /// most, by default 128. With --codec raptorq: source symbols per source block at most, by default 56403; with raptor10 8192.
+    /// With --codec rs: chunks in total, up to 256, by default 6
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) n: Option<u16>,
-    /// How code chunks are made, cauchy if not given: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and
-    /// reed-solomon-erasure; vand-jerasure, as Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
+    /// Generator matrix of the code chunks, by default cauchy: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze
+    /// and reed-solomon-erasure; vand-jerasure, as Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
     #[arg(long)]
     pub(crate) matrix: Option<Matrix>,
-    /// Bytes of a chunk in a stripe, 262144 if not given. Stripes are checked and rebuilt apart from each other
+    /// Bytes of each chunk in a stripe, by default 262144. Each stripe is checked and rebuilt on its own
     #[arg(long, value_name = "BYTES")]
     pub(crate) piece: Option<u32>,
-    /// Key of the coefficient rows: writes raw blocks, one after the other
+    /// Key of the coefficient vectors; writes concatenated raw blocks
     #[arg(long, value_parser = parse_integer)]
     pub(crate) key: Option<u64>,
-    /// Index of the generation; 0 if not given
+    /// Index of the generation, by default 0
     #[arg(long, requires = "key", value_parser = parse_integer)]
     pub(crate) generation: Option<u64>,
-    /// Seed of the first block; further ones count up and wrap. If not given 0, or at random for block files
+    /// Seed of the first block; later blocks count up and wrap. By default 0 for raw blocks and random for block files
     #[arg(long)]
     pub(crate) seed: Option<u32>,
-    /// Id of the first encoding symbol, 0 if not given. The first ones are the source symbols, those behind them repair
+    /// Id of the first encoding symbol, by default 0. Source symbols have the lowest ids, and repair symbols follow them
     #[arg(long, value_name = "ID")]
     pub(crate) esi: Option<u32>,
-    /// Coded blocks to write: 1 if not given. For block files: of each generation, an eighth more than it has source blocks. Or symbols
+    /// Number of coded blocks or symbols to write, by default 1. For block files: per generation, by default one eighth more than
+    /// its source blocks
     #[arg(long)]
     pub(crate) count: Option<u32>,
-    /// Block files of each generation beyond its source blocks, or of each source block beyond its source symbols
+    /// Number of block files per generation beyond its source blocks, or per source block beyond its source symbols
     #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
     pub(crate) extra: Option<u32>,
-    /// File for raw blocks (- for standard output), or directory for self-describing ones. For chunks: directory, FILE.chunks if not given
+    /// File for raw blocks (- for standard output), or directory for block files. For chunks: directory, by default FILE.chunks
     #[arg(long, short)]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) coders: Coders,
 }
 
-/// Who codes.
+/// Back ends that encode or decode.
 #[derive(Debug, Args)]
 pub(crate) struct Coders {
-    /// What codes: the processors, a GPU, or both, whoever is free. auto is a GPU if one can be used
+    /// Back end: the CPU, a GPU, or hybrid, where both take the next work item as soon as they are free. auto uses a GPU if one
+    /// works
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     backend: Backend,
-    /// Which GPU, as the driver counts them; 0 if not given
+    /// Number of the GPU in the driver's order, by default 0
     #[arg(long, value_name = "NUMBER")]
     gpu: Option<u16>,
 }
@@ -409,7 +413,7 @@ impl Coders {
             Backend::Hybrid => BackendChoice::Hybrid,
         };
         if self.gpu.is_some() && self.backend == Backend::Cpu {
-            let text = "--gpu says which GPU: it needs --backend auto, cuda or hybrid";
+            let text = "--gpu selects a GPU and needs --backend auto, cuda or hybrid";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
         }
         Ok(Choice { backend, gpu: self.gpu.unwrap_or(0) })
@@ -421,12 +425,12 @@ impl Coders {
 pub(crate) enum Codec {
     /// Random linear network coding over GF(2^8)/0x11D: blocks
     Rlnc,
-    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks, any k of which rebuild the file
+    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks; any k of them rebuild the file
     Rs,
     /// RaptorQ (RFC 6330): source and repair symbols, as blocks
     #[value(name = "raptorq")]
     RaptorQ,
-    /// Raptor10 (RFC 5053): the same
+    /// Raptor10 (RFC 5053): source and repair symbols, as blocks
     Raptor10,
 }
 
@@ -448,11 +452,11 @@ impl Encode {
         if self.codec == Codec::Rs {
             let numbers = [self.seed, self.esi, self.count, self.extra];
             if self.key.is_some() || self.generation.is_some() || numbers.iter().any(Option::is_some) {
-                let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks: chunks are n of one kind";
+                let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks, not for --codec rs";
                 return Err(usage(ErrorKind::ArgumentConflict, text));
             }
             let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {
-                return Err(usage(ErrorKind::ValueValidation, "with --codec rs there are up to 255 native chunks (--k)"));
+                return Err(usage(ErrorKind::ValueValidation, "--codec rs takes at most 255 native chunks (--k)"));
             };
             return Ok(Coding::Chunks(self.chunks(k), self.output.clone()));
         }
@@ -460,7 +464,7 @@ impl Encode {
             return Err(usage(ErrorKind::ArgumentConflict, "--matrix and --piece are for chunks: they need --codec rs"));
         }
         let Some(output) = self.output.clone() else {
-            return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need to know where they go: --output <OUTPUT>"));
+            return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need an output file or directory: --output <OUTPUT>"));
         };
         let Some(fountain) = self.fountain() else {
             if self.esi.is_some() {
@@ -470,12 +474,12 @@ impl Encode {
                 ));
             }
             if self.n.is_some_and(|n| n > Shape::N_LIMIT) {
-                return Err(usage(ErrorKind::ValueValidation, "a generation has 1024 blocks at most (--n)"));
+                return Err(usage(ErrorKind::ValueValidation, "a generation has at most 1024 blocks (--n)"));
             }
             if self.key.is_some() && self.coders.backend != Backend::Cpu {
                 return Err(usage(
                     ErrorKind::ArgumentConflict,
-                    "raw blocks are made by the CPU alone: --backend is for block files and chunks",
+                    "only the CPU makes raw blocks: --backend is for block files and chunks",
                 ));
             }
             let raw = self.raw().map(|raw| Coding::Raw(raw, output.clone()));
@@ -534,7 +538,7 @@ impl Encode {
 
 #[derive(Debug, Args)]
 pub(crate) struct Decode {
-    /// The directory with block files or chunk files
+    /// Directory with block files or chunk files
     pub(crate) directory: PathBuf,
     /// File to write, - for standard output
     #[arg(long, short)]
@@ -585,21 +589,21 @@ fn parse_stream(text: &str) -> Result<(String, String), String> {
         text.split_once('=').filter(|(name, source)| !name.is_empty() && !name.contains('.') && !source.is_empty());
     name_and_source
         .map(|(name, source)| (name.into(), source.into()))
-        .ok_or_else(|| "expected a name, `=` and where it comes from".into())
+        .ok_or_else(|| "expected NAME=SOURCE: a stream's name and its URL or directory".into())
 }
 
 fn parse_field(text: &str) -> Result<Field, String> {
     match text.to_ascii_lowercase().as_str() {
         "0x11d" => Ok(Field::Standard),
         "0x11b" => Ok(Field::Rijndael),
-        _ => Err("0x11d and 0x11b are known".into()),
+        _ => Err("expected 0x11d or 0x11b".into()),
     }
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse() {
         Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent),
-        _ => Err("expected a percentage from 0 up to, but not including, 100".into()),
+        _ => Err("expected a percentage from 0 to less than 100".into()),
     }
 }
 
@@ -611,7 +615,7 @@ fn parse_loss(text: &str) -> Result<f64, String> {
     };
     match part {
         Ok(part) if (0.0..1.0).contains(&part) => Ok(part),
-        _ => Err("expected a part below 1, such as 0.01, or a percentage, such as 1%".into()),
+        _ => Err("expected a loss rate below 1, such as 0.01, or a percentage, such as 1%".into()),
     }
 }
 
@@ -621,7 +625,7 @@ fn parse_bitrate(text: &str) -> Result<f64, String> {
     let (number, factor) = unit.unwrap_or((text, 1.0));
     match number.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate * factor),
-        _ => Err("expected bits a second, such as 768000, 768k or 3M".into()),
+        _ => Err("expected bits per second, such as 768000, 768k or 3M".into()),
     }
 }
 
@@ -637,17 +641,17 @@ const VERBOSE: &str = "debug,quinn=debug,rustls=debug,hyper=debug,reqwest=debug,
 
 const AFTER_HELP: &str = "\
 Examples:
-  ncserverd demo                                     watch coding repair a lossy network
+  ncserverd demo                                     watch network coding repair packet loss
   ncserverd serve --origin live=http://127.0.0.1:8080/hls/
                                                      publish an HLS origin as stream `live`
-  ncserverd --config ncserverd.toml config check     see what a configuration means
-  ncserverd --config ncserverd.toml doctor           see whether this machine can serve it
-  ncserverd plan --peers 10000 --bitrate 768k        see what so many viewers take
+  ncserverd --config ncserverd.toml config check     check and explain a configuration
+  ncserverd --config ncserverd.toml doctor           check whether this machine can serve it
+  ncserverd plan --peers 10000 --bitrate 768k        estimate the resources for 10000 viewers
 
-Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 configuration refused,
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 invalid configuration,
 4 no certificate, 5 no device, 6 cannot listen, 7 result incomplete or wrong,
-8 a check of doctor or config check failed, 9 stopped, but something hung and did not end,
-10 a part died without which nothing is served, 141 nobody reads the output any more.";
+8 a check of doctor or config check failed, 9 stopped, but a thread hung and did not end,
+10 an essential part of the server died, 141 the output pipe was closed.";
 
 #[cfg(test)]
 mod tests {

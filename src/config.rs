@@ -203,7 +203,7 @@ impl Error {
 
 /// A key that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{location}: there is no key `{key}`{}", nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")))]
+#[error("{location}: unknown key `{key}`{}", nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")))]
 pub struct Unknown {
     /// As it was given.
     pub key: String,
@@ -256,12 +256,12 @@ fn choices(key: &str, reason: &str) -> Option<String> {
     let alone = key.rsplit('.').fold(word.into(), |value, part| serde_json::Map::from_iter([(part.to_owned(), value)]).into());
     let error = serde_json::from_value::<Config>(alone).err()?.to_string();
     let (_, expected) = error.split_once(", expected ")?;
-    Some(format!("`{word}` is not possible: it is {expected}"))
+    Some(format!("`{word}` is not valid: expected {expected}"))
 }
 
 fn place(key: &str, location: Option<&Location>) -> String {
     let at = location.map_or_else(String::new, |location| format!("{location}: "));
-    if key.is_empty() { format!("{at}a value cannot be used") } else { format!("{at}`{key}`") }
+    if key.is_empty() { format!("{at}invalid value") } else { format!("{at}`{key}`") }
 }
 
 fn lines<T: ToString>(items: &[T]) -> String {

@@ -346,10 +346,10 @@ pub enum Error {
     #[error("{0}")]
     Unavailable(String),
     /// The instruction set that was asked for by name is not to be had.
-    #[error("device.cpu_isa = \"{0}\": this processor does not have it")]
+    #[error("device.cpu_isa = \"{0}\": this processor does not support it")]
     Isa(Isa),
     /// A thread could not be started.
-    #[error("no thread for the device: {0}")]
+    #[error("cannot start the device's thread: {0}")]
     Thread(String),
     /// A metric could not be registered.
     #[error("{0}")]
@@ -358,13 +358,13 @@ pub enum Error {
     #[error("the device is closed")]
     Closed,
     /// There is no room for the segment. Evict another one, then try again.
-    #[error("no memory for {bytes} bytes on the device")]
+    #[error("out of device memory: cannot allocate {bytes} bytes")]
     Memory {
         /// Bytes that were asked for.
         bytes: u64,
     },
     /// The bytes are not the segment that the shape speaks of.
-    #[error("{length} bytes for a segment of {shape}")]
+    #[error("got {length} bytes for a segment of {shape} bytes")]
     Length {
         /// Bytes handed in.
         length: usize,
@@ -380,10 +380,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// A resident of a back end that has been lost. Load the segment again.
-    #[error("the segment was on a device that has been lost")]
+    #[error("the segment was on a device that was lost")]
     Stale,
     /// The back end is lost for the rest of the run; another takes its place.
-    #[error("the device is lost: {0}")]
+    #[error("lost the device: {0}")]
     Lost(String),
     /// A fault of ours inside the back end.
     #[error("the back end failed while combining")]

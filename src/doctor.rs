@@ -144,11 +144,11 @@ fn configuration(loaded: &Loaded) -> Check {
     let name = "configuration";
     if !loaded.findings.is_empty() {
         let findings: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
-        return Check::warn(name, findings.join("; "), "`ncserverd config check` says where each key was set");
+        return Check::warn(name, findings.join("; "), "run `ncserverd config check` to see where each key was set");
     }
     match loaded.config.stream.len() {
-        0 => Check::warn(name, "no stream: nothing would be served", "add a [stream.NAME] table with `origin` or `directory`"),
-        streams => Check::ok(name, format!("can be used; streams: {streams}")),
+        0 => Check::warn(name, "no stream: there is nothing to serve", "add a [stream.NAME] table with `origin` or `directory`"),
+        streams => Check::ok(name, format!("valid; streams: {streams}")),
     }
 }
 

@@ -337,7 +337,7 @@ impl Encoder {
         let makers = match ended.outcome {
             Ok(makers) => makers,
             Err(error) => {
-                tracing::warn!(%error, "a batch could not be encoded");
+                tracing::warn!(%error, "cannot encode a batch");
                 self.metrics.failed_batches.inc();
                 // A segment that was on a lost device is loaded again, which the store knows by now: nothing is broken.
                 if error != crate::device::Error::Stale {

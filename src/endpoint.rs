@@ -249,7 +249,7 @@ pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration
         }
     };
     if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
-        tracing::warn!("some peers did not go in time");
+        tracing::warn!("some peers did not close their connections in time");
     }
     for endpoint in endpoints {
         endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
@@ -329,7 +329,7 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
     let (granted, _) = granted_buffers(SockRef::from(&socket))?;
     if granted < bytes(receive) {
         tracing::warn!(
-            "the kernel grants {granted} bytes of UDP receive buffer on {address}, not {receive}: raise net.core.rmem_max, or bursts of new peers are lost"
+            "the UDP receive buffer on {address} has {granted} bytes, not {receive}: raise net.core.rmem_max, or bursts are lost"
         );
     }
     socket.set_nonblocking(true)?;

@@ -237,28 +237,28 @@ pub enum Error {
     #[error("the origin has no such object")]
     NotFound,
     /// The origin does not let this server have the object: 401, 403 or 407, or a file that it may not read.
-    #[error("the origin does not give this object to the server: status {0}")]
+    #[error("the origin denies the server access to this object: status {0}")]
     Forbidden(u16),
     /// The origin has too much to do: 429, or 503 with a time. When asking again makes sense, as far as it said.
-    #[error("the origin has too much to do: status {0}")]
+    #[error("the origin is overloaded: status {0}")]
     Busy(u16, Option<Duration>),
     /// The origin answers, but not this.
-    #[error("the origin refuses with status {0}")]
+    #[error("the origin refuses the request: status {0}")]
     Refused(u16),
     /// The origin has a fault.
-    #[error("the origin fails with status {0}")]
+    #[error("the origin failed: status {0}")]
     Unavailable(u16),
     /// No connection.
     #[error("the origin cannot be reached: {0}")]
     Connect(String),
     /// Too slow.
-    #[error("the origin takes too long")]
+    #[error("the origin did not answer in time")]
     Timeout,
     /// The answer ended before it was complete.
-    #[error("the origin's answer is cut short: {0}")]
+    #[error("the origin's answer ended early: {0}")]
     Truncated(String),
     /// The answer is not as long as it must be.
-    #[error("the origin's answer has a wrong length: {0}")]
+    #[error("the origin's answer has the wrong length: {0}")]
     Length(String),
     /// The object is larger than it may be.
     #[error("the object is larger than {0} bytes")]
@@ -267,7 +267,7 @@ pub enum Error {
     #[error("the object ends before the range{}", .0.map(|length| format!(" at {length} bytes")).unwrap_or_default())]
     OutOfRange(Option<u64>),
     /// The origin ignores ranges, without which large objects cannot be served.
-    #[error("the origin does not serve ranges")]
+    #[error("the origin does not support range requests")]
     NoRanges,
     /// A redirect to where this stream may not go, or one too many.
     #[error("the origin redirects {0}")]
@@ -276,10 +276,10 @@ pub enum Error {
     #[error("the file is still being written")]
     Incomplete,
     /// The object is another than the parts of it that came before.
-    #[error("the object changed at the origin while its parts were fetched")]
+    #[error("the object changed at the origin while the server fetched its parts")]
     Changed,
     /// An answer that makes no sense.
-    #[error("the origin's answer makes no sense: {0}")]
+    #[error("the origin's answer is invalid: {0}")]
     Protocol(String),
     /// The file system failed.
     #[error("the directory cannot be read: {0}")]

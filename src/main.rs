@@ -118,7 +118,7 @@ fn print(text: &str) -> Result<(), Failure> {
 /// Everything that ends the process early.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("the configuration is refused\n{0}")]
+    #[error("invalid configuration\n{0}")]
     Config(#[from] config::Error),
     #[error("{0}")]
     Server(#[from] server::Error),
@@ -134,9 +134,9 @@ enum Failure {
     Demo(#[from] demo::Error),
     #[error("segments are missing or differ from the origin's")]
     Differs,
-    #[error("stopped, but a thread that looks at a file has not ended: the file system hangs")]
+    #[error("stopped, but a thread still waits for the file system, which hangs")]
     Stuck,
-    #[error("this machine does not serve this configuration: see what failed")]
+    #[error("this machine cannot serve this configuration: see the failed checks")]
     Unfit,
     #[error("{0}")]
     Plan(#[from] plan::Error),

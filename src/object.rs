@@ -107,7 +107,7 @@ pub fn row_key(id: &SegmentId, generation: &Generation) -> RowKey {
 
 /// A text that is not 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a segment id is 64 hexadecimal digits")]
+#[error("a segment id must be 64 hexadecimal digits")]
 pub struct ParseIdError;
 
 /// Who asks for something, so that nobody's questions hold up everybody's.

@@ -119,10 +119,10 @@ pub enum Error {
         source: io::Error,
     },
     /// There is nothing to code.
-    #[error("{} is empty: there is nothing to code", .0.display())]
+    #[error("{} is empty: there is nothing to encode", .0.display())]
     Empty(PathBuf),
     /// More bytes than a generation of this shape has room for.
-    #[error("{} has more than the {room} bytes of a generation of {n} blocks of {block_bytes}", path.display())]
+    #[error("{} has more than the {room} bytes of a generation of {n} blocks of {block_bytes} bytes", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -134,7 +134,7 @@ pub enum Error {
         block_bytes: u32,
     },
     /// Encoding symbols that have no id.
-    #[error("{count} symbols from {first} on: ids of encoding symbols are below {end}")]
+    #[error("{count} symbols from id {first} on are too many: encoding symbol ids must be below {end}")]
     Symbols {
         /// The first one that is asked for.
         first: u32,
@@ -145,7 +145,7 @@ pub enum Error {
     },
     /// Source blocks that cannot be.
     #[error(
-        "{n_max} symbols a source block: with {fountain} {} to {} can be, and {} source blocks in a segment",
+        "{n_max} symbols per source block: {fountain} allows {} to {}, and at most {} source blocks per segment",
         fountain.n_max().0, fountain.n_max().1, fountain.blocks_max()
     )]
     SourceBlock {
@@ -158,7 +158,7 @@ pub enum Error {
     #[error("{0}")]
     Code(#[from] rs::Error),
     /// Pieces of chunks that cannot be.
-    #[error("pieces of {0} bytes: 64 to 1048576 can be")]
+    #[error("pieces of {0} bytes: a piece must have 64 to 1048576 bytes")]
     Piece(u32),
     /// Who is to code cannot be had.
     #[error("--backend {backend}: {error}")]
@@ -172,16 +172,16 @@ pub enum Error {
     #[error("{0}")]
     Shape(#[from] ShapeError),
     /// The file did not stay as it was while it was read.
-    #[error("{} changed while it was coded: the blocks written are of no use", .0.display())]
+    #[error("{} changed during encoding: delete the files written and try again", .0.display())]
     Changed(PathBuf),
     /// The directory has no block file and no chunk file.
-    #[error("{} has no block files and no chunk files", .0.display())]
+    #[error("{} contains no block files and no chunk files", .0.display())]
     NoBlocks(PathBuf),
     /// The directory has block files and chunk files.
-    #[error("{} has block files and chunk files: give each a directory of their own", .0.display())]
+    #[error("{} contains both block files and chunk files: put them into separate directories", .0.display())]
     Mixed(PathBuf),
     /// It cannot be told which file is wanted.
-    #[error("the directory has as much of {first} as of {second}: give each a directory of its own")]
+    #[error("the directory has as much of {first} as of {second}: put them into separate directories")]
     Ambiguous {
         /// One of them.
         first: String,
@@ -195,10 +195,10 @@ pub enum Error {
     #[error("{0}")]
     Short(Short),
     /// What the chunks rebuild is not what was coded.
-    #[error("chunks {0} rebuild other bytes than their heads promise: at least one of them was forged; try without one of them")]
+    #[error("chunks {0} decode to bytes that do not match their hash: at least one chunk was forged; try without one of them")]
     ForgedChunks(String),
     /// What was decoded is not what was coded: a block lies about its contents.
-    #[error("segment {segment} decodes to other bytes than its blocks promise: at least one of them was forged")]
+    #[error("segment {segment} decodes to bytes that do not match its hash: at least one of its blocks was forged")]
     Forged {
         /// Index of the segment, or how many there are if only the whole file is wrong.
         segment: u64,

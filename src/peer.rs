@@ -115,7 +115,7 @@ impl FromStr for Server {
 
 /// A text that names no server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no server address such as ncs://host:4443, with or without #fingerprint")]
+#[error("`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as ncs://media.example:4443")]
 pub struct ParseServerError(String);
 
 /// What a client connects to and how much it takes.
@@ -322,31 +322,31 @@ pub enum Error {
     #[error("refused: {}", if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() })]
     Refused(Refusal),
     /// It was not complete in time.
-    #[error("too late")]
+    #[error("the deadline passed before the segment was complete")]
     Deadline,
     /// Nothing came for too long; with what had gone wrong last, if anything had.
-    #[error("{}", .0.as_deref().unwrap_or("nothing came for too long"))]
+    #[error("{}", .0.as_deref().unwrap_or("timed out: no data arrived"))]
     Stalled(Option<String>),
     /// So little came for so long that it was given up.
-    #[error("too slow: too little of it came in time")]
+    #[error("too slow: the transfer stayed below the minimum rate")]
     Slow,
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]
     Connection(String),
     /// The bytes do not have the hash that names them, twice.
-    #[error("the bytes that came are not those of the segment")]
+    #[error("the decoded bytes do not match the segment's hash")]
     Corrupt,
     /// The object changed at the origin between two of its parts.
-    #[error("the object changed at its origin")]
+    #[error("the object changed at the origin during the transfer")]
     Changed,
     /// Parts of the object are there, and those from this byte on are not.
-    #[error("the rest of the object is missing: the server has none from byte {0} on")]
+    #[error("the object is incomplete: the server has nothing from byte {0} on")]
     Missing(u64),
     /// Not a path that can be asked for.
-    #[error("`{0}` is not a path")]
+    #[error("`{0}` is not a valid path")]
     Path(String),
     /// The range does not lie in the object.
-    #[error("the range lies outside the object's {0} bytes")]
+    #[error("the range is outside the object, which has {0} bytes")]
     Range(u64),
     /// The configuration does not work.
     #[error("{0}")]

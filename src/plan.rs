@@ -71,16 +71,16 @@ impl Plan {
 impl Options {
     fn check(&self) -> Result<(), Error> {
         let faults = [
-            (self.peers == 0, "no peers: at least 1"),
+            (self.peers == 0, "peers must be at least 1"),
             (
                 !self.bitrate.is_finite() || !(BITRATE_MIN..=BITRATE_MAX).contains(&self.bitrate),
-                "a bitrate is from 1k to 10G bits a second",
+                "the bitrate must be from 1k to 10G bits per second",
             ),
-            (!(0.0..1.0).contains(&self.loss), "a loss is from 0 up to, but not including, 1 (100 %)"),
-            (self.segment < SEGMENT_MIN || self.segment > SEGMENT_MAX, "a segment plays from 100ms to 10min"),
-            (self.rtt.is_zero() || self.rtt > RTT_MAX, "a round trip is above 0 and at most 10s"),
-            (self.streams == 0, "no streams: at least 1"),
-            (self.streams > self.peers, "more streams than peers"),
+            (!(0.0..1.0).contains(&self.loss), "the loss must be at least 0 and below 1 (100 %)"),
+            (self.segment < SEGMENT_MIN || self.segment > SEGMENT_MAX, "a segment must play for 100ms to 10min"),
+            (self.rtt.is_zero() || self.rtt > RTT_MAX, "the round trip must be above 0 and at most 10s"),
+            (self.streams == 0, "streams must be at least 1"),
+            (self.streams > self.peers, "there are more streams than peers"),
         ];
         faults.into_iter().find(|(is_wrong, _)| *is_wrong).map_or(Ok(()), |(_, text)| Err(Error::Options(text)))
     }
@@ -96,22 +96,22 @@ pub enum Error {
     #[error("{0}")]
     Shape(#[from] stream::Fault),
     /// The code's arithmetic is another one than what is measured here.
-    #[error("no plan for codec = \"rlnc-q\": arithmetic over the prime field is not measured here; `ncserverd bench` does that")]
+    #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncserverd bench`")]
     Prime,
     /// Encoding could not be measured.
-    #[error("measuring the encoding: {0}")]
+    #[error("cannot measure encoding: {0}")]
     Encode(#[from] bench::Error),
     /// There is no endpoint to measure with.
-    #[error("measuring QUIC: {0}")]
+    #[error("cannot measure QUIC: {0}")]
     Endpoint(#[from] endpoint::Error),
     /// There is no certificate to measure with.
-    #[error("measuring QUIC: {0}")]
+    #[error("cannot measure QUIC: {0}")]
     Tls(#[from] tls::Error),
     /// The system gives no socket or no thread.
-    #[error("measuring QUIC: {0}")]
+    #[error("cannot measure QUIC: {0}")]
     System(#[from] io::Error),
     /// A connection over loopback did not come about, or ended.
-    #[error("measuring QUIC over loopback: {0}")]
+    #[error("cannot measure QUIC over loopback: {0}")]
     Transfer(String),
 }
 

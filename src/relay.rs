@@ -129,7 +129,7 @@ pub enum Error {
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
     /// The thread that recodes.
-    #[error("threads: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
 }
 
@@ -324,7 +324,7 @@ impl Answerer {
                 }
                 Ask::Hashes { held, ledgers, reply } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
                 // What it knows to check its own rows by is secret to it.
-                Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("a relay gives no checksums")))),
+                Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("relays do not serve checksums")))),
                 Ask::Blame(blame) => tracing::debug!("{blame}"),
                 Ask::Subscribe { stream, reply } => {
                     let news = self.subscribe(&stream).await;
@@ -345,7 +345,7 @@ impl Answerer {
                 let reason = "the hashes of this segment have not come yet".to_owned();
                 Err(Refusal { code: RefusalCode::Overload, retry_after: Some(HASHES_AFTER), reason })
             }
-            _ => Err(unknown("no hashes of this segment")),
+            _ => Err(unknown("the relay has no hashes of this segment")),
         }
     }
 
@@ -406,8 +406,8 @@ fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, 
 
 fn crowded(refused: Refused) -> Refusal {
     let reason = match refused {
-        Refused::Full => "too many questions are waiting",
-        Refused::Session => "this connection waits for too many answers",
+        Refused::Full => "too many requests are waiting",
+        Refused::Session => "too many requests of this connection are waiting",
     };
     Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() }
 }
@@ -418,8 +418,8 @@ fn refusal(error: peer::Error) -> Refusal {
     match error {
         peer::Error::Refused(refusal) => refusal,
         peer::Error::Range(_) | peer::Error::Path(_) => unknown(""),
-        peer::Error::Changed => later(RefusalCode::Changed, "the object changes"),
-        peer::Error::Corrupt => later(RefusalCode::Origin, "the bytes that came are not those that were named"),
+        peer::Error::Changed => later(RefusalCode::Changed, "the object is changing at the origin"),
+        peer::Error::Corrupt => later(RefusalCode::Origin, "the received bytes do not match the segment's hash"),
         _ => later(RefusalCode::Origin, "no source answers"),
     }
 }

@@ -181,7 +181,7 @@ impl Setting {
             }
             Place::Environment(name) => match variable(name).filter(|text| !text.is_empty()) {
                 Some(text) => Secret::new(text.to_owned()),
-                None => return Err(format!("the environment has no variable {name}")),
+                None => return Err(format!("the environment variable {name} is not set")),
             },
         };
         Ok(())
@@ -263,7 +263,7 @@ impl<'de> Visitor<'de> for SettingVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Setting, A::Error> {
-        let fail = || de::Error::custom(format_args!("a table is `file` or `env`, one of them: {SETTING}"));
+        let fail = || de::Error::custom(format_args!("a table must have either `file` or `env`: {SETTING}"));
         let mut place = None;
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value::<Text>()?.0;
@@ -300,7 +300,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
         if text.contains(HIDDEN) {
-            return Err(E::custom(format_args!("{HIDDEN} was printed in the place of a secret: put the secret in")));
+            return Err(E::custom(format_args!("replace {HIDDEN} with the secret: it was printed in its place")));
         }
         Ok(Text(text.to_owned()))
     }

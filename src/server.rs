@@ -57,7 +57,7 @@ pub enum Error {
     #[error("admission: {0}")]
     Admission(#[from] admission::Error),
     /// Everybody would be served by a socket that a reload leaves open.
-    #[error("`endpoint.listen` takes effect with a restart, and until then {0}")]
+    #[error("a change of `endpoint.listen` needs a restart; until then {0}")]
     StillBound(#[source] admission::Error),
     /// The back end that codes.
     #[error("device: {0}")]
@@ -69,10 +69,10 @@ pub enum Error {
     #[error("streams: {0}")]
     Stream(#[from] stream::Error),
     /// The thread that encodes.
-    #[error("threads: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
     /// The system does not let this process hear signals.
-    #[error("signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
     /// A part has died without which nothing is served.
     #[error(transparent)]
@@ -395,9 +395,9 @@ mod tests {
         let readiness = Readiness::new();
         let supervisor = Supervisor::new(&Registry::new(), readiness.clone()).unwrap();
         let heeding = tokio::spawn(heed_health(health, readiness.clone(), supervisor.clone()));
-        say.send(Health::Dead("its thread has died".to_owned())).unwrap();
+        say.send(Health::Dead("its thread died".to_owned())).unwrap();
         let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
-        assert_eq!(death, Death { part: Part::Device, reason: "its thread has died".to_owned() });
+        assert_eq!(death, Death { part: Part::Device, reason: "its thread died".to_owned() });
         assert!(readiness.is_dead());
         drop(say);
         heeding.await.unwrap();

@@ -99,7 +99,7 @@ pub struct Placement {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It would not fit if everything else went.
-    #[error("a segment of {bytes} bytes does not fit into store.bytes = {budget}")]
+    #[error("a segment of {bytes} bytes does not fit into the store: raise store.bytes = {budget}")]
     TooLarge {
         /// What it takes.
         bytes: u64,
@@ -113,10 +113,10 @@ pub enum Error {
         bytes: u64,
     },
     /// Its stream is published no more.
-    #[error("the stream is published no more")]
+    #[error("the stream is no longer published")]
     Withdrawn,
     /// The device did not take it.
-    #[error("the device does not take the segment: {0}")]
+    #[error("cannot load the segment into the device: {0}")]
     Device(#[from] device::Error),
 }
 

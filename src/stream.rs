@@ -275,10 +275,10 @@ pub struct Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The name.
-    #[error("a name is 1 to 64 letters, digits, `-` or `_`: it is the first part of a path")]
+    #[error("a name must be 1 to 64 letters, digits, `-` or `_`")]
     Name,
     /// Neither origin nor directory, or both.
-    #[error("a stream has either `origin` (a URL) or `directory` (a path)")]
+    #[error("a stream needs exactly one of `origin` (a URL) and `directory` (a path)")]
     Place,
     /// The origin.
     #[error("origin = \"{0}\": {1}")]
@@ -313,22 +313,22 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// Reed-Solomon without a number of parity blocks.
-    #[error("with \"rs\" a generation has a fixed number of parity blocks: say how many with `parity`")]
+    #[error("codec = \"rs\" needs a fixed number of parity blocks per generation: set `parity`")]
     NoParity,
     /// Parity blocks of another code.
-    #[error("`parity` goes with codec = \"rs\": the other codes make as many blocks as are asked for")]
+    #[error("`parity` requires codec = \"rs\": the other codes are rateless")]
     Parity,
     /// Sparse rows of another code.
-    #[error("`row_weight` goes with codec = \"rlnc\": the rows of the others are not free to choose")]
+    #[error("`row_weight` requires codec = \"rlnc\": the other codes fix their coefficient vectors")]
     RowWeight,
     /// Hashes of another code.
-    #[error("`hash_bits` goes with codec = \"rlnc-q\": the blocks of the others have no homomorphic hashes")]
+    #[error("`hash_bits` requires codec = \"rlnc-q\": the other codes have no homomorphic hashes")]
     HashBits,
     /// Another size of the prime than there are.
-    #[error("homomorphic hashes have 1024 bits (a legacy strength) or 2048, not {0}")]
+    #[error("homomorphic hashes must have 1024 bits (a legacy strength) or 2048, not {0}")]
     NoGroup(u16),
     /// Hashes that nobody signs.
-    #[error("with \"rlnc-q\" blocks are tested by hashes that the stream's key signs: set `signing_key`, too")]
+    #[error("codec = \"rlnc-q\" needs a key that signs the hashes of blocks: set `signing_key`, too")]
     NoKey,
 }
 
@@ -336,12 +336,12 @@ pub enum CodecError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RowWeightError {
     /// None.
-    #[error("a row of zeros is no row; leave the key out for dense rows")]
+    #[error("a coefficient vector must not be all zeros; remove the key for dense vectors")]
     Zero,
     /// So few that source blocks stay uncovered.
     #[error(
-        "{weight} coefficients other than zero in a row leave source blocks of a generation of {n_max} uncovered, and peers need many \
-         more blocks: {least} (ln n + 8) are enough. `row_weight_force = true` takes {weight} all the same"
+        "{weight} nonzero coefficients per vector leave source blocks of a generation of {n_max} uncovered, so peers need many \
+         more blocks: set at least {least} (ln n + 8), or `row_weight_force = true` to use {weight}"
     )]
     Few {
         /// What was asked for.
@@ -353,8 +353,8 @@ pub enum RowWeightError {
     },
     /// So few that peers take the server for one that floods them.
     #[error(
-        "{weight} coefficients other than zero in a row bring so many useless blocks in a generation of {n_max} that peers close the \
-         connection: {least} are the least, forced or not"
+        "{weight} nonzero coefficients per vector make so many redundant blocks in a generation of {n_max} that peers close the \
+         connection: set at least {least}, even with `row_weight_force`"
     )]
     Flood {
         /// What was asked for.
@@ -472,12 +472,12 @@ impl Library {
         let shared = &self.inner.shared;
         let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
         if generation.codec.is_proving() {
-            return Err(unknown("blocks of this stream are tested by their hashes, which are no secret"));
+            return Err(unknown("this stream has public homomorphic hashes instead of secret checksums"));
         }
-        let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many questions for checksums are waiting"))?;
+        let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many requests for checksums are waiting"))?;
         let _turn = shared.checks_at_once.acquire().await.map_err(|_| point::internal("the server is stopping"))?;
         let bytes = match shared.store.generation(&held.lease, &generation).await {
-            Ok(bytes) => bytes.ok_or_else(|| unknown("the segment is not held any more"))?,
+            Ok(bytes) => bytes.ok_or_else(|| unknown("the server no longer holds the segment"))?,
             Err(error) => return Err(point::internal(&error.to_string())),
         };
         let stream = held.path.as_deref().and_then(|path| path.strip_prefix('/')?.split('/').next());
@@ -493,7 +493,7 @@ impl Library {
             }
             answer
         });
-        made.await.map_err(|_| point::internal("checksums could not be made"))
+        made.await.map_err(|_| point::internal("cannot compute the checksums"))
     }
 
     /// What signs for a stream, if it has a key.
@@ -605,7 +605,7 @@ impl Library {
         let (name, object) = path
             .strip_prefix('/')
             .and_then(|rest| rest.split_once('/'))
-            .ok_or_else(|| unknown("a path is / and the name of the stream, / and the path of the object"))?;
+            .ok_or_else(|| unknown("a path must be /STREAM/OBJECT"))?;
         let points = self.inner.points.load();
         let running = points.get(name).ok_or_else(|| unknown("no such stream"))?;
         let object = ObjectPath::parse(object).map_err(|error| unknown(&error.to_string()))?;
@@ -713,10 +713,10 @@ impl Place {
         let fail = |why| Fault::Origin(origin.clone(), why);
         let mut base = Url::parse(origin.expose()).map_err(|_| fail(NO_URL))?;
         if !is_http(&base) {
-            return Err(fail("http and https are possible"));
+            return Err(fail("expected a URL with the scheme http or https"));
         }
         if base.query().is_some() || base.fragment().is_some() {
-            return Err(fail("a query or fragment cannot be kept; send what the origin needs in headers"));
+            return Err(fail("the URL must not have a query or fragment: use `headers` for parameters that the origin needs"));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -755,7 +755,7 @@ async fn sweep(store: Store) {
     }
 }
 
-const NO_URL: &str = "this is no URL; in a user or password `/`, `?`, `#` and `@` are percent-encoded";
+const NO_URL: &str = "not a valid URL; in a user or password `/`, `?`, `#` and `@` must be percent-encoded";
 const SWEEP: Duration = Duration::from_secs(1);
 /// Announcements hold leases until the slowest subscriber has seen them, so there are few.
 const ANNOUNCEMENTS_MAX: usize = 16;

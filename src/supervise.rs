@@ -120,7 +120,7 @@ impl Part {
 
 /// How a vital part died.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the process ends because a part of it has died: {}: {reason}", part.name())]
+#[error("the process ends because an essential part died: {}: {reason}", part.name())]
 pub struct Death {
     /// Which part.
     pub part: Part,
@@ -179,7 +179,7 @@ impl Supervisor {
         async move {
             let guard = guard;
             task.await;
-            guard.supervisor.died(part, "it has ended");
+            guard.supervisor.died(part, "it ended");
         }
     }
 
@@ -204,13 +204,13 @@ impl Supervisor {
             if self.is_closing() {
                 return;
             }
-            let reason = if ended.is_err() { "it panicked" } else { "it has ended" };
+            let reason = if ended.is_err() { "it panicked" } else { "it ended" };
             self.count(part);
-            self.shared.readiness.not_ready(part.name(), format!("{reason}, and is started again"));
+            self.shared.readiness.not_ready(part.name(), format!("{reason} and is restarting"));
             if begun.elapsed() >= STEADY_AFTER {
                 pause = PAUSE_FIRST;
             }
-            tracing::error!("{} has died, and is started again in {pause:?}: {reason}", part.name());
+            tracing::error!("{} died and restarts in {pause:?}: {reason}", part.name());
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(PAUSE_MOST);
             self.shared.readiness.ready(part.name());
@@ -257,7 +257,7 @@ impl Supervisor {
 
     fn panicked(&self, part: Part) {
         self.count(part);
-        tracing::error!("{} panicked; the others go on", part.name());
+        tracing::error!("{} panicked; other tasks of its kind continue", part.name());
     }
 
     fn count(&self, part: Part) {
@@ -315,7 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_vital_part_that_panics_or_ends_ends_the_process() {
-        for (panics, reason) in [(true, "it panicked"), (false, "it has ended")] {
+        for (panics, reason) in [(true, "it panicked"), (false, "it ended")] {
             let supervisor = supervisor();
             let part = supervisor.vital(Part::Encoder, async move {
                 tokio::task::yield_now().await;
@@ -324,7 +324,7 @@ mod tests {
             let _ = tokio::spawn(part).await;
             let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
             assert_eq!(death, Death { part: Part::Encoder, reason: reason.to_owned() });
-            assert_eq!(death.to_string(), format!("the process ends because a part of it has died: encoder: {reason}"));
+            assert_eq!(death.to_string(), format!("the process ends because an essential part died: encoder: {reason}"));
             assert!(supervisor.shared.readiness.is_dead());
             assert_eq!(supervisor.shared.readiness.status().0, Status::NotReady);
             supervisor.died(Part::Answers, "later");

@@ -41,66 +41,66 @@ use totals::Totals;
 pub use totals::{Percentiles, Snapshot};
 use viewer::Shard;
 
-/// What a swarm does.
+/// Options of a swarm.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Viewers
+    /// Number of viewers
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub viewers: u64,
-    /// Viewers that join a second
+    /// Viewers that join per second
     #[arg(long, value_name = "RATE", default_value_t = 500.0, value_parser = parse_positive)]
     pub join_rate: f64,
-    /// How long it lasts once all have joined
+    /// Duration of the run after all viewers have joined
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub time: Duration,
-    /// Play at this rate, in bits a second, whatever the playlist says; needed where PATH is no playlist
+    /// Play at this rate in bits per second, whatever the playlist says; required if PATH is not a playlist
     #[arg(long, value_name = "RATE", value_parser = parse_positive)]
     pub bitrate: Option<f64>,
-    /// Have viewers leave after so long in the mean, and come again
+    /// Mean time after which a viewer leaves and joins again
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub stay: Option<Duration>,
-    /// Have viewers go to another place of the stream after so long in the mean
+    /// Mean time after which a viewer seeks
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub seek: Option<Duration>,
-    /// Begin at the beginning, all of them, and not anywhere
+    /// Start every viewer at the beginning instead of a random position
     #[arg(long)]
     pub from_start: bool,
-    /// The share of the viewers that decode and verify all of it, 0 to 1
+    /// Share of the viewers that decode and verify everything, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = parse_share)]
     pub verify: f64,
-    /// Take source blocks, too, as far as the server sends them
+    /// Accept systematic blocks, too, if the server sends them
     #[arg(long)]
     pub systematic: bool,
-    /// Take blocks in datagrams
+    /// Accept blocks in datagrams
     #[arg(long)]
     pub datagrams: bool,
-    /// Lose this share of the packets that come, 0 to 1, each by itself
+    /// Drop this share of incoming packets, 0 to 1, independently of each other
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = parse_share)]
     pub loss: f64,
-    /// Threads, each with a socket of its own [default: one a processor]
+    /// Threads, each with its own socket [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<NonZeroUsize>,
-    /// What chance is drawn from
+    /// Seed of all random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// What is at the other end
+    /// Kind of server to load
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub against: Against,
-    /// Bytes of a segment where that is plain streams, which have no playlist
+    /// Segment size with --against plain, which has no playlist
     #[arg(long, value_name = "SIZE", default_value = "512KiB")]
     pub plain_segment: ByteSize,
-    /// Write what was measured here, - for standard output
+    /// Write the results to this file as JSON, - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// What is at the other end.
+/// Kinds of server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Against {
-    /// A server, or a relay.
+    /// A server or a relay.
     #[default]
     Coded,
-    /// `ncpeer plain`: the same bytes on plain streams, to compare with.
+    /// `ncpeer plain`: the same bytes on plain QUIC streams, for comparison.
     Plain,
 }
 
@@ -120,7 +120,7 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] tls::Error),
     /// Sockets and threads.
-    #[error("a thread of the swarm: {0}")]
+    #[error("a socket or thread of the swarm failed: {0}")]
     Thread(#[from] std::io::Error),
     /// The report.
     #[error("cannot write {0}: {1}")]
@@ -166,19 +166,19 @@ pub async fn run(
     path: Option<&str>,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, Error> {
-    let server = source.servers.first().cloned().ok_or(Error::Program("there is no server"))?;
+    let server = source.servers.first().cloned().ok_or(Error::Program("no server given"))?;
     let address = viewer::resolve(&server.host, server.port).await.map_err(Error::Name)?;
     let trust = server.fingerprint.map_or(source.trust, Trust::Fingerprint);
     let crypto = tls::client_config(&trust, source.certificate.as_ref())?;
     let (program, greeting) = match options.against {
         Against::Plain => {
-            let bitrate = options.bitrate.ok_or(Error::Program("plain streams have no playlist: say --bitrate"))?;
+            let bitrate = options.bitrate.ok_or(Error::Program("plain streams have no playlist: set --bitrate"))?;
             let end = Some(options.plain_segment.as_u64().max(1));
             let duration = Duration::from_secs_f64(options.plain_segment.as_u64() as f64 * 8.0 / bitrate);
             (Program::Fixed([Item { path: String::new(), offset: 0, end, duration }].into()), Bytes::new())
         }
         Against::Coded => {
-            let path = path.ok_or(Error::Program("PATH is missing: what is to be played"))?;
+            let path = path.ok_or(Error::Program("PATH is missing: name a media playlist or a large file"))?;
             let client = Client::connect(peer::Config { neighbours_max: 0, ..source.clone() }).await?;
             let mut greeting = Vec::new();
             let most = Hello::defaults();
@@ -288,18 +288,18 @@ async fn read_program(client: &Client, path: &str, bitrate: Option<f64>) -> Resu
     if meta.mutable {
         let bytes = client.open(path, None).await?.read_to_end().await?;
         if !playlist::is_playlist(&bytes) {
-            return Err(Error::Program("PATH is neither an HLS playlist nor a file that is sent in coded blocks"));
+            return Err(Error::Program("PATH is neither an HLS playlist nor a file sent in coded blocks"));
         }
         let (items, ended) =
-            items(path, &bytes).ok_or(Error::Program("PATH is no media playlist: name a rendition's, not the master"))?;
+            items(path, &bytes).ok_or(Error::Program("PATH is a master playlist: name the media playlist of one rendition"))?;
         if items.is_empty() {
             return Err(Error::Program("the playlist has no segments"));
         }
         let items = items.into();
         return Ok(if ended { Program::Fixed(items) } else { Program::Live { path: path.to_owned(), items } });
     }
-    let bitrate = bitrate.ok_or(Error::Program("PATH is no playlist that says how long anything lasts: say --bitrate"))?;
-    let length = meta.object_length.ok_or(Error::Program("the length of PATH is not known"))?;
+    let bitrate = bitrate.ok_or(Error::Program("PATH is not a playlist with durations: set --bitrate"))?;
+    let length = meta.object_length.ok_or(Error::Program("the length of PATH is unknown"))?;
     let part = meta.length.max(1);
     let items = (0..length.div_ceil(part)).map(|index| {
         let (offset, bytes) = (index * part, part.min(length - index * part));
@@ -340,13 +340,13 @@ fn transport(datagrams: bool) -> TransportConfig {
 }
 
 fn parse_positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if number > 0.0 && f64::is_finite(number) { Ok(number) } else { Err("above 0".to_owned()) }
+    let number = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if number > 0.0 && f64::is_finite(number) { Ok(number) } else { Err("expected a number above 0".to_owned()) }
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
-    let number = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("0 to 1".to_owned()) }
+    let number = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("expected a number from 0 to 1".to_owned()) }
 }
 
 const SOCKET_BUFFER: ByteSize = ByteSize::mib(4);

@@ -73,7 +73,7 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter is no `tracing` directive.
-    #[error("\"{filter}\" is no log filter: {reason}")]
+    #[error("\"{filter}\" is not a log filter: {reason}")]
     Filter {
         /// As configured.
         filter: String,
@@ -81,7 +81,7 @@ pub enum Error {
         reason: String,
     },
     /// Logs go somewhere already.
-    #[error("logs are set up already")]
+    #[error("logging is already set up")]
     Twice,
     /// The address cannot be listened on.
     #[error("cannot listen on {address} for metrics: {source}")]

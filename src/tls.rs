@@ -204,7 +204,7 @@ pub enum Error {
         reason: String,
     },
     /// The files are readable and still no pair.
-    #[error("{} and {} are not a pair: {reason}", cert.display(), key.display())]
+    #[error("{} and {} are not a matching certificate and key: {reason}", cert.display(), key.display())]
     Pair {
         /// The certificate's file.
         cert: PathBuf,
@@ -214,10 +214,10 @@ pub enum Error {
         reason: String,
     },
     /// Only one of certificate and key is configured.
-    #[error("a certificate and its key are given together or not at all")]
+    #[error("give a certificate and its key together, or neither")]
     Half,
     /// A generated pair cannot be made or kept.
-    #[error("cannot keep a certificate in {}: {reason}; `tls.directory` names another place", directory.display())]
+    #[error("cannot store a certificate in {}: {reason}; set `tls.directory` to another directory", directory.display())]
     Keep {
         /// The directory.
         directory: PathBuf,
@@ -228,7 +228,7 @@ pub enum Error {
     #[error("`tls.names`: {0}")]
     Name(String),
     /// The TLS library refuses its own set-up.
-    #[error("cannot set up tls: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Setup(String),
 }
 
@@ -301,9 +301,9 @@ mod tests {
         let (one, other) = (files(place.path(), "one"), files(place.path(), "other"));
         let text = |config: &Config| ServerIdentity::open(config).unwrap_err().to_string();
         let mixed = Config { key: other.key.clone(), ..one.clone() };
-        assert!(text(&mixed).contains("are not a pair"), "{}", text(&mixed));
+        assert!(text(&mixed).contains("are not a matching certificate and key"), "{}", text(&mixed));
         let swapped = Config { cert: one.key.clone(), key: one.cert.clone(), ..Config::default() };
-        assert!(text(&swapped).contains("has no certificate"), "{}", text(&swapped));
+        assert!(text(&swapped).contains("contains no certificate"), "{}", text(&swapped));
         let directory = Config { cert: Some(place.path().into()), ..one };
         assert!(text(&directory).contains("not a file"), "{}", text(&directory));
     }

@@ -170,7 +170,7 @@ pub enum Violation {
     #[error("control frame of unknown type {0:#x}")]
     UnknownFrame(u64),
     /// A control frame above [`frame::BODY_MAX`].
-    #[error("control frame of {0} bytes")]
+    #[error("control frame too long: {0} bytes")]
     FrameTooLong(u64),
     /// A field that is cut short, out of its range, not minimally encoded, or followed by bytes that belong to nothing.
     #[error("malformed {0}")]

@@ -396,10 +396,10 @@ async fn a_client_without_a_token_that_counts_hears_of_the_token() {
     };
     let client = place.client(&mint::token(&["/live/*"], -1)).await;
     let told = refused(&client).await;
-    assert_eq!(told, (RefusalCode::Forbidden, "the server does not take the token".to_owned()));
+    assert_eq!(told, (RefusalCode::Forbidden, "the server rejects the token".to_owned()));
     let client = Client::connect(place.client_config()).await.unwrap();
     let told = refused(&client).await;
-    assert_eq!(told, (RefusalCode::Forbidden, "the server wants a token or a client certificate".to_owned()));
+    assert_eq!(told, (RefusalCode::Forbidden, "the server requires a token or a client certificate".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -430,8 +430,8 @@ async fn ncpeer_brings_its_token_and_its_certificate() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{path} {with:?}: {said}");
         assert!(code != 0 || output.stdout == bytes(1, 200_000), "{path} {with:?}");
-        assert!(!with.contains(&"not-one-of-its-own") || said.contains("does not take the token"), "{said}");
-        assert!(!with.is_empty() || said.contains("the server wants a token (--token, --token-file)"), "{said}");
+        assert!(!with.contains(&"not-one-of-its-own") || said.contains("rejects the token"), "{said}");
+        assert!(!with.is_empty() || said.contains("the server requires a token (--token, --token-file)"), "{said}");
         assert!(code != 5 || !said.contains("no such object"), "{said}");
     }
 }

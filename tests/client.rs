@@ -197,7 +197,7 @@ async fn an_object_whose_end_nobody_names_is_not_one_that_is_not_there() {
     server.publish("/a/b", &bytes(5, 5000), 2000);
     server.spoil(Fault::Lengthless, u32::MAX);
     let error = read(&connect(&server).await, "/a/b").await.unwrap_err();
-    assert_eq!(error.to_string(), "the rest of the object is missing: the server has none from byte 5000 on");
+    assert_eq!(error.to_string(), "the object is incomplete: the server has nothing from byte 5000 on");
 }
 
 #[tokio::test]

@@ -117,7 +117,7 @@ fn a_configuration_names_what_is_there() {
     let (cert, key) = (format!("tls.cert={cert}"), format!("tls.key={key}"));
     let directory = format!("stream.a.directory={}", place.path().join("gone").display());
     for (keys, code, line) in [
-        (&[&*cert, &*key][..], UNFIT, "has expired at 2021-01-01T00:00:00Z"),
+        (&[&*cert, &*key][..], UNFIT, "expired at 2021-01-01T00:00:00Z"),
         (&[&*directory], UNFIT, "which cannot be read: "),
         // Origins come and go.
         (&["stream.a.origin=http://127.0.0.1:9/"], 0, "a from http://127.0.0.1:9/: "),
@@ -152,8 +152,8 @@ fn a_plan_measures_and_ends_with_keys_that_are_accepted() {
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for part in [
-        "Measured here just now:",
-        "us of the server's processor time a packet",
+        "Measured on this machine:",
+        "us of CPU time per packet at the server",
         "Assumed, not measured:",
         "n_max = 128",
         "cold start",
@@ -194,7 +194,7 @@ fn a_plan_keeps_to_the_stream_that_is_configured() {
 fn plans_for_nonsense_are_refused() {
     for (arguments, word) in [
         (&["--peers", "0", "--bitrate", "768k"][..], "0 is not in"),
-        (&["--peers", "1", "--bitrate", "fast"], "bits a second"),
+        (&["--peers", "1", "--bitrate", "fast"], "bits per second"),
         (&["--peers", "1", "--bitrate", "1"], "bitrate"),
         (&["--peers", "1", "--bitrate", "768k", "--loss", "1"], "below 1"),
         (&["--peers", "1", "--bitrate", "768k", "--segment", "0s"], "segment"),

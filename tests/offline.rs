@@ -190,7 +190,7 @@ fn files_larger_than_a_segment_are_cut() {
     coded.blocks().iter().filter(segment_1).for_each(|path| fs::remove_file(path).unwrap());
     fs::remove_file(coded.path("out")).unwrap();
     let report = coded.assert_incomplete();
-    assert!(report.contains("2 more independent blocks") && report.contains("segment 1: no block at all"), "{report}");
+    assert!(report.contains("2 more independent blocks") && report.contains("segment 1: no blocks found"), "{report}");
 }
 
 #[test]
@@ -349,9 +349,9 @@ fn who_codes_is_asked_for_by_name() {
             "--backend hybrid: ",
         ),
         (&["decode", blocks, "-o", "-", "--backend", "cuda", "--gpu", "65535"], NO_DEVICE, "--backend cuda: "),
-        (&["decode", blocks, "-o", "-", "--gpu", "0"], USAGE, "--gpu says which GPU"),
+        (&["decode", blocks, "-o", "-", "--gpu", "0"], USAGE, "--gpu selects a GPU"),
         (&["encode", file, "-o", blocks, "--backend", "gpu"], USAGE, "--backend"),
-        (&["encode", "--key", "1", file, "-o", "-", "--backend", "auto"], USAGE, "raw blocks are made by the CPU alone"),
+        (&["encode", "--key", "1", file, "-o", "-", "--backend", "auto"], USAGE, "only the CPU makes raw blocks"),
     ] {
         let output = run(arguments, b"");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
@@ -373,7 +373,7 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
         (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
         (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs, raptorq, raptor10"),
-        (&["encode", "-", "--n", "1025", "-o", directory], &[1], 2, "1024 blocks at most"),
+        (&["encode", "-", "--n", "1025", "-o", directory], &[1], 2, "at most 1024 blocks"),
         (&["encode", "-", "--esi", "1", "-o", directory], &[1], 2, "--codec raptorq"),
         (&["encode", "-", "--codec", "raptorq"], &[1], 2, "--output"),
         (&["encode", "-", "--codec", "raptorq", "--seed", "1", "-o", directory], &[1], 2, "--esi"),
@@ -386,8 +386,8 @@ fn what_cannot_be_coded_is_refused() {
         (&["encode", "-", "--codec", "raptorq", "--n", "3", "--k", "64", "-o", directory], &[0; 50_000], 1, "255 source blocks"),
         (&["encode", "-", "--codec", "raptorq", "--esi", "16777212", "-o", directory], &[1], 1, "below 16777216"),
         (&["encode", "-", "--codec", "raptor10", "--k", "65536", "-o", directory], &[1], 1, "65536 bytes"),
-        (&["encode", "-", "--codec", "raptor10", "--n", "3", "-o", directory], &[1], 1, "with raptor10 4 to 8192 can be"),
-        (&["encode", "-", "--codec", "raptor10", "--n", "8193", "-o", directory], &[1], 1, "with raptor10 4 to 8192 can be"),
+        (&["encode", "-", "--codec", "raptor10", "--n", "3", "-o", directory], &[1], 1, "raptor10 allows 4 to 8192"),
+        (&["encode", "-", "--codec", "raptor10", "--n", "8193", "-o", directory], &[1], 1, "raptor10 allows 4 to 8192"),
         (&["encode", "-", "--codec", "raptor10", "--esi", "65514", "-o", directory], &[1], 1, "below 65518"),
         (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
         (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
@@ -446,7 +446,7 @@ fn files_larger_than_a_segment_are_objects_one_behind_the_other() {
         fs::remove_file(coded.path("out")).unwrap();
         let report = coded.assert_incomplete();
         assert!(
-            report.contains("2 more symbols are needed at least") && report.contains("segment 1: no block at all"),
+            report.contains("at least 2 more symbols are needed") && report.contains("segment 1: no blocks found"),
             "{report}"
         );
     }
@@ -457,13 +457,13 @@ fn two_runs_make_symbols_that_work_together() {
     for code in FOUNTAINS {
         let coded = code.coded(random(100_000, 6), &["--k", "1024", "--count", "60"]);
         let report = coded.assert_incomplete();
-        assert!(report.contains("38 more symbols are needed at least"), "{report}");
-        assert!(report.contains("segment 0, source block 0: 60 symbols for 98, 38 missing at least"), "{report}");
+        assert!(report.contains("at least 38 more symbols are needed"), "{report}");
+        assert!(report.contains("segment 0, source block 0: 60 of 98 symbols, at least 38 missing"), "{report}");
         // The same symbols again bring nothing.
         for path in coded.blocks() {
             fs::copy(&path, path.with_extension("copy")).unwrap();
         }
-        assert!(coded.assert_incomplete().contains("38 more symbols are needed at least"));
+        assert!(coded.assert_incomplete().contains("at least 38 more symbols are needed"));
         coded.encode("source", &["--codec", code.name, "--k", "1024", "--esi", "5000", "--count", "60"]);
         coded.assert_decodes();
         // Standard output gets nothing of what is short.
@@ -511,7 +511,7 @@ fn forged_symbols_do_not_pass() {
         let check = *blake3::hash(&bytes[..end]).as_bytes();
         bytes[end..].copy_from_slice(&check[..16]);
         fs::write(path, bytes).unwrap();
-        assert!(coded.assert_incomplete().contains("at least one of them was forged"));
+        assert!(coded.assert_incomplete().contains("at least one of its blocks was forged"));
     }
 }
 

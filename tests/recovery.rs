@@ -92,7 +92,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 fn a_gateway_waits_for_its_server_and_says_so() {
     let place = Place::new();
     let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0"]));
-    let [at] = gateway.says(["is at "]);
+    let [at] = gateway.says(["is served at "]);
     gateway.says(["waiting for ncs://"]);
     let player = thread::spawn({
         let at = at.clone();
@@ -113,7 +113,7 @@ fn a_gateway_that_shares_waits_for_its_server_and_says_so() {
     let arguments = ["--listen", "127.0.0.1:0", "--share", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
     let gateway = Program::start(&mut place.peer("gateway", &arguments));
     let [metrics] = gateway.says(["metrics on http://"]);
-    let [at] = gateway.says(["is at "]);
+    let [at] = gateway.says(["is served at "]);
     gateway.says(["waiting for ncs://"]);
     let metrics = metrics.trim_end_matches("/metrics");
     assert_eq!(get(metrics, "/readyz").0, 503);
@@ -161,7 +161,7 @@ fn a_gateway_is_back_soon_after_its_server_was_killed() {
     let server = place.server(&[]);
     server.says(["gateway "]);
     let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0", "-v"]));
-    let [at] = gateway.says(["is at "]);
+    let [at] = gateway.says(["is served at "]);
     assert_eq!(get(&at, "/media/file.bin").0, 200);
     // A name that no cache has.
     fs::write(place.directory.path().join("media/other.bin"), Place::bytes()).unwrap();
@@ -182,7 +182,7 @@ fn times_to_recovery() {
     let mut server = place.server(&[]);
     server.says(["gateway "]);
     let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0"]));
-    let [at] = gateway.says(["is at "]);
+    let [at] = gateway.says(["is served at "]);
     println!("| kill | server back after | first byte after that |\n|---|---|---|");
     for kill in 1..=10 {
         // Names that no cache has, asked for before the kill and while the server is gone.

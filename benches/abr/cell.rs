@@ -213,7 +213,7 @@ impl Running {
         let mut gateway = within(far);
         gateway.arg(env!("CARGO_BIN_EXE_ncpeer")).args(["gateway", &format!("ncs://{address}#{fingerprint}")]);
         gateway.args(["--listen", "127.0.0.1:8090"]);
-        format!("{}film/", self.start_and_hear(gateway, " is at "))
+        format!("{}film/", self.start_and_hear(gateway, " is served at "))
     }
 }
 

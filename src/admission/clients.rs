@@ -32,7 +32,7 @@ impl Authorities {
             roots.add(certificate).map_err(|error| error.to_string())?;
         }
         if roots.is_empty() {
-            return Err("there is no certificate in it".to_owned());
+            return Err("the file contains no certificate".to_owned());
         }
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
@@ -82,7 +82,7 @@ impl ClientCertVerifier for Door {
     ) -> Result<ClientCertVerified, rustls::Error> {
         match &self.inner.rules.load().authorities {
             Some(authorities) => authorities.verifier.verify_client_cert(end_entity, intermediates, now),
-            None => Err(rustls::Error::General("no authority vouches for clients any more".to_owned())),
+            None => Err(rustls::Error::General("the server no longer accepts client certificates".to_owned())),
         }
     }
 

@@ -55,7 +55,7 @@ pub enum KeySetError {
     #[error("more than {SET_BYTES_MAX} bytes or {KEYS_MAX} keys")]
     TooLarge,
     /// No JSON, or no `keys`.
-    #[error("no JSON Web Key Set: {0}")]
+    #[error("not a JSON Web Key Set: {0}")]
     Syntax(String),
     /// A key whose numbers are wrong.
     #[error("key {0}: {1}")]
@@ -64,7 +64,7 @@ pub enum KeySetError {
     #[error("two keys of the same algorithm have the `kid` \"{0}\"")]
     Doubled(String),
     /// Nothing to verify tokens with.
-    #[error("no key of type `oct` (HS256) or `OKP` on Ed25519 (EdDSA)")]
+    #[error("the set has no key of type `oct` (HS256) or `OKP` on Ed25519 (EdDSA)")]
     Empty,
 }
 
@@ -193,7 +193,7 @@ impl Written {
 /// Where the fault is, and not what stands there: that may be a key.
 fn place(error: &serde_json::Error) -> String {
     let what = match error.classify() {
-        serde_json::error::Category::Data => "a value is missing or not what it must be",
+        serde_json::error::Category::Data => "a value is missing or of the wrong type",
         serde_json::error::Category::Eof => "the text ends early",
         serde_json::error::Category::Syntax | serde_json::error::Category::Io => "no JSON",
     };

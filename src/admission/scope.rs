@@ -26,7 +26,7 @@ struct Pattern {
 
 /// A list of patterns that is no scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a scope is 1 to {PATTERNS_MAX} paths that start with `/`, without a query, with `*` at the end at most")]
+#[error("a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end with `*`")]
 pub struct ScopeError;
 
 impl Scope {

@@ -69,7 +69,7 @@ pub enum TokenError {
     #[error("signed with an unknown key")]
     UnknownKey,
     /// Signed by somebody else, or changed since.
-    #[error("signature is wrong")]
+    #[error("invalid signature")]
     Forged,
     /// Not any more.
     #[error("expired")]
@@ -81,7 +81,7 @@ pub enum TokenError {
     #[error("meant for another audience")]
     Audience,
     /// A signed token that does not say what it allows, or says more than this version understands.
-    #[error("without claims of ours, or with some that are unknown")]
+    #[error("required claims are missing, or unknown ones are present")]
     Claims,
 }
 

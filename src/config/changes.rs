@@ -45,7 +45,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".into());
         if self.from == self.to {
-            return write!(f, "`{}` has another value, which is not shown: {}", self.key, self.effect);
+            return write!(f, "`{}` changed (the value is secret): {}", self.key, self.effect);
         }
         write!(f, "`{}` from {} to {}: {}", self.key, text(&self.from), text(&self.to), self.effect)
     }

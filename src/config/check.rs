@@ -84,7 +84,7 @@ fn numbers(config: &Config, report: &mut Report) {
         ("endpoint.wait_max", config.endpoint.wait_max.is_zero()),
     ] {
         if is_zero {
-            report.fault(key, "zero does not mean unlimited; the least is 1");
+            report.fault(key, "must be at least 1: zero does not mean unlimited");
         }
     }
     for (key, time) in [
@@ -99,12 +99,12 @@ fn numbers(config: &Config, report: &mut Report) {
         ("ingest.rescan", config.ingest.rescan),
     ] {
         if time.is_zero() {
-            report.fault(key, "zero is no time at all");
+            report.fault(key, "must be above zero");
         }
     }
     let segment = config.ingest.segment_max_bytes;
     if segment.as_u64() == 0 || segment.as_u64() > Shape::LENGTH_MAX {
-        report.fault("ingest.segment_max_bytes", format!("{segment} is not between 1B and {}MiB", Shape::LENGTH_MAX >> 20));
+        report.fault("ingest.segment_max_bytes", format!("{segment} must be from 1B to {}MiB", Shape::LENGTH_MAX >> 20));
     }
     if config.store.bytes.as_u64() < 2 * segment.as_u64() {
         report.fault(
@@ -118,7 +118,7 @@ fn numbers(config: &Config, report: &mut Report) {
         ("session.token_leased_bytes_max", config.session.token_leased_bytes_max),
     ] {
         if bytes.as_u64() == 0 {
-            report.fault(key, "zero does not mean unlimited; the least is 1");
+            report.fault(key, "must be at least 1: zero does not mean unlimited");
         }
         if bytes.as_u64() > config.store.bytes.as_u64() / 2 {
             report.warning(key, format!("{bytes} is more than half of `store.bytes` = {}", config.store.bytes));
@@ -131,14 +131,14 @@ fn numbers(config: &Config, report: &mut Report) {
         report.fault("store.device_bytes", text);
     }
     if config.encoder.prefill_blocks > config.encoder.batch_blocks_max {
-        report.warning("encoder.prefill_blocks", "a prefill of one segment takes more than one batch");
+        report.warning("encoder.prefill_blocks", "the prefill of one segment needs more than one batch");
     }
 }
 
 fn tls(config: &Config, report: &mut Report) {
     match (&config.tls.cert, &config.tls.key) {
-        (Some(_), None) => report.fault("tls.cert", "a certificate needs its key: set `tls.key` too, or neither"),
-        (None, Some(_)) => report.fault("tls.key", "a key needs its certificate: set `tls.cert` too, or neither"),
+        (Some(_), None) => report.fault("tls.cert", "a certificate needs its key: set `tls.key`, too, or remove both"),
+        (None, Some(_)) => report.fault("tls.key", "a key needs its certificate: set `tls.cert`, too, or remove both"),
         _ => {}
     }
 }
@@ -146,14 +146,14 @@ fn tls(config: &Config, report: &mut Report) {
 fn listeners(config: &Config, report: &mut Report) {
     let listen = &config.endpoint.listen;
     if listen.is_empty() {
-        report.fault("endpoint.listen", "no address: peers could not connect");
+        report.fault("endpoint.listen", "no address: set at least one, or peers cannot connect");
     }
     let fixed: Vec<_> = listen.iter().filter(|address| address.port() != 0).collect();
     if fixed.iter().collect::<BTreeSet<_>>().len() < fixed.len() {
-        report.fault("endpoint.listen", "the same address twice");
+        report.fault("endpoint.listen", "an address is listed twice");
     }
     if !config.telemetry.listen.ip().is_loopback() {
-        let text = "metrics are readable by everybody who reaches this address; there is no authentication";
+        let text = "everybody who reaches this address can read the metrics, without authentication";
         report.warning("telemetry.listen", text);
     }
 }
@@ -175,28 +175,28 @@ fn admission(config: &Config, report: &mut Report) {
         ("admission.address_bytes_per_second", admission.address_bytes_per_second == Some(ByteSize(0))),
     ] {
         if is_zero {
-            report.fault(key, "zero does not mean unlimited: leave the key out for that");
+            report.fault(key, "zero does not mean unlimited: remove the key for no limit");
         }
     }
     let has_means = admission.keys.is_some() || admission.clients_ca.is_some();
     if has_means && !admission.required {
-        report.warning("admission.required", "off: whoever brings no token and no certificate is served everything");
+        report.warning("admission.required", "off: clients without a token or certificate can fetch everything");
     }
     if admission.insecure && admission.is_closed() {
-        report.warning("admission.insecure", "changes nothing where keys or authorities are required");
+        report.warning("admission.insecure", "has no effect because keys or authorities are required");
     }
     if admission.audience.is_some() && admission.keys.is_none() {
-        report.warning("admission.audience", "without `admission.keys` nobody reads tokens");
+        report.warning("admission.audience", "has no effect without `admission.keys`, because the server reads no tokens");
     }
 }
 
 fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut Report) {
     let key = |part: &str| format!("stream.{name}.{part}");
     if !is_name(name) {
-        report.fault(format!("stream.{name}"), "a name is 1 to 64 letters, digits, `-` or `_`: it is the first part of a path");
+        report.fault(format!("stream.{name}"), "a name must be 1 to 64 letters, digits, `-` or `_`");
     }
     match (&stream.origin, &stream.directory) {
-        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a directory, not both"),
+        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a directory: remove one of them"),
         (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
         (Some(_), None) => {
             if let Err(stream::Fault::Origin(_, reason)) = stream.http() {
@@ -208,7 +208,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     let is_playlist = |url: &str| PLAYLISTS.iter().any(|end| url.to_ascii_lowercase().ends_with(end));
     if stream.origin.as_ref().is_some_and(|origin| is_playlist(origin.expose())) {
         let text =
-            "ends in a playlist, and is to be the folder that it is in: viewers ask for the playlist below the stream's name";
+            "must be the folder of the playlist, not the playlist itself: viewers request the playlist below the stream's name";
         report.warning(key("origin"), text);
     }
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
@@ -216,7 +216,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         return report.fault(key(part), error.to_string());
     }
     if stream.generations_min == 0 {
-        report.fault(key("generations_min"), "a segment has at least one generation");
+        report.fault(key("generations_min"), "must be at least 1: a segment has at least one generation");
     }
     // That it is not empty is found elsewhere.
     match stream.shape(config.ingest.segment_max_bytes.as_u64().clamp(1, Shape::LENGTH_MAX)) {
@@ -242,7 +242,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     signing_key(&key("signing_key"), stream, report);
     names(&key, stream, report);
     if stream.peers != Policy::Off && stream.signing_key.is_none() {
-        report.fault(key("peers"), "viewers that draw on each other need the stream's signature: set `signing_key`, too");
+        report.fault(key("peers"), "viewers that fetch from each other need signed segments: set `signing_key`, too");
     }
     row_weight(&key("row_weight"), stream, report);
     if let Ok(Codec::RlncQ { group }) = stream.codec() {
@@ -257,14 +257,14 @@ fn homomorphic(bits: &str, block_bytes: &str, group: HashGroup, stream: &stream:
     if group == HashGroup::P1024 {
         report.warning(
             bits,
-            "1024 bits are a legacy strength, as in the paper: about 2^80 steps forge a block. 2048 take four times the work",
+            "1024 bits are a legacy strength, as in the paper: about 2^80 steps forge a block. 2048 bits cost four times as much",
         );
     }
     let (n, k) = (u32::from(stream.n_max), stream.block_bytes);
     let vector = n * u32::try_from(ELEMENT_BYTES).unwrap_or(u32::MAX);
     if vector > k / 2 {
         let text = format!(
-            "a recoded block of {k} bytes carries {vector} of coefficients: take blocks of {} at least, or a lower `n_max`",
+            "a recoded block of {k} bytes has {vector} bytes of coefficients: use blocks of at least {} bytes or a lower `n_max`",
             (2 * vector).next_multiple_of(Codec::WORD_BYTES).min(Shape::BLOCK_BYTES_MAX)
         );
         report.warning(block_bytes, text);
@@ -275,7 +275,7 @@ fn signing_key(key: &str, stream: &stream::Config, report: &mut Report) {
     match stream.signing_key.as_deref().map(Signer::look) {
         Some(Err(error)) => report.fault(key, error.to_string()),
         Some(Ok(None)) => {
-            let text = "the file is not there: the server makes a new key when it starts, and every other server of the stream needs that very file";
+            let text = "the file does not exist: the server will create it; copy it to every other server of the stream";
             report.warning(key, text);
         }
         Some(Ok(Some(_))) | None => {}
@@ -294,13 +294,13 @@ fn names(key: &impl Fn(&str) -> String, stream: &stream::Config, report: &mut Re
         && !hidden.is_empty()
     {
         let text = format!(
-            "hidden names such as {} are published: a list replaces the default, put \".*\" in it, too",
+            "hidden names such as {} are published because a list replaces the default: add \".*\" to it",
             hidden.join(", ")
         );
         report.warning(key("refuse"), text);
     }
     if stream.directory.is_none() && !stream.allow.is_empty() {
-        report.warning(key("allow"), "names are refused in a `directory` alone: an origin publishes what it answers");
+        report.warning(key("allow"), "has no effect with `origin`: only a `directory` refuses names");
     }
 }
 
@@ -308,10 +308,10 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
     match stream.sparse_rows() {
         Err(error) => report.fault(key, error.to_string()),
         Ok(Some(weight)) if weight.get() >= stream.n_max => {
-            report.warning(key, format!("no row has more than `n_max` = {} coefficients: all rows are dense", stream.n_max));
+            report.warning(key, format!("not below `n_max` = {}: all rows are dense", stream.n_max));
         }
         Ok(Some(weight)) if weight.get() < weight_min(stream.n_max) => {
-            report.warning(key, "forced: peers need many more blocks than a generation has, now and then some hundred");
+            report.warning(key, "forced: peers need many more blocks than a generation has, occasionally some hundred");
         }
         Ok(_) => {}
     }
@@ -335,14 +335,14 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
     if slots < batch {
         let needed = (batch * slot).div_ceil(1 << 20);
         let text = format!(
-            "a ring of {} holds {slots} blocks of this size, a batch may have {batch}: raise `ring.bytes` to {needed}MiB or lower \
-             `encoder.batch_blocks_max`",
+            "a ring of {} holds {slots} blocks of this size, but a batch may have {batch}: raise `ring.bytes` to {needed}MiB or \
+             lower `encoder.batch_blocks_max`",
             config.ring.bytes
         );
         return report.fault(key, text);
     }
     if slots < 2 * batch {
-        report.warning(key, "the ring holds less than two batches of this stream: the device waits while sessions drain it");
+        report.warning(key, "the ring holds fewer than two batches of this stream: the device waits while sessions drain it");
     }
 }
 
@@ -358,13 +358,13 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
         return;
     }
     if block + header > DATAGRAM_AFTER_DISCOVERY {
-        report.warning(key, "with the coefficients of a sparse row blocks fit no datagram: they go over streams");
+        report.warning(key, "blocks with the coefficients of a sparse row do not fit into a datagram: they use streams");
     } else if block + header > DATAGRAM_AT_FIRST {
-        let text = "blocks fit a datagram only after path MTU discovery, and not on every path: until then they go over streams";
+        let text = "blocks fit into a datagram only after path MTU discovery, and not on every path: until then they use streams";
         report.warning(key, text);
     } else if block + explicit > DATAGRAM_AT_FIRST && stream.codec == CodecName::Rlnc {
-        report
-            .warning(key, "a recoded block carries n more bytes and does not fit a datagram: peers cannot relay over datagrams");
+        let text = "a recoded block has n more bytes and does not fit into a datagram: peers cannot relay over datagrams";
+        report.warning(key, text);
     }
 }
 

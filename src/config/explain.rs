@@ -16,9 +16,9 @@ pub(super) fn explain(loaded: &Loaded) -> String {
         text.push_str(&format!("warning: {finding}\n"));
     }
     text.push_str(if loaded.findings.is_empty() {
-        "Its keys and values are good.\n"
+        "The configuration is valid.\n"
     } else {
-        "Its keys and values can be used.\n"
+        "The configuration is valid, with warnings.\n"
     });
     text
 }
@@ -33,7 +33,7 @@ fn sources(loaded: &Loaded, text: &mut String) {
         };
         *counts.entry(source).or_default() += 1;
     }
-    text.push_str("Sources, later ones win:\n  defaults\n");
+    text.push_str("Sources, later ones override earlier ones:\n  defaults\n");
     for ((_, source), count) in counts {
         let keys = if count == 1 { "key" } else { "keys" };
         line(text, format_args!("  {source}: {count} {keys}"));
@@ -47,7 +47,7 @@ fn settings(loaded: &Loaded, text: &mut String) {
     for (key, value, place) in set {
         text.push_str(std::mem::take(&mut title));
         match defaults.get(key) {
-            Some(default) if default == value => line(text, format_args!("  {key} = {value}, as by default ({place})")),
+            Some(default) if default == value => line(text, format_args!("  {key} = {value}, same as the default ({place})")),
             Some(default) if !default.is_null() => line(text, format_args!("  {key} = {value}, default {default} ({place})")),
             _ => line(text, format_args!("  {key} = {value} ({place})")),
         }
@@ -56,7 +56,7 @@ fn settings(loaded: &Loaded, text: &mut String) {
 
 fn streams(config: &Config, text: &mut String) {
     if config.stream.is_empty() {
-        text.push_str("There is no stream: the server starts, and /readyz says so until one is configured.\n");
+        text.push_str("No stream is configured: the server starts, but /readyz reports it as not ready.\n");
         return;
     }
     text.push_str("Streams:\n");
@@ -75,11 +75,11 @@ fn source(stream: &stream::Config) -> String {
 
 fn shape(stream: &stream::Config) -> String {
     let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
-    let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", rows of {weight} coefficients other than zero"));
+    let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", {weight} nonzero coefficients per vector"));
     let codec = match stream.codec() {
         Ok(Codec::ReedSolomon { parity }) => format!(", Reed-Solomon with {parity} parity blocks"),
         Ok(Codec::RaptorQ) => ", RaptorQ".to_owned(),
-        Ok(Codec::RlncQ { group }) => format!(", over a prime field with homomorphic hashes of {} bits", group.bits()),
+        Ok(Codec::RlncQ { group }) => format!(", a prime field, homomorphic hashes of {} bits", group.bits()),
         Ok(Codec::Rlnc) | Err(_) => String::new(),
     };
     format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}{codec}", (n * k).div_ceil(1024))
@@ -89,7 +89,7 @@ fn signed(stream: &stream::Config) -> String {
     match stream.signing_key.as_deref().map(|path| (path, stream::Signer::look(path))) {
         None => String::new(),
         Some((_, Ok(Some(key)))) => format!(", signed by {key}"),
-        Some((path, _)) => format!(", signed by a key that the server will make as {}", path.display()),
+        Some((path, _)) => format!(", signed by a key that the server will create as {}", path.display()),
     }
 }
 

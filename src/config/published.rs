@@ -19,7 +19,7 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
             let places = [real(&path), real_parent(&path)];
             let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
             let text = format!(
-                "{} lies below `stream.{name}.directory`, whose files everybody may ask for: put it elsewhere",
+                "{} lies below `stream.{name}.directory`, so every viewer could fetch it: move it elsewhere",
                 path.display()
             );
             Some(Finding { key, text })

@@ -35,11 +35,11 @@ fn documented() -> (String, String) {
 #[test]
 fn a_word_that_is_none_of_its_keys_is_refused_with_those_that_are() {
     for (key, word, said) in [
-        ("endpoint.congestion", "reno", "`endpoint.congestion`: `reno` is not possible: it is one of `cubic`, `bbr`, `delay`"),
-        ("telemetry.log_format", "xml", "`telemetry.log_format`: `xml` is not possible: it is one of `auto`, `pretty`, `json`"),
-        ("stream.a.peers", "some", "`stream.a.peers`: `some` is not possible: it is one of `off`, `lan`, `all`"),
+        ("endpoint.congestion", "reno", "`endpoint.congestion`: `reno` is not valid: expected one of `cubic`, `bbr`, `delay`"),
+        ("telemetry.log_format", "xml", "`telemetry.log_format`: `xml` is not valid: expected one of `auto`, `pretty`, `json`"),
+        ("stream.a.peers", "some", "`stream.a.peers`: `some` is not valid: expected one of `off`, `lan`, `all`"),
         ("telemetry.log_filter", "infoo", "`infoo` is none of off, error, warn, info, debug, trace"),
-        ("stream.a.n_max", "2000", "`stream.a.n_max`: 2000 blocks a generation: 1 to 1024 are possible"),
+        ("stream.a.n_max", "2000", "`stream.a.n_max`: 2000 blocks per generation: the number must be from 1 to 1024"),
     ] {
         let refused = refusal("[stream.a]\ndirectory = \"y\"\n", &[], &[(key, word)]);
         assert!(refused.contains(said), "{refused}");
@@ -84,14 +84,14 @@ fn texts_become_what_their_keys_are() {
 #[test]
 fn unknown_keys_are_refused_where_they_stand() {
     let text = refusal("[ring]\nmax_reuse = 1\nbyte = \"1MiB\"\n", &[], &[]);
-    assert!(text.ends_with("test.toml, line 3: there is no key `ring.byte`; did you mean `ring.bytes`?"), "{text}");
+    assert!(text.ends_with("test.toml, line 3: unknown key `ring.byte`; did you mean `ring.bytes`?"), "{text}");
     let text = refusal("", &[("NCSERVERD_TELEMETRY_LISTEN", "127.0.0.1:1")], &[]);
     assert_eq!(
         text,
-        "environment variable NCSERVERD_TELEMETRY_LISTEN: there is no key `telemetry_listen`; did you mean `telemetry.listen`?"
+        "environment variable NCSERVERD_TELEMETRY_LISTEN: unknown key `telemetry_listen`; did you mean `telemetry.listen`?"
     );
     let text = refusal("", &[], &[("stream.live.n-max", "3")]);
-    assert_eq!(text, "flag --set stream.live.n-max: there is no key `stream.live.n-max`; did you mean `stream.live.n_max`?");
+    assert_eq!(text, "flag --set stream.live.n-max: unknown key `stream.live.n-max`; did you mean `stream.live.n_max`?");
     let text = refusal("[qqqq]\nzzzz = 1\n[store]\nbites = 1\n", &[], &[]);
     assert_eq!(text.lines().count(), 2, "all at once: {text}");
 }
@@ -146,7 +146,7 @@ fn the_device_must_hold_two_segments() {
     assert_eq!(with("50%").unwrap().config.store.device_bytes, store::Portion::Percent(50));
     assert_eq!(with("16MiB").unwrap().config.store.device_bytes, store::Portion::Bytes(ByteSize::mib(16)));
     assert!(with("15MiB").unwrap_err().to_string().contains("`store.device_bytes`: 15MiB cannot hold two segments"));
-    assert!(with("120%").unwrap_err().to_string().contains("`120%` is neither a percentage from 1% to 100% nor a size"));
+    assert!(with("120%").unwrap_err().to_string().contains("`120%` is not a percentage from 1% to 100% or a size"));
 }
 
 #[test]
@@ -177,16 +177,16 @@ fn too_few_coefficients_are_refused_unless_forced() {
     assert_eq!(with("13", "128", "false"), Ok(String::new()));
     let refusal = with("12", "128", "false").unwrap_err();
     assert!(
-        refusal.contains("`stream.a.row_weight`: 12 coefficients") && refusal.contains("13 (ln n + 8) are enough"),
+        refusal.contains("`stream.a.row_weight`: 12 nonzero coefficients") && refusal.contains("at least 13 (ln n + 8)"),
         "{refusal}"
     );
     assert!(with("12", "32", "false").is_ok(), "the rule is about n_max");
     assert!(with("12", "128", "true").unwrap().contains("`stream.a.row_weight`: forced"));
     // Peers would close the connection for the useless blocks.
-    assert!(with("7", "128", "true").is_ok() && with("6", "128", "true").unwrap_err().contains("7 are the least"));
+    assert!(with("7", "128", "true").is_ok() && with("6", "128", "true").unwrap_err().contains("set at least 7"));
     assert!(with("4", "4", "true").is_ok(), "these rows are dense");
     for force in ["false", "true"] {
-        assert!(with("0", "128", force).unwrap_err().contains("a row of zeros is no row"));
+        assert!(with("0", "128", force).unwrap_err().contains("must not be all zeros"));
     }
     assert!(with("64", "64", "false").unwrap().contains("all rows are dense"));
 }
@@ -207,24 +207,24 @@ fn what_belongs_to_another_code_is_refused() {
     assert_eq!(with(&[("codec", "rlnc-q"), key, ("hash_bits", "2048")]), Ok(Codec::RlncQ { group: HashGroup::P2048 }));
     assert_eq!(with(&[("codec", "rs"), ("parity", "128")]), Ok(Codec::ReedSolomon { parity: 128 }));
     for (keys, said) in [
-        (&[("codec", "rs")][..], "`stream.a.codec`: with \"rs\" a generation has a fixed number"),
+        (&[("codec", "rs")][..], "`stream.a.codec`: codec = \"rs\" needs a fixed number"),
         (&[("codec", "rs"), ("parity", "0")], "`stream.a.parity`: 0 parity blocks with 128"),
         (&[("codec", "rs"), ("parity", "129")], "`stream.a.parity`: 129 parity blocks with 128"),
         (&[("codec", "rs"), ("parity", "1"), ("n_max", "256")], "`stream.a.parity`: 1 parity blocks with 256"),
-        (&[("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
-        (&[("codec", "raptorq"), ("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
-        (&[("codec", "raptorq"), ("row_weight", "20")], "`stream.a.codec`: `row_weight` goes with codec = \"rlnc\""),
+        (&[("parity", "4")], "`stream.a.parity`: `parity` requires codec = \"rs\""),
+        (&[("codec", "raptorq"), ("parity", "4")], "`stream.a.parity`: `parity` requires codec = \"rs\""),
+        (&[("codec", "raptorq"), ("row_weight", "20")], "`stream.a.codec`: `row_weight` requires codec = \"rlnc\""),
         (&[("codec", "reed-solomon")], "`stream.a.codec`"),
-        (&[("codec", "rlnc-q")], "`stream.a.signing_key`: with \"rlnc-q\" blocks are tested by hashes"),
-        (&[("codec", "rlnc-q"), key, ("parity", "4")], "`stream.a.parity`: `parity` goes with codec = \"rs\""),
-        (&[("codec", "rlnc-q"), key, ("row_weight", "20")], "`stream.a.codec`: `row_weight` goes with"),
-        (&[("codec", "rlnc-q"), key, ("hash_bits", "1536")], "`stream.a.hash_bits`: homomorphic hashes have 1024 bits"),
-        (&[("hash_bits", "1024")], "`stream.a.hash_bits`: `hash_bits` goes with codec = \"rlnc-q\""),
+        (&[("codec", "rlnc-q")], "`stream.a.signing_key`: codec = \"rlnc-q\" needs a key that signs"),
+        (&[("codec", "rlnc-q"), key, ("parity", "4")], "`stream.a.parity`: `parity` requires codec = \"rs\""),
+        (&[("codec", "rlnc-q"), key, ("row_weight", "20")], "`stream.a.codec`: `row_weight` requires"),
+        (&[("codec", "rlnc-q"), key, ("hash_bits", "1536")], "`stream.a.hash_bits`: homomorphic hashes must have 1024 bits"),
+        (&[("hash_bits", "1024")], "`stream.a.hash_bits`: `hash_bits` requires codec = \"rlnc-q\""),
         (
             &[("codec", "rlnc-q"), key, ("block_bytes", "4112")],
             "`stream.a.block_bytes`: blocks of 4112 bytes: over the prime field",
         ),
-        (&[("codec", "rlnc-q"), key, ("n_max", "257")], "`stream.a.n_max`: 257 blocks a generation: over the prime field"),
+        (&[("codec", "rlnc-q"), key, ("n_max", "257")], "`stream.a.n_max`: 257 blocks per generation: over the prime field"),
         (
             &[("codec", "rlnc-q"), key, ("hash_bits", "2048"), ("block_bytes", "64")],
             "`stream.a.block_bytes`: 33554432 bytes of homomorphic hashes",
@@ -302,7 +302,7 @@ fn a_signing_key_is_one_or_will_be_made() {
     let loaded = with(&path).unwrap();
     assert!(loaded.findings.len() == 1 && loaded.findings[0].key == "stream.live.signing_key", "{:?}", loaded.findings);
     let text = loaded.explain();
-    assert!(text.contains(&format!("signed by a key that the server will make as {}", path.display())), "{text}");
+    assert!(text.contains(&format!("signed by a key that the server will create as {}", path.display())), "{text}");
     assert!(!path.exists(), "checking makes nothing");
 
     let pem = crate::integrity::signing::SigningKey::generate();
@@ -406,7 +406,7 @@ fn an_origin_that_ends_in_a_playlist_is_remarked_on() {
     let findings = |url: &str| load(&format!("[stream.live]\norigin = \"{url}\"\n"), &[], &[]).unwrap().findings;
     for url in ["http://o/hls/master.m3u8", "https://o/dash/live.MPD"] {
         let found = findings(url);
-        assert!(found.len() == 1 && found[0].to_string().starts_with("`stream.live.origin`: ends in a playlist"), "{found:?}");
+        assert!(found.len() == 1 && found[0].to_string().starts_with("`stream.live.origin`: must be the folder"), "{found:?}");
     }
     assert!(findings("http://o/hls/").is_empty());
 }
@@ -448,7 +448,7 @@ fn an_explanation_says_what_counts_and_from_where() {
     assert!(text.contains(&line), "{text}");
     assert!(text.contains("  ring.max_reuse = 2, default 1 ("), "{text}");
     assert!(text.contains("  /live/ from http://o/, generations of up to 128 blocks of 4096 bytes (512 KiB)"), "{text}");
-    assert!(Sources::default().load().unwrap().explain().contains("There is no stream"));
+    assert!(Sources::default().load().unwrap().explain().contains("No stream is configured"));
 }
 
 #[test]
@@ -486,14 +486,14 @@ fn a_changed_secret_is_told_and_not_shown() {
     let keys: Vec<_> = found.iter().map(|change| change.key.as_str()).collect();
     assert_eq!(keys, ["admission.keys", "stream.a.headers.A", "stream.a.headers.B", "stream.a.headers.C", "stream.a.origin"]);
     let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(lines[1], "`stream.a.headers.A` has another value, which is not shown: takes effect now");
+    assert_eq!(lines[1], "`stream.a.headers.A` changed (the value is secret): takes effect now");
     let shown =
         [lines.join("\n"), new.explain(), new.config.to_toml(), format!("{new:?}"), format!("{:?}", new.config)].join("\n");
     assert!(!shown.contains("hunter2") && shown.contains("http://[hidden]@o.test/"), "{shown}");
     assert_eq!(new.config.stream["a"].headers["B"].value().expose(), "hunter2-bb");
     // What was printed is not loaded as if it were the secret.
     let refusal = refusal(&new.config.to_toml(), &[("KEY", "x")], &[]);
-    assert!(refusal.contains("[hidden] was printed in the place of a secret"), "{refusal}");
+    assert!(refusal.contains("replace [hidden] with the secret"), "{refusal}");
     std::fs::remove_file(&file).unwrap();
     let gone = load(&text("x", "me"), &[("KEY", "x")], &[]).unwrap_err().to_string();
     assert!(gone.contains("line 6: `stream.a.headers.B`"), "{gone}");

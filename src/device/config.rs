@@ -98,7 +98,7 @@ impl Gpus {
 
 /// What is no choice of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("GPUs are \"all\" or a list of 1 to {GPUS_MAX} different numbers")]
+#[error("expected \"all\" or a list of 1 to {GPUS_MAX} different GPU numbers")]
 pub struct NotGpus;
 
 impl FromStr for Gpus {
@@ -235,7 +235,7 @@ impl FromStr for Threads {
 
 /// A text that is no number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("threads are \"auto\" or a number from 1 to {THREADS_MAX}")]
+#[error("expected \"auto\" or a number of threads from 1 to {THREADS_MAX}")]
 pub struct NotThreads;
 
 impl Serialize for Threads {

@@ -57,10 +57,10 @@ impl Absence {
     /// Tells the operator what `auto` found.
     pub(super) fn tell(&self) {
         match self {
-            Self::NoDriver => tracing::info!("no NVIDIA driver here: coding runs on the CPU"),
-            Self::NoDevice => tracing::info!("an NVIDIA driver is here but no GPU: coding runs on the CPU"),
+            Self::NoDriver => tracing::info!("no NVIDIA driver found: the CPU encodes"),
+            Self::NoDevice => tracing::info!("an NVIDIA driver but no GPU found: the CPU encodes"),
             Self::Fails(reason) | Self::Refused(reason) => {
-                tracing::warn!("a GPU cannot be used, so coding runs on the CPU: {reason}");
+                tracing::warn!("cannot use a GPU, so the CPU encodes: {reason}");
             }
         }
     }
@@ -72,7 +72,7 @@ impl Absence {
 
     fn into_reason(self) -> String {
         match self {
-            Self::NoDriver => "the library of the NVIDIA driver (libcuda) is not installed".to_owned(),
+            Self::NoDriver => "the NVIDIA driver library (libcuda) is not installed".to_owned(),
             Self::NoDevice => "the NVIDIA driver finds no GPU".to_owned(),
             Self::Fails(reason) | Self::Refused(reason) => reason,
         }
@@ -93,7 +93,7 @@ pub(super) fn open(
         Gpus::List(list) => list.clone(),
     };
     if let Some(missing) = ordinals.iter().find(|ordinal| **ordinal >= count) {
-        return Err(Absence::Refused(format!("device.gpus names GPU {missing}, and there are {count}, from 0 on")));
+        return Err(Absence::Refused(format!("device.gpus names GPU {missing}, but there are {count} GPUs, numbered from 0")));
     }
     let open_one = |ordinal: u16| {
         let (host, workload) = (host.clone(), *workload);
@@ -112,13 +112,13 @@ fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workl
     host.set_context(&card.context);
     let (engine, why) = match combine {
         Some(combine) if combine.is_hopper_only && card.capability != HOPPER => {
-            let reason = "needs instructions that only Hopper cards (compute capability 9.0) have";
+            let reason = "needs instructions of Hopper cards (compute capability 9.0)";
             return Err(Error::Unavailable(format!("GPU {ordinal} ({name}): the kernel \"{}\" {reason}", combine.kernel)));
         }
         Some(combine) => (Engine::new(card, combine, host.clone()).map_err(fails)?, "as configured".to_owned()),
         None => choose::fastest(card, workload, host).map_err(fails)?,
     };
-    tracing::info!("GPU {ordinal}, {name}, {sms} multiprocessors, combines with the kernel \"{}\" ({why})", engine.kernel());
+    tracing::info!("GPU {ordinal}, {name}, {sms} multiprocessors, encodes with the kernel \"{}\" ({why})", engine.kernel());
     Ok(engine)
 }
 
@@ -130,7 +130,7 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
         KernelChoice::Named(kernel) => kernel,
     };
     let found = COMBINES.iter().find(|combine| combine.kernel == kernel);
-    found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU's"))
+    found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU kernel"))
 }
 
 /// Opens a GPU for measurements.
@@ -171,7 +171,7 @@ fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
     if ordinal < count {
         return Ok(());
     }
-    Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count}, from 0 on")))
+    Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count} GPUs, numbered from 0")))
 }
 
 /// How many GPUs there are, at least one.

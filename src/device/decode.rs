@@ -72,7 +72,7 @@ pub struct Decoded {
 
 /// The rows depend on each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the rows depend on each other")]
+#[error("the rows are linearly dependent")]
 pub struct Singular;
 
 /// Generations that could not be worked on.

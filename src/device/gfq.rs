@@ -27,7 +27,7 @@ fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, E
     if results(card.as_ref())? == results(&Cores::new(NonZeroUsize::MIN))? {
         return Ok(card);
     }
-    Err(Error::Lost(format!("GPU {gpu} computes something else over GF(q) than the CPU")))
+    Err(Error::Lost(format!("GPU {gpu} computes different results over GF(q) than the CPU")))
 }
 
 /// The first GPU that the configuration names. None if it wants the CPU, or if it leaves the choice and no card can be used.
@@ -41,7 +41,7 @@ pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Bo
         BackendChoice::Cuda | BackendChoice::Hybrid => open_card(gpu, host).map(Some),
         BackendChoice::Auto => {
             let opened = open_card(gpu, host);
-            Ok(opened.inspect_err(|error| tracing::info!("GF(q) and its hashes are computed on the CPU: {error}")).ok())
+            Ok(opened.inspect_err(|error| tracing::info!("the CPU computes GF(q) and its hashes: {error}")).ok())
         }
     }
 }

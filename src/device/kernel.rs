@@ -92,7 +92,7 @@ impl FromStr for Kernel {
 
 /// A name that no kernel has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no kernel \"{0}\"; there are \"default\", \"auto\", {list}", list = list())]
+#[error("unknown kernel \"{0}\": expected \"default\", \"auto\", {list}", list = list())]
 pub struct UnknownKernel(String);
 
 fn list() -> String {

@@ -295,7 +295,7 @@ impl Members {
     async fn answer_of<T>(&self, member: &Member, answer: impl Future<Output = T>) -> Result<T, Error> {
         let limit = self.config.hang_timeout;
         let answer = member.unless_hung((member.backend != "cpu").then_some(limit), answer).await;
-        answer.ok_or_else(|| Error::Lost(format!("it has ended nothing for {}", humantime::format_duration(limit))))
+        answer.ok_or_else(|| Error::Lost(format!("it has finished no work for {}", humantime::format_duration(limit))))
     }
 
     /// A thread that has ended before the device was closed is a loss.
@@ -331,11 +331,11 @@ impl Members {
         }
         let lost = &set.seats[index].member;
         if lost.backend == "cpu" {
-            tracing::error!("the CPU back end is lost, and nothing takes its place: {reason}");
+            tracing::error!("lost the CPU back end, which has no substitute: {reason}");
             self.losses.dead(reason);
             return;
         }
-        tracing::error!("{} is lost, and the CPU does its work from now on: {reason}", lost.backend);
+        tracing::error!("lost the back end {}, falling back to the CPU: {reason}", lost.backend);
         let substitute = match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
             // In a hybrid it has a share already, and the other seat goes to it as well.
             Some(seat) => Ok(seat.clone()),
@@ -352,8 +352,8 @@ impl Members {
         let substitute = match substitute {
             Ok(seat) => seat,
             Err(error) => {
-                tracing::error!("the CPU cannot take its place: {error}");
-                return self.losses.dead(&format!("{reason}; the CPU cannot take its place: {error}"));
+                tracing::error!("cannot fall back to the CPU: {error}");
+                return self.losses.dead(&format!("{reason}; cannot fall back to the CPU: {error}"));
             }
         };
         let mut next = Set { epoch: set.epoch + 1, ..set.clone() };
@@ -486,12 +486,12 @@ fn open_cpu(config: &Config, families: &Families, is_substitute: bool) -> Result
     }
     let queue = config.queue_batches;
     let opened = Member::start("cpu", queue, families, move || Ok(Box::new(cpu::Cpu::open(&config)?)))?;
-    tracing::info!("the {} kernel combines segments on the CPU", opened.0.kernel);
+    tracing::info!("the CPU encodes with the kernel \"{}\"", opened.0.kernel);
     Ok(opened)
 }
 
 /// Why a back end is lost whose thread is gone.
-const THREAD_ENDED: &str = "its thread has died";
+const THREAD_ENDED: &str = "its thread died";
 /// How much a new measurement counts.
 const RATE_WEIGHT: f64 = 0.2;
 /// Until both have been measured.

@@ -252,7 +252,7 @@ impl Crew {
             BackendChoice::Cpu => Self::with(choice.backend, None, demand, cores),
             BackendChoice::Cuda | BackendChoice::Hybrid => Self::with(choice.backend, Some(opener), demand, cores),
             BackendChoice::Auto => Self::with(BackendChoice::Cuda, Some(opener), demand, cores).or_else(|error| {
-                tracing::info!("files are coded by the CPU: {error}");
+                tracing::info!("the CPU codes files: {error}");
                 Self::with(BackendChoice::Cpu, None, demand, cores)
             }),
         }
@@ -294,7 +294,7 @@ impl Crew {
             }
             Err(error) => drop(opened_in.send(Err(error))),
         })?;
-        let died = |_| Err(Error::Thread("it died while it opened the GPU".to_owned()));
+        let died = |_| Err(Error::Thread("the thread died while it opened the GPU".to_owned()));
         self.pinner = opened.recv().unwrap_or_else(died)?;
         Ok(())
     }
@@ -355,7 +355,7 @@ impl Crew {
             if state.is_closed && state.given == state.begun {
                 return None;
             }
-            assert!(!state.is_broken, "a thread that codes has died");
+            assert!(!state.is_broken, "a coding thread died");
             state = self.desk.wait(state);
         }
     }
@@ -387,7 +387,7 @@ impl Drop for Crew {
         self.desk.changed.notify_all();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread that codes had died");
+                tracing::error!("a coding thread died");
             }
         }
     }
@@ -547,7 +547,7 @@ impl Gpu<'_> {
         if work.is_same(output, &expected) {
             return Ok(());
         }
-        Err(Error::Lost("what it makes is not what the CPU makes of the same".to_owned()))
+        Err(Error::Lost("its results differ from those of the CPU".to_owned()))
     }
 
     /// The CPU does the rest.
@@ -556,7 +556,7 @@ impl Gpu<'_> {
             let (bite, _) = self.coder.end();
             self.put_back(indices, bite);
         }
-        tracing::error!("the GPU is given up, and the CPU codes the rest of the file: {error}");
+        tracing::error!("the GPU failed, the CPU codes the rest of the file: {error}");
         let mut state = self.desk.lock();
         state.is_parked = false;
         state.lost = Some(error.clone());

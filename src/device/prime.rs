@@ -54,7 +54,7 @@ impl Prime {
     /// The same, or the cores.
     pub(super) fn get(&self) -> Arc<dyn Arithmetic> {
         self.open().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no GPU for arithmetic over the prime field: the CPU does it");
+            tracing::warn!(%error, "no GPU for arithmetic over the prime field: using the CPU");
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(found.get_or_insert_with(|| Arc::new(self.cores())))
         })
@@ -235,10 +235,10 @@ impl Watch {
         if calls.due(limit).is_none_or(|due| now < due) {
             return Ok(());
         }
-        let reason = format!("it has ended no call over the prime field for {}", humantime::format_duration(limit));
+        let reason = format!("it has finished no work over the prime field for {}", humantime::format_duration(limit));
         if !calls.is_given_up {
             calls.is_given_up = true;
-            tracing::error!("the GPU is given up for arithmetic over the prime field, and the CPU does it from now on: {reason}");
+            tracing::error!("the GPU hangs, so the CPU takes over arithmetic over the prime field: {reason}");
         }
         self.tell(&mut calls, &reason);
         Err(reason)
@@ -248,9 +248,9 @@ impl Watch {
     fn fail(&self, failed: &Failed) {
         let mut calls = self.calls();
         if !calls.has_failed {
-            tracing::warn!(%failed, "arithmetic over the prime field has failed on the GPU: the CPU does it where that happens");
+            tracing::warn!(%failed, "arithmetic over the prime field failed on the GPU: the CPU redoes failed calls");
         }
-        self.tell(&mut calls, &format!("arithmetic over the prime field has failed: {failed}"));
+        self.tell(&mut calls, &format!("arithmetic over the prime field failed: {failed}"));
     }
 
     fn tell(&self, calls: &mut Calls, reason: &str) {

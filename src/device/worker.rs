@@ -100,7 +100,7 @@ impl Drop for Owner {
         if let Some(join) = self.join.take().filter(|_| !self.is_hung.load(Ordering::Acquire))
             && join.join().is_err()
         {
-            tracing::error!("the device's thread had died");
+            tracing::error!("the device's thread died");
         }
     }
 }
@@ -155,7 +155,7 @@ impl Member {
         let thread = std::thread::Builder::new().name(format!("device-{device}"));
         let join = thread.spawn(run).map_err(|error| Error::Thread(error.to_string()))?;
         let owner = Owner { stop: Some(stop_in), join: Some(join), is_hung: Arc::clone(&is_hung) };
-        let died = |_| Err(Error::Thread("it died while it opened the device".to_owned()));
+        let died = |_| Err(Error::Thread("the thread died while it opened the device".to_owned()));
         let (backend, kernel, memory) = opened.recv().unwrap_or_else(died)?;
         let (batches, loads, solves) = (batches_in, loads_in, solves_in);
         Ok((Self { backend, kernel, memory, batches, loads, solves, pulse, is_hung }, owner))

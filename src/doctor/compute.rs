@@ -19,14 +19,14 @@ pub(super) fn processor(config: &device::Config) -> Check {
 
 fn judge_processor(fastest: Isa, cores: usize, config: &device::Config) -> Check {
     let name = "processor";
-    let found = format!("cores that this process may use: {cores}; the fastest instruction set is {fastest}");
+    let found = format!("{cores} usable cores; the fastest instruction set is {fastest}");
     if let Some(chosen) = config.cpu_isa.isa().filter(|chosen| *chosen != fastest) {
-        let found = format!("{found}; `device.cpu_isa` asks for {chosen}");
-        return Check::warn(name, found, "device.cpu_isa = \"auto\"");
+        let found = format!("{found}, but `device.cpu_isa` selects {chosen}");
+        return Check::warn(name, found, "set device.cpu_isa = \"auto\"");
     }
     if fastest == Isa::Scalar {
         let found = format!("{found}: plain Rust, many times slower than SIMD");
-        return Check::warn(name, found, "an x86-64 processor with SSSE3 or more, or a GPU, for more than a few peers");
+        return Check::warn(name, found, "use an x86-64 processor with SSSE3 or later, or a GPU, to serve more than a few peers");
     }
     Check::ok(name, found)
 }
@@ -37,7 +37,7 @@ pub(super) fn device(config: &Config) -> Vec<Check> {
     let (choice, work) = (&config.device, workload(config));
     match open(choice, work) {
         Err(error) => {
-            vec![Check::fail(DEVICE, error.to_string(), "device.backend = \"auto\" or \"cpu\", or what the reason names")]
+            vec![Check::fail(DEVICE, error.to_string(), "set device.backend = \"auto\" or \"cpu\", or fix the cause")]
         }
         Ok((device, _thread)) => match device.memory() {
             Some(memory) => gpus(&choice.gpus)
@@ -67,9 +67,7 @@ fn judge_cpu(found: String, why: Option<&str>, has_node: bool) -> Check {
             let found = format!("{found}; no GPU: {why}");
             match has_node {
                 false => Check::ok(DEVICE, found),
-                true => {
-                    Check::warn(DEVICE, found, "docs/operating.md, \"With a GPU\"; or device.backend = \"cpu\", if that is meant")
-                }
+                true => Check::warn(DEVICE, found, "see docs/operating.md, \"With a GPU\"; or set device.backend = \"cpu\""),
             }
         }
     }
@@ -108,7 +106,7 @@ fn judge_room(portion: Portion, memory: Memory) -> Check {
         return Check::ok(name, found);
     }
     let fits = (memory.free / 10 * 9) >> 20;
-    Check::warn(name, found, format!("store.device_bytes = \"{fits}MiB\", or end what else uses the GPU (nvidia-smi)"))
+    Check::warn(name, found, format!("set store.device_bytes = \"{fits}MiB\", or stop other programs on the GPU (nvidia-smi)"))
 }
 
 const DEVICE: &str = "device";

@@ -20,16 +20,16 @@ pub(super) fn files(config: &Config) -> Check {
 fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
     let name = "open files";
     let Some((soft, hard)) = limit else {
-        let found = format!("the limit is unknown; about {needed} are needed");
-        return Check::warn(name, found, "look at `ulimit -n` yourself");
+        let found = format!("the limit is unknown; the server needs about {needed}");
+        return Check::warn(name, found, "check `ulimit -n`");
     };
-    let found = format!("{soft} may be open, at most {needed} are needed (peers need none: they share a socket)");
+    let found = format!("the limit is {soft}, and the server needs at most {needed} (peers need none: they share a socket)");
     if soft >= needed {
         return Check::ok(name, found);
     }
     let change = match hard >= needed {
-        true => format!("ulimit -n {needed}, or LimitNOFILE={needed} in the unit"),
-        false => format!("LimitNOFILE={needed} in the unit: the hard limit is {hard}"),
+        true => format!("set ulimit -n {needed}, or LimitNOFILE={needed} in the unit"),
+        false => format!("set LimitNOFILE={needed} in the unit: the hard limit is {hard}"),
     };
     Check::fail(name, found, change)
 }
@@ -73,19 +73,17 @@ fn judge_memory(config: &Config, in_system: Option<u64>, in_group: Option<u64>) 
         ByteSize(peers)
     );
     let (there, whose) = match (in_system, in_group) {
-        (Some(system), Some(group)) if group < system => (group, "left to the control group"),
+        (Some(system), Some(group)) if group < system => (group, "available in the control group"),
         (Some(system), _) => (system, "available"),
-        (None, Some(group)) => (group, "left to the control group"),
+        (None, Some(group)) => (group, "available in the control group"),
         (None, None) => {
-            return Check::warn(name, format!("{parts}; what there is is unknown"), "look at `free` yourself");
+            return Check::warn(name, format!("{parts}; the available memory is unknown"), "check `free`");
         }
     };
     let found = format!("{parts}; {} {whose}", ByteSize(there));
     match needed <= there {
         true => Check::ok(name, found),
-        false => {
-            Check::warn(name, found, "lower `store.bytes`, `ring.bytes` or `endpoint.connections_max`, or give it more memory")
-        }
+        false => Check::warn(name, found, "lower `store.bytes`, `ring.bytes` or `endpoint.connections_max`, or add memory"),
     }
 }
 
@@ -122,11 +120,11 @@ pub(super) fn clock(config: &Config) -> Check {
 
 fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
     let (name, time) = ("clock", humantime::format_rfc3339_seconds(now));
-    let set = "set it, and start chronyd or systemd-timesyncd: timedatectl set-ntp true";
+    let set = "set the clock and start chronyd or systemd-timesyncd: timedatectl set-ntp true";
     if now < SystemTime::UNIX_EPOCH + EARLIEST {
-        let found = format!("{time}: this program did not exist then");
+        let found = format!("{time} is before this program's release, so the clock is wrong");
         return if is_needed {
-            Check::fail(name, found + ", and tokens are judged by it", set)
+            Check::fail(name, found + ", and tokens depend on it", set)
         } else {
             Check::warn(name, found, set)
         };
@@ -134,17 +132,14 @@ fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
     match (sign, is_needed) {
         (Some(sign), _) => Check::ok(name, format!("{time}, {sign}")),
         (None, true) => {
-            let found =
-                format!("{time}; whether it is synchronised is unknown, and tokens and client certificates are judged by it");
+            let found = format!("{time}; it may not be synchronised, and tokens and client certificates depend on it");
             Check::warn(
                 name,
                 found,
-                "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` allows for little",
+                "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` covers only small errors",
             )
         }
-        (None, false) => {
-            Check::ok(name, format!("{time}; whether it is synchronised is unknown, and nothing configured depends on it"))
-        }
+        (None, false) => Check::ok(name, format!("{time}; it may not be synchronised, but nothing configured depends on it")),
     }
 }
 

@@ -39,14 +39,14 @@ pub(super) fn telemetry(config: &telemetry::Config) -> Check {
 
 fn refused(name: &'static str, protocol: &str, key: &str, address: SocketAddr, error: &io::Error) -> Check {
     let change = match error.kind() {
-        ErrorKind::AddrInUse => format!("another program has it, or a server that runs already: stop that, or change `{key}`"),
-        ErrorKind::AddrNotAvailable => format!("this machine does not have the address: `ip address` lists those for `{key}`"),
+        ErrorKind::AddrInUse => format!("another program or a running server uses the address: stop it, or change `{key}`"),
+        ErrorKind::AddrNotAvailable => format!("this machine lacks the address: `ip address` lists those for `{key}`"),
         ErrorKind::PermissionDenied => {
-            format!("take a port from 1024 on for `{key}`, or give the service CAP_NET_BIND_SERVICE")
+            format!("set a port of 1024 or above in `{key}`, or give the service CAP_NET_BIND_SERVICE")
         }
         _ => format!("change `{key}`"),
     };
-    Check::fail(name, format!("{protocol} {address} cannot be bound: {error}"), change)
+    Check::fail(name, format!("cannot bind {protocol} {address}: {error}"), change)
 }
 
 /// What the kernel grants of the buffers that are asked for.
@@ -57,7 +57,7 @@ pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
     match granted {
         Ok((receive, send)) => vec![RECEIVE.judge(config.receive_buffer, receive), SEND.judge(config.send_buffer, send)],
         Err(error) => {
-            let found = format!("no UDP socket on {loopback}: {error}");
+            let found = format!("cannot open a UDP socket on {loopback}: {error}");
             vec![Check::fail(RECEIVE.name, found, "bring up the loopback interface: ip link set lo up")]
         }
     }
@@ -75,13 +75,13 @@ const RECEIVE: Buffer = Buffer {
     name: "receive buffer",
     key: "endpoint.receive_buffer",
     sysctl: "net.core.rmem_max",
-    harm: "bursts of new peers and of acknowledgements are lost",
+    harm: "bursts of new peers and of acknowledgements will be lost",
 };
 const SEND: Buffer = Buffer {
     name: "send buffer",
     key: "endpoint.send_buffer",
     sysctl: "net.core.wmem_max",
-    harm: "packets wait for room with many peers",
+    harm: "packets will wait for buffer space with many peers",
 };
 
 impl Buffer {
@@ -92,7 +92,7 @@ impl Buffer {
             return Check::ok(self.name, found);
         }
         let (sysctl, bytes) = (self.sysctl, asked.as_u64());
-        let change = format!("sysctl -w {sysctl}={bytes}, and the line `{sysctl} = {bytes}` in /etc/sysctl.d/60-ncserverd.conf");
+        let change = format!("sysctl -w {sysctl}={bytes}, and add `{sysctl} = {bytes}` to /etc/sysctl.d/60-ncserverd.conf");
         Check::warn(self.name, format!("{found}: {}", self.harm), change)
     }
 }
@@ -100,11 +100,11 @@ impl Buffer {
 /// Sends one batch of segments over loopback and counts what comes.
 pub(super) fn gso(config: &endpoint::Config) -> Check {
     if !config.gso {
-        return Check::ok(GSO, "off by `endpoint.gso`");
+        return Check::ok(GSO, "disabled by `endpoint.gso`");
     }
     match send_segments(loopback(config)) {
         Ok(sent) => sent.judge(),
-        Err(error) => Check::fail(GSO, format!("a batch of segments cannot be sent: {error}"), "endpoint.gso = false"),
+        Err(error) => Check::fail(GSO, format!("cannot send a batch of segments: {error}"), "set endpoint.gso = false"),
     }
 }
 
@@ -123,17 +123,16 @@ impl Segments {
     fn judge(self) -> Check {
         let Self { at_most, sent, came } = self;
         if at_most <= 1 {
-            let found = "the kernel does not segment UDP (UDP_SEGMENT): every packet is a system call, which takes about three times the \
-                         processor time";
-            return Check::warn(GSO, found, "Linux 4.18 or newer, and a sandbox that lets UDP_SEGMENT through");
+            let found = "the kernel does not segment UDP (UDP_SEGMENT): a system call per packet costs about three times the CPU";
+            return Check::warn(GSO, found, "use Linux 4.18 or later, and a sandbox that allows UDP_SEGMENT");
         }
         if came < sent {
-            let found = format!("of {sent} segments sent in one call {came} came over loopback");
-            return Check::fail(GSO, found, "endpoint.gso = false");
+            let found = format!("only {came} of {sent} segments sent in one call arrived over loopback");
+            return Check::fail(GSO, found, "set endpoint.gso = false");
         }
         Check::ok(
             GSO,
-            format!("{sent} segments sent in one call came as {came} packets over loopback (at most {at_most} a call)"),
+            format!("{sent} segments sent in one call arrived as {came} packets over loopback (at most {at_most} per call)"),
         )
     }
 }
@@ -190,7 +189,7 @@ mod tests {
     fn segments_are_counted() {
         assert_eq!(Segments { at_most: 64, sent: 10, came: 10 }.judge().verdict, Verdict::Ok);
         let lost = Segments { at_most: 64, sent: 10, came: 1 }.judge();
-        assert_eq!((lost.verdict, lost.change.as_deref()), (Verdict::Fail, Some("endpoint.gso = false")));
+        assert_eq!((lost.verdict, lost.change.as_deref()), (Verdict::Fail, Some("set endpoint.gso = false")));
         assert_eq!(Segments { at_most: 1, sent: 1, came: 1 }.judge().verdict, Verdict::Warn);
         let here = send_segments(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert_eq!(here.came, here.sent);

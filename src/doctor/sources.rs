@@ -24,7 +24,7 @@ pub(super) fn streams(config: &Config) -> Vec<Check> {
             runtime.shutdown_background();
             checks
         }
-        Err(error) => vec![Check::fail(STREAM, error.to_string(), "the system gives no timers: raise its limits")],
+        Err(error) => vec![Check::fail(STREAM, error.to_string(), "cannot create timers: raise the system's limits")],
     };
     for (name, stream) in &config.stream {
         checks.extend(stream.directory.as_deref().map(|root| directory(name, root)));
@@ -37,13 +37,13 @@ pub(super) fn streams(config: &Config) -> Vec<Check> {
 fn directory(name: &str, root: &Path) -> Check {
     match fs::read_dir(root) {
         Ok(mut entries) => match entries.next() {
-            Some(_) => Check::ok(STREAM, format!("{name} from {}, which can be read", root.display())),
-            None => Check::warn(STREAM, format!("{name} from {}, which is empty", root.display()), "put the media there"),
+            Some(_) => Check::ok(STREAM, format!("{name} from {}, which is readable", root.display())),
+            None => Check::warn(STREAM, format!("{name} from {}, which is empty", root.display()), "put the media into it"),
         },
         Err(error) => Check::fail(
             STREAM,
             format!("{name} from {}, which cannot be read: {error}", root.display()),
-            format!("`stream.{name}.directory`: a directory that the service's user may read"),
+            format!("set `stream.{name}.directory` to a directory that the service's user may read"),
         ),
     }
 }
@@ -55,11 +55,11 @@ fn new_key(name: &str, key: &Path) -> Option<Check> {
     }
     let parent = key.parent().unwrap_or_else(|| Path::new("/"));
     Some(match trust::write_and_remove(parent) {
-        Ok(()) => Check::ok("signing key", format!("{name}: none yet: the first start makes {}", key.display())),
+        Ok(()) => Check::ok("signing key", format!("{name}: no key yet; the first start creates {}", key.display())),
         Err(error) => Check::fail(
             "signing key",
-            format!("{name}: {} is not there and cannot be made: {error}", key.display()),
-            format!("`stream.{name}.signing_key`: a file, or a place that the service's user may write to"),
+            format!("{name}: {} does not exist and cannot be created: {error}", key.display()),
+            format!("set `stream.{name}.signing_key` to a file, or to a path where the service's user may write"),
         ),
     })
 }
@@ -72,29 +72,31 @@ async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) ->
     let http = http.and_then(|origin| Http::open(origin, ingest, metrics.http).map_err(|error| error.to_string()));
     let http = match http {
         Ok(http) => http,
-        Err(error) => return Check::fail(STREAM, format!("{name} from {shown}: {error}"), key),
+        Err(error) => return Check::fail(STREAM, format!("{name} from {shown}: {error}"), format!("change {key}")),
     };
     match tokio::time::timeout(ORIGIN_WITHIN, http.look()).await {
         Ok(Ok(status @ (401 | 407))) => Check::warn(
             STREAM,
-            format!("{name} from {shown}, which answers {status}: it wants credentials"),
-            format!("`stream.{name}.headers`, such as `headers.Authorization = {{ file = \"…\" }}`"),
+            format!("{name} from {shown}, which answers {status}: it requires credentials"),
+            format!("set `stream.{name}.headers`, such as `headers.Authorization = {{ file = \"…\" }}`"),
         ),
         Ok(Ok(status @ 500..)) => {
-            Check::warn(STREAM, format!("{name} from {shown}, which answers {status}"), "look at the origin: it fails")
+            Check::warn(STREAM, format!("{name} from {shown}, which answers {status}"), "fix the origin: it reports an error")
         }
         // Few origins show what a folder has in it.
         Ok(Ok(status)) => Check::ok(STREAM, format!("{name} from {shown}, which answers ({status} for the folder itself)")),
         Ok(Err(error @ ingest::Error::Redirect(_))) => Check::warn(
             STREAM,
-            format!("{name} from {shown}: {error}; so will be what viewers ask for, if that is redirected as well"),
-            format!("{key}, or `stream.{name}.redirect_hosts`"),
+            format!("{name} from {shown}: {error}; viewers' requests fail if the origin redirects them, too"),
+            format!("change {key}, or add the host to `stream.{name}.redirect_hosts`"),
         ),
-        Ok(Err(error)) => Check::warn(STREAM, format!("{name} from {shown}: {error}"), format!("{key}, or start the origin")),
+        Ok(Err(error)) => {
+            Check::warn(STREAM, format!("{name} from {shown}: {error}"), format!("change {key}, or start the origin"))
+        }
         Err(_) => Check::warn(
             STREAM,
             format!("{name} from {shown}, which does not answer within {} s", ORIGIN_WITHIN.as_secs()),
-            format!("{key}, or start the origin"),
+            format!("change {key}, or start the origin"),
         ),
     }
 }

@@ -19,13 +19,13 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
     match ServerIdentity::inspect(config) {
         Ok(identity) => {
             let place = match identity.origin() {
-                Origin::Kept(path) | Origin::Generated(path) => format!("kept in {}", path.display()),
+                Origin::Kept(path) | Origin::Generated(path) => format!("stored in {}", path.display()),
                 Origin::Files | Origin::Ephemeral => "from `tls.cert` and `tls.key`".to_owned(),
             };
             judged(&format!("{place}, fingerprint {}", identity.fingerprint()), identity.validity(), tls::now())
         }
         Err(error) => {
-            let change = "`tls.cert` and `tls.key`: a chain and its key in PEM, readable by the service's user";
+            let change = "set `tls.cert` and `tls.key` to a chain and its key in PEM, readable by the service's user";
             Check::fail(CERTIFICATE, error.to_string(), change)
         }
     }
@@ -33,18 +33,18 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
 
 /// A pair that can be used, by its dates.
 fn judged(found: &str, validity: Option<Validity>, now: i64) -> Check {
-    let renew = "renew it; `systemctl reload ncserverd` takes the new one";
+    let renew = "renew it, then run `systemctl reload ncserverd`";
     let Some(validity) = validity else {
-        let change = "another certificate: peers that trust an authority cannot read these dates either";
-        return Check::warn(CERTIFICATE, format!("{found}; its dates cannot be read, so nothing tells when it ends"), change);
+        let change = "use another certificate: peers that trust an authority cannot read these dates either";
+        return Check::warn(CERTIFICATE, format!("{found}; its dates cannot be read, so its expiry will not be noticed"), change);
     };
     match (validity.standing(now), validity.complaint(now)) {
         (Standing::Expired, Some(complaint)) => Check::fail(CERTIFICATE, format!("{found}, {complaint}"), renew),
         (Standing::Early, Some(complaint)) => {
-            Check::fail(CERTIFICATE, format!("{found}, {complaint}"), "compare the clock of this machine, or take another one")
+            Check::fail(CERTIFICATE, format!("{found}, {complaint}"), "check this machine's clock, or use another certificate")
         }
         (_, Some(complaint)) => Check::warn(CERTIFICATE, format!("{found}, {complaint}"), renew),
-        (_, None) => Check::ok(CERTIFICATE, format!("{found}, until {}", tls::date(validity.until))),
+        (_, None) => Check::ok(CERTIFICATE, format!("{found}, valid until {}", tls::date(validity.until))),
     }
 }
 
@@ -53,13 +53,13 @@ fn place_of_new(directory: &Path) -> Check {
     let place = directory.display();
     let existing = directory.ancestors().find(|path| path.is_dir()).unwrap_or(directory);
     match write_and_remove(existing) {
-        Ok(()) => Check::ok(CERTIFICATE, format!("none yet: the first start makes one and keeps it in {place}")),
+        Ok(()) => Check::ok(CERTIFICATE, format!("none yet; the first start creates one and stores it in {place}")),
         Err(error) => {
-            let found = format!("none yet, and none can be kept in {place}: {}: {error}", existing.display());
+            let found = format!("none yet, and none can be stored in {place}: {}: {error}", existing.display());
             Check::fail(
                 CERTIFICATE,
                 found,
-                "`tls.directory`: a directory that the service's user may write to; or `tls.cert` and `tls.key`",
+                "set `tls.directory` to a directory that the service's user may write to, or set `tls.cert` and `tls.key`",
             )
         }
     }
@@ -75,8 +75,8 @@ pub(super) fn write_and_remove(directory: &Path) -> io::Result<()> {
 pub(super) fn admission(config: &admission::Config) -> Option<Check> {
     let name = "admission";
     let places = [
-        config.keys.as_ref().map(|keys| format!("keys of {keys}")),
-        config.clients_ca.as_ref().map(|file| format!("authorities of {}", file.display())),
+        config.keys.as_ref().map(|keys| format!("keys from {keys}")),
+        config.clients_ca.as_ref().map(|file| format!("authorities from {}", file.display())),
     ];
     let places: Vec<String> = places.into_iter().flatten().collect();
     if places.is_empty() {
@@ -85,11 +85,11 @@ pub(super) fn admission(config: &admission::Config) -> Option<Check> {
     let metrics = admission::Metrics::new(&Registry::new()).expect("a new registry takes them");
     Some(match Admission::open(config, metrics) {
         Ok(_) if config.keys.is_some() && config.keys_file().is_none() => {
-            Check::ok(name, format!("{}; the URL is asked when the server starts (`/readyz`)", places.join(", ")))
+            Check::ok(name, format!("{}; the server fetches the URL when it starts (see `/readyz`)", places.join(", ")))
         }
-        Ok(_) => Check::ok(name, format!("{} can be used", places.join(", "))),
+        Ok(_) => Check::ok(name, format!("{} are valid", places.join(", "))),
         Err(error) => {
-            Check::fail(name, error.to_string(), "`admission.keys`, `admission.clients_ca`: docs/operating.md, \"Admission\"")
+            Check::fail(name, error.to_string(), "fix `admission.keys`, `admission.clients_ca`: docs/operating.md, \"Admission\"")
         }
     })
 }
@@ -107,10 +107,10 @@ mod tests {
     fn a_certificate_is_looked_for_and_not_made() {
         let place = TempDir::new().unwrap();
         let config = tls::Config { directory: Some(place.path().join("a/tls")), ..tls::Config::default() };
-        assert!(certificate(&config).found.contains("the first start makes one"));
+        assert!(certificate(&config).found.contains("the first start creates one"));
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         ServerIdentity::open(&config).unwrap();
-        assert!(certificate(&config).found.contains("kept in"));
+        assert!(certificate(&config).found.contains("stored in"));
         let gone = tls::Config { cert: Some("/nonexistent".into()), key: Some("/nonexistent".into()), ..config };
         assert_eq!(certificate(&gone).verdict, Verdict::Fail);
         let nowhere = tls::Config { directory: Some("/proc/tls".into()), ..tls::Config::default() };
@@ -127,7 +127,7 @@ mod tests {
             [Verdict::Fail, Verdict::Ok, Verdict::Warn, Verdict::Fail]
         );
         assert_eq!(judged("kept", None, 0).verdict, Verdict::Warn);
-        assert!(judged("kept", Some(year), 366 * day).found.contains("has expired at 1971-01-01T00:00:00Z"));
+        assert!(judged("kept", Some(year), 366 * day).found.contains("expired at 1971-01-01T00:00:00Z"));
     }
 
     #[test]

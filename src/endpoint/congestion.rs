@@ -16,15 +16,16 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-/// How a sender finds out how much a path carries. The default is what the figures in `docs/benchmarks.md`, "Lossy paths", speak for.
+/// How a sender finds out how much a path carries. The default is what the figures in `docs/benchmarks.md`, "Lossy paths", speak
+/// for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
-    /// By loss (RFC 9438): fills the queue, and takes every loss for a full one
+    /// Loss-based (RFC 9438): fills the queue and treats every loss as congestion
     Cubic,
-    /// By delivery rate and round trip (BBR, first version, experimental in quinn)
+    /// Model-based, on delivery rate and round-trip time (BBR version 1, experimental in quinn)
     Bbr,
-    /// By the queue that it finds, and by loss beside flows that fill it
+    /// Delay-based, on the queueing delay; falls back to loss beside flows that fill the queue
     #[default]
     Delay,
 }

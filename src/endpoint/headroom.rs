@@ -114,18 +114,18 @@ impl Headroom {
             if load.is_short != was_short {
                 self.is_short.store(load.is_short, Ordering::Relaxed);
                 if load.is_short {
-                    tracing::debug!("no time for newcomers: what is asked for waits {:.2} s", load.wait);
+                    tracing::debug!("overloaded: refusing new connections (requested blocks wait {:.2} s)", load.wait);
                 } else {
-                    tracing::debug!("there is time for newcomers again");
+                    tracing::debug!("accepting new connections again");
                 }
             }
             if load.is_said() != was_said {
                 if was_said {
-                    tracing::info!("there is time for newcomers again");
+                    tracing::info!("accepting new connections again");
                     readiness.ready("headroom");
                 } else {
-                    tracing::warn!("no time for newcomers: what is asked for waits {:.1} s", load.wait);
-                    readiness.not_ready("headroom", "more is asked for than can be sent");
+                    tracing::warn!("overloaded: refusing new connections (requested blocks wait {:.1} s)", load.wait);
+                    readiness.not_ready("headroom", "overloaded: peers request more than the server can send");
                 }
             }
         }

@@ -37,10 +37,10 @@ use crate::telemetry::quiet::RateLimited;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory itself.
-    #[error("the directory {0} cannot be opened: {1}")]
+    #[error("cannot open the directory {0}: {1}")]
     Root(PathBuf, std::io::Error),
     /// The kernel's notifications.
-    #[error("the directory {0} cannot be watched: {1}")]
+    #[error("cannot watch the directory {0}: {1}")]
     Watch(PathBuf, notify::Error),
 }
 
@@ -292,9 +292,9 @@ impl Shared {
         if let Ok(outcome) = tokio::time::timeout(self.timeout, &mut thread).await {
             return outcome.ok();
         }
-        tracing::warn!("the directory {} does not answer: it is not watched until it does", self.root.display());
+        tracing::warn!("the directory {} does not respond: watching stops until it does", self.root.display());
         let outcome = thread.await.ok();
-        tracing::info!("the directory {} answers again", self.root.display());
+        tracing::info!("the directory {} responds again", self.root.display());
         outcome
     }
 
@@ -375,7 +375,7 @@ async fn watch(
             biased;
             event = events.recv(), if !is_deaf => {
                 let Some(event) = event else {
-                    tracing::error!("nobody tells of changes in {} any more: it is scanned now and then", shared.root.display());
+                    tracing::error!("the watcher of {} ended: scanning periodically instead", shared.root.display());
                     is_deaf = true;
                     continue;
                 };
@@ -423,7 +423,7 @@ fn forwarder(
         let is_sent = match event {
             Ok(event) => is_idle(event.kind) || events.try_send(event).is_ok(),
             Err(error) => {
-                tracing::warn!(%error, "watching a directory");
+                tracing::warn!(%error, "cannot watch a directory: scanning it again");
                 false
             }
         };

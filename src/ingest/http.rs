@@ -43,10 +43,10 @@ pub struct Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A header's name or value.
-    #[error("`{0}` cannot be a header: {1}")]
+    #[error("`{0}` is not a valid HTTP header: {1}")]
     Header(String, String),
     /// The client library refuses.
-    #[error("no HTTP client: {0}")]
+    #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }
 
@@ -173,8 +173,8 @@ impl Http {
                 return Ok(response);
             }
             let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-            let location = location.ok_or_else(|| Error::Redirect("without saying where to".into()))?;
-            let next = url.join(location).map_err(|_| Error::Redirect("to what is no URL".into()))?;
+            let location = location.ok_or_else(|| Error::Redirect("without a Location header".into()))?;
+            let next = url.join(location).map_err(|_| Error::Redirect("to an invalid URL".into()))?;
             self.check_redirect(&url, &next)?;
             url = next;
         }
@@ -279,14 +279,14 @@ impl Http {
         let Some(got) = content_range(&response) else {
             return Err(Error::Protocol("a part without Content-Range".into()));
         };
-        let Some(range) = got.range else { return Err(Error::Protocol("a part that is no range".into())) };
+        let Some(range) = got.range else { return Err(Error::Protocol("a part with an invalid Content-Range".into())) };
         let is_end = got.total == Some(range.end);
         if range.start != want.start || range.end > want.end || (range.end < want.end && (is_listed || !is_end)) {
-            return Err(Error::Length(format!("asked for bytes {want:?}, offered {range:?}")));
+            return Err(Error::Length(format!("requested bytes {want:?}, got {range:?}")));
         }
         let length = range.end - range.start;
         if framed(&response)?.is_some_and(|announced| announced != length) {
-            return Err(Error::Length(format!("{length} bytes in Content-Range, another Content-Length")));
+            return Err(Error::Length(format!("Content-Range has {length} bytes, but Content-Length differs")));
         }
         let description = Description::of(&response);
         let bytes = self.read(response, length.saturating_add(1)).await?;
@@ -298,7 +298,7 @@ impl Http {
     async fn read(&self, mut response: Response, limit: u64) -> Result<Bytes, Error> {
         let encoded = response.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
         if encoded {
-            return Err(Error::Protocol("a compressed body, which was not asked for".into()));
+            return Err(Error::Protocol("a compressed body, which the server did not request".into()));
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut bytes = BytesMut::new();
@@ -388,20 +388,20 @@ fn framed(response: &Response) -> Result<Option<u64>, Error> {
     let headers = response.headers();
     let announced = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced == Some(None) {
-        return Err(Error::Length("the origin says a length that is no number".into()));
+        return Err(Error::Length("Content-Length is not a number".into()));
     }
     let announced = announced.flatten();
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) if announced.is_none() && response.version() <= Version::HTTP_11 => {
-            Err(Error::Length("the origin says neither how long the object is nor where it ends".into()))
+            Err(Error::Length("the answer has neither a Content-Length nor chunked encoding".into()))
         }
         (None, _) => Ok(announced),
         (Some(_), _) if announced.is_some() => {
-            Err(Error::Length("the origin says both a length and that there are chunks".into()))
+            Err(Error::Length("the answer has both a Content-Length and a transfer coding".into()))
         }
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(None),
-        (Some(_), _) => Err(Error::Length("a transfer coding other than chunks, which was not asked for".into())),
+        (Some(_), _) => Err(Error::Length("a transfer coding other than chunked, which the server did not request".into())),
     }
 }
 

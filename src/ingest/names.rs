@@ -46,13 +46,13 @@ struct Pattern(Vec<char>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// No text.
-    #[error("an empty name matches nothing")]
+    #[error("an empty pattern matches nothing")]
     Empty,
     /// More than one component.
-    #[error("a pattern is one name of a path, without `/`")]
+    #[error("a pattern matches one component of a path and must not contain `/`")]
     Separator,
     /// Longer than any name.
-    #[error("no name of a file is that long")]
+    #[error("the pattern is longer than any file name")]
     TooLong,
 }
 

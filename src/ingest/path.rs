@@ -48,13 +48,13 @@ pub enum PathError {
     #[error("the path is too long")]
     TooLong,
     /// A control character, backslash or fragment.
-    #[error("the path has a character that no path may have")]
+    #[error("the path contains a forbidden character")]
     Character,
     /// Percent signs that encode nothing, or bytes that are no UTF-8.
-    #[error("the path is not encoded correctly")]
+    #[error("the path is not percent-encoded correctly")]
     Encoding,
     /// `.`, `..` or a separator in disguise.
-    #[error("the path leaves the stream")]
+    #[error("the path leads out of the stream")]
     Escape,
 }
 

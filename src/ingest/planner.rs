@@ -109,13 +109,13 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Does not begin with `#EXTM3U`.
-    #[error("the text is no playlist")]
+    #[error("the text is not an HLS playlist")]
     NoPlaylist,
     /// The parser stopped before the end, or a number is impossible.
-    #[error("the playlist cannot be read to its end")]
+    #[error("the playlist is malformed")]
     Unreadable,
     /// What it lists takes more than there is for it.
-    #[error("the playlist lists too many segments to follow it")]
+    #[error("the playlist lists too many segments to follow")]
     TooLong,
 }
 

@@ -22,7 +22,7 @@ pub trait StreamKeys: fmt::Debug + Send + Sync {
 
 /// Text that is no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a stream's key has 64 hexadecimal digits")]
+#[error("a stream's key must be 64 hexadecimal digits")]
 pub struct NoKey;
 
 impl StreamKey {
@@ -87,7 +87,7 @@ pub struct SigningKey(Ed25519KeyPair);
 
 /// A file that holds no key to sign with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no Ed25519 private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it")]
+#[error("not an Ed25519 private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it")]
 pub struct NoSigningKey;
 
 impl SigningKey {

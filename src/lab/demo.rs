@@ -93,7 +93,7 @@ pub enum Error {
     #[error("peer {0}: {1}")]
     Peer(u16, #[source] peer::Error),
     /// A peer got something else than the clip's playlists.
-    #[error("peer {0} got a playlist that is not the clip's")]
+    #[error("peer {0} received a playlist that differs from the clip's")]
     Playlist(u16),
     /// Standard output is gone.
     #[error("cannot write: {0}")]

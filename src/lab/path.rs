@@ -44,7 +44,7 @@ impl Default for Shape {
 
 /// A number that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a probability is a number from 0 to 1, and a rate is above 0")]
+#[error("a probability must be from 0 to 1, and a rate must be above 0")]
 pub struct InvalidShape;
 
 /// What became of the packets, and how long the queue was.

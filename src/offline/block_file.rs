@@ -188,7 +188,7 @@ pub(super) fn read(source: &mut impl Read) -> Result<(Head, Labelled), Fault> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&bytes).update(&payload);
     if hasher.finalize().as_bytes()[..CHECK] != expected {
-        return Err(Fault::Damaged("its block check does not hold"));
+        return Err(Fault::Damaged("its block checksum is wrong"));
     }
     let block = Labelled { label: head.label.clone(), payload: payload.into() };
     Ok((head, block))
@@ -201,13 +201,13 @@ pub(super) enum Fault {
     Read(io::Error),
     #[error("not a {0} file")]
     Foreign(&'static str),
-    #[error("version {0} of the format; this program knows version 1")]
+    #[error("version {0} of the format; this program supports version 1")]
     Version(u8),
-    #[error("codec {0}, which this program does not know in such files")]
+    #[error("codec {0}, which this program does not support in such files")]
     Codec(u8),
     #[error("damaged: {0}")]
     Damaged(&'static str),
-    #[error("cannot be: {0}")]
+    #[error("invalid: {0}")]
     Impossible(&'static str),
 }
 
@@ -232,7 +232,7 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     read_exact(source, &mut bytes[FIXED..])?;
     let (checked, found) = bytes.split_at(bytes.len() - CHECK);
     if check(checked) != found {
-        return Err(Fault::Damaged("its head check does not hold"));
+        return Err(Fault::Damaged("its head checksum is wrong"));
     }
     let code = Code::ALL.into_iter().find(|code| code.number() == codec).ok_or(Fault::Codec(codec))?;
     let generation = u32::from_be_bytes(take(&mut rest));

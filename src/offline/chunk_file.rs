@@ -131,7 +131,7 @@ impl Head {
         }
         let (checked, found) = bytes.split_at(HEAD - CHECK);
         if check(checked) != found {
-            return Err(Fault::Damaged("its head check does not hold"));
+            return Err(Fault::Damaged("its head checksum is wrong"));
         }
         if codec != CODEC {
             return Err(Fault::Codec(codec));

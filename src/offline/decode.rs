@@ -77,7 +77,7 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.of_symbols {
-            true => write!(f, "{} more symbols are needed at least", self.blocks)?,
+            true => write!(f, "at least {} more symbols are needed", self.blocks)?,
             false => write!(f, "{} more independent blocks are needed", self.blocks)?,
         }
         self.listing.fmt(f)
@@ -341,8 +341,8 @@ impl<'a> Job<'a> {
         let count = to - from;
         let needed = blocks(from).saturating_mul(count - 1).saturating_add(blocks(to - 1));
         let line = match count {
-            1 => format!("segment {from}: no block at all, {needed} missing"),
-            _ => format!("segments {from} to {}: no block at all, {needed} missing", to - 1),
+            1 => format!("segment {from}: no blocks found, {needed} missing"),
+            _ => format!("segments {from} to {}: no blocks found, {needed} missing", to - 1),
         };
         self.missing.add(needed, line);
     }
@@ -375,10 +375,10 @@ impl<'a> Job<'a> {
         let (head, block) = block_file::read(&mut file)?;
         self.progress.advance(file.metadata().map_or(0, |metadata| metadata.len()));
         if (head.set, head.segment, head.generation) != (self.set, segment, generation) {
-            return Err(Fault::Damaged("it changed while it was read"));
+            return Err(Fault::Damaged("the file changed during reading"));
         }
         if head.segment_id != id {
-            return Err(Fault::Impossible("most other blocks of this segment have another hash of it"));
+            return Err(Fault::Impossible("its segment hash differs from that of most other blocks"));
         }
         Ok(block)
     }

@@ -166,7 +166,7 @@ pub(super) fn encode_by(
     crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
 ) -> Result<Coded, Error> {
     if is_standard(directory) {
-        return Err(Error::write(directory)(io::Error::other("block files need a directory; raw blocks, with --key, do not")));
+        return Err(Error::write(directory)(io::Error::other("block files need a directory; raw blocks need --key")));
     }
     fs::create_dir_all(directory).map_err(Error::write(directory))?;
     if is_standard(input) {

@@ -96,7 +96,7 @@ pub(super) fn decode_by(
     let progress = Progress::new("decoding", set.file_bytes);
     for chunk in chunks.iter().filter(|chunk| chunk.reach < set.stripes()) {
         let (path, reach, all) = (shown(&chunk.path), chunk.reach, set.stripes());
-        progress.note(&format!("{path}: ends early, with {reach} of its {all} pieces, which are used"));
+        progress.note(&format!("{path}: ends early with {reach} of its {all} pieces, which are usable"));
     }
     let input_bytes = usize::from(set.k) * set.piece(0);
     let output_bytes = usize::from(set.k.min(set.n - set.k)) * set.piece(0);
@@ -110,7 +110,7 @@ pub(super) fn decode_by(
 fn too_few(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
     let (k, n, held) = (set.k, set.n, present.len());
     let more = usize::from(k) - held;
-    let summary = format!("{held} chunks of {} are there, and any {k} of its {n} are needed: {more} more", describe(set));
+    let summary = format!("found {held} chunks of {}; any {k} of its {n} are needed: {more} more", describe(set));
     Short { summary, ..presence(set, present, faults) }
 }
 
@@ -119,8 +119,8 @@ fn presence(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
     let absent: Vec<u16> = (0..set.n).filter(|index| !present.contains(index)).collect();
     let mut short = Short::default();
     short.listing.add(match absent.is_empty() {
-        true => format!("there: chunks {}", list(present)),
-        false => format!("there: chunks {}; missing: chunks {}", list(present), list(&absent)),
+        true => format!("found: chunks {}", list(present)),
+        false => format!("found: chunks {}; missing: chunks {}", list(present), list(&absent)),
     });
     faults.into_iter().for_each(|fault| short.listing.add(fault));
     short
@@ -216,7 +216,7 @@ impl Chunk {
         let read = self.read_unchecked(Set::offset(stripe, set.piece_bytes), piece, &mut expected);
         let fault = match read {
             Ok(()) if piece_check(&set.id, self.index, stripe, piece) == expected => return true,
-            Ok(()) => "its check does not hold".to_owned(),
+            Ok(()) => "its checksum is wrong".to_owned(),
             Err(error) => error.to_string(),
         };
         self.bad.get_or_insert_with(|| (0, format!("that of stripe {stripe} first: {fault}"))).0 += 1;
@@ -353,7 +353,7 @@ impl Job {
         self.report(&pieces.chunks);
         if self.shorts > 0 {
             let (shorts, all, k) = (self.shorts, self.set.stripes(), self.set.k);
-            let summary = format!("{shorts} of the {all} stripes of {} have less than {k} sound pieces", describe(&self.set));
+            let summary = format!("{shorts} of the {all} stripes of {} have fewer than {k} intact pieces", describe(&self.set));
             let mut short = Short { summary, ..presence(&self.set, &present, faults) };
             short.listing.append(self.short.listing);
             return Err(Error::Short(short));
@@ -376,7 +376,7 @@ impl Job {
         let (index, held, k) = (stripe.index, stripe.indices.len(), usize::from(self.set.k));
         if held < k {
             let (from, unsound) = (index * self.set.stripe_bytes(), list(&stripe.unsound));
-            let line = format!("stripe {index}, from byte {from} on: {held} sound pieces, damaged are those of chunks {unsound}");
+            let line = format!("stripe {index}, from byte {from} on: {held} intact pieces; damaged pieces in chunks {unsound}");
             self.shorts += 1;
             self.short.listing.add(line);
         }
@@ -408,7 +408,7 @@ impl Job {
         early.dedup();
         let (last, start) = (all - 1, from * self.set.stripe_bytes());
         self.shorts += all - from;
-        self.short.listing.add(format!("stripes {from} to {last}, from byte {start} on: chunks {} end before", list(&early)));
+        self.short.listing.add(format!("stripes {from} to {last}, from byte {start} on: chunks {} end earlier", list(&early)));
     }
 
     /// Names the chunks that had pieces that were not sound.
@@ -416,7 +416,7 @@ impl Job {
         for chunk in chunks {
             if let Some((count, first)) = &chunk.bad {
                 let path = shown(&chunk.path);
-                self.progress.note(&format!("{path}: {count} pieces are damaged ({first}), the others are used"));
+                self.progress.note(&format!("{path}: {count} pieces are damaged ({first}), the others are usable"));
             }
         }
     }

@@ -95,7 +95,7 @@ pub(super) fn encode_by(
     let directory = match directory {
         Some(directory) if !is_standard(directory) => directory.to_owned(),
         None if !is_standard(input) => beside(input),
-        _ => return Err(Error::write(Path::new("-"))(io::Error::other("chunk files need a directory: name one with -o"))),
+        _ => return Err(Error::write(Path::new("-"))(io::Error::other("chunk files need a directory: name it with -o"))),
     };
     let crew = crew(&plan.demand())?;
     let bytes =

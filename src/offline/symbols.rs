@@ -302,7 +302,7 @@ impl Collector {
             }
             Self::Symbols(symbols) => {
                 let Symbols { generation: Generation { index, n, .. }, held, missing, .. } = **symbols;
-                format!("source block {index}: {held} symbols for {n}, {missing} missing at least")
+                format!("source block {index}: {held} of {n} symbols, at least {missing} missing")
             }
         }
     }

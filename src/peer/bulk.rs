@@ -106,7 +106,7 @@ impl Bulk {
             }
             Err(error) => {
                 if self.device.take().is_some() {
-                    tracing::warn!("the device is not used any more, and decoding goes on here: {error}");
+                    tracing::warn!(%error, "the device failed: decoding continues on the CPU");
                 }
                 systems.into_iter().chain(self.ready.drain(..)).map(back).collect()
             }

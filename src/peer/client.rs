@@ -408,7 +408,7 @@ impl Client {
                 },
                 part = own(&mut next), if room => match part {
                     Ok(part) if repeats.note(&part.meta) > REPEATS_MAX => {
-                        let reason = "the object has no length and is one segment again and again".to_owned();
+                        let reason = "the object has no length and repeats one segment endlessly".to_owned();
                         failed = Some(Error::Refused(Refusal { code: RefusalCode::Limit, retry_after: None, reason }));
                         next = None;
                     }

@@ -87,7 +87,7 @@ pub(super) async fn run(
         }
     }
     if links.is_empty() {
-        let _ = ready.send(Err(Error::Setup("no server is named".to_owned())));
+        let _ = ready.send(Err(Error::Setup("no server given".to_owned())));
         return;
     }
     let mut driver = Driver::new(&config, commands, stats, keys);
@@ -338,7 +338,7 @@ impl Driver {
             Happening::Written => Ok(()),
             Happening::Silence(is_silent) => {
                 if is_silent {
-                    tracing::info!(server = %link.server, "the server is silent: another connection is tried beside this one");
+                    tracing::info!(server = %link.server, "the server is silent: trying a second connection");
                 }
                 self.proto.set_silent(source, is_silent);
                 Ok(())
@@ -613,7 +613,7 @@ impl Driver {
             Advice::Forbidden => {
                 if !std::mem::replace(&mut self.has_left_private, true) {
                     let address = peer.address;
-                    tracing::warn!(%address, "the server names viewers at addresses that are not public: they are not drawn on without --private-peers");
+                    tracing::warn!(%address, "ignoring viewers at private addresses: use --private-peers to allow them");
                 }
                 return;
             }
@@ -768,14 +768,14 @@ impl Driver {
     fn note_corrupt(&mut self, fetch: FetchId) {
         self.stats.segments_corrupt += 1;
         if let Some(rebuild) = self.fetches.get(&fetch) {
-            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are not those of the segment");
+            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes do not match the segment's hash");
         }
     }
 
     /// What was wrong has come again, and is wrong once more.
     fn fail(&mut self, fetch: FetchId) {
         if let Some(rebuild) = self.fetches.remove(&fetch) {
-            tracing::warn!(segment = ?rebuild.order.segment, "the bytes that came are once more not those of the segment");
+            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes still do not match the segment's hash");
             let _ = rebuild.reply.send(Err(Error::Corrupt));
         }
     }
@@ -793,30 +793,30 @@ impl Driver {
         };
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
         let (code, fault) = match end {
-            End::Left => (CloseCode::Done, "the server has gone away".to_owned()),
+            End::Left => (CloseCode::Done, "the server is shutting down".to_owned()),
             End::Violation(violation) => {
                 let peer = link.connection().map(Connection::remote_address);
-                tracing::warn!(server = %link.server, ?peer, %violation, "the server breaks the rules");
+                tracing::warn!(server = %link.server, ?peer, %violation, "the server violates the protocol");
                 (violation.close_code(), violation.to_string())
             }
             End::Lost(fault) | End::Silent(fault) | End::TurnedAway(fault) => (CloseCode::Done, fault),
             End::Polluted => {
                 let peer = link.connection().map(Connection::remote_address);
-                tracing::warn!(server = %link.server, ?peer, "what the server sent is proved wrong: it is not used any more");
-                (CloseCode::Pollution, "proved to send what is wrong".to_owned())
+                tracing::warn!(server = %link.server, ?peer, "the server sent blocks that are proved wrong: no longer using it");
+                (CloseCode::Pollution, "proved to send wrong blocks".to_owned())
             }
         };
         if self.neighbours.is_one(link.id) {
             tracing::debug!(peer = %link.server, fault, "the connection has ended");
         } else {
-            tracing::info!(server = %link.server, fault, "the connection has ended: it is made again");
+            tracing::info!(server = %link.server, fault, "the connection ended: reconnecting");
         }
         self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault, next);
         if code == CloseCode::Pollution {
             link.give_up();
         } else if broke_the_rules && link.note_breach() {
-            tracing::warn!(server = %link.server, "the server has broken the rules twice in a row: it is left alone for a while");
+            tracing::warn!(server = %link.server, "the server violated the protocol twice in a row: pausing connections to it");
         }
         self.proto.handle_disconnected(Instant::now(), link.id, is_outage);
         if self.neighbours.failed(link.id, broke_the_rules) {
@@ -850,9 +850,9 @@ impl Driver {
             return;
         }
         if is_refusal {
-            tracing::warn!(%server, fault, "no connection to the server: certificates do not fit");
+            tracing::warn!(%server, fault, "no connection to the server: certificate verification failed");
         } else {
-            tracing::info!(%server, fault, "no connection to the server: it is tried again");
+            tracing::info!(%server, fault, "no connection to the server: retrying");
         }
         self.faults.insert(source, fault.to_owned());
     }

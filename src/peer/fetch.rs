@@ -52,13 +52,13 @@ pub enum Error {
     #[error("cannot write {0}: {1}")]
     Write(String, #[source] io::Error),
     /// The path ends with a slash.
-    #[error("the path names no file: say where it goes with -o")]
+    #[error("the path ends with `/` and gives no file name: name the output file with -o")]
     Nameless,
     /// The object is larger than it may be.
-    #[error("the object has {0}, and {1} may be written{2}")]
+    #[error("the object has {0}, more than the limit of {1}{2}")]
     Large(Size, ByteSize, &'static str),
     /// The object ended before its length.
-    #[error("the object ended after {0} of {1} bytes")]
+    #[error("the object ended early, after {0} of {1} bytes")]
     Short(u64, u64),
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Said(bytes) => write!(f, "{}", ByteSize(*bytes)),
-            Self::Come(bytes) => write!(f, "{} and more", ByteSize(*bytes)),
+            Self::Come(bytes) => write!(f, "at least {}", ByteSize(*bytes)),
         }
     }
 }
@@ -161,7 +161,7 @@ impl Most {
             // Whoever reads it decides.
             return Ok(Self { bytes: u64::MAX, reason: "", file: None, look_at: 0 });
         }
-        let (file, reason) = (Some(file.try_clone().await?), " of what is free here: say --max-bytes for more");
+        let (file, reason) = (Some(file.try_clone().await?), " (nine tenths of the free space): raise it with --max-bytes");
         let mut most = Self { bytes: u64::MAX, reason, file, look_at: 0 };
         most.look(0)?;
         Ok(most)
@@ -271,7 +271,7 @@ pub fn summary(stats: &Stats) -> String {
         0 => String::new(),
         count => format!(", {count} of them block by block"),
     };
-    format!("generations decoded: {by_device}{here} by ncpeer itself{progressive}")
+    format!("generations decoded: {by_device}{here} by the CPU{progressive}")
 }
 
 /// What was asked for ahead of need and what came of it, where anything was.
@@ -279,8 +279,8 @@ pub fn repair(stats: &Stats) -> Option<String> {
     let Stats { blocks_received, blocks_ahead, blocks_ahead_used, generations_spared, .. } = stats;
     (*blocks_ahead > 0).then(|| {
         format!(
-            "{blocks_ahead} blocks asked for ahead of need, {blocks_received} received; {blocks_ahead_used} stood in for lost ones and \
-             spared {generations_spared} generations a round trip"
+            "{blocks_ahead} repair blocks requested ahead of loss, {blocks_received} received; {blocks_ahead_used} replaced lost \
+             blocks and saved {generations_spared} generations a round trip"
         )
     })
 }
@@ -293,8 +293,8 @@ pub fn pollution(stats: &Stats) -> Option<String> {
     }
     let named = sources.iter().filter(|source| source.counts.is_polluter).map(|source| source.server.to_string());
     let named = named.collect::<Vec<_>>().join(", ");
-    let whose = if named.is_empty() { "nobody to blame".to_owned() } else { format!("not used any more: {named}") };
-    Some(format!("wrong blocks dropped: {blocks_wrong}, segments mended: {segments_mended}, {whose}"))
+    let whose = if named.is_empty() { "no source identified".to_owned() } else { format!("no longer used: {named}") };
+    Some(format!("wrong blocks dropped: {blocks_wrong}, segments repaired: {segments_mended}, {whose}"))
 }
 
 impl Drop for Progress {
@@ -337,15 +337,15 @@ mod tests {
     #[test]
     fn it_is_told_where_generations_were_decoded() {
         let stats = Stats { generations: 5, ..Stats::default() };
-        assert_eq!(summary(&stats), "generations decoded: 5 by ncpeer itself");
+        assert_eq!(summary(&stats), "generations decoded: 5 by the CPU");
         let pressed = Stats { generations_progressive: 2, ..stats.clone() };
-        assert_eq!(summary(&pressed), "generations decoded: 5 by ncpeer itself, 2 of them block by block");
+        assert_eq!(summary(&pressed), "generations decoded: 5 by the CPU, 2 of them block by block");
         let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
-        assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by ncpeer itself");
+        assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by the CPU");
         assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");
         assert_eq!(pollution(&stats), None);
         let wrong = Stats { blocks_wrong: 3, segments_mended: 1, ..stats };
-        assert_eq!(pollution(&wrong).unwrap(), "wrong blocks dropped: 3, segments mended: 1, nobody to blame");
+        assert_eq!(pollution(&wrong).unwrap(), "wrong blocks dropped: 3, segments repaired: 1, no source identified");
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(repair(&stats), None);
         let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
         let told =
-            "9 blocks asked for ahead of need, 90 received; 5 stood in for lost ones and spared 2 generations a round trip";
+            "9 repair blocks requested ahead of loss, 90 received; 5 replaced lost blocks and saved 2 generations a round trip";
         assert_eq!(repair(&stats).as_deref(), Some(told));
     }
 

@@ -217,7 +217,7 @@ impl Shared {
         let mut response = if method == Method::OPTIONS {
             preflight(&reader)
         } else if !head && method != Method::GET {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS").into_response()
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS are supported").into_response()
         } else if uri.path() == "/" {
             index()
         } else {
@@ -392,7 +392,7 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        tracing::warn!(stream, ?absolute, "a playlist names a file that is not the stream's; players will ask for it elsewhere");
+        tracing::warn!(stream, ?absolute, "a playlist names a file outside the stream: players will fetch it elsewhere");
         Ok(None)
     }
 
@@ -544,7 +544,7 @@ impl Flowing {
             self.there = match came {
                 Some(Ok(bytes)) => bytes,
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "an answer was cut off");
+                    tracing::warn!(%error, "an HTTP answer ended early");
                     return Some(Err(error));
                 }
                 None => {

@@ -19,7 +19,7 @@ pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Err
     for source in &stats.sources {
         text.line("server", &source.server);
         let Some(hello) = &source.hello else {
-            text.line("", &if source.counts.is_polluter { "has sent what is wrong, and is not used" } else { "does not answer" });
+            text.line("", &if source.counts.is_polluter { "sent wrong blocks and is not used" } else { "does not answer" });
             continue;
         };
         if let Some(address) = source.address {
@@ -83,13 +83,13 @@ fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
     let megabits = bytes as f64 * 8e-6 / time.as_secs_f64().max(1e-6);
     text.line("fetched", &format_args!("{bytes} bytes in {:.3} s, {megabits:.2} Mbit/s", time.as_secs_f64()));
     let Stats { blocks_received, blocks_innovative, blocks_useless, blocks_late, generations, .. } = stats;
-    let what = format!("{blocks_innovative} brought something, {blocks_useless} nothing; {blocks_late} more came late");
+    let what = format!("{blocks_innovative} innovative, {blocks_useless} redundant; {blocks_late} more arrived late");
     text.line("blocks", &format_args!("{blocks_received} for {generations} generations: {what}"));
     text.line(
         "loss",
-        &format_args!("{} datagrams lost, {} made up for by other blocks", stats.datagrams_lost, stats.blocks_repaired),
+        &format_args!("{} datagrams lost, {} repaired by other blocks", stats.datagrams_lost, stats.blocks_repaired),
     );
-    text.line("repair", &fetch::repair(stats).unwrap_or_else(|| "no block was asked for ahead of need".to_owned()));
+    text.line("repair", &fetch::repair(stats).unwrap_or_else(|| "no repair blocks requested ahead of loss".to_owned()));
     if stats.tests > 0 {
         text.line("tested", &format_args!("{} blocks by homomorphic hashes, in {} batches", stats.blocks_tested, stats.tests));
     }
@@ -143,9 +143,9 @@ mod tests {
         let stats = Stats { blocks_received: 130, blocks_innovative: 128, blocks_useless: 2, generations: 2, ..Stats::default() };
         let text = took(&stats, 1_000_000, Duration::from_secs(2));
         assert!(text.contains("1000000 bytes in 2.000 s, 4.00 Mbit/s"), "{text}");
-        assert!(text.contains("130 for 2 generations: 128 brought something, 2 nothing"), "{text}");
-        assert!(text.contains("repair        no block was asked for ahead of need"), "{text}");
+        assert!(text.contains("130 for 2 generations: 128 innovative, 2 redundant"), "{text}");
+        assert!(text.contains("repair        no repair blocks requested ahead of loss"), "{text}");
         let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
-        assert!(took(&stats, 1, Duration::ZERO).contains("repair        9 blocks asked for ahead of need"));
+        assert!(took(&stats, 1, Duration::ZERO).contains("repair        9 repair blocks requested ahead of loss"));
     }
 }

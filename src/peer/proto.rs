@@ -811,8 +811,8 @@ impl Proto {
     /// Why a source refuses something. One that does not admit this side says that nothing is there, and has said before what it lacks.
     fn in_plain_words(&self, source: SourceId, refusal: Refusal) -> Refusal {
         let reason = match self.sources.get(&source) {
-            Some(Source { refuses: true, is_shown: true, .. }) => "the server does not take the token",
-            Some(Source { refuses: true, .. }) => "the server wants a token or a client certificate",
+            Some(Source { refuses: true, is_shown: true, .. }) => "the server rejects the token",
+            Some(Source { refuses: true, .. }) => "the server requires a token or a client certificate",
             _ => return refusal,
         };
         if refusal.code != RefusalCode::Unknown {
@@ -1023,7 +1023,7 @@ impl Proto {
             self.outbox.push(FIRST, Message::Blame { segment, generation, blocks, identity });
         }
         if self.polluters.insert(source) {
-            self.note_trouble(now, source, "what it sent is proved wrong, so it is not used any more".to_owned());
+            self.note_trouble(now, source, "it sent blocks that are proved wrong and is no longer used".to_owned());
             self.handle_disconnected(now, source, false);
             self.fetches.forget(source);
             self.events.push_back(Event::Polluter(source));
@@ -1276,9 +1276,9 @@ impl Link {
 
 /// What a source has said no to, for people.
 fn refused(what: &str, code: RefusalCode, retry_after_ms: u64, reason: &str) -> String {
-    let again = if retry_after_ms > 0 { format!(", again after {retry_after_ms} ms") } else { String::new() };
+    let again = if retry_after_ms > 0 { format!(", retry after {retry_after_ms} ms") } else { String::new() };
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    format!("{what} was refused with {}{again}{reason}", code.name())
+    format!("{what} was refused: {}{again}{reason}", code.name())
 }
 
 fn refusal(code: RefusalCode, retry_after_ms: u64, reason: String) -> Refusal {

@@ -37,7 +37,7 @@ impl TokenSource {
     }
 }
 
-const NO_TOKEN: &str = "no token: 1 to 4096 visible characters";
+const NO_TOKEN: &str = "not a token: expected 1 to 4096 visible ASCII characters";
 
 /// The token in use, and a look at its file now and then.
 #[derive(Debug)]
@@ -81,10 +81,10 @@ impl Current {
         self.look_at = now;
         match (&self.source, has_certificate) {
             (Some(_), _) => {
-                tracing::warn!("the server does not take the token: it has run out, is not one of its own, or is not for it");
+                tracing::warn!("the server rejects the token: it expired, has an unknown key or is for another server");
             }
-            (None, true) => tracing::warn!("the server does not take the client certificate, and wants a token: --token"),
-            (None, false) => tracing::warn!("the server wants a token (--token, --token-file) or a client certificate (--cert)"),
+            (None, true) => tracing::warn!("the server rejects the client certificate and requires a token: use --token"),
+            (None, false) => tracing::warn!("the server requires a token (--token, --token-file) or a certificate (--cert)"),
         }
     }
 

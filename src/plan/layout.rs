@@ -46,11 +46,11 @@ impl Layout {
     pub(super) fn choose(options: &Options, config: &Config) -> Result<Self, Error> {
         let default = stream::Config::default();
         let (stream, reason) = match config.stream.iter().next() {
-            Some((name, stream)) => (stream.clone(), format!("as stream `{name}` has them")),
-            None if options.loss < LOSSY => (default, "the defaults; QUIC sends again the little that is lost".to_owned()),
+            Some((name, stream)) => (stream.clone(), format!("from stream `{name}`")),
+            None if options.loss < LOSSY => (default, "the defaults; loss is low, and QUIC retransmits lost data".to_owned()),
             None => (
                 stream::Config { n_max: LOSSY_N, block_bytes: LOSSY_BLOCK_BYTES, ..default },
-                "small enough for datagrams, in which coding repairs what is lost".to_owned(),
+                "small enough for datagrams, where coding repairs loss".to_owned(),
             ),
         };
         let stream::Config { n_max, generations_min, block_bytes, .. } = stream;

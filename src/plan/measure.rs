@@ -51,7 +51,7 @@ pub(super) fn quic(config: &endpoint::Config, layout: &Layout) -> Result<QuicCos
     })?;
     // If the server does not come up it says why itself.
     let viewers = told.recv().map_or(Ok(()), |address| view(address, fingerprint));
-    let cost = server.join().map_err(|_| failed("the server's thread has panicked"))??;
+    let cost = server.join().map_err(|_| failed("the server's thread panicked"))??;
     viewers.map(|()| cost)
 }
 
@@ -200,7 +200,7 @@ async fn take_datagrams(connection: &Connection) {
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(failed("it took too long")))
+    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(failed("the measurement timed out")))
 }
 
 fn runtime() -> Result<Runtime, Error> {

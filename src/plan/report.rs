@@ -38,12 +38,12 @@ impl fmt::Display for Plan {
 impl Plan {
     fn measured(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (encode, quic) = (&self.constants.encode, &self.constants.quic);
-        writeln!(f, "Measured here just now:")?;
+        writeln!(f, "Measured on this machine:")?;
         row(
             f,
             "encoding",
             format_args!(
-                "{} MB/s of coded blocks by all of the device ({}, kernel {}), {} ns of processor time a KB, \
+                "{} MB/s of coded blocks on the whole device ({}, kernel {}), {} ns of CPU time per KB, \
                  n = {}, k = {}, batches of {}",
                 round(encode.bytes_per_second / 1e6),
                 encode.backend,
@@ -58,16 +58,16 @@ impl Plan {
             f,
             "QUIC",
             format_args!(
-                "{} us of the server's processor time a packet ({} packets over loopback, {CONNECTIONS} connections, blocks a \
+                "{} us of CPU time per packet at the server ({} packets over loopback, {CONNECTIONS} connections, blocks per \
                  wake-up: {})",
                 round(quic.cpu_per_packet * 1e6),
                 quic.packets,
                 quic.burst_blocks
             ),
         )?;
-        row(f, "", format_args!("{} bytes of UDP for a byte of blocks", round(quic.udp_per_byte)))?;
-        row(f, "handshake", format_args!("{} us of the server's processor time", round(quic.cpu_per_handshake * 1e6)))?;
-        row(f, "cores", format_args!("{} that this process may use\n", self.constants.cores))
+        row(f, "", format_args!("{} bytes of UDP payload per byte of blocks", round(quic.udp_per_byte)))?;
+        row(f, "handshake", format_args!("{} us of CPU time at the server", round(quic.cpu_per_handshake * 1e6)))?;
+        row(f, "cores", format_args!("{} usable by this process\n", self.constants.cores))
     }
 
     fn segments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,7 +96,7 @@ impl Plan {
             format_args!(
                 "{}\n",
                 match way {
-                    Way::Datagrams => "in datagrams, each in a packet",
+                    Way::Datagrams => "in datagrams, one per packet",
                     Way::Streams => "on streams",
                 }
             ),
@@ -107,30 +107,30 @@ impl Plan {
     fn code(&self) -> String {
         let Layout { codec, is_source_first, .. } = self.layout;
         let parity = match codec {
-            Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks a generation"),
+            Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks per generation"),
             Codec::Rlnc | Codec::RaptorQ | Codec::RlncQ { .. } => String::new(),
         };
         let first =
-            if is_source_first { "source blocks first, coded ones for what is lost" } else { "coded blocks from the start" };
+            if is_source_first { "source blocks first, then coded blocks to repair loss" } else { "coded blocks from the start" };
         format!("{}{parity}: {first}", codec.name())
     }
 
     fn server(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = &self.estimate;
         writeln!(f, "The server:")?;
-        row(f, "link", format_args!("{} towards the peers, {} packets/s", bits(plan.link), round(plan.packets)))?;
-        row(f, "", format_args!("{} bytes on the wire for a byte of media: headers, padding, repair", round(plan.wire_factor)))?;
+        row(f, "link", format_args!("{} to the peers, {} packets/s", bits(plan.link), round(plan.packets)))?;
+        row(f, "", format_args!("{} bytes on the wire per byte of media: headers, padding, repair", round(plan.wire_factor)))?;
         row(
             f,
             "cores",
             format_args!(
-                "{} in all: QUIC and sessions {}, encoding {}",
+                "{} in total: QUIC and sessions {}, encoding {}",
                 round(plan.cores()),
                 round(plan.quic_cores),
                 round(plan.encode_cores)
             ),
         )?;
-        row(f, "", format_args!("the cores here would do for about {} peers", round(plan.peers_here.floor())))?;
+        row(f, "", format_args!("the cores of this machine suffice for about {} peers", round(plan.peers_here.floor())))?;
         row(
             f,
             "encoding",
@@ -143,38 +143,37 @@ impl Plan {
             ),
         )?;
         if plan.device_share > 1.0 {
-            row(f, "", format_args!("the device cannot: another one, a smaller n_max, or first_pass = \"systematic\""))?;
+            row(f, "", format_args!("too much for the device: use another, a smaller n_max, or first_pass = \"systematic\""))?;
         }
         row(f, "ring", format_args!("{}", ByteSize(plan.ring_bytes)))?;
-        row(f, "store", format_args!("{}, and what viewers of recordings share", ByteSize(plan.store_bytes)))?;
+        row(f, "store", format_args!("{}, plus memory for recordings that viewers watch", ByteSize(plan.store_bytes)))?;
         match plan.device_bytes {
             Some((needed, memory)) => {
                 row(f, "device memory", format_args!("{} of {} free", ByteSize(needed), ByteSize(memory.free)))?;
             }
-            None => row(f, "device memory", format_args!("none: the CPU works in the store's"))?,
+            None => row(f, "device memory", format_args!("none: the CPU reads segments from the store"))?,
         }
         row(f, "connections", format_args!("{} of memory", ByteSize(plan.peers_bytes)))?;
-        row(f, "cold start", format_args!("{} s until all have shaken hands that come at once\n", round(plan.cold_start)))
+        row(f, "cold start", format_args!("{} s for the handshakes of all peers at once\n", round(plan.cold_start)))
     }
 
     fn assumed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Assumed, not measured:")?;
         for text in [
-            "a packet costs many sessions what it costs QUIC alone at a light load: so it is where docs/benchmarks.md counted many viewers"
-                .to_owned(),
-            format!("a connection takes at most {}", ByteSize(session::MEMORY_BYTES)),
-            "handshakes are made on one core, one after the other, as one endpoint does".to_owned(),
-            "cores do not get slower by being many; loopback costs what a network card costs".to_owned(),
-            format!("the fastest peer takes {FASTEST} bitrates at a time; every coded block is for one peer (max_reuse = 1)"),
+            "a packet of many sessions costs as much as one of QUIC alone at light load, as docs/benchmarks.md found".to_owned(),
+            format!("a connection uses at most {} of memory", ByteSize(session::MEMORY_BYTES)),
+            "one core performs all handshakes, one after another, as one endpoint does".to_owned(),
+            "more cores scale linearly; loopback costs as much CPU time as a network card".to_owned(),
+            format!("the fastest peer receives at {FASTEST} times the bitrate; each coded block is for one peer (max_reuse = 1)"),
             match (self.layout.is_source_first, self.layout.codec) {
-                (false, _) => "every block that is sent is coded".to_owned(),
+                (false, _) => "every block sent is coded".to_owned(),
                 (true, Codec::ReedSolomon { .. }) => {
-                    "a source block costs a copy, counted as nothing; parity blocks replace all that is lost, as long as they last".to_owned()
+                    "a source block costs a copy, counted as zero; parity blocks replace lost ones until they run out".to_owned()
                 }
-                (true, _) => "a source block costs a copy, counted as nothing".to_owned(),
+                (true, _) => "a source block costs only a copy, counted as zero".to_owned(),
             },
-            format!("what is watched is live: `retention` and {WINDOW_SEGMENTS} segments of each stream are held"),
-            "packets of 1452 bytes of UDP over IPv4; acknowledgements go the other way and are not in the link's rate".to_owned(),
+            format!("viewers watch live: the store holds `retention` and {WINDOW_SEGMENTS} segments of each stream"),
+            "packets carry 1452 bytes of UDP over IPv4; the link rate excludes acknowledgements to the server".to_owned(),
         ] {
             writeln!(f, "  {text}")?;
         }
@@ -238,13 +237,13 @@ fn round(value: f64) -> String {
     }
 }
 
-const KEYS_FOLLOW: &str = "Keys to set, a configuration by itself (what is larger already stays):";
+const KEYS_FOLLOW: &str = "Keys to set, as a complete configuration (larger configured values are kept):";
 const UNITS: [(f64, &str); 3] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
 /// Where a stream comes from that nobody has configured.
 const ORIGIN: &str = "http://127.0.0.1:8080/hls/";
 /// What stands for a user and password that are not shown.
 const CREDENTIALS: &str = "USER:PASSWORD";
-const CREDENTIALS_HINT: &str = " # put in the user and password of the stream";
+const CREDENTIALS_HINT: &str = " # insert the stream's user and password";
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +262,7 @@ mod tests {
         let text = snippet(&config, &layout, &estimate(&OPTIONS));
         let stream: stream::Config = toml::from_str::<toml::Table>(&text).unwrap()["stream"]["live"].clone().try_into().unwrap();
         assert_eq!(stream.origin.unwrap().expose(), "http://USER:PASSWORD@origin/hls/");
-        assert!(text.contains("put in the user and password"), "{text}");
+        assert!(text.contains("insert the stream's user and password"), "{text}");
         assert_eq!((stream.n_max, stream.generations_min), (64, 16), "as configured, though segments are shorter");
     }
 

@@ -42,7 +42,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         Ok(()) => {
             readiness.not_ready("server", "draining");
             let bound = running.loaded.config.server.drain_timeout;
-            tracing::info!("draining: open requests have {}", humantime::format_duration(bound));
+            tracing::info!("draining: open requests may take up to {}", humantime::format_duration(bound));
             bound
         }
         // Nothing that is open would be answered: peers are told to go, and go elsewhere.
@@ -95,14 +95,16 @@ impl Running {
     async fn take_new(&mut self) {
         let next = match self.sources.load() {
             Ok(next) => next,
-            Err(error) => return tracing::error!("the configuration stays as it is: {error}"),
+            Err(error) => return tracing::error!("reload failed, the old configuration stays in force: {error}"),
         };
         let pair = match self.identity.read(&next.config.tls) {
             Ok(pair) => pair,
-            Err(error) => return tracing::error!("the configuration and the certificate stay as they are: {error}"),
+            Err(error) => {
+                return tracing::error!("reload failed, the old configuration and certificate stay in force: {error}");
+            }
         };
         if let Err(error) = self.server.apply(&next.config).await {
-            return tracing::error!("the configuration stays as it is: {error}");
+            return tracing::error!("reload failed, the old configuration stays in force: {error}");
         }
         if self.identity.replace(pair) {
             tracing::info!("certificate fingerprint {}", self.identity.fingerprint());
@@ -134,7 +136,7 @@ fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
         }
         let bound = *drain_timeout.borrow() + 2 * END_WITHIN;
         if let Err(error) = end_after(bound, STUCK) {
-            tracing::error!("nobody watches whether the process ends: {error}");
+            tracing::error!(%error, "cannot start the watchdog for shutdown: a hang will not be noticed");
         }
     });
     Ok(())
@@ -145,7 +147,7 @@ fn end_after(bound: Duration, code: u8) -> Result<(), Error> {
     // Not a task: the threads that run those may be what hangs.
     let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
         std::thread::sleep(bound);
-        std::thread::spawn(|| tracing::error!("the process ends though a part of it has not: it hangs"));
+        std::thread::spawn(|| tracing::error!("shutdown timed out because a thread hangs: exiting now"));
         std::thread::sleep(Duration::from_secs(1));
         std::process::exit(code.into());
     });
@@ -175,13 +177,13 @@ fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
     match identity.validity().map(|validity| validity.complaint(tls::now())) {
         Some(Some(complaint)) => tracing::warn!("the certificate {complaint}"),
         Some(None) => {}
-        None => tracing::warn!("the dates of the certificate cannot be read: nothing tells when it ends"),
+        None => tracing::warn!("cannot read the dates of the certificate: its expiry will not be noticed"),
     }
 }
 
 /// Tells systemd, if it started this process and asked to be told.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("cannot tell the service manager: {error}");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }

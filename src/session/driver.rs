@@ -126,9 +126,9 @@ impl End {
     fn close(&self) -> (CloseCode, String) {
         match self {
             Self::Violation(violation) => (violation.close_code(), violation.to_string()),
-            Self::Limited => (CloseCode::Limit, "too many connections, of this token or in all".to_owned()),
+            Self::Limited => (CloseCode::Limit, "too many connections of this token or in total".to_owned()),
             Self::Connection => (CloseCode::Done, String::new()),
-            Self::Replaced => (CloseCode::Done, "another connection of the same visit is in its place".to_owned()),
+            Self::Replaced => (CloseCode::Done, "another connection of the same client replaced this one".to_owned()),
             Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
             Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
         }

@@ -1428,7 +1428,7 @@ impl Proto {
     fn answer(&mut self, now: Instant, request: u64, resolved: Resolved) {
         let length = resolved.length;
         if self.peer.as_ref().is_none_or(|peer| length > peer.segment_bytes_max) {
-            let reason = format!("it has {length} bytes, which is more than this peer takes");
+            let reason = format!("the segment has {length} bytes, more than this peer accepts");
             return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
         }
         let (delivery, tree, after) = match resolved.body {
@@ -1437,8 +1437,8 @@ impl Proto {
                 if !self.peer.as_ref().is_some_and(|peer| peer.takes(&shape)) {
                     let is_coded_so = self.peer.as_ref().is_some_and(|peer| peer.codecs.have(shape.codec()));
                     let reason = match is_coded_so {
-                        true => "the segment is cut in a way that this peer does not take".to_owned(),
-                        false => format!("the stream is coded with {}, which this peer does not speak", shape.codec().name()),
+                        true => "the segment's block size or generation size exceeds this peer's limits".to_owned(),
+                        false => format!("the stream is coded with {}, which this peer does not support", shape.codec().name()),
                     };
                     return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
                 }

@@ -112,15 +112,15 @@ impl Shared {
     fn note_failure(&self, error: &device::Error) {
         self.metrics.load_failures.inc();
         if self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::debug!("a segment could not be brought to the device: {error}");
+            tracing::debug!(%error, "cannot load a segment into the device");
         } else {
-            tracing::warn!("a segment could not be brought to the device, and is tried again: {error}");
+            tracing::warn!(%error, "cannot load a segment into the device: retrying");
         }
     }
 
     fn note_success(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("segments can be brought to the device again");
+            tracing::info!("segments load into the device again");
         }
     }
 }

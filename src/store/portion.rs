@@ -54,7 +54,7 @@ impl FromStr for Portion {
 
 /// A text that is neither a percentage nor a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither a percentage from 1% to 100% nor a size such as \"8GiB\"")]
+#[error("`{0}` is not a percentage from 1% to 100% or a size such as \"8GiB\"")]
 pub struct NoPortion(String);
 
 impl Serialize for Portion {
@@ -116,7 +116,7 @@ mod tests {
     fn other_texts_are_refused() {
         for text in ["", "%", "0%", "101%", "-1%", "1.5%", "most", "80 percent"] {
             let error = text.parse::<Portion>().unwrap_err().to_string();
-            assert!(error.contains("neither a percentage"), "{text}: {error}");
+            assert!(error.contains("is not a percentage"), "{text}: {error}");
         }
         assert!(serde_json::from_str::<Portion>("-1").is_err());
     }

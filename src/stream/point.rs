@@ -217,7 +217,7 @@ impl Point {
         self.shared.metrics.playlists_standing.inc();
         let reason = format!("the live playlist has not changed for {} s", still.as_secs());
         self.tell(Line::Standing, |more| {
-            tracing::warn!("{}: {reason}, and is refused until it does: has the encoder stopped?{more}", self.place(path));
+            tracing::warn!("{}: {reason} and is refused until it does; check the encoder{more}", self.place(path));
         });
         Err(Refusal { code: RefusalCode::Origin, retry_after, reason })
     }
@@ -318,9 +318,9 @@ impl Point {
     }
 
     async fn wait(&self, mut landing: Landing) -> Result<Arc<Resolved>, Refusal> {
-        let _waiter = self.waiters.try_acquire().map_err(|_| overload("too many questions are waiting"))?;
+        let _waiter = self.waiters.try_acquire().map_err(|_| overload("too many requests are waiting"))?;
         let outcome = landing.outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-        outcome.unwrap_or_else(|| Err(internal("a fetch was given up")))
+        outcome.unwrap_or_else(|| Err(internal("the fetch was cancelled")))
     }
 
     async fn fetch_document(
@@ -410,7 +410,7 @@ impl Point {
                     self.unreadable.inc();
                     self.tell(Line::Unreadable, |more| {
                         let (stream, path) = (&self.name, redacted_path(path.as_str()));
-                        tracing::warn!(stream, path, "{error}; it is passed on, and nothing of it is fetched ahead{more}");
+                        tracing::warn!(stream, path, "{error}; it is served, but its segments are not fetched ahead{more}");
                     });
                 }
             }
@@ -603,7 +603,7 @@ impl Point {
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
             let names = self.catalogue().forget_in(&parents);
             self.expire(&names, now);
-            self.tell(Line::Restarted, |more| tracing::info!(stream = self.name, "the encoder has started over{more}"));
+            self.tell(Line::Restarted, |more| tracing::info!(stream = self.name, "the encoder restarted{more}"));
         }
         for cut in &plan.left {
             self.let_go(cut, now);
@@ -738,7 +738,7 @@ impl Point {
     fn tell_changed(&self, path: &ObjectPath) {
         self.tell(Line::Changed, |more| {
             let (stream, path) = (&self.name, redacted_path(path.as_str()));
-            tracing::info!(stream, path, "the object has changed at the origin{more}");
+            tracing::info!(stream, path, "the object changed at the origin{more}");
         });
     }
 
@@ -853,7 +853,7 @@ fn is_mutable_type(content_type: &str) -> bool {
 fn crowded(refused: Refused) -> Refusal {
     overload(match refused {
         Refused::Full => "too many fetches are waiting",
-        Refused::Session => "this connection waits for too many fetches",
+        Refused::Session => "too many fetches of this connection are waiting",
     })
 }
 
@@ -866,7 +866,10 @@ pub(super) fn internal(reason: &str) -> Refusal {
 }
 
 fn beyond(length: Option<u64>) -> Refusal {
-    unknown(&length.map_or_else(|| "the object ends before".to_owned(), |length| format!("the object has {length} bytes")))
+    unknown(&match length {
+        Some(length) => format!("the range is outside the object, which has {length} bytes"),
+        None => "the range is outside the object".to_owned(),
+    })
 }
 
 fn length_of(bytes: &Bytes) -> u64 {

@@ -49,14 +49,14 @@ impl Signer {
         }
         let fail = |reason: String| KeyFileError { path: path.to_owned(), reason };
         if present.is_some_and(|present| present.path == path) {
-            return Err(fail("it has gone since it was read, and is not made again: put it back".to_owned()));
+            return Err(fail("the file disappeared, and the server makes no new key in its place: restore it".to_owned()));
         }
-        let is_new =
-            write(path, &SigningKey::generate()).map_err(|error| fail(format!("it is not there and cannot be made: {error}")))?;
-        let key = read(path)?.ok_or_else(|| fail("it has just gone".to_owned()))?;
+        let is_new = write(path, &SigningKey::generate())
+            .map_err(|error| fail(format!("it is missing and cannot be created: {error}")))?;
+        let key = read(path)?.ok_or_else(|| fail("the file disappeared".to_owned()))?;
         if is_new {
             tracing::warn!(
-                "made the signing key {}: give this very file to every other server of the stream, and keep a copy. Peers know the stream by {}",
+                "created the signing key {}: copy it to every other server of the stream and keep a backup; its public key is {}",
                 path.display(),
                 key.public()
             );
@@ -218,7 +218,7 @@ mod tests {
         assert!(!write(&path, "another").unwrap());
         assert_eq!(fs::read(&path).unwrap(), before, "what is there stays");
         fs::remove_file(&path).unwrap();
-        assert!(Signer::open(&path, Some(&signer)).unwrap_err().to_string().contains("it has gone"));
+        assert!(Signer::open(&path, Some(&signer)).unwrap_err().to_string().contains("the file disappeared"));
         assert!(!path.exists(), "a key that was lost is not replaced");
         assert!(Signer::open(&directory.path().join("other.pem"), Some(&signer)).is_ok());
     }
@@ -229,7 +229,7 @@ mod tests {
         let path = directory.path().join("live.pem");
         fs::write(&path, "-----BEGIN NOTHING-----").unwrap();
         let error = Signer::open(&path, None).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("cannot use {} as a signing key: no Ed25519", path.display())), "{error}");
+        assert!(error.starts_with(&format!("cannot use {} as a signing key: not an Ed25519", path.display())), "{error}");
         assert_eq!(Signer::look(&path).unwrap_err().to_string(), error);
         assert_eq!(fs::read(&path).unwrap(), b"-----BEGIN NOTHING-----");
         for wrong in [directory.path().to_owned(), directory.path().join("none/live.pem"), path.join("x")] {

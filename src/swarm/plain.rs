@@ -85,7 +85,7 @@ pub(super) async fn play(shard: &Shard, connection: &Connection, begun: Instant,
     shard.totals.joining.add(begun.elapsed());
     let leaves = begun + stays.unwrap_or(FOREVER);
     tokio::select! {
-        () = fetch(shard, connection) => End::Failed("a plain stream has ended early".to_owned()),
+        () = fetch(shard, connection) => End::Failed("a plain stream ended early".to_owned()),
         () = tokio::time::sleep_until(leaves.into()) => End::Left,
     }
 }

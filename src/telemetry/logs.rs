@@ -53,7 +53,7 @@ fn is_pretty(format: LogFormat) -> bool {
 fn parse(filter: &str) -> Result<EnvFilter, Error> {
     let refused = |reason: String| Error::Filter { filter: filter.into(), reason };
     if let Some(word) = mistyped(filter) {
-        let reason = format!("`{word}` is none of {LEVELS}; a part of the program has its level behind it, as ncserverd=debug");
+        let reason = format!("`{word}` is none of {LEVELS}; set the level of one module as in ncserverd=debug");
         return Err(refused(reason));
     }
     let quiet = QUIET.into_iter().filter(|target| !filter.contains(target));
@@ -87,6 +87,6 @@ mod tests {
             assert!(parse(filter).is_ok(), "{filter}");
         }
         let error = parse("ncserverd=loud").unwrap_err().to_string();
-        assert!(error.starts_with("\"ncserverd=loud\" is no log filter: "), "{error}");
+        assert!(error.starts_with("\"ncserverd=loud\" is not a log filter: "), "{error}");
     }
 }

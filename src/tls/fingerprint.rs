@@ -61,7 +61,7 @@ impl FromStr for Fingerprint {
 
 /// A text that is no fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a fingerprint is 64 hexadecimal digits, with or without colons")]
+#[error("a fingerprint must be 64 hexadecimal digits, with or without colons")]
 pub struct ParseFingerprintError;
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ fn parse(cert_pem: &[u8], key_pem: &[u8], origin: Origin) -> Result<Pair, String
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(cert_pem)
         .collect::<Result<_, _>>()
         .map_err(|error| format!("the certificate is not PEM: {error}"))?;
-    let fingerprint = chain.first().map(Fingerprint::of).ok_or("the certificate's file has no certificate")?;
+    let fingerprint = chain.first().map(Fingerprint::of).ok_or("the certificate file contains no certificate")?;
     let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| format!("the key is not PEM: {error}"))?;
     let certified =
         CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()).map_err(|error| error.to_string())?;

@@ -75,7 +75,7 @@ impl ServerCertVerifier for Pinned {
         if got == self.pin {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(rustls::Error::General(format!("the server shows another certificate: pinned {}, got {got}", self.pin)))
+            Err(rustls::Error::General(format!("the server's certificate is not the pinned one: pinned {}, got {got}", self.pin)))
         }
     }
 

@@ -29,7 +29,7 @@ impl ResetKey {
         match kept_or_new(directory) {
             Ok(key) => Self(Arc::new(key)),
             Err(reason) => {
-                tracing::warn!("no key for stateless resets is kept: {reason}; peers notice a crash of this server later");
+                tracing::warn!("cannot store the key for stateless resets, so peers notice a crash late: {reason}");
                 Self::ephemeral()
             }
         }
@@ -61,7 +61,7 @@ fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
         }
     }
     let bytes = pair::read(&path).map_err(|error| error.to_string())?;
-    bytes.try_into().map_err(|_| format!("{} is no key of {KEY_BYTES} bytes: remove it", path.display()))
+    bytes.try_into().map_err(|_| format!("{} is not a key of {KEY_BYTES} bytes: remove the file", path.display()))
 }
 
 pub(super) const FILE_NAME: &str = "ncserverd-reset.key";
@@ -97,7 +97,7 @@ mod tests {
     fn a_file_that_is_no_key_is_left_alone() {
         let place = tempfile::TempDir::new().unwrap();
         std::fs::write(place.path().join(FILE_NAME), "short").unwrap();
-        assert!(kept_or_new(place.path()).unwrap_err().contains("remove it"));
+        assert!(kept_or_new(place.path()).unwrap_err().contains("remove the file"));
         let (one, other) = (ResetKey::kept_in(place.path()), ResetKey::kept_in(place.path()));
         assert_ne!(tag(&one, "[::]:1"), tag(&other, "[::]:1"));
         assert_eq!(std::fs::read(place.path().join(FILE_NAME)).unwrap(), b"short");

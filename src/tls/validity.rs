@@ -76,9 +76,9 @@ impl Validity {
                 let days = self.until.saturating_sub(now) / DAY;
                 Some(format!("expires at {}, in {days} days", date(self.until)))
             }
-            Standing::Expired => Some(format!("has expired at {}: peers refuse it, unless they pin it", date(self.until))),
+            Standing::Expired => Some(format!("expired at {}: peers that do not pin it refuse it", date(self.until))),
             Standing::Early => {
-                Some(format!("counts from {} on: peers refuse it until then, unless they pin it", date(self.from)))
+                Some(format!("is not valid before {}: until then peers that do not pin it refuse it", date(self.from)))
             }
         }
     }

@@ -280,10 +280,10 @@ async fn the_last_word_is_what_has_gone_wrong() {
     let _turn = crate::ground::turn();
     let tail = coded(u64::from(N) * BLOCK_BYTES as u64, BLOCK_BYTES as u64, N.into());
     for (act, said) in [
-        (Act::Rejects(tail), "the request was refused with OVERLOAD, again after 200 ms"),
+        (Act::Rejects(tail), "the request was refused: OVERLOAD, retry after 200 ms"),
         (Act::Closes(CloseCode::Limit, b"\x1b[1mtoo many\n".to_vec()), "closed by the server with LIMIT: �[1mtoo many�"),
         (Act::Closes(CloseCode::Overload, Vec::new()), "closed by the server with OVERLOAD"),
-        (Act::Streams(0), "nothing came for too long"),
+        (Act::Streams(0), "timed out: no data arrived"),
     ] {
         let imposter = Imposter::start(act.clone());
         let server: peer::Server = imposter.url().parse().unwrap();
@@ -305,7 +305,7 @@ async fn a_segment_of_lies_is_not_handed_out() {
     let mut peer = Fetch::start(&[&imposter.url()]);
     assert!(!peer.end().await.success());
     let said = peer.program.said();
-    assert!(said.contains("ncpeer: the bytes that came are not those of the segment"), "{said}");
+    assert!(said.contains("ncpeer: the decoded bytes do not match the segment's hash"), "{said}");
     peer.assert_nothing_is_handed_out();
     peer.assert_less_than(PLAIN);
 }
@@ -334,13 +334,13 @@ async fn an_object_without_end_is_not_written_to_the_last_free_byte() {
     let _turn = crate::ground::turn();
     let repeats = |object_length| Imposter::start(Act::Repeats { object_length, other_from: u64::MAX });
     let endless = repeats(Some(1 << 61));
-    Fetch::start(&[&endless.url()]).fails(1, "the object has 2.0 EiB, and ").await;
-    Fetch::with(&[&endless.url()], &["--max-bytes", "4MiB"]).fails(1, "4.0 MiB may be written (--max-bytes)").await;
+    Fetch::start(&[&endless.url()]).fails(1, "the object has 2.0 EiB, more than the limit of ").await;
+    Fetch::with(&[&endless.url()], &["--max-bytes", "4MiB"]).fails(1, "more than the limit of 4.0 MiB (--max-bytes)").await;
     // Of unknown length: as much is written as was allowed, and taken back.
     let unknown = repeats(None);
-    Fetch::with(&[&unknown.url()], &["--max-bytes", "4MiB"]).fails(1, "4.5 MiB and more").await;
+    Fetch::with(&[&unknown.url()], &["--max-bytes", "4MiB"]).fails(1, "at least 4.5 MiB").await;
     // Without a bound it ends, too.
-    Fetch::start(&[&unknown.url()]).fails(5, "the object has no length and is one segment again and again").await;
+    Fetch::start(&[&unknown.url()]).fails(5, "the object has no length and repeats one segment endlessly").await;
     let mut info = Command::new(program("ncpeer"));
     info.env_clear().args(["info", &endless.url(), LARGE, "--fetch", "--max-bytes", "4MiB"]);
     let told = tokio::task::spawn_blocking(move || info.output().unwrap()).await.unwrap();
@@ -355,7 +355,7 @@ async fn parts_of_two_versions_make_no_file() {
     let _turn = crate::ground::turn();
     let imposter =
         Imposter::start(Act::Repeats { object_length: Some(8 * SEGMENT_BYTES as u64), other_from: 3 * SEGMENT_BYTES as u64 });
-    Fetch::start(&[&imposter.url()]).fails(5, "the object changed at its origin").await;
+    Fetch::start(&[&imposter.url()]).fails(5, "the object changed at the origin during the transfer").await;
 }
 
 /// A source that rejects whatever it is asked for is not asked in a loop.

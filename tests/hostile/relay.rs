@@ -152,7 +152,7 @@ async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
         "2",
     ]);
     let program = Program::start(&mut command);
-    let [address] = program.says(["what is played is shared at "]);
+    let [address] = program.says(["played segments are shared at "]);
     let address: SocketAddr = address.parse().unwrap();
     let connect = async |last: u8| {
         let endpoint = Endpoint::client((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();

@@ -58,7 +58,7 @@ fn a_server_whose_device_dies_says_so_and_ends_with_10() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    server.wait_for("the process ends because a part of it has died: device");
+    server.wait_for("the process ends because an essential part died: device");
     // It may be gone before it is asked.
     let answers: Vec<u16> = iter::from_fn(|| status(server.metrics(), "/healthz")).collect();
     assert!(answers.iter().all(|status| *status == 503), "{answers:?}");

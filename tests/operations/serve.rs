@@ -70,7 +70,7 @@ fn a_certificate_that_has_expired_is_shown_and_complained_of() {
     let metrics = server.get("/metrics").1;
     assert!(metrics.contains("ncserverd_tls_certificate_expires_seconds 1609459200\n"), "{metrics}");
     assert!(metrics.contains("ncserverd_tls_certificate_begins_seconds 1577836800\n"), "{metrics}");
-    assert!(server.heard().contains("the certificate has expired at 2021-01-01T00:00:00Z"), "{}", server.heard());
+    assert!(server.heard().contains("the certificate expired at 2021-01-01T00:00:00Z"), "{}", server.heard());
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn every_way_to_fail_has_its_exit_code() {
         (&["--config", "/nonexistent.toml"], 3, "/nonexistent.toml"),
         (&["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", &cert, "--set", &key], 4, "not.pem"),
         (&["serve", "--listen", "127.0.0.1:0", "--metrics", &taken], 6, &taken),
-        (&["serve", "--listen", "0.0.0.0:0", "--metrics", "127.0.0.1:0"], 3, "`admission.insecure = true` if that is meant"),
+        (&["serve", "--listen", "0.0.0.0:0", "--metrics", "127.0.0.1:0"], 3, "`admission.insecure = true` if that is intended"),
         (&["serve", "--listen", "127.0.0.1:0", "--set", "admission.keys=/nonexistent.json"], 3, "/nonexistent.json"),
     ] {
         let output = command(&place, arguments).output().unwrap();

@@ -426,7 +426,7 @@ impl World {
                 self.say(to, from, source, answer, Some(segment));
             }
             Message::GetChecks(asked) => {
-                let (request, code, reason) = (asked.request, RefusalCode::Unknown, "a relay gives no checksums".to_owned());
+                let (request, code, reason) = (asked.request, RefusalCode::Unknown, "relays do not serve checksums".to_owned());
                 self.say(to, from, source, Message::Error(RequestError { request, code, retry_after_ms: 0, reason }), None);
             }
             Message::Offer { identity, .. } if to == SERVER => {

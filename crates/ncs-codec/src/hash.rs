@@ -69,7 +69,7 @@ pub type Exponent = [u64; gfq::LIMBS];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Another number of bytes than n hashes have.
-    #[error("{length} bytes where hashes of {expected} belong")]
+    #[error("got {length} bytes of hashes, expected {expected}")]
     Length {
         /// Bytes there were.
         length: usize,
@@ -77,7 +77,7 @@ pub enum Error {
         expected: usize,
     },
     /// A hash that is zero, or not below p.
-    #[error("hash {0} is no number between 0 and p")]
+    #[error("hash {0} is not between 0 and p")]
     Number(usize),
 }
 

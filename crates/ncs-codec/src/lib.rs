@@ -33,7 +33,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A source block with an index that the generation does not have.
-    #[error("source block {index} of a generation of {n}")]
+    #[error("source block {index} is out of range: the generation has {n}")]
     Index {
         /// The index it came with.
         index: u16,
@@ -41,7 +41,7 @@ pub enum Error {
         n: u16,
     },
     /// A vector with another number of coefficients.
-    #[error("a vector of {length} coefficients for a generation of {n}")]
+    #[error("the coding vector has {length} coefficients, but the generation has {n} blocks")]
     Vector {
         /// Coefficients that it has.
         length: usize,
@@ -49,7 +49,7 @@ pub enum Error {
         n: u16,
     },
     /// A payload of another length.
-    #[error("a payload of {length} bytes where {expected} belong")]
+    #[error("the payload has {length} bytes, expected {expected}")]
     Payload {
         /// Bytes that it has.
         length: usize,
@@ -57,7 +57,7 @@ pub enum Error {
         expected: usize,
     },
     /// A vector of another code than the generation's, or of a number that the code does not have.
-    #[error("a block that {codec} does not make of a generation of {n}", codec = .codec.name())]
+    #[error("{codec} makes no such block of a generation of {n}", codec = .codec.name())]
     Foreign {
         /// The code.
         codec: Codec,

@@ -27,13 +27,13 @@ pub const ESI_END: u32 = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A number of source symbols that no block has.
-    #[error("{k} source symbols: a block has 4 to 8192")]
+    #[error("{k} source symbols: a source block must have 4 to 8192")]
     Symbols {
         /// Source symbols.
         k: u32,
     },
     /// Symbols, or a block, of another length.
-    #[error("{length} bytes where {expected} belong")]
+    #[error("got {length} bytes, expected {expected}")]
     Length {
         /// Bytes that came.
         length: usize,
@@ -41,13 +41,13 @@ pub enum Error {
         expected: usize,
     },
     /// An encoding symbol id that does not fit into 16 bits.
-    #[error("encoding symbol {esi}: ids are below 2^16")]
+    #[error("encoding symbol {esi}: ids must be below 2^16")]
     Esi {
         /// The id.
         esi: u32,
     },
     /// A plan for another K, or for other symbols.
-    #[error("made for other symbols")]
+    #[error("the plan belongs to other symbols")]
     Mismatch,
     /// Symbols are missing.
     #[error("{missing} more symbols are needed")]

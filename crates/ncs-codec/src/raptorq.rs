@@ -62,19 +62,19 @@ pub use crate::block::ESI_END;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A number of source symbols that no block has.
-    #[error("{k} source symbols: a block has 1 to 56403")]
+    #[error("{k} source symbols: a source block must have 1 to 56403")]
     Symbols {
         /// Source symbols.
         k: u32,
     },
     /// More source symbols than a method with dense matrices takes.
-    #[error("{k} source symbols: dense matrices serve 4096 at most")]
+    #[error("{k} source symbols: dense matrices support at most 4096")]
     Dense {
         /// Source symbols.
         k: u32,
     },
     /// Symbols, or a block, of another length.
-    #[error("{length} bytes where {expected} belong")]
+    #[error("got {length} bytes, expected {expected}")]
     Length {
         /// Bytes that came.
         length: usize,
@@ -82,13 +82,13 @@ pub enum Error {
         expected: usize,
     },
     /// An encoding symbol id that does not fit into 24 bits.
-    #[error("encoding symbol {esi}: ids are below 2^24")]
+    #[error("encoding symbol {esi}: ids must be below 2^24")]
     Esi {
         /// The id.
         esi: u32,
     },
     /// A source block that the object does not have.
-    #[error("source block {block} of an object of {blocks}")]
+    #[error("source block {block} is out of range: the object has {blocks}")]
     Block {
         /// Its number.
         block: u8,
@@ -96,10 +96,10 @@ pub enum Error {
         blocks: u8,
     },
     /// A plan, or a stored inverse, for another K', or for other symbols.
-    #[error("made for other symbols")]
+    #[error("the plan or stored inverse belongs to other symbols")]
     Mismatch,
     /// Transmission information that no object has: a field and its value.
-    #[error("{field} cannot be {value}")]
+    #[error("{field} must not be {value}")]
     Oti {
         /// Which field.
         field: &'static str,

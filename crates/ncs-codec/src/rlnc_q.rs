@@ -88,7 +88,7 @@ impl Shape {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Another number of bytes than the shape has.
-    #[error("{length} bytes where {expected} belong")]
+    #[error("got {length} bytes, expected {expected}")]
     Length {
         /// Bytes there were.
         length: usize,
@@ -102,10 +102,10 @@ pub enum Error {
     #[error("word {0} is not below q")]
     Word(usize),
     /// A bit behind the last word's top bit is set.
-    #[error("bits of no word are set")]
+    #[error("padding bits are set")]
     UnusedBits,
     /// A source block with an index that the generation does not have.
-    #[error("source block {index} of a generation of {n}")]
+    #[error("source block {index} is out of range: the generation has {n}")]
     Index {
         /// The index it came with.
         index: usize,
@@ -372,7 +372,7 @@ pub struct Place<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKept {
     /// There is no room for so many bytes; when something else has gone there may be.
-    #[error("no memory for {0} bytes")]
+    #[error("cannot allocate {0} bytes")]
     Memory(u64),
     /// The processor did not do it.
     #[error(transparent)]

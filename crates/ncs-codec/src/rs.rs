@@ -142,14 +142,14 @@ impl FromStr for Matrix {
 
 /// A text that names no matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown matrix `{0}`: cauchy, vand-bb, vand-jerasure and isal-rs are known")]
+#[error("unknown matrix `{0}`: expected cauchy, vand-bb, vand-jerasure or isal-rs")]
 pub struct UnknownMatrix(String);
 
 /// A code that cannot be, or a call that does not fit the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Numbers that no code has.
-    #[error("k = {k}, n = {n}: k is at least 1 and less than n, and n is 256 at most")]
+    #[error("k = {k}, n = {n}: k must be at least 1 and less than n, and n at most 256")]
     Shape {
         /// Data chunks.
         k: usize,
@@ -168,7 +168,7 @@ pub enum Error {
         n: usize,
     },
     /// Another number of chunks than the call takes.
-    #[error("{given} chunks where {expected} belong")]
+    #[error("got {given} chunks, expected {expected}")]
     Count {
         /// How many came.
         given: usize,
@@ -176,7 +176,7 @@ pub enum Error {
         expected: usize,
     },
     /// Chunks of different lengths.
-    #[error("a chunk of {length} bytes among chunks of {expected}")]
+    #[error("a chunk has {length} bytes, expected {expected}")]
     Length {
         /// Its bytes.
         length: usize,
@@ -184,7 +184,7 @@ pub enum Error {
         expected: usize,
     },
     /// A chunk that the code does not have.
-    #[error("chunk {index} of {n}")]
+    #[error("chunk {index} is out of range: there are {n}")]
     Index {
         /// The index it came with.
         index: usize,
@@ -192,10 +192,10 @@ pub enum Error {
         n: usize,
     },
     /// A chunk that is named twice.
-    #[error("chunk {0} is named twice")]
+    #[error("chunk {0} is given twice")]
     Repeated(usize),
     /// Less than k chunks.
-    #[error("{present} chunks are there, and {k} are needed")]
+    #[error("only {present} of the {k} chunks needed are present")]
     TooFew {
         /// Chunks that are there.
         present: usize,

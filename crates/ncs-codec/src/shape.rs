@@ -300,16 +300,16 @@ impl Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// Empty, or above [`Shape::LENGTH_MAX`].
-    #[error("a segment of {0} bytes: 1 to {max} are possible", max = Shape::LENGTH_MAX)]
+    #[error("a segment of {0} bytes: it must have 1 to {max} bytes", max = Shape::LENGTH_MAX)]
     Length(u64),
     /// Out of range, or not a multiple of [`Shape::BLOCK_BYTES_STEP`].
-    #[error("blocks of {0} bytes: multiples of 16 from 64 to 65536 are possible")]
+    #[error("blocks of {0} bytes: the size must be a multiple of 16 from 64 to 65536")]
     BlockBytes(u32),
     /// Zero, or above [`Shape::N_LIMIT`].
-    #[error("{0} blocks a generation: 1 to 1024 are possible")]
+    #[error("{0} blocks per generation: the number must be from 1 to 1024")]
     NMax(u16),
     /// No parity blocks, or more than the field has elements for.
-    #[error("{parity} parity blocks with {n_max} blocks a generation: at least 1, and 256 of both, are possible")]
+    #[error("{parity} parity blocks with {n_max} blocks per generation: at least 1 parity block and at most 256 blocks in all")]
     Parity {
         /// Parity blocks.
         parity: u16,
@@ -317,13 +317,13 @@ pub enum ShapeError {
         n_max: u16,
     },
     /// Blocks that are no whole number of words of the prime field.
-    #[error("blocks of {0} bytes: over the prime field they are whole multiples of 32 bytes")]
+    #[error("blocks of {0} bytes: over the prime field the size must be a multiple of 32 bytes")]
     Words(u32),
     /// So many blocks of a generation that their coefficients would outweigh a block.
-    #[error("{0} blocks a generation: over the prime field 1 to {max} are possible", max = Codec::WIDE_N_MAX)]
+    #[error("{0} blocks per generation: over the prime field the number must be from 1 to {max}", max = Codec::WIDE_N_MAX)]
     WideNMax(u16),
     /// More homomorphic hashes than anybody takes.
-    #[error("{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} are possible, so take larger blocks", max = Codec::HASHES_MAX)]
+    #[error("{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} are allowed, so use larger blocks", max = Codec::HASHES_MAX)]
     Hashes {
         /// Bytes of all of them.
         bytes: u64,

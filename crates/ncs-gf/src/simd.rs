@@ -440,7 +440,7 @@ impl FromStr for Isa {
 
 /// A text that names no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set `{0}`: scalar, ssse3, avx2, avx512 and gfni are known")]
+#[error("unknown instruction set `{0}`: expected scalar, ssse3, avx2, avx512 or gfni")]
 pub struct UnknownIsa(String);
 
 /// The row operations of one instruction set that this processor has.

@@ -33,7 +33,7 @@ use ncserverd::wire::message::is_stream_name;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Fetches streams from ncserverd: coded blocks over QUIC, decoded and verified here
+/// Client of ncserverd: fetches coded blocks over QUIC, decodes and verifies them
 #[derive(Debug, Parser)]
 #[command(name = "ncpeer", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -41,7 +41,7 @@ pub(crate) struct Cli {
     command: Command,
     #[command(flatten)]
     connection: Connection,
-    /// Log more: -v for what happens, -vv for debugging
+    /// Log more: -v logs info messages, -vv debug messages
     #[arg(long, short, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -53,16 +53,17 @@ enum Command {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
         server: Server,
-        /// Path of the object with the stream's name in front, such as /live/bunny/master.m3u8
+        /// Path of the object; its first part is the stream's name, such as /live/bunny/master.m3u8
         #[arg(value_parser = parse_path)]
         path: String,
-        /// Where it goes: a file, which appears when it is complete, or - for standard output [default: the object's name here]
+        /// Output file, which appears when it is complete, or - for standard output [default: the object's name in this
+        /// directory]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// What decodes: this program, generation by generation, or a GPU, many at a time
+        /// Decoder: the CPU, one generation after another, or a GPU, many generations at once
         #[arg(long, value_enum, default_value_t = Decoding::Cpu)]
         backend: Decoding,
-        /// Write no more than this: of a larger object nothing is kept [default: nine tenths of what is free where a file is written]
+        /// Refuse an object larger than this; nothing of it is kept [default: nine tenths of the free space when writing a file]
         #[arg(long, value_name = "SIZE")]
         max_bytes: Option<ByteSize>,
     },
@@ -71,86 +72,86 @@ enum Command {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
         server: Server,
-        /// Where players find them
+        /// HTTP address for players
         #[arg(long, value_name = "ADDRESS", default_value_t = gateway::Config::default().listen)]
         listen: SocketAddr,
-        /// Answer to this name, besides loopback's names and the address that a player connects to (repeatable)
+        /// Also accept this host name, besides loopback names and the address that the player connects to (repeatable)
         #[arg(long = "host", value_name = "NAME", value_parser = gateway::parse_host)]
         hosts: Vec<String>,
-        /// Let pages of this origin read, such as <https://player.example>, or * for all pages (repeatable); without it all pages may,
-        /// unless the gateway shows the server a token or a certificate: then only its own page
+        /// Allow web pages of this origin to read streams, such as <https://player.example>, or * for all pages (repeatable). By
+        /// default all pages may read; if the gateway has a token or a certificate, only its own page may
         #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = gateway::parse_origin)]
         origins: Vec<String>,
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
         ahead: usize,
-        /// Serve other viewers what the player has been given, at this UDP address: those whom the server sends, with a ticket (repeatable)
+        /// Share played segments with other viewers at this UDP address; viewers need a ticket from the server (repeatable)
         #[arg(long, value_name = "ADDRESS")]
         share: Vec<SocketAddr>,
-        /// Memory for what is shared
+        /// Memory for shared segments
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes, requires = "share")]
         share_bytes: ByteSize,
-        /// Viewers that are served at a time: fewer get more each
+        /// Viewers served at the same time; fewer viewers get more bandwidth each
         #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "share")]
         share_peers: u32,
-        /// Where metrics are served: of what is fetched, and of what is shared
+        /// HTTP address for the metrics of fetching and sharing
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
     },
-    /// Serve other peers what is fetched for them, recoded before it is complete, until interrupted
+    /// Relay streams to other peers until interrupted: fetch segments on request and recode them before they are complete
     Relay {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
         server: Server,
-        /// Where peers connect, UDP (repeatable)
+        /// UDP address for peers (repeatable)
         #[arg(long, value_name = "ADDRESS", default_values_t = relay::Config::default().endpoint.listen)]
         listen: Vec<SocketAddr>,
         /// Memory for segments, complete or not
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes)]
         bytes: ByteSize,
-        /// Certificate chain that peers are shown, in PEM; without it one is made
+        /// Certificate chain for peers, in PEM; by default the relay makes a certificate
         #[arg(long, value_name = "FILE", requires = "listen_key")]
         listen_cert: Option<PathBuf>,
         /// Private key of that certificate, in PEM
         #[arg(long, value_name = "FILE", requires = "listen_cert")]
         listen_key: Option<PathBuf>,
-        /// Where a certificate that was made is kept; without this there is another one each time
+        /// Directory that keeps the certificate that the relay makes; without it every start makes a new one
         #[arg(long, value_name = "DIR", conflicts_with = "listen_cert")]
         identity: Option<PathBuf>,
-        /// File or URL of the key set (JWKS) that peers' tokens are verified with
+        /// File or URL of the key set (JWKS) that verifies peers' tokens
         #[arg(long, value_name = "FILE|URL")]
         keys: Option<String>,
-        /// Authorities, in PEM, that peers' certificates are signed with
+        /// Certificate authorities for peers' certificates, in PEM
         #[arg(long, value_name = "FILE")]
         clients_ca: Option<PathBuf>,
-        /// Listen on other addresses than loopback though everybody is served
+        /// Serve everybody without authentication, also on addresses other than loopback
         #[arg(long)]
         insecure: bool,
-        /// Tell the servers what is held, so that they send their viewers here
+        /// Tell the servers which segments the relay holds, so that they send viewers here
         #[arg(long)]
         offer: bool,
-        /// Where metrics are served
+        /// HTTP address for metrics
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
     },
-    /// Be many viewers at once, and say how they fared: a load generator
+    /// Generate load: run many viewers at once and report how they fared
     Swarm {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
         server: Server,
-        /// Path of a media playlist, or of a large file
+        /// Path of a media playlist or of a large file
         #[arg(value_parser = parse_path)]
         path: Option<String>,
         #[command(flatten)]
         options: swarm::Options,
     },
-    /// Serve plain QUIC streams of zeros, for `swarm --against plain` to compare with
+    /// Serve plain QUIC streams of zeros, the baseline for `swarm --against plain`
     Plain {
-        /// Where viewers connect, UDP
+        /// UDP address for viewers
         #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], 4444)))]
         listen: SocketAddr,
     },
-    /// Say who answers at a server, and what an object there is
+    /// Show a server's identity, and optionally describe one of its objects
     Info {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
@@ -158,28 +159,29 @@ enum Command {
         /// Path of an object
         #[arg(value_parser = parse_path)]
         path: Option<String>,
-        /// Fetch the object too, keep nothing of it, and say what that took: of every source, of loss and of repair
+        /// Also fetch the object, discard it, and report what each source sent, packet loss and repair
         #[arg(long, requires = "path")]
         fetch: bool,
-        /// Fetch about this much of it, and no more
+        /// Stop after about this much of the object
         #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "fetch")]
         max_bytes: ByteSize,
     },
 }
 
-/// What decodes.
+/// Decoders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Decoding {
-    /// A GPU if one can be used, otherwise this program
+    /// A GPU if one works, otherwise the CPU
     Auto,
-    /// This program
+    /// The CPU
     Cpu,
-    /// A GPU, or nothing
+    /// A GPU; fail if none works
     Cuda,
 }
 
 impl Decoding {
-    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more than comes over a card's link.
+    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more than comes over a card's
+    /// link.
     fn open(self) -> Result<Option<(Device, device::Thread)>, Failure> {
         if self == Self::Cpu {
             return Ok(None);
@@ -193,52 +195,55 @@ impl Decoding {
         if self == Self::Cuda {
             return Err(Failure::Device(reason));
         }
-        tracing::info!("decoding without a GPU: {reason}");
+        tracing::info!("decoding on the CPU: {reason}");
         Ok(None)
     }
 }
 
 #[derive(Debug, Args)]
 struct Connection {
-    /// Another server or relay of the same content, used at the same time (repeatable); its certificate's SHA-256 may follow behind a #.
-    /// It gets no token, unless ",token" stands behind it
+    /// Another server or relay with the same content, used at the same time (repeatable). Append # and the SHA-256 of its
+    /// certificate to pin it. Append ",token" to send it the token, too
     #[arg(long, global = true, value_name = "URL[,token]")]
     source: Vec<Source>,
-    /// Trust the certificate with this SHA-256 and no other, where the URL names none; without it the system's authorities decide
+    /// Trust only the certificate with this SHA-256, if the URL names none; by default the system's certificate authorities
+    /// decide
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
-    /// Bring this token to the first server, and to each --source that says so
+    /// Send this token to the first server, and to each --source marked with ",token"
     #[arg(long, global = true, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Bring the token in this file, which is read again when it changes
+    /// Read the token from this file, again whenever the file changes
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Show this certificate chain, in PEM, to servers that ask for one
+    /// Client certificate chain, in PEM, for servers that ask for one
     #[arg(long, global = true, value_name = "FILE", requires = "cert_key")]
     cert: Option<PathBuf>,
-    /// The certificate's private key, in PEM
+    /// Private key of the client certificate, in PEM
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
-    /// Take of this stream, or of all that have no key of their own here, only what this Ed25519 key has signed (repeatable); of other streams
-    /// the first server names the key
+    /// Accept only segments of this stream that this Ed25519 key signed; without STREAM= it holds for all streams without their
+    /// own --key (repeatable). For other streams the first server names the key
     #[arg(long, global = true, value_name = "[STREAM=]HEX", value_parser = parse_key)]
     key: Vec<(Option<String>, StreamKey)>,
-    /// Take blocks on streams only, for networks that lose or delay datagrams on purpose
+    /// Accept blocks on streams only, for networks that drop or delay datagrams
     #[arg(long, global = true)]
     no_datagrams: bool,
-    /// Draw on so many other viewers that the server names; 0 for none
+    /// Fetch from up to this many other viewers that the server names; 0 for none
     #[arg(long, global = true, value_name = "COUNT", default_value_t = 8)]
     peers: usize,
-    /// Draw on viewers at private and loopback addresses, too: the server may then lead this peer to any host of its own network
+    /// Also fetch from viewers at private and loopback addresses; the server can then direct this peer to any host of its own
+    /// network
     #[arg(long, global = true)]
     private_peers: bool,
-    /// Give up a segment that is not complete within this time, such as 800ms; where that is near, lost blocks are made up for ahead
+    /// Give up a segment that is not complete within this time, such as 800ms; repair blocks are requested ahead of loss if the
+    /// deadline is near
     #[arg(long, global = true, value_name = "TIME", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
-    /// Give up what comes slower than this over half a minute, in bytes a second; "none" puts up with everything
+    /// Give up a transfer slower than this over 30 seconds, in bytes per second; "none" accepts any rate
     #[arg(long, global = true, value_name = "SIZE", default_value = "1KiB", value_parser = parse_rate)]
     min_rate: MinRate,
-    /// What decides how fast this side sends; what the server sends is for its own configuration to say
+    /// Congestion controller of this side; the server's own configuration selects the one for its sending
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
 }
@@ -314,7 +319,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             let supervisor = supervisor(&registry, &readiness)?;
             tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
-            console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
+            console::note(format_args!("{server} is served at {} (Ctrl-C stops)", gateway.url("/")));
             say_waiting(&server, fault.as_ref());
             tokio::spawn(follow_server(stats.clone(), server, readiness, fault.is_some()));
             let ended = until_interrupted(&supervisor).await;
@@ -358,7 +363,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             let supervisor = relay.supervisor().clone();
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             for address in relay.addresses() {
-                console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C ends)", identity.fingerprint()));
+                console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C stops)", identity.fingerprint()));
             }
             tokio::spawn(follow_server(relay.client().stats(), server, readiness, false));
             let ended = until_interrupted(&supervisor).await;
@@ -373,7 +378,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Plain { listen } => {
             let identity = ServerIdentity::ephemeral()?;
-            console::note(format_args!("plain streams at ncs://{listen}#{} (Ctrl-C ends)", identity.fingerprint()));
+            console::note(format_args!("plain streams at ncs://{listen}#{} (Ctrl-C stops)", identity.fingerprint()));
             let config = swarm::PlainConfig { listen, congestion: cli.connection.congestion };
             Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
         }
@@ -407,7 +412,7 @@ impl Connection {
         if token.is_none()
             && let Some(source) = entrusted.first()
         {
-            return Err(Failure::Credential(format!("--source {source},token: there is no --token or --token-file to give it")));
+            return Err(Failure::Credential(format!("--source {source},token: there is no --token or --token-file to send")));
         }
         let rate_min = self.min_rate.0;
         let mut config = Config { datagrams, congestion, deadline, rate_min, device, token, entrusted, certificate, ..usual };
@@ -435,9 +440,9 @@ impl Connection {
         let supervisor = relay.supervisor().clone();
         let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
         for address in relay.addresses() {
-            console::note(format_args!("what is played is shared at {address}"));
+            console::note(format_args!("played segments are shared at {address}"));
         }
-        console::note(format_args!("{server} is at {} (Ctrl-C ends)", gateway.url("/")));
+        console::note(format_args!("{server} is served at {} (Ctrl-C stops)", gateway.url("/")));
         say_waiting(&server, relay.fault());
         tokio::spawn(follow_server(relay.client().stats(), server, readiness, relay.fault().is_some()));
         let ended = until_interrupted(&supervisor).await;
@@ -463,9 +468,7 @@ impl Connection {
 /// Says how to trust a server that no authority of the system vouches for.
 fn untrusted(error: peer::Error, trust: Trust) -> Failure {
     match error {
-        peer::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
-            Failure::Untrusted(reason)
-        }
+        peer::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => Failure::Untrusted(reason),
         error => error.into(),
     }
 }
@@ -473,7 +476,7 @@ fn untrusted(error: peer::Error, trust: Trust) -> Failure {
 /// Says that a server is waited for, if it is.
 fn say_waiting(server: &Server, fault: Option<&peer::Error>) {
     if let Some(fault) = fault {
-        console::note(format_args!("{fault}: waiting for {server}; players' requests wait, too"));
+        console::note(format_args!("{fault}: waiting for {server}; players' requests wait until it answers"));
     }
 }
 
@@ -519,7 +522,7 @@ impl Connection {
                 None => (keys.any.replace(*key), "all streams".to_owned()),
             };
             if before.is_some_and(|before| before != *key) {
-                return Err(Failure::Credential(format!("--key: two keys for {of}")));
+                return Err(Failure::Credential(format!("--key: two keys for {of}; give one")));
             }
         }
         Ok(keys)
@@ -599,14 +602,14 @@ fn parse_rate(text: &str) -> Result<MinRate, String> {
 fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
     let (stream, hex) = text.split_once('=').map_or((None, text), |(stream, hex)| (Some(stream), hex));
     if let Some(stream) = stream.filter(|stream| !is_stream_name(stream)) {
-        return Err(format!("`{stream}` is not the name of a stream"));
+        return Err(format!("`{stream}` is not the name of a stream: a name is visible ASCII without `/`, `?` or `#`"));
     }
     Ok((stream.map(str::to_owned), hex.parse().map_err(|error: NoKey| error.to_string())?))
 }
 
 fn parse_path(text: &str) -> Result<String, String> {
     let stream = text.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
-    if stream.is_empty() { Err("a path starts with / and the name of the stream".into()) } else { Ok(text.to_owned()) }
+    if stream.is_empty() { Err("a path starts with / and the stream's name".into()) } else { Ok(text.to_owned()) }
 }
 
 /// Why `ncpeer` ends early.
@@ -616,7 +619,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Peer(#[from] peer::Error),
     /// No authority of the system vouches for the server.
-    #[error("no connection: {0}\na server without a public certificate prints its --fingerprint when it starts")]
+    #[error("no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint")]
     Untrusted(String),
     /// Token or certificate.
     #[error("{0}")]
@@ -640,7 +643,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Relay(#[from] relay::Error),
     /// A relay that would serve everybody.
-    #[error("everybody who reaches {0} would be served: give --keys or --clients-ca, or --insecure if that is meant")]
+    #[error("the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or --insecure if that is intended")]
     Open(SocketAddr),
     /// The relay's certificate.
     #[error("certificate: {0}")]
@@ -652,10 +655,10 @@ pub(crate) enum Failure {
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
     /// Logging cannot start.
-    #[error("logs: {0}")]
+    #[error("cannot set up logs or metrics: {0}")]
     Logs(String),
     /// The system does not let this process hear signals.
-    #[error("signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(#[source] io::Error),
     /// A part has died without which nothing is served.
     #[error(transparent)]
@@ -731,16 +734,16 @@ const TICKETLESS_OF_ADDRESS_MAX: u32 = 4;
 const AFTER_HELP: &str = "\
 Examples:
   ncpeer fetch ncs://media.example /live/bunny/master.m3u8 -o -
-  ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if there is one
+  ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if one works
   ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
-  ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   draws on both
+  ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   fetches from both servers
   ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity ncpeer-tls
-  ncpeer gateway ncs://media.example --share 0.0.0.0:4444   plays, and serves other viewers
+  ncpeer gateway ncs://media.example --share 0.0.0.0:4444   serves a player and other viewers
   ncpeer info ncs://media.example
 
 Exit codes: 0 done, 1 failed on this machine, 2 wrong usage, 3 no connection, 4 no such object,
-5 the server could not give it now, 6 cannot listen, 10 a part died without which nothing
-is served, 130 and 143 interrupted, 141 nobody reads the output any more.";
+5 the server could not deliver the object, 6 cannot listen, 10 an essential part died,
+130 and 143 interrupted, 141 the output pipe was closed.";
 
 #[cfg(test)]
 mod tests {

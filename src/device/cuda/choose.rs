@@ -35,7 +35,7 @@ pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) ->
         card = engine.into_card();
     }
     measured.sort_by(|one, other| other.1.total_cmp(&one.1));
-    let &(combine, _) = measured.first().ok_or_else(|| Fault::Driver("no kernel runs on this card".to_owned()))?;
+    let &(combine, _) = measured.first().ok_or_else(|| Fault::Driver("no kernel runs on this GPU".to_owned()))?;
     let Workload { n, block_bytes, batch_blocks } = workload;
     let rates: Vec<String> = measured.iter().map(|(combine, rate)| format!("{} {rate:.1}", combine.kernel)).collect();
     let why = format!("GB/s at n = {n}, k = {block_bytes}, {batch_blocks} blocks a batch: {}", rates.join(", "));

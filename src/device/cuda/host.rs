@@ -44,7 +44,7 @@ impl HostMemory {
             result.result().map_err(|error| error.to_string())
         });
         if let Err(reason) = registered {
-            tracing::warn!("{len} bytes of the ring cannot be pinned, so blocks reach them by way of a copy: {reason}");
+            tracing::warn!("cannot pin {len} bytes of the ring, so every block takes an extra copy: {reason}");
             return None;
         }
         self.0.ranges.write().unwrap_or_else(PoisonError::into_inner).insert(start, len);

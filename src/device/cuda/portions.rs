@@ -66,7 +66,7 @@ impl Coder for FileCoder {
         Some(Box::new(move |bytes| match Shared::new(&context, bytes) {
             Ok(shared) => Some(Memory::Pinned(Box::new(shared))),
             Err(fault) => {
-                tracing::warn!("memory for files cannot be pinned, so it is copied more slowly: {fault}");
+                tracing::warn!("cannot pin memory for files, so copies to the GPU are slower: {fault}");
                 None
             }
         }))

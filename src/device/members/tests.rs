@@ -238,7 +238,7 @@ async fn a_thread_that_dies_is_a_lost_card() {
 async fn a_card_that_hangs_is_lost_and_nobody_waits_for_its_thread() {
     let until = Arc::default();
     let (device, thread, registry) = ending("cuda", End::Hangs(Arc::clone(&until)), Duration::from_secs(2));
-    lose(&device, &registry, 0, |reason| assert_eq!(reason, "it has ended nothing for 2s")).await;
+    lose(&device, &registry, 0, |reason| assert_eq!(reason, "it has finished no work for 2s")).await;
     thread.close();
     until.store(true, Ordering::Relaxed);
 }
@@ -262,7 +262,7 @@ async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
     let (device, _thread, registry) = ending("cuda", End::Says, PATIENCE);
     let set = device.members.set.load_full();
     device.members.replace(&set, 0, Err(Error::Thread("injected".to_owned())), "it says so");
-    let reason = "it says so; the CPU cannot take its place: no thread for the device: injected".to_owned();
+    let reason = "it says so; cannot fall back to the CPU: cannot start the device's thread: injected".to_owned();
     assert_eq!(*device.health().borrow(), Health::Dead(reason.clone()));
     // What is lost besides makes it no better.
     device.members.losses().degraded("something else");

@@ -182,7 +182,7 @@ fn memory_is_bounded_whatever_a_portion_takes() {
 }
 
 #[test]
-#[should_panic(expected = "a thread that codes has died")]
+#[should_panic(expected = "a coding thread died")]
 fn a_thread_that_dies_is_noticed() {
     struct Dies;
     impl Coder for Dies {

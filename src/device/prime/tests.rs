@@ -195,7 +195,7 @@ fn what_fails_is_done_by_the_cores() {
     assert_eq!(steady.holds(&[]), cores.holds(&[]));
     assert!(matches!(steady.keep(&source, 64), Ok(None)));
     // However much fails, it is said once.
-    let reason = "arithmetic over the prime field has failed: broken".to_owned();
+    let reason = "arithmetic over the prime field failed: broken".to_owned();
     assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
 }
 
@@ -210,7 +210,7 @@ async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
     let hash = || Arc::clone(&prime).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
     // Those that wait for the same card are told at the same time.
     let (one, other) = tokio::join!(hash(), hash());
-    let reason = "it has ended no call over the prime field for 200ms".to_owned();
+    let reason = "it has finished no work over the prime field for 200ms".to_owned();
     assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
     assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
     assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));

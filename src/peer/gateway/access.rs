@@ -56,9 +56,10 @@ impl Access {
 
     /// Whether a request that came to the address `local` is answered, and who may read the answer.
     pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<Reader, Failure> {
-        let host = host(uri, headers).ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "one valid Host is needed"))?;
+        let host = host(uri, headers)
+            .ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "the request needs exactly one valid Host header"))?;
         if !self.is_own(&host, local) {
-            let reason = format!("this gateway does not answer to the name {}; ncpeer gateway --host allows one", host.host());
+            let reason = format!("the gateway does not accept the name {}; allow it with ncpeer gateway --host", host.host());
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, reason));
         }
         let Pages::Own(origins) = &self.pages else { return Ok(Reader::Any) };
@@ -93,7 +94,7 @@ pub fn parse_host(text: &str) -> Result<String, String> {
     if !host.is_empty() && host.bytes().all(is_name) {
         Ok(host)
     } else {
-        Err(format!("`{text}` is not the name of a host, such as tv.example (in other letters than a to z: its xn-- form)"))
+        Err(format!("`{text}` is not a host name such as tv.example (give an internationalised name in its xn-- form)"))
     }
 }
 
@@ -108,7 +109,7 @@ pub fn parse_origin(text: &str) -> Result<String, String> {
     };
     match Url::parse(text) {
         Ok(url) if is_origin(&url) => Ok(url.origin().ascii_serialization()),
-        _ => Err("an origin is a scheme and a host, such as https://player.example, or * for all".to_owned()),
+        _ => Err("expected a scheme and a host, such as https://player.example, or * for all".to_owned()),
     }
 }
 

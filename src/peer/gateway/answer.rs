@@ -63,7 +63,7 @@ impl Failure {
 
     pub(super) fn unsatisfiable(length: u64) -> Self {
         let content_range = Some(format!("bytes */{length}"));
-        Self { content_range, ..Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "the object has no such bytes") }
+        Self { content_range, ..Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "the range is outside the object") }
     }
 
     pub(super) fn into_response(self) -> Response {

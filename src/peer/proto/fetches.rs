@@ -587,8 +587,8 @@ impl Fetches {
         self.stirred = true;
         let reason = match named {
             Some(named) if named == (fetch.order.segment, fetch.order.shape) => return self.evidence.note_named(id, source),
-            Some((segment, _)) if segment == fetch.order.segment => "the source codes the same bytes in another way",
-            Some(_) => "the source has other bytes there",
+            Some((segment, _)) if segment == fetch.order.segment => "the source codes the same segment with other parameters",
+            Some(_) => "the source has a different segment at this position",
             None => "the source does not know the segment",
         };
         let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() };

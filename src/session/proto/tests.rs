@@ -372,7 +372,7 @@ fn who_does_not_speak_a_code_is_told_so() {
     for (codec, name) in [(RS, "Reed-Solomon"), (Codec::RaptorQ, "RaptorQ")] {
         let Some(Message::Error(error)) = older(codec) else { panic!("an answer") };
         assert_eq!((error.code, error.retry_after_ms), (RequestCode::Limit, 0));
-        assert!(error.reason.contains(name) && error.reason.contains("does not speak"), "{}", error.reason);
+        assert!(error.reason.contains(name) && error.reason.contains("does not support"), "{}", error.reason);
         // One that has heard of the segment elsewhere gets no block that it could not read.
         let (mut proto, _) = ask_for_fixed(fixed(codec), Codecs::default(), |_| {}).unwrap();
         let refused = Message::Reject { alias: 3, code: RequestCode::Limit, retry_after_ms: 0 };
