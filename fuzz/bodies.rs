@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use ncserverd::block::{Block, Vector};
 use ncserverd::codec::Outcome;
-use ncserverd::codec::rlnc::{Decoder};
-use ncserverd::object::row_key;
+use ncserverd::codec::rlnc::Decoder;
 use ncserverd::gf::Kernels;
+use ncserverd::object::row_key;
 use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::{BODY_MAX, Reader};

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::block::Block;
-use ncserverd::object::row_key;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::RowChecks;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::{SigningKey, StreamKey};
 use ncserverd::lab::origin::Origin;
+use ncserverd::object::row_key;
 use ncserverd::object::{Codec, RefusalCode, SegmentId, Shape};
 use ncserverd::relay::{self, Relay};
 use ncserverd::server::Server;

@@ -1,10 +1,10 @@
 //! The stream: segments of random bytes, with what servers make of them.
 
 use bytes::Bytes;
-use ncserverd::codec::rlnc::{Encoder};
-use ncserverd::object::row_key;
+use ncserverd::codec::rlnc::Encoder;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};
+use ncserverd::object::row_key;
 use ncserverd::object::{Generation, SegmentId, Shape};
 use ncserverd::wire::message::{Checks, Delivery, GetChecks, Message, Meta};
 use rand::Rng;

@@ -8,13 +8,13 @@ use rand::rngs::SmallRng;
 
 use super::*;
 use crate::codec::numbers::Numbers;
-use crate::codec::rlnc::{Decoder};
-use crate::object::row_key;
+use crate::codec::rlnc::Decoder;
 use crate::codec::rlnc_q;
 use crate::device;
 use crate::device::prime::tests::Hoard;
 use crate::gf::Kernels;
 use crate::object::HashGroup;
+use crate::object::row_key;
 use crate::ring::tests::soon;
 use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;

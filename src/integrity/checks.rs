@@ -101,10 +101,10 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::{Encoder};
-    use crate::object::row_key;
+    use crate::codec::rlnc::Encoder;
     use crate::gf::gf256;
     use crate::object::Shape;
+    use crate::object::row_key;
 
     struct Case {
         id: SegmentId,

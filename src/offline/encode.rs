@@ -14,11 +14,11 @@ use super::split::BITE_BYTES;
 use super::symbols::{Fountain, Plans, Room, Source};
 use super::{Error, is_standard};
 use crate::block::Vector;
-use crate::codec::rlnc::{Encoder};
-use crate::object::row_key;
+use crate::codec::rlnc::Encoder;
 use crate::device::portions::{Crew, Demand, Portion, Work};
 use crate::device::{Choice, Makers};
 use crate::gf::{Kernels, RowKey};
+use crate::object::row_key;
 use crate::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 
 /// Raw blocks: which ones.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use super::block_file::{Code, Label, Labelled, Set};
 use crate::codec::raptorq::{Method, Plan};
 use crate::codec::rlnc::{self};
-use crate::object::row_key;
 use crate::codec::{raptor10, raptorq};
 use crate::gf::Kernels;
+use crate::object::row_key;
 use crate::object::{Generation, SegmentId, Shape, ShapeError};
 
 /// The codes of which block files have encoding symbols. The first ones of a source block are its source symbols.

@@ -1002,8 +1002,8 @@ mod tests {
     use super::*;
     use crate::block::Vector;
     use crate::codec::rlnc::{Decoder, Encoder};
-    use crate::object::row_key;
     use crate::device::{self, BackendChoice};
+    use crate::object::row_key;
     use crate::object::{Codec, HashGroup, RefusalCode};
     use crate::peer::proto::Words;
     use crate::wire::block::write_datagram_header;

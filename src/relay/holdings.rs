@@ -20,11 +20,11 @@ use super::Metrics;
 use super::rows::{Heap, News, Rows};
 use crate::admission::Share;
 use crate::block::Block;
-use crate::codec::rlnc::{Encoder};
-use crate::object::row_key;
+use crate::codec::rlnc::Encoder;
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
 use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
+use crate::object::row_key;
 use crate::object::{
     Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey, Shape, Standing,
 };

@@ -212,7 +212,7 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::{Encoder};
+    use crate::codec::rlnc::Encoder;
     use crate::object::row_key;
     use crate::object::{HashGroup, SegmentId, Shape};
 

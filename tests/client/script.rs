@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::codec::rlnc::{Encoder};
-use ncserverd::object::row_key;
+use ncserverd::codec::rlnc::Encoder;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
+use ncserverd::object::row_key;
 use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape, Tree};
 use ncserverd::peer::{Config, Server};
 use ncserverd::tls::{ServerIdentity, Trust};

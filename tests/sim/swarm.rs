@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
-use ncserverd::codec::rlnc::{Encoder};
-use ncserverd::object::row_key;
+use ncserverd::codec::rlnc::Encoder;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
+use ncserverd::object::row_key;
 use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape};
 use ncserverd::peer::proto::{Config, Counts, Event, FetchId, Keys, Order, Place, Proof, Proto, SourceId, StreamEnd, Urgency};
 use ncserverd::relay::{Heap, News, Rows, plan};

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
-use ncserverd::codec::rlnc::{Encoder};
-use ncserverd::object::row_key;
+use ncserverd::codec::rlnc::Encoder;
 use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
+use ncserverd::object::row_key;
 use ncserverd::object::{
     Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Loan, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey,
     Shape, Signature,

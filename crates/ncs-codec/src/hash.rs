@@ -19,10 +19,10 @@ use std::sync::Arc;
 use rand::Rng;
 
 use super::rlnc_q::{Arithmetic, Coded, Failed, Shape};
-use ncs_gf::gfq;
-use ncs_gf::modp::{Multiplier, is_below};
 pub use crate::shape::HashGroup as Group;
 use group::Parameters;
+use ncs_gf::gfq;
+use ncs_gf::modp::{Multiplier, is_below};
 
 #[cfg(test)]
 pub(crate) use group::shake_256;

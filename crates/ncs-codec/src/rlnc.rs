@@ -17,8 +17,8 @@ use rand::Rng;
 use super::elimination::{Elimination, Tail};
 use super::{Error, Outcome, block_bytes, check, check_vector, length, write_number};
 use crate::block::{Block, Vector};
-use ncs_gf::{Kernels, Panel, Part, RowKey};
 use crate::shape::{Generation, Shape};
+use ncs_gf::{Kernels, Panel, Part, RowKey};
 
 /// Makes coded blocks of a generation that is at hand as a whole.
 #[derive(Debug)]

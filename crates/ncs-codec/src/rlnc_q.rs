@@ -19,10 +19,10 @@ use rand::{Rng, RngExt};
 use super::hash::{Batch, Group};
 use ncs_gf::gfq::{self, Element, WORD_BYTES};
 
-pub use ncs_gf::dense::Failed;
 pub use cores::Cores;
 pub use cores::ROWS_A_PART;
 pub use decoder::Decoder;
+pub use ncs_gf::dense::Failed;
 
 mod cores;
 mod decoder;

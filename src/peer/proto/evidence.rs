@@ -13,11 +13,11 @@ use bytes::BytesMut;
 use super::keyring::{FIRST, Proof};
 use super::{Cut, FetchId, Order, Place, SourceId};
 use crate::block::{Block, Vector};
-use crate::object::row_key;
 use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
+use crate::object::row_key;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Meant, Message};
 

@@ -2,9 +2,9 @@ mod proving;
 
 use super::*;
 use crate::block::Vector;
-use crate::codec::rlnc::{Encoder};
-use crate::object::row_key;
+use crate::codec::rlnc::Encoder;
 use crate::codec::rlnc_q::Cores;
+use crate::object::row_key;
 use crate::object::{Codec, Generation};
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};
 

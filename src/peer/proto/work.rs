@@ -216,9 +216,9 @@ pub(super) fn saturated(count: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::rlnc::{Decoder};
-    use crate::object::row_key;
+    use crate::codec::rlnc::Decoder;
     use crate::gf::Kernels;
+    use crate::object::row_key;
     use crate::object::{Codec, SegmentId, Shape};
 
     /// A generation of 10 blocks with 6 parity blocks, of which nothing is there.

@@ -15,13 +15,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// Of K whole symbols, with the plan for as many. `symbol_bytes` is not zero.
-    pub(crate) fn new(
-        system: &impl System,
-        source: Vec<u8>,
-        symbol_bytes: usize,
-        plan: &Plan,
-        kernels: Kernels,
-    ) -> Self {
+    pub(crate) fn new(system: &impl System, source: Vec<u8>, symbol_bytes: usize, plan: &Plan, kernels: Kernels) -> Self {
         let stride = symbol_bytes.div_ceil(Line::BYTES);
         let mut intermediate = vec![Line::ZERO; stride * system.size().l as usize];
         let symbols = intermediate.chunks_exact_mut(stride).map(|lines| &mut Line::bytes_mut(lines)[..symbol_bytes]);

@@ -42,13 +42,7 @@ impl Ifma {
 
     /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may be twice the modulus, and so may the
     /// product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^52.
-    pub fn montgomery<const L: usize>(
-        self,
-        modulus: &[u64; L],
-        inverse: u64,
-        a: &[Octet; L],
-        b: &[Octet; L],
-    ) -> [Octet; L] {
+    pub fn montgomery<const L: usize>(self, modulus: &[u64; L], inverse: u64, a: &[Octet; L], b: &[Octet; L]) -> [Octet; L] {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { montgomery(modulus, inverse, a, b) }
     }
