@@ -17,10 +17,11 @@ use ncserverd::object::Shape;
 use ncserverd::offline::{self, Amount, ChunkPlan, Code, Fountain, Raw};
 use ncserverd::plan;
 
-/// Network-coding streaming server: fetches media segments from an origin, encodes them in batches and sends coded blocks
-/// to peers over QUIC.
+/// Network-coding streaming server: fetches media segments from an origin, encodes them in batches
+/// and sends coded blocks to peers over QUIC.
 ///
-/// Without a command the server starts. Without a configuration it listens on loopback and publishes no stream; try
+/// Without a command the server starts. Without a configuration it listens on loopback and
+/// publishes no stream; try
 /// `ncserverd demo` first.
 #[derive(Debug, Parser)]
 #[command(name = "ncserverd", version, args_conflicts_with_subcommands = false, after_help = AFTER_HELP)]
@@ -55,7 +56,8 @@ pub(crate) enum Command {
     Bench(Box<Bench>),
     /// Check whether this machine can serve this configuration, and say what to change
     Doctor(Doctor),
-    /// Estimate the resources that a number of viewers needs, from a few seconds of measurement on this machine
+    /// Estimate the resources that a number of viewers needs, from a few seconds of measurement on
+    /// this machine
     Plan(Plan),
     /// Check or print the configuration without starting the server
     #[command(subcommand)]
@@ -68,7 +70,8 @@ pub(crate) enum Command {
 /// Shortcuts for frequently set keys.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Serve {
-    /// UDP address for peers; short for --set endpoint.listen=… (repeatable). Addresses other than loopback require [admission]
+    /// UDP address for peers; short for --set endpoint.listen=… (repeatable). Addresses other than
+    /// loopback require [admission]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
     /// TCP address for /metrics, /healthz and /readyz; short for --set telemetry.listen=…
@@ -99,7 +102,8 @@ pub(crate) struct Demo {
     /// One-way delay
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = humantime::parse_duration)]
     pub(crate) delay: Duration,
-    /// Fetch at full speed, the default without a terminal; on a terminal peers fetch at the clip's playback rate
+    /// Fetch at full speed, the default without a terminal; on a terminal peers fetch at the clip's
+    /// playback rate
     #[arg(long)]
     pub(crate) fast: bool,
     /// Address of the gateway that --keep leaves running
@@ -135,7 +139,8 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum BenchSet {
-    /// Encode, decode, recode and invert for all n and k with every instruction set, on one core and on all; takes minutes
+    /// Encode, decode, recode and invert for all n and k with every instruction set, on one core
+    /// and on all; takes minutes
     Cpu(Cases),
 }
 
@@ -150,14 +155,16 @@ struct Cases {
     /// Use few shapes and short rounds; the figures are rough
     #[arg(long)]
     quick: bool,
-    /// Blocks per generation, combined with every --k (repeatable, or separated by commas). In s4 source symbols per source
-    /// block, in s5 native chunks
+    /// Blocks per generation, combined with every --k (repeatable, or separated by commas). In s4
+    /// source symbols per source block, in s5 native chunks
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=56_403))]
     n: Vec<u16>,
-    /// Bytes per block, combined with every --n (repeatable, or separated by commas). In s4 bytes per symbol, in s5 per chunk
+    /// Bytes per block, combined with every --n (repeatable, or separated by commas). In s4 bytes
+    /// per symbol, in s5 per chunk
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     k: Vec<u32>,
-    /// Instruction sets to compare, by default all that this processor supports (repeatable, or separated by commas)
+    /// Instruction sets to compare, by default all that this processor supports (repeatable, or
+    /// separated by commas)
     #[arg(long, value_name = "ISA", value_delimiter = ',')]
     isa: Vec<Isa>,
     /// Threads of the device and of cases that use all cores; by default one per core
@@ -172,16 +179,19 @@ struct Cases {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The papers' figures")]
 pub(crate) struct Paper {
-    /// Measure the rows of s1, s2, s4, s5, claim (GPU beside CPU), figures (our own) or all (repeatable, or separated by commas)
+    /// Measure the rows of s1, s2, s4, s5, claim (GPU beside CPU), figures (our own) or all
+    /// (repeatable, or separated by commas)
     #[arg(long, value_name = "PAPER", value_delimiter = ',')]
     paper: Vec<PaperName>,
     /// Measure these rows, such as S1-6 (repeatable, or separated by commas)
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     row: Vec<String>,
-    /// Measure only these GPU kernels and these contenders of s4 and s5 (repeatable, or separated by commas)
+    /// Measure only these GPU kernels and these contenders of s4 and s5 (repeatable, or separated
+    /// by commas)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// Measure all sizes in the figures of s4 and s5 instead of a selection; takes hours and up to 4 GB of memory
+    /// Measure all sizes in the figures of s4 and s5 instead of a selection; takes hours and up to
+    /// 4 GB of memory
     #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Back ends to measure
@@ -311,8 +321,9 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum CodecCommand {
     /// Print one coefficient vector in hexadecimal
     Row(Row),
-    /// Encode a file: into raw coded blocks with --key, otherwise into a directory of self-describing block files; into symbols
-    /// with --codec raptorq or raptor10, into chunks with --codec rs
+    /// Encode a file: into raw coded blocks with --key, otherwise into a directory of
+    /// self-describing block files; into symbols with --codec raptorq or raptor10, into chunks with
+    /// --codec rs
     Encode(Encode),
     /// Decode a file from a directory of block files or chunk files, and verify it
     Decode(Decode),
@@ -341,19 +352,23 @@ pub(crate) struct Encode {
     /// Code to use
     #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
     pub(crate) codec: Codec,
-    /// Bytes per block or symbol, by default 4096. With --codec rs: native chunks, by default 4; any k chunks rebuild the file
+    /// Bytes per block or symbol, by default 4096. With --codec rs: native chunks, by default 4;
+    /// any k chunks rebuild the file
     #[arg(long)]
     pub(crate) k: Option<u32>,
-    /// Blocks in the generation, up to 1024; by default as many as the file needs. For block files: blocks per generation at
-    /// most, by default 128. With --codec raptorq: source symbols per source block at most, by default 56403; with raptor10 8192.
-    /// With --codec rs: chunks in total, up to 256, by default 6
+    /// Blocks in the generation, up to 1024; by default as many as the file needs. For block files:
+    /// blocks per generation at most, by default 128. With --codec raptorq: source symbols per
+    /// source block at most, by default 56403; with raptor10 8192. With --codec rs: chunks in
+    /// total, up to 256, by default 6
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) n: Option<u16>,
-    /// Generator matrix of the code chunks, by default cauchy: cauchy, as ISA-L (gf_gen_cauchy1_matrix); vand-bb, as Backblaze
-    /// and reed-solomon-erasure; vand-jerasure, as Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
+    /// Generator matrix of the code chunks, by default cauchy: cauchy, as ISA-L
+    /// (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and reed-solomon-erasure; vand-jerasure, as
+    /// Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
     #[arg(long)]
     pub(crate) matrix: Option<Matrix>,
-    /// Bytes of each chunk in a stripe, by default 262144. Each stripe is checked and rebuilt on its own
+    /// Bytes of each chunk in a stripe, by default 262144. Each stripe is checked and rebuilt on
+    /// its own
     #[arg(long, value_name = "BYTES")]
     pub(crate) piece: Option<u32>,
     /// Key of the coefficient vectors; writes concatenated raw blocks
@@ -362,20 +377,24 @@ pub(crate) struct Encode {
     /// Index of the generation, by default 0
     #[arg(long, requires = "key", value_parser = parse_integer)]
     pub(crate) generation: Option<u64>,
-    /// Seed of the first block; later blocks count up and wrap. By default 0 for raw blocks and random for block files
+    /// Seed of the first block; later blocks count up and wrap. By default 0 for raw blocks and
+    /// random for block files
     #[arg(long)]
     pub(crate) seed: Option<u32>,
-    /// Id of the first encoding symbol, by default 0. Source symbols have the lowest ids, and repair symbols follow them
+    /// Id of the first encoding symbol, by default 0. Source symbols have the lowest ids, and
+    /// repair symbols follow them
     #[arg(long, value_name = "ID")]
     pub(crate) esi: Option<u32>,
-    /// Number of coded blocks or symbols to write, by default 1. For block files: per generation, by default one eighth more than
-    /// its source blocks
+    /// Number of coded blocks or symbols to write, by default 1. For block files: per generation,
+    /// by default one eighth more than its source blocks
     #[arg(long)]
     pub(crate) count: Option<u32>,
-    /// Number of block files per generation beyond its source blocks, or per source block beyond its source symbols
+    /// Number of block files per generation beyond its source blocks, or per source block beyond
+    /// its source symbols
     #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
     pub(crate) extra: Option<u32>,
-    /// File for raw blocks (- for standard output), or directory for block files. For chunks: directory, by default FILE.chunks
+    /// File for raw blocks (- for standard output), or directory for block files. For chunks:
+    /// directory, by default FILE.chunks
     #[arg(long, short)]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -385,8 +404,8 @@ pub(crate) struct Encode {
 /// Back ends that encode or decode.
 #[derive(Debug, Args)]
 pub(crate) struct Coders {
-    /// Back end: the CPU, a GPU, or hybrid, where both take the next work item as soon as they are free. auto uses a GPU if one
-    /// works
+    /// Back end: the CPU, a GPU, or hybrid, where both take the next work item as soon as they are
+    /// free. auto uses a GPU if one works
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     backend: Backend,
     /// Number of the GPU in the driver's order, by default 0
@@ -425,7 +444,8 @@ impl Coders {
 pub(crate) enum Codec {
     /// Random linear network coding over GF(2^8)/0x11D: blocks
     Rlnc,
-    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks; any k of them rebuild the file
+    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks; any k of them rebuild the
+    /// file
     Rs,
     /// RaptorQ (RFC 6330): source and repair symbols, as blocks
     #[value(name = "raptorq")]
@@ -557,7 +577,8 @@ impl Cli {
         }
     }
 
-    /// Where the configuration comes from: shortcuts are overrides too, and stand before `--set`, which wins.
+    /// Where the configuration comes from: shortcuts are overrides too, and stand before `--set`,
+    /// which wins.
     pub(crate) fn sources(&self) -> Sources {
         let mut overrides = Vec::new();
         if let Some(filter) = self.log_filter() {

@@ -8,26 +8,29 @@ pub enum Codec {
     /// Random linear combinations, without end; who has some makes others of them.
     #[default]
     Rlnc,
-    /// Reed-Solomon: behind the n source blocks of a generation come so many parity blocks, and there are no others. Any n of all serve.
+    /// Reed-Solomon: behind the n source blocks of a generation come so many parity blocks, and
+    /// there are no others. Any n of all serve.
     ReedSolomon {
         /// Parity blocks of a generation.
         parity: u16,
     },
     /// RaptorQ (RFC 6330): repair symbols behind the source blocks, as many as anybody wants.
     RaptorQ,
-    /// Random linear combinations over a prime field of 257 bits, without end. Whoever has the homomorphic hashes of the source blocks can
-    /// tell a right block from a wrong one, and so who has some blocks makes others of those alone that are right.
+    /// Random linear combinations over a prime field of 257 bits, without end. Whoever has the
+    /// homomorphic hashes of the source blocks can tell a right block from a wrong one, and so who
+    /// has some blocks makes others of those alone that are right.
     RlncQ {
         /// Where the hashes are.
         group: HashGroup,
     },
 }
 
-/// The group that homomorphic hashes of blocks are elements of: a subgroup of prime order q of the integers modulo a prime p, where q is the
-/// order of the field that blocks are coded in.
+/// The group that homomorphic hashes of blocks are elements of: a subgroup of prime order q of the
+/// integers modulo a prime p, where q is the order of the field that blocks are coded in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HashGroup {
-    /// p has 1024 bits, as in Chu, Zhao and Wang's paper of 2009. Discrete logarithms in it cost about 2^80 steps: a legacy strength.
+    /// p has 1024 bits, as in Chu, Zhao and Wang's paper of 2009. Discrete logarithms in it cost
+    /// about 2^80 steps: a legacy strength.
     P1024,
     /// p has 2048 bits, about 2^112 steps. Four times the work or more.
     P2048,
@@ -65,9 +68,11 @@ impl HashGroup {
 }
 
 impl Codec {
-    /// Most blocks of a generation with Reed-Solomon, parity blocks included: a field of 256 elements has no more.
+    /// Most blocks of a generation with Reed-Solomon, parity blocks included: a field of 256
+    /// elements has no more.
     pub const SHARDS_MAX: u16 = 256;
-    /// Most blocks of a generation over the prime field: coefficients of recoded blocks have 33 bytes each, and travel with them.
+    /// Most blocks of a generation over the prime field: coefficients of recoded blocks have 33
+    /// bytes each, and travel with them.
     pub const WIDE_N_MAX: u16 = 256;
     /// Blocks over the prime field are whole multiples of a word of so many bytes.
     pub const WORD_BYTES: u32 = 32;
@@ -79,13 +84,14 @@ impl Codec {
         matches!(self, Self::Rlnc | Self::RlncQ { .. })
     }
 
-    /// Whether its blocks are tested by homomorphic hashes, each of them, before anything is made of it.
+    /// Whether its blocks are tested by homomorphic hashes, each of them, before anything is made
+    /// of it.
     pub const fn is_proving(self) -> bool {
         matches!(self, Self::RlncQ { .. })
     }
 
-    /// Bytes of the payload of a coded block where source blocks have `block_bytes`. Over the prime field a coded word may be one bit longer
-    /// than a source word; the bits follow the words.
+    /// Bytes of the payload of a coded block where source blocks have `block_bytes`. Over the prime
+    /// field a coded word may be one bit longer than a source word; the bits follow the words.
     pub const fn coded_bytes(self, block_bytes: u32) -> u32 {
         match self {
             Self::RlncQ { .. } => block_bytes + (block_bytes / Self::WORD_BYTES).div_ceil(8),
@@ -93,7 +99,8 @@ impl Codec {
         }
     }
 
-    /// Whether there is always another block; else every block has its number ([`Generation::numbered`]).
+    /// Whether there is always another block; else every block has its number
+    /// ([`Generation::numbered`]).
     pub const fn is_endless(self) -> bool {
         !matches!(self, Self::ReedSolomon { .. })
     }
@@ -109,8 +116,8 @@ impl Codec {
     }
 }
 
-/// How a stream has its segments coded. The same bytes may lie in streams that differ in this: an id and a coding together name what
-/// blocks are made of, and blocks of two codings never mix.
+/// How a stream has its segments coded. The same bytes may lie in streams that differ in this: an
+/// id and a coding together name what blocks are made of, and blocks of two codings never mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Coding {
     /// Bytes of a block.
@@ -128,8 +135,9 @@ impl Coding {
 
 /// How a segment is cut into blocks and generations, and with which code.
 ///
-/// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the first N mod G generations are one
-/// block longer than the others, so that no segment is padded by more than one block.
+/// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the
+/// first N mod G generations are one block longer than the others, so that no segment is padded by
+/// more than one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     length: u64,
@@ -147,7 +155,8 @@ impl Shape {
     pub const BLOCK_BYTES_MAX: u32 = 65_536;
     /// Blocks are whole multiples of this, so that every SIMD path and the GPU read whole words.
     pub const BLOCK_BYTES_STEP: u32 = 16;
-    /// Bytes of a generation that is not cut further to have the first bytes sooner: as many as a group of the segment's tree.
+    /// Bytes of a generation that is not cut further to have the first bytes sooner: as many as a
+    /// group of the segment's tree.
     pub const GENERATION_MIN: u64 = 16 << 10;
     /// The largest segment: no number from the network leads to a larger allocation.
     pub const LENGTH_MAX: u64 = 64 << 20;
@@ -160,7 +169,8 @@ impl Shape {
         Self::local(length, block_bytes, n_max)
     }
 
-    /// The same with blocks from 16 bytes on, for what is coded on this machine and does not travel.
+    /// The same with blocks from 16 bytes on, for what is coded on this machine and does not
+    /// travel.
     pub fn local(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
@@ -198,8 +208,9 @@ impl Shape {
         Ok(Self { codec, ..self })
     }
 
-    /// The same in about so many generations at least, or in fewer that are not shorter than [`GENERATION_MIN`](Self::GENERATION_MIN): so
-    /// a receiver has the first bytes long before the last.
+    /// The same in about so many generations at least, or in fewer that are not shorter than
+    /// [`GENERATION_MIN`](Self::GENERATION_MIN): so a receiver has the first bytes long before the
+    /// last.
     pub fn in_parts(self, generations: u16) -> Self {
         let parts = u64::from(generations).min(self.length / Self::GENERATION_MIN).max(1);
         let blocks = u16::try_from(self.blocks().div_ceil(parts)).unwrap_or(u16::MAX);
@@ -283,8 +294,8 @@ impl Shape {
         u32::try_from(index.min(count - 1)).expect("there are no more generations")
     }
 
-    /// Like [`new`](Self::new) with any number of blocks a generation, for codes that solve large ones and decoders that do not know
-    /// [`N_LIMIT`](Self::N_LIMIT).
+    /// Like [`new`](Self::new) with any number of blocks a generation, for codes that solve large
+    /// ones and decoders that do not know [`N_LIMIT`](Self::N_LIMIT).
     pub fn wide(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         let shape = Self::new(length, block_bytes, 1)?;
         if n_max == 0 { Err(ShapeError::NMax(n_max)) } else { Ok(Self { n_max, ..shape }) }
@@ -350,7 +361,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Blocks that a session can be sent by their numbers: the source blocks, and behind them the parity blocks where the code has some.
+    /// Blocks that a session can be sent by their numbers: the source blocks, and behind them the
+    /// parity blocks where the code has some.
     pub fn numbered(&self) -> u16 {
         match self.codec {
             Codec::ReedSolomon { parity } => self.n + parity,
@@ -368,7 +380,8 @@ impl Generation {
         u64::from(self.n) * u64::from(self.block_bytes)
     }
 
-    /// Where source block `index` lies in the segment, without padding: the last one may be shorter.
+    /// Where source block `index` lies in the segment, without padding: the last one may be
+    /// shorter.
     ///
     /// # Panics
     /// If `index` is not below `n`.

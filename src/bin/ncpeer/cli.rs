@@ -1,7 +1,7 @@
 //! The command line of `ncpeer`.
 //!
-//! Standard output carries what was asked for and nothing else, so that a pipe can take it; progress, logs and errors go to
-//! standard error.
+//! Standard output carries what was asked for and nothing else, so that a pipe can take it;
+//! progress, logs and errors go to standard error.
 
 use std::future::Future;
 use std::io;
@@ -56,14 +56,15 @@ enum Command {
         /// Path of the object; its first part is the stream's name, such as /live/bunny/master.m3u8
         #[arg(value_parser = parse_path)]
         path: String,
-        /// Output file, which appears when it is complete, or - for standard output [default: the object's name in this
-        /// directory]
+        /// Output file, which appears when it is complete, or - for standard output [default: the
+        /// object's name in this directory]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Decoder: the CPU, one generation after another, or a GPU, many generations at once
         #[arg(long, value_enum, default_value_t = Decoding::Cpu)]
         backend: Decoding,
-        /// Refuse an object larger than this; nothing of it is kept [default: nine tenths of the free space when writing a file]
+        /// Refuse an object larger than this; nothing of it is kept [default: nine tenths of the
+        /// free space when writing a file]
         #[arg(long, value_name = "SIZE")]
         max_bytes: Option<ByteSize>,
     },
@@ -75,17 +76,20 @@ enum Command {
         /// HTTP address for players
         #[arg(long, value_name = "ADDRESS", default_value_t = gateway::Config::default().listen)]
         listen: SocketAddr,
-        /// Also accept this host name, besides loopback names and the address that the player connects to (repeatable)
+        /// Also accept this host name, besides loopback names and the address that the player
+        /// connects to (repeatable)
         #[arg(long = "host", value_name = "NAME", value_parser = gateway::parse_host)]
         hosts: Vec<String>,
-        /// Allow web pages of this origin to read streams, such as <https://player.example>, or * for all pages (repeatable). By
-        /// default all pages may read; if the gateway has a token or a certificate, only its own page may
+        /// Allow web pages of this origin to read streams, such as <https://player.example>, or *
+        /// for all pages (repeatable). By default all pages may read; if the gateway has a token or
+        /// a certificate, only its own page may
         #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = gateway::parse_origin)]
         origins: Vec<String>,
         /// Segments to fetch ahead of the player
         #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
         ahead: usize,
-        /// Share played segments with other viewers at this UDP address; viewers need a ticket from the server (repeatable)
+        /// Share played segments with other viewers at this UDP address; viewers need a ticket from
+        /// the server (repeatable)
         #[arg(long, value_name = "ADDRESS")]
         share: Vec<SocketAddr>,
         /// Memory for shared segments
@@ -98,7 +102,8 @@ enum Command {
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
     },
-    /// Relay streams to other peers until interrupted: fetch segments on request and recode them before they are complete
+    /// Relay streams to other peers until interrupted: fetch segments on request and recode them
+    /// before they are complete
     Relay {
         /// The server, such as ncs://media.example:4443
         #[arg(value_name = "URL")]
@@ -115,7 +120,8 @@ enum Command {
         /// Private key of that certificate, in PEM
         #[arg(long, value_name = "FILE", requires = "listen_cert")]
         listen_key: Option<PathBuf>,
-        /// Directory that keeps the certificate that the relay makes; without it every start makes a new one
+        /// Directory that keeps the certificate that the relay makes; without it every start makes
+        /// a new one
         #[arg(long, value_name = "DIR", conflicts_with = "listen_cert")]
         identity: Option<PathBuf>,
         /// File or URL of the key set (JWKS) that verifies peers' tokens
@@ -159,7 +165,8 @@ enum Command {
         /// Path of an object
         #[arg(value_parser = parse_path)]
         path: Option<String>,
-        /// Also fetch the object, discard it, and report what each source sent, packet loss and repair
+        /// Also fetch the object, discard it, and report what each source sent, packet loss and
+        /// repair
         #[arg(long, requires = "path")]
         fetch: bool,
         /// Stop after about this much of the object
@@ -180,8 +187,8 @@ enum Decoding {
 }
 
 impl Decoding {
-    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more than comes over a card's
-    /// link.
+    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more
+    /// than comes over a card's link.
     fn open(self) -> Result<Option<(Device, device::Thread)>, Failure> {
         if self == Self::Cpu {
             return Ok(None);
@@ -202,12 +209,12 @@ impl Decoding {
 
 #[derive(Debug, Args)]
 struct Connection {
-    /// Another server or relay with the same content, used at the same time (repeatable). Append # and the SHA-256 of its
-    /// certificate to pin it. Append ",token" to send it the token, too
+    /// Another server or relay with the same content, used at the same time (repeatable). Append #
+    /// and the SHA-256 of its certificate to pin it. Append ",token" to send it the token, too
     #[arg(long, global = true, value_name = "URL[,token]")]
     source: Vec<Source>,
-    /// Trust only the certificate with this SHA-256, if the URL names none; by default the system's certificate authorities
-    /// decide
+    /// Trust only the certificate with this SHA-256, if the URL names none; by default the system's
+    /// certificate authorities decide
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
     /// Send this token to the first server, and to each --source marked with ",token"
@@ -222,8 +229,9 @@ struct Connection {
     /// Private key of the client certificate, in PEM
     #[arg(long, global = true, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
-    /// Accept only segments of this stream that this Ed25519 key signed; without STREAM= it holds for all streams without their
-    /// own --key (repeatable). For other streams the first server names the key
+    /// Accept only segments of this stream that this Ed25519 key signed; without STREAM= it holds
+    /// for all streams without their own --key (repeatable). For other streams the first server
+    /// names the key
     #[arg(long, global = true, value_name = "[STREAM=]HEX", value_parser = parse_key)]
     key: Vec<(Option<String>, StreamKey)>,
     /// Accept blocks on streams only, for networks that drop or delay datagrams
@@ -232,18 +240,20 @@ struct Connection {
     /// Fetch from up to this many other viewers that the server names; 0 for none
     #[arg(long, global = true, value_name = "COUNT", default_value_t = 8)]
     peers: usize,
-    /// Also fetch from viewers at private and loopback addresses; the server can then direct this peer to any host of its own
-    /// network
+    /// Also fetch from viewers at private and loopback addresses; the server can then direct this
+    /// peer to any host of its own network
     #[arg(long, global = true)]
     private_peers: bool,
-    /// Give up a segment that is not complete within this time, such as 800ms; repair blocks are requested ahead of loss if the
-    /// deadline is near
+    /// Give up a segment that is not complete within this time, such as 800ms; repair blocks are
+    /// requested ahead of loss if the deadline is near
     #[arg(long, global = true, value_name = "TIME", value_parser = humantime::parse_duration)]
     deadline: Option<Duration>,
-    /// Give up a transfer slower than this over 30 seconds, in bytes per second; "none" accepts any rate
+    /// Give up a transfer slower than this over 30 seconds, in bytes per second; "none" accepts any
+    /// rate
     #[arg(long, global = true, value_name = "SIZE", default_value = "1KiB", value_parser = parse_rate)]
     min_rate: MinRate,
-    /// Congestion controller of this side; the server's own configuration selects the one for its sending
+    /// Congestion controller of this side; the server's own configuration selects the one for its
+    /// sending
     #[arg(long, global = true, value_enum, value_name = "NAME", default_value_t)]
     congestion: Congestion,
 }
@@ -480,7 +490,8 @@ fn say_waiting(server: &Server, fault: Option<&peer::Error>) {
     }
 }
 
-/// Shows at `/readyz` whether a server is connected, and says so on standard error the first time where it was waited for.
+/// Shows at `/readyz` whether a server is connected, and says so on standard error the first time
+/// where it was waited for.
 async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readiness: Readiness, mut says: bool) {
     let mut connected = None;
     loop {
@@ -727,7 +738,8 @@ fn exit_of(error: &peer::Error) -> u8 {
 
 /// How long players may take to finish what they read when the gateway ends.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Connections to a viewer that shares which have shown no ticket yet: in all, and of one address beside those that are served.
+/// Connections to a viewer that shares which have shown no ticket yet: in all, and of one address
+/// beside those that are served.
 const TICKETLESS_MAX: u32 = 128;
 const TICKETLESS_OF_ADDRESS_MAX: u32 = 4;
 
