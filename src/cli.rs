@@ -1,6 +1,5 @@
 //! The command line of `ncserverd`.
 
-use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use ncserverd::bench;
 use ncserverd::codec::rs::Matrix;
 use ncserverd::config::{Sources, parse_override};
+use ncserverd::console;
 use ncserverd::device::{BackendChoice, Choice, Field, Threads};
 use ncserverd::gf::{Isa, RowKey};
 use ncserverd::lab::demo;
@@ -119,7 +119,7 @@ impl Demo {
             delay: self.delay,
             seed: self.seed,
             keep: self.keep,
-            paced: !self.fast && io::stderr().is_terminal(),
+            paced: !self.fast && console::is_watched(),
             gateway: self.listen,
             quiet: false,
         }

@@ -97,7 +97,7 @@ pub(super) async fn watch(
     let begin = Instant::now();
     let bar = ProgressBar::new(time.as_secs().max(1));
     // A table on the terminal is progress enough.
-    if !io::stderr().is_terminal() || io::stdout().is_terminal() {
+    if !console::is_watched() || io::stdout().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} s {msg}").expect("the template is valid"));

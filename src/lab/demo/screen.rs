@@ -1,6 +1,6 @@
 //! What the demo shows while it runs: one line a peer of at most 80 columns, redrawn on a terminal, printed once in a while elsewhere.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Screen {
     /// A line for one peer.
     pub(super) fn line(&self) -> Line {
         let bar = self.bars.add(ProgressBar::new(0));
-        Line { bar, printed: !self.quiet && !io::stderr().is_terminal(), unread: Arc::clone(&self.unread) }
+        Line { bar, printed: !self.quiet && !console::is_watched(), unread: Arc::clone(&self.unread) }
     }
 
     /// Ends the moving lines and says the last word.
