@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
             ..ENCODE
         }],
         note: "matrix is C = A^-1 D, as in the thesis, with our kernels; plan is what we do. Symbols are those of another implementation \
-               (`src/codec/raptorq/tests.rs`), beside which `cargo bench --bench raptorq` measures",
+               (`crates/ncs-codec/src/raptorq/tests.rs`), beside which `cargo bench --bench raptorq` measures",
     },
     Row {
         id: "S4-4",
