@@ -95,18 +95,14 @@ class Crate:
         for path in uses + PATH.findall(USE.sub(" ", text)):
             parts, base = path.split("::"), name
             if parts[0] == "crate":
-                base = ()
+                base, parts = (), parts[1:]
             elif parts[0] in ("self", "super"):
-                while parts[0] == "super":
+                while parts and parts[0] == "super":
                     base, parts = base[:-1], parts[1:]
-                    if not parts:
-                        break
-                parts = [""] + parts if parts[:1] != ["self"] else parts
-            elif parts[0] in children:
-                parts = [""] + parts
-            else:
+                parts = parts[1:] if parts[:1] == ["self"] else parts
+            elif parts[0] not in children:
                 continue
-            target = self.deepest((*base, *parts[1:]))
+            target = self.deepest((*base, *parts))
             # What lies in the crate's root alone is a re-export or a module of this name.
             if target and target != name:
                 yield target
