@@ -138,6 +138,11 @@ impl Ring {
         self.board().want_source(session, generation, blocks, deadline);
     }
 
+    /// What a session still wants of a line is due at another time from now on.
+    pub fn reschedule(&self, session: SessionId, line: LineKey, deadline: Instant) {
+        self.board().reschedule(session, line, deadline);
+    }
+
     /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them against its quota. If there are none,
     /// `waker` is woken when there are.
     pub fn claim(&self, session: SessionId, line: LineKey, max: u32, quota: &Arc<Quota>, waker: &Waker) -> Vec<Claimed> {

@@ -219,6 +219,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("REQUEST parity", Message::Request(parity)),
         ("REQUEST coding", Message::Request(request_coding)),
         ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
+        ("RESCHEDULE", Message::Reschedule { alias: 7, deadline_ms: 2_500 }),
         ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
         ("STOP cancelled", Message::Stop { alias: 7, reason: StopReason::Cancelled }),
         ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),

@@ -803,6 +803,7 @@ impl Proto {
             | Message::Auth(_)
             | Message::Unsubscribe { .. }
             | Message::Credit { .. }
+            | Message::Reschedule { .. }
             | Message::Stop { .. }
             | Message::Rank { .. } => Ok(()),
         }

@@ -253,6 +253,13 @@ impl<T> Board<T> {
         self.settle(key);
     }
 
+    /// What a session still wants of a line is due at another time.
+    pub(super) fn reschedule(&mut self, session: SessionId, key: LineKey, deadline: Instant) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        line.reschedule(session, deadline);
+        self.settle(key);
+    }
+
     /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken when there are.
     pub(super) fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
         let (max_reuse, share) = (self.max_reuse, self.share);
@@ -548,6 +555,17 @@ impl<T> Line<T> {
         self.wanted += u64::from(blocks);
         if want.blocks > 0 {
             self.wanting.insert((want.deadline, session));
+        }
+    }
+
+    fn reschedule(&mut self, session: SessionId, deadline: Instant) {
+        let Some(want) = self.wants.get_mut(&session) else { return };
+        let before = std::mem::replace(&mut want.deadline, deadline);
+        if self.wanting.remove(&(before, session)) {
+            self.wanting.insert((deadline, session));
+        }
+        if let Some(waker) = self.waiters.remove(&(before, session)) {
+            self.waiters.insert((deadline, session), waker);
         }
     }
 

@@ -249,6 +249,15 @@ pub enum Event {
         /// How many.
         blocks: u32,
     },
+    /// What a request waits for is due at another time.
+    Rescheduled {
+        /// The request.
+        alias: u16,
+        /// Its line of coded blocks.
+        line: LineKey,
+        /// When they are of no use any more.
+        deadline: Instant,
+    },
     /// A request is over: leave its lines, and end its stream.
     Ended(Ended),
     /// The peer has begun to watch a stream, or has stopped.
@@ -640,6 +649,10 @@ impl Proto {
             }
             Message::Request(request) => self.handle_request(now, request),
             Message::Credit { alias, blocks } => self.handle_credit(now, alias, blocks),
+            Message::Reschedule { alias, deadline_ms } => {
+                self.handle_reschedule(now, alias, deadline_ms);
+                Ok(())
+            }
             Message::Stop { alias, reason } => {
                 self.handle_stop(alias, reason);
                 Ok(())
@@ -1286,6 +1299,16 @@ impl Proto {
         Ok(())
     }
 
+    /// Of an alias that is not open: the request ended here while the message was on its way.
+    fn handle_reschedule(&mut self, now: Instant, alias: u16, deadline_ms: u64) {
+        if let Some(request) = self.finding.values_mut().find(|request| request.alias == alias) {
+            request.deadline_ms = deadline_ms;
+        }
+        let Some(open) = self.requests.get_mut(&alias) else { return };
+        open.deadline = deadline_of(now, deadline_ms);
+        self.events.push_back(Event::Rescheduled { alias, line: open.line(), deadline: open.deadline });
+    }
+
     fn handle_stop(&mut self, alias: u16, _reason: StopReason) {
         self.finding.retain(|_, request| request.alias != alias);
         self.aliases.remove(&alias);
@@ -1320,7 +1343,7 @@ impl Proto {
             self.reject(request.alias, RequestCode::Limit, None);
             return Ok(());
         }
-        let deadline = now + Duration::from_millis(request.deadline_ms).min(DEADLINE_MAX);
+        let deadline = deadline_of(now, request.deadline_ms);
         if held.is_recoded && ((request.accept.coded && !request.accept.recoded) || !codec.is_recodable()) {
             // Seeds and numbers go with the whole of it, which may come.
             self.reject(request.alias, RequestCode::Overload, Some(RECODED_RETRY));
@@ -1795,6 +1818,11 @@ fn going_away() -> Refusal {
 
 fn not_there() -> Refusal {
     Refusal { code: RequestCode::Unknown, retry_after: None, reason: NOT_THERE.to_owned() }
+}
+
+/// When something is due that is due so many milliseconds from now.
+fn deadline_of(now: Instant, milliseconds: u64) -> Instant {
+    now + Duration::from_millis(milliseconds).min(DEADLINE_MAX)
 }
 
 fn millis(duration: Duration) -> u64 {

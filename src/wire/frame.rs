@@ -42,6 +42,7 @@ mod kind {
     pub(super) const GET: u64 = 0x24;
     pub(super) const GET_HASHES: u64 = 0x26;
     pub(super) const OFFER: u64 = 0x27;
+    pub(super) const RESCHEDULE: u64 = 0x29;
 
     pub(super) const fn is_known(kind: u64) -> bool {
         matches!(
@@ -68,6 +69,7 @@ mod kind {
                 | GET
                 | GET_HASHES
                 | OFFER
+                | RESCHEDULE
         )
     }
 
@@ -223,6 +225,11 @@ impl Message {
                 varint::write(u64::from(*blocks), out);
                 kind::CREDIT
             }
+            Self::Reschedule { alias, deadline_ms } => {
+                out.extend_from_slice(&alias.to_be_bytes());
+                varint::write(*deadline_ms, out);
+                kind::RESCHEDULE
+            }
             Self::Stop { alias, reason } => {
                 out.extend_from_slice(&alias.to_be_bytes());
                 varint::write(stop_value(*reason), out);
@@ -298,6 +305,7 @@ impl Message {
             kind::BLAME => ("BLAME", parse_blame),
             kind::HAVE => ("HAVE", parse_have),
             kind::OFFER => ("OFFER", |body| Ok(Self::Offer { port: body.u16()?, identity: body.array()? })),
+            kind::RESCHEDULE => ("RESCHEDULE", |body| Ok(Self::Reschedule { alias: body.u16()?, deadline_ms: body.varint()? })),
             kind::PEERS => ("PEERS", parse_peers),
             other => return Err(Violation::UnknownFrame(other)),
         };

@@ -108,6 +108,13 @@ pub enum Message {
         /// How many more blocks may come.
         blocks: u32,
     },
+    /// Moves the deadline of an open request (ignorable).
+    Reschedule {
+        /// The request.
+        alias: u16,
+        /// Milliseconds from now after which its blocks are of no use any more.
+        deadline_ms: u64,
+    },
     /// Ends a request: the generation is complete, or nobody wants it any more.
     Stop {
         /// The request.

@@ -553,7 +553,8 @@ impl World {
                 server.proto.hashes_left();
             }
             session::Event::Lost { .. } | session::Event::Checks { .. } | session::Event::Blame { .. } => {}
-            session::Event::Watches { .. } => {}
+            // There is no ring here, and claims are in the order of the deadlines by themselves.
+            session::Event::Rescheduled { .. } | session::Event::Watches { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {

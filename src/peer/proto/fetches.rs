@@ -250,8 +250,9 @@ impl Fetches {
         id
     }
 
-    /// Somebody waits for a segment, or nobody does any more. What is under way is asked for anew, because a request keeps its place
-    /// among others for as long as it is open.
+    /// Somebody waits for a segment, or nobody does any more. Open requests become due earlier when
+    /// somebody waits. When nobody does they are stopped and made anew, because a sender has
+    /// blocks in QUIC already that would go before those of others.
     pub(super) fn set_urgency(&mut self, now: Instant, id: FetchId, urgency: Urgency, outbox: &mut Outbox) {
         let Some(mut fetch) = self.fetches.remove(&id) else { return };
         if fetch.order.urgency != urgency {
@@ -263,6 +264,13 @@ impl Fetches {
                 fetch.last_due = Some(due);
                 let Some(work) = fetch.works.get_mut(&index) else { continue };
                 work.due = due;
+                if urgency == Urgency::Now {
+                    let deadline_ms = millis(due.saturating_duration_since(now)).max(1);
+                    for (source, asked) in &work.asked {
+                        outbox.push(*source, Message::Reschedule { alias: asked.alias, deadline_ms });
+                    }
+                    continue;
+                }
                 for (source, asked) in std::mem::take(&mut work.asked) {
                     if let Some(path) = self.paths.get_mut(&source) {
                         path.aliases.remove(&asked.alias);

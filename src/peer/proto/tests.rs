@@ -574,25 +574,33 @@ fn what_waits_for_room_has_it_in_turn() {
 }
 
 #[test]
-fn what_is_waited_for_is_asked_for_anew_in_its_own_order() {
+fn what_is_waited_for_is_due_earlier_in_its_own_order() {
     let (mut proto, now) = open();
     let shape = Shape::new(512 * 4, 64, 8).unwrap();
     let fetch = proto.fetch(now, Order { urgency: Urgency::Ahead, shape, ..order() }, None);
     let ahead = requests(&messages(&mut proto, now));
     assert_eq!(ahead.len(), 4);
-    let change = |proto: &mut Proto, urgency| {
-        proto.set_urgency(now, fetch, urgency);
-        let said = messages(proto, now);
-        let stopped = said.iter().filter(|message| matches!(message, Message::Stop { reason: StopReason::Cancelled, .. }));
-        (stopped.count(), requests(&said).iter().map(|request| (request.generation, request.deadline_ms)).collect::<Vec<_>>())
-    };
-    // A server sends what is due first: were the first generations due as before, the rest would come before them.
-    let (stopped, hurried) = change(&mut proto, Urgency::Now);
-    assert!(stopped == 4 && hurried.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1), "{hurried:?}");
-    assert!(hurried.len() == 4 && hurried.iter().all(|(_, deadline)| *deadline < ahead[0].deadline_ms), "{hurried:?}");
-    assert_eq!(change(&mut proto, Urgency::Now), (0, vec![]), "said again");
-    let (stopped, left) = change(&mut proto, Urgency::Ahead);
-    assert!(stopped == 4 && left.iter().all(|(_, deadline)| *deadline >= ahead[0].deadline_ms), "{left:?}");
+    // Nothing stops, and nothing is asked for again: a round trip would pass with nothing new on the way.
+    proto.set_urgency(now, fetch, Urgency::Now);
+    let hurried: Vec<(u16, u64)> = messages(&mut proto, now)
+        .iter()
+        .map(|message| match message {
+            Message::Reschedule { alias, deadline_ms } => (*alias, *deadline_ms),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(hurried.iter().map(|(alias, _)| alias).eq(ahead.iter().map(|request| &request.alias)), "{hurried:?}");
+    assert!(hurried.is_sorted_by(|one, next| one.1 < next.1), "{hurried:?}");
+    assert!(hurried.iter().all(|(_, deadline)| *deadline < ahead[0].deadline_ms), "{hurried:?}");
+    proto.set_urgency(now, fetch, Urgency::Now);
+    assert_eq!(messages(&mut proto, now), [], "said again");
+    // What nobody waits for any more stops, and goes behind all others.
+    proto.set_urgency(now, fetch, Urgency::Ahead);
+    let said = messages(&mut proto, now);
+    let stopped = said.iter().filter(|message| matches!(message, Message::Stop { reason: StopReason::Cancelled, .. }));
+    assert_eq!(stopped.count(), 4);
+    let left = requests(&said);
+    assert!(left.iter().all(|request| request.deadline_ms >= ahead[0].deadline_ms), "{left:?}");
 }
 
 #[test]

@@ -114,6 +114,34 @@ fn whoever_has_the_earliest_deadline_is_woken_first() {
 }
 
 #[test]
+fn what_becomes_due_earlier_is_made_and_given_earlier() {
+    let mut board = board(1);
+    let other = coded(GenerationKey { segment: SegmentKey(2), index: 0 });
+    let (earliest, early, late) = (soon(), soon(), soon());
+    board.want_coded(ANNA, CODED, 2, early);
+    board.want_coded(BERT, other, 2, late);
+    board.reschedule(BERT, other, earliest);
+    let lines = |orders: Vec<Order>| orders.into_iter().map(|order| (order.line, order.blocks.count())).collect::<Vec<_>>();
+    assert_eq!(lines(board.take_orders(2)), [(other, 2)]);
+    assert_eq!(lines(board.take_orders(2)), [(CODED, 2)]);
+    // Two wait for one line, and the one that came later is due earlier from now on.
+    let counters = [ANNA, BERT].map(|_| Arc::new(Counter::default()));
+    board.want_coded(BERT, CODED, 2, late);
+    for (session, counter) in [(ANNA, &counters[0]), (BERT, &counters[1])] {
+        assert!(board.claim(session, CODED, 9, &Arc::clone(counter).into()).is_empty());
+    }
+    board.reschedule(BERT, CODED, earliest);
+    board.publish(CODED, vec![1, 2]);
+    wake(&mut board);
+    assert_eq!(counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1]);
+    // Who wants nothing of a line, and a line that nobody knows.
+    board.reschedule(ANNA, other, early);
+    board.reschedule(ANNA, coded(GenerationKey { segment: SegmentKey(3), index: 0 }), early);
+    [(ANNA, CODED), (BERT, CODED), (BERT, other)].into_iter().for_each(|(session, line)| board.leave(session, line));
+    assert_eq!(board.to_make(), 0);
+}
+
+#[test]
 fn nobody_takes_what_another_was_woken_for() {
     let mut board = board(1);
     board.want_coded(ANNA, CODED, 4, soon());

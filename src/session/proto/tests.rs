@@ -108,6 +108,46 @@ fn credit_is_registered_a_window_at_a_time_and_runs_down() {
 }
 
 #[test]
+fn a_request_that_becomes_more_urgent_goes_before_others() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let shape = Shape::new(3 * 64 * 1088, 1088, 64).unwrap();
+    let lease = || Lease::new(SegmentKey(1), SegmentId::of(b"segment"), shape, Loan::new(Instant::now()));
+    let found = |proto: &mut Proto, now| {
+        let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
+        proto.found(now, ticket, Some(Held { lease: lease(), ..held(FirstPass::Coded) })).unwrap();
+    };
+    let of = |alias, generation, deadline_ms| Request { generation, deadline_ms, ..request(alias, 4) };
+    for request in [of(3, 0, 2_000), of(4, 1, 4_000)] {
+        proto.handle_message(now, Message::Request(request)).unwrap();
+        found(&mut proto, now);
+    }
+    wants(&mut proto);
+    let order = |proto: &mut Proto| proto.claims().iter().map(|claim| claim.alias).collect::<Vec<_>>();
+    assert_eq!(order(&mut proto), [3, 4]);
+    let later = now + Duration::from_millis(500);
+    proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_000 }).unwrap();
+    let key = GenerationKey { segment: SegmentKey(1), index: 1 };
+    let Some(Event::Rescheduled { alias: 4, line, deadline }) = proto.poll_event() else { panic!("the ring is told") };
+    assert_eq!((line, deadline), (coded(key), later + Duration::from_secs(1)));
+    assert_eq!(order(&mut proto), [4, 3]);
+
+    // One whose segment is still being looked for, and one that is not open.
+    proto.handle_message(later, Message::Request(of(5, 2, 9_000))).unwrap();
+    proto.handle_message(later, Message::Reschedule { alias: 5, deadline_ms: 0 }).unwrap();
+    proto.handle_message(later, Message::Reschedule { alias: 77, deadline_ms: 1 }).unwrap();
+    found(&mut proto, later);
+    proto.handle_timeout(later).unwrap();
+    let rejected = std::iter::from_fn(|| proto.poll_message()).find_map(|message| match message {
+        Message::Reject { alias, code, .. } => Some((alias, code)),
+        _ => None,
+    });
+    assert_eq!(rejected, Some((5, RequestCode::Deadline)));
+    // Its end has moved, too.
+    proto.handle_timeout(deadline).unwrap();
+    assert_eq!(order(&mut proto), [3]);
+}
+
+#[test]
 fn a_systematic_stream_sends_its_source_blocks_once_and_then_coded_ones() {
     let (mut proto, now) = conversation(FirstPass::Systematic);
     ask(&mut proto, now, request(3, 64), FirstPass::Systematic).unwrap();

@@ -256,6 +256,7 @@ fn message() -> impl Strategy<Value = Message> {
         about_blocks(),
         about_peers(),
         (any::<u16>(), 1..=u32::MAX).prop_map(|(alias, blocks)| Message::Credit { alias, blocks }),
+        (any::<u16>(), any_varint()).prop_map(|(alias, deadline_ms)| Message::Reschedule { alias, deadline_ms }),
         (any::<u16>(), stop()).prop_map(|(alias, reason)| Message::Stop { alias, reason }),
         (any::<u16>(), request_code(), any_varint()).prop_map(|(alias, code, retry_after_ms)| Message::Reject {
             alias,
@@ -369,7 +370,7 @@ proptest! {
 fn ignorable_frames_are_skipped_even_in_pieces() {
     let mut bytes = raw(0x21, &[9; 3000]);
     Message::GoAway { drain_ms: 5 }.encode(&mut bytes);
-    bytes.extend(raw(0x29, &[]));
+    bytes.extend(raw(0x2b, &[]));
     for step in [1, 7, 4096] {
         let mut reader = Reader::new();
         let mut found = Vec::new();
