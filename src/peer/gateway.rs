@@ -398,10 +398,15 @@ impl Shared {
 
     /// Fetches what a player that asks for this will ask for next, or asks about it. Returns what
     /// to fetch once no answer is under way.
-    fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<String> {
+    fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<Wanted> {
         let is_whole = range.is_none();
-        let wanted = self.ahead().after(&Wanted { path: path.to_owned(), range });
+        let asked = Wanted { path: path.to_owned(), range };
+        let wanted = self.ahead().after(&asked);
         self.prefetch(wanted);
+        let listed = self.ahead().next_listed(&asked);
+        if listed.is_some() {
+            return listed;
+        }
         let next = self.ahead().next_number(path).filter(|_| is_whole)?;
         let (gateway, client, path) = (self.this.clone(), self.client.clone(), next.clone());
         tokio::spawn(async move {
@@ -412,7 +417,7 @@ impl Shared {
                 gateway.ahead().missed(&path);
             }
         });
-        Some(next)
+        Some(Wanted { path: next, range: None })
     }
 
     /// Asks for the METAs of what the manifest at `path` begins with, so that its first blocks are
@@ -448,7 +453,7 @@ impl Shared {
             let Some(gateway) = gateway.upgrade() else { return };
             if gateway.begun.load(Ordering::Relaxed) == begun && gateway.waiting.load(Ordering::Relaxed) == 0 {
                 let next = gateway.ahead().take_next(Instant::now());
-                next.into_iter().for_each(|path| gateway.client.prefetch(&path, None));
+                gateway.prefetch(next);
             }
         });
     }
@@ -523,7 +528,7 @@ struct Flowing {
     pacing: Pacing,
     stats: watch::Receiver<Stats>,
     /// What the player will ask for when it has the bytes that are left.
-    next: Option<String>,
+    next: Option<Wanted>,
     left: u64,
     under_way: UnderWay,
     _place: OwnedSemaphorePermit,
@@ -589,8 +594,7 @@ async fn ask(gateway: Weak<Shared>, client: Client, path: String, wish: Wish) {
     match wish {
         Wish::Meta => {}
         Wish::Soon => client.prefetch(&path, None),
-        // Read as by a player: a fetch that becomes urgent only later is stopped and asked for
-        // anew.
+        // Read as by a player, so that it goes before all that is fetched ahead.
         Wish::Now if meta.object_length.is_some_and(|length| length <= NOW_MAX) => {
             let Ok(mut object) = client.open(&path, None).await else { return };
             while gateway.strong_count() > 0 && matches!(object.next().await, Some(Ok(_))) {}

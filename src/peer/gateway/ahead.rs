@@ -21,7 +21,7 @@ pub(super) struct Ahead {
     depth: usize,
     playlists: VecDeque<Known>,
     /// What players will ask for next, and since when, the newest at the back.
-    next: VecDeque<(String, Instant)>,
+    next: VecDeque<(Wanted, Instant)>,
 }
 
 #[derive(Debug)]
@@ -47,8 +47,9 @@ impl Ahead {
         Self { depth, playlists: VecDeque::new(), next: VecDeque::new() }
     }
 
-    /// A media playlist passed. Answers where a player that has just opened it will start, and what it has to have for that;
-    /// for one that was read before, what is new at the live edge.
+    /// A media playlist passed. Answers where a player that has just opened it will start, and what
+    /// it has to have for that: of a recording one segment, because the player may choose another
+    /// rendition after it. For a playlist that was read before, what is new at the live edge.
     pub(super) fn learn(&mut self, path: &str, media: &Media, now: Instant) -> Vec<Wanted> {
         let all = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
         let order = all(&media.segments);
@@ -73,7 +74,9 @@ impl Ahead {
         self.keep(known);
         // A recording read again, by a second player or after a seek, starts wherever it likes; its requests will tell.
         if first_seen || !media.ended {
-            answer.extend(self.playlists.back_mut().into_iter().flat_map(|known| known.take(start, self.depth)));
+            answer.extend(
+                self.playlists.back_mut().into_iter().flat_map(|known| known.take(start, known.depth_at_once(self.depth))),
+            );
         }
         answer
     }
@@ -116,35 +119,52 @@ impl Ahead {
         }
     }
 
+    /// What comes after a file, or a range of one, in a recording whose playlist was read.
+    pub(super) fn next_listed(&self, asked: &Wanted) -> Option<Wanted> {
+        let ended = self.playlists.iter().rev().filter(|known| known.ended);
+        ended.filter_map(|known| known.order.get(known.places.get(asked)? + 1)).next().cloned()
+    }
+
     /// A player has all of a file, and will ask for this one next. Of each rendition the newest
     /// counts.
-    pub(super) fn note_next(&mut self, path: String, now: Instant) {
-        let of = unnumbered(&path);
-        self.next.retain(|(other, _)| unnumbered(other) != of);
-        self.next.push_back((path, now));
+    pub(super) fn note_next(&mut self, next: Wanted, now: Instant) {
+        let of = unnumbered(&next.path);
+        self.next.retain(|(other, _)| unnumbered(&other.path) != of);
+        self.next.push_back((next, now));
         if self.next.len() > NEXT_MAX {
             self.next.pop_front();
         }
     }
 
-    /// What players will ask for next, each answered once, without what is known to be missing.
-    /// Nothing where nothing is fetched ahead.
-    pub(super) fn take_next(&mut self, now: Instant) -> Vec<String> {
-        let next = std::mem::take(&mut self.next).into_iter();
+    /// What players will ask for next, each answered once, without what is known to be missing: of
+    /// a playlist as many segments as are fetched ahead, of a manifest one. Nothing where nothing
+    /// is fetched ahead.
+    pub(super) fn take_next(&mut self, now: Instant) -> Vec<Wanted> {
+        let (depth, next) = (self.depth, std::mem::take(&mut self.next).into_iter());
         // Who has not gone on for longer plays another rendition now.
-        let new = next.filter(|(_, since)| self.depth > 0 && now.saturating_duration_since(*since) < NEXT_FOR);
-        let is_there = |path: &String| !self.playlists.iter().any(|known| known.last_of.contains(&stem(path)));
-        new.map(|(path, _)| path).filter(is_there).collect()
+        let new = next.filter(|(_, since)| depth > 0 && now.saturating_duration_since(*since) < NEXT_FOR);
+        let mut taken = Vec::new();
+        for (next, _) in new {
+            let is_missing = self.playlists.iter().any(|known| known.last_of.contains(&stem(&next.path)));
+            let mut ended = self.playlists.iter_mut().rev().filter(|known| known.ended);
+            match ended.find_map(|known| Some((*known.places.get(&next)?, known))) {
+                Some((place, known)) => taken.extend(known.take(place, depth)),
+                None if is_missing => {}
+                None => taken.push(next),
+            }
+        }
+        taken
     }
 
-    /// The player asked for `path`, or for a range of it. Answers what it will ask for next.
+    /// The player asked for `path`, or for a range of it. Answers what to fetch at once: of a
+    /// recording what comes next, and more of it when the player rests ([`Ahead::take_next`]).
     pub(super) fn after(&mut self, asked: &Wanted) -> Vec<Wanted> {
         let depth = self.depth;
         let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.places.get(asked).copied()?, known)));
         found.map_or_else(Vec::new, |(place, known)| {
             known.answered.insert(asked.clone());
             known.last = Some(place);
-            known.take(place + 1, depth)
+            known.take(place + 1, known.depth_at_once(depth))
         })
     }
 
@@ -187,6 +207,12 @@ impl Ahead {
 impl Known {
     fn is_live(&self, now: Instant) -> bool {
         !self.ended && now.saturating_duration_since(self.read_at) < PLAYING_FOR
+    }
+
+    /// How many segments are fetched ahead though the player may be about to ask for another
+    /// rendition: of a recording one.
+    fn depth_at_once(&self, depth: usize) -> usize {
+        if self.ended { depth.min(1) } else { depth }
     }
 
     fn take(&mut self, start: usize, depth: usize) -> Vec<Wanted> {
@@ -270,10 +296,16 @@ mod tests {
     fn a_recording_is_fetched_from_its_start_and_then_ahead_of_the_player() {
         let mut ahead = Ahead::new(2);
         let first = ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now());
-        assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s0.m4s?t=1", "/live/a/s1.m4s?t=1"]);
-        assert_eq!(ahead.after(&segment(0)), [segment(2)]);
-        assert_eq!(ahead.after(&segment(6)), [segment(7), segment(8)]);
-        assert_eq!(ahead.after(&segment(8)), []);
+        assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s0.m4s?t=1"]);
+        assert_eq!(ahead.after(&segment(0)), [segment(1)]);
+        assert_eq!(ahead.next_listed(&segment(0)), Some(segment(1)));
+        // Its buffer is full.
+        ahead.note_next(segment(1), Instant::now());
+        assert_eq!(ahead.take_next(Instant::now()), [segment(2)], "the first is on its way");
+        assert_eq!(ahead.after(&segment(6)), [segment(7)]);
+        ahead.note_next(segment(7), Instant::now());
+        assert_eq!(ahead.take_next(Instant::now()), [segment(8)]);
+        assert_eq!((ahead.after(&segment(8)), ahead.next_listed(&segment(8))), (vec![], None));
         assert_eq!(ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now()), []);
     }
 
@@ -283,9 +315,9 @@ mod tests {
         ahead.learn("/live/a/v.m3u8", &media(0..9, true), Instant::now());
         ahead.after(&segment(4));
         let other = ahead.learn("/live/b/v.m3u8", &media(0..9, true), Instant::now());
-        assert_eq!(paths(other), ["/live/b/init.mp4", "/live/b/s5.m4s?t=1", "/live/b/s6.m4s?t=1"]);
+        assert_eq!(paths(other), ["/live/b/init.mp4", "/live/b/s5.m4s?t=1"]);
         let another = ahead.learn("/film/b/v.m3u8", &media(0..9, true), Instant::now());
-        assert_eq!(paths(another), ["/film/b/init.mp4", "/film/b/s0.m4s?t=1", "/film/b/s1.m4s?t=1"], "of another stream");
+        assert_eq!(paths(another), ["/film/b/init.mp4", "/film/b/s0.m4s?t=1"], "of another stream");
     }
 
     #[test]
@@ -331,22 +363,23 @@ mod tests {
     #[test]
     fn of_each_rendition_the_newest_segment_comes_next() {
         let (mut ahead, now) = (Ahead::new(1), Instant::now());
+        let whole = |path: &str| Wanted { path: path.to_owned(), range: None };
         ahead.learn_manifest("/film/manifest.mpd", false, now);
         for path in ["/film/v1-01.m4s", "/film/v2-01.m4s", "/film/v1-02.m4s"] {
-            ahead.note_next(path.into(), now);
+            ahead.note_next(whole(path), now);
         }
-        assert_eq!(ahead.take_next(now), ["/film/v2-01.m4s", "/film/v1-02.m4s"]);
-        assert_eq!(ahead.take_next(now), [""; 0]);
-        ahead.note_next("/film/v1-03.m4s".into(), now);
-        assert_eq!(ahead.take_next(now + NEXT_FOR), [""; 0], "another rendition is played since");
-        ahead.note_next("/film/v1-04.m4s".into(), now);
+        assert_eq!(paths(ahead.take_next(now)), ["/film/v2-01.m4s", "/film/v1-02.m4s"]);
+        assert_eq!(ahead.take_next(now), []);
+        ahead.note_next(whole("/film/v1-03.m4s"), now);
+        assert_eq!(ahead.take_next(now + NEXT_FOR), [], "another rendition is played since");
+        ahead.note_next(whole("/film/v1-04.m4s"), now);
         ahead.missed("/film/v1-04.m4s");
-        assert_eq!(ahead.take_next(now), [""; 0], "the end");
-        (0..100).for_each(|number| ahead.note_next(format!("/film/v{number}-1.m4v"), now));
+        assert_eq!(ahead.take_next(now), [], "the end");
+        (0..100).for_each(|number| ahead.note_next(whole(&format!("/film/v{number}-1.m4v")), now));
         assert_eq!(ahead.take_next(now).len(), NEXT_MAX);
         let mut none = Ahead::new(0);
-        none.note_next("/film/v1-1.m4s".into(), now);
-        assert_eq!(none.take_next(now), [""; 0], "nothing is fetched ahead");
+        none.note_next(whole("/film/v1-1.m4s"), now);
+        assert_eq!(none.take_next(now), [], "nothing is fetched ahead");
     }
 
     #[test]

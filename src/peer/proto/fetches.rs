@@ -929,8 +929,11 @@ impl Fetches {
         })
     }
 
-    /// When the next generation of a fetch is due: one service time after the one before it, and of a fetch that begins with what is
-    /// served now. A service time is what a generation takes of the path beside those of the other fetches.
+    /// When the next generation of a fetch is due: one service time after the one before it. A
+    /// service time is what a generation takes of the path, beside those of other fetches. A fetch
+    /// that somebody waits for begins with what is served now, so that such fetches share the path.
+    /// One ahead begins when those before it end, by what is left of them and the present rate: the
+    /// first of them is wanted first.
     fn next_due(&self, now: Instant, fetch: &Fetch) -> Instant {
         if let Some(deadline) = fetch.order.deadline {
             return deadline;
@@ -939,17 +942,25 @@ impl Fetches {
             Urgency::Now => self.config.stall_timeout,
             Urgency::Ahead => self.config.stall_timeout * 2,
         };
-        let latest = now + patience;
+        let usual = now + patience;
+        let (earliest, latest) = (usual - patience / DUE_EARLIER, usual + patience / DUE_LATER);
+        let rate = if self.rate() > 0.0 { self.rate() } else { RATE_ASSUMED };
+        let takes = |bytes: u64| Duration::from_secs_f64((bytes as f64 / rate.max(1.0)).min(patience.as_secs_f64()));
         let alike = |other: &&Fetch| other.order.urgency == fetch.order.urgency && other.order.deadline.is_none();
         let under_way = || self.fetches.values().filter(alike).filter(|other| !other.works.is_empty());
-        let served = under_way().flat_map(|other| other.works.values()).map(|work| work.due).min();
-        let earliest = served.unwrap_or(latest).clamp(latest - patience / DUE_EARLIER, latest);
-        let Some(last) = fetch.last_due else { return earliest };
+        let served = || under_way().flat_map(|other| other.works.values()).map(|work| work.due).min();
+        let ends = || under_way().filter_map(|other| Some(other.last_due? + takes(other.unasked()))).max();
+        let (begins, earliest, sharing) = match fetch.order.urgency {
+            Urgency::Now => {
+                let begins = served().unwrap_or(usual).clamp(earliest, usual);
+                (begins, begins, under_way().count().clamp(1, SHARING_MAX))
+            }
+            Urgency::Ahead => (ends().unwrap_or(usual).clamp(earliest, latest), earliest, 1),
+        };
+        let Some(last) = fetch.last_due else { return begins };
         let bytes = fetch.order.shape.generation(fetch.next).map_or(0, |generation| generation.length);
-        let sharing = under_way().count().clamp(1, SHARING_MAX) as f64;
-        let rate = if self.rate() > 0.0 { self.rate() } else { RATE_ASSUMED };
-        let takes = Duration::from_secs_f64((bytes as f64 * sharing / rate.max(1.0)).min(patience.as_secs_f64()));
-        (last + takes.max(DUE_STEP)).clamp(earliest, latest + patience / DUE_LATER)
+        let step = takes(bytes).mul_f64(sharing as f64).clamp(DUE_STEP, patience);
+        (last + step).clamp(earliest, latest)
     }
 
     /// When a generation is due that is asked for before all others of its fetch.
@@ -1460,6 +1471,12 @@ impl Fetches {
 impl Fetch {
     fn turn(&self, id: FetchId) -> Turn {
         (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
+    }
+
+    /// Bytes of the generations that are not asked for yet.
+    fn unasked(&self) -> u64 {
+        let shape = self.order.shape;
+        shape.generation(self.next).map_or(0, |next| shape.length().saturating_sub(next.offset))
     }
 
     /// Of a generation that is due then.
