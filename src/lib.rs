@@ -26,7 +26,6 @@ pub mod ingest;
 pub mod integrity;
 pub mod lab;
 mod listener;
-pub mod object;
 pub mod offline;
 pub mod peer;
 pub mod plan;
@@ -43,8 +42,8 @@ pub mod telemetry;
 pub mod tls;
 mod turn;
 pub mod units;
-pub mod wire;
 
 pub use ncs_codec as codec;
 pub use ncs_codec::block;
 pub use ncs_gf as gf;
+pub use ncs_proto::{object, wire};

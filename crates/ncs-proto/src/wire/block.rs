@@ -5,9 +5,9 @@
 //! form carries the length of the payload; that follows from the generation.
 
 use bytes::{Buf, Bytes, BytesMut};
+use ncs_codec::block::{Block, ELEMENT_BYTES, ESI_END, Vector, are_coded_words, are_elements};
 
 use super::{Violation, varint};
-use crate::block::{Block, ELEMENT_BYTES, ESI_END, Vector, are_coded_words, are_elements};
 use crate::object::{Codec, Generation};
 
 /// Bytes of a datagram before the vector: kind, flags, alias, sequence number.
@@ -414,10 +414,10 @@ fn read_vector(kind: Kind, generation: &Generation, input: &mut Bytes) -> Option
 
 #[cfg(test)]
 mod tests {
+    use ncs_codec::block::Q;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::block::Q;
     use crate::object::{HashGroup, Shape};
 
     const RLNC_Q: Codec = Codec::RlncQ { group: HashGroup::P1024 };

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{SegmentId, SegmentKey, Shape};
+use crate::time::Instant;
 
 /// What the holder of a segment shares with its leases: how many there are and how many get blocks, when and how fast blocks left, and
 /// whether the segment has gone.

@@ -12,7 +12,7 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_gf::RowKey;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use ncs_codec::shape::{Codec, Coding, Generation, HashGroup, Shape, ShapeError};
 
+use crate::time::Instant;
 pub use lease::{GRACE, Lease, Loan, Released, Standing};
 pub use tree::Tree;
 

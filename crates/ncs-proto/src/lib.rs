@@ -1,0 +1,9 @@
+//! The protocol `ncs/1` without I/O: what travels, what it is about, and what each side decides.
+//!
+//! Everything here is a plain value: no socket, task or thread, and no clock. Time is an argument,
+//! of the type [`time::Instant`]. So the same code serves a daemon, a test in virtual time, and a
+//! page in a browser.
+
+pub mod object;
+pub mod time;
+pub mod wire;
