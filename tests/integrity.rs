@@ -218,7 +218,7 @@ fn issued(meta: &Meta) -> u64 {
 fn new_key() -> (TempDir, std::path::PathBuf, StreamKey) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("live.pem");
-    let pem = SigningKey::generate();
+    let pem = SigningKey::generate(&mut rand::rng());
     std::fs::write(&path, &pem).unwrap();
     (directory, path, SigningKey::from_pem(pem.as_bytes()).unwrap().public())
 }
@@ -484,7 +484,7 @@ async fn a_key_comes_and_changes_while_the_server_runs() {
     let mut place = Place::start(&origin, &path).await;
     let mut visitor = place.visitor().await;
     let before = visitor.get("/plain/a.ts").await;
-    let pem = SigningKey::generate();
+    let pem = SigningKey::generate(&mut rand::rng());
     std::fs::write(&path, &pem).unwrap();
     let new = SigningKey::from_pem(pem.as_bytes()).unwrap().public();
     let made = directory.path().join("made.pem");

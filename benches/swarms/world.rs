@@ -181,7 +181,7 @@ impl World {
         let index = stream.iter().enumerate().map(|(index, segment)| (segment.id, index)).collect();
         let metrics = directory::Metrics::new(&Registry::new()).expect("an empty registry");
         let directory = Directory::with_random(metrics, StdRng::seed_from_u64(setup.seed));
-        let key = Arc::new(SigningKey::from_pem(SigningKey::generate().as_bytes()).expect("it was made so"));
+        let key = Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).expect("it was made so"));
         let policy = match setup.layout {
             Layout::Swarm => Policy::All,
             Layout::Lans(_) => Policy::Lan,

@@ -267,7 +267,7 @@ impl crate::integrity::signing::StreamKeys for KeyOfLive {
 fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
     use crate::integrity::signing::SigningKey;
 
-    let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
+    let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
     let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: None };
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let admission = Admission::open_with(&Config::default(), Some(tickets), metrics).unwrap();
@@ -294,7 +294,7 @@ fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
 fn who_brings_no_ticket_takes_no_place_of_those_who_do() {
     use crate::integrity::signing::SigningKey;
 
-    let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
+    let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
     let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: Some(2) };
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let admission = Admission::open_with(&Config::default(), Some(tickets), metrics).unwrap();

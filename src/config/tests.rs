@@ -305,7 +305,7 @@ fn a_signing_key_is_one_or_will_be_made() {
     assert!(text.contains(&format!("signed by a key that the server will create as {}", path.display())), "{text}");
     assert!(!path.exists(), "checking makes nothing");
 
-    let pem = crate::integrity::signing::SigningKey::generate();
+    let pem = crate::integrity::signing::SigningKey::generate(&mut rand::rng());
     let key = crate::integrity::signing::SigningKey::from_pem(pem.as_bytes()).unwrap().public();
     std::fs::write(&path, pem).unwrap();
     let loaded = with(&path).unwrap();
@@ -324,7 +324,7 @@ fn a_signing_key_is_one_or_will_be_made() {
 fn viewers_are_named_to_each_other_where_the_stream_is_signed() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("live.pem");
-    std::fs::write(&path, crate::integrity::signing::SigningKey::generate()).unwrap();
+    std::fs::write(&path, crate::integrity::signing::SigningKey::generate(&mut rand::rng())).unwrap();
     let stream = "[stream.live]\norigin = \"http://o/\"\n";
     for (word, policy) in [("off", Policy::Off), ("lan", Policy::Lan), ("all", Policy::All)] {
         let keys = [("stream.live.peers", word), ("stream.live.signing_key", path.to_str().unwrap())];

@@ -10,7 +10,7 @@ struct Rig {
 
 fn rig(policy: Policy) -> Rig {
     let directory = Directory::new(Metrics::new(&prometheus::Registry::new()).unwrap());
-    let key = Arc::new(SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+    let key = Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
     directory.set_streams([("live".to_owned(), Stream { policy, key: Arc::clone(&key) })].into());
     Rig { directory, key, start: Instant::now() }
 }

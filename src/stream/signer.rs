@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounter;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 
 use crate::integrity::signing::{SigningKey, StreamKey};
 use crate::object::{Body, Resolved, Signature};
@@ -51,7 +53,7 @@ impl Signer {
         if present.is_some_and(|present| present.path == path) {
             return Err(fail("the file disappeared, and the server makes no new key in its place: restore it".to_owned()));
         }
-        let is_new = write(path, &SigningKey::generate())
+        let is_new = write(path, &SigningKey::generate(&mut UnwrapErr(SysRng)))
             .map_err(|error| fail(format!("it is missing and cannot be created: {error}")))?;
         let key = read(path)?.ok_or_else(|| fail("the file disappeared".to_owned()))?;
         if is_new {

@@ -218,7 +218,7 @@ impl Script {
     }
 
     pub(crate) fn key() -> Arc<SigningKey> {
-        Arc::new(SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap())
+        Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap())
     }
 
     pub(crate) fn publish_whole(&self, path: &str, bytes: &[u8]) {

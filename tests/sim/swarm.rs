@@ -29,7 +29,8 @@ const STEPS_MAX: usize = 200_000;
 const BLOCK_BYTES: u32 = 64;
 const N_MAX: u16 = 12;
 
-static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+static KEY: LazyLock<SigningKey> =
+    LazyLock::new(|| SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
 
 /// What a node is.
 #[derive(Debug, Clone)]

@@ -756,7 +756,8 @@ impl Server {
 }
 
 /// The key of all streams here that have one.
-static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap());
+static KEY: LazyLock<SigningKey> =
+    LazyLock::new(|| SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
 
 /// The homomorphic hashes of a segment.
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {

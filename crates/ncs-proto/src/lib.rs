@@ -4,6 +4,7 @@
 //! of the type [`time::Instant`]. So the same code serves a daemon, a test in virtual time, and a
 //! page in a browser.
 
+pub mod integrity;
 pub mod object;
 pub mod time;
 pub mod wire;

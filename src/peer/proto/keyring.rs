@@ -120,7 +120,7 @@ mod tests {
     const OTHER: SourceId = SourceId(1);
 
     fn key() -> SigningKey {
-        SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap()
+        SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap()
     }
 
     fn meta(path: &str, bytes: &'static [u8]) -> Meta {

@@ -21,7 +21,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap();
+        let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
         let (shape, segment) = (Shape::new(500, 64, 8).unwrap(), SegmentId::of(&BYTES));
         let blocks = BlockHashes::of(&BYTES, &shape).digest();
         let proof = Some(Proof { key: key.public(), blocks });

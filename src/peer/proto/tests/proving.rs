@@ -36,7 +36,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new(sources: u32) -> Self {
         let (now, random) = (Instant::now(), StdRng::seed_from_u64(1));
-        let key = SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap().public();
+        let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap().public();
         let keys = Keys { any: Some(key), streams: BTreeMap::new() };
         let mut proto = Proto::new(Config { keys, tests_max: 1, ..config() });
         for source in (0..sources).map(SourceId) {

@@ -1,12 +1,16 @@
 //! One Ed25519 key a stream: what it signs, and how it is checked (RFC 8032).
 
+mod pkcs8;
+
 use std::fmt;
 use std::str::FromStr;
 
-use ring::rand::{SecureRandom as _, SystemRandom};
-use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signer as _, Verifier as _, VerifyingKey};
+use rand::CryptoRng;
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject as _;
 
 use crate::wire::message::{Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, Signature, Ticket, is_stream_name};
 
@@ -50,7 +54,8 @@ impl StreamKey {
 
     /// Whether `signature` is one of this key over `message`.
     pub fn has_signed(&self, message: &[u8], signature: &[u8; 64]) -> bool {
-        UnparsedPublicKey::new(&ED25519, self.0).verify(message, signature).is_ok()
+        let Ok(key) = VerifyingKey::from_bytes(&self.0) else { return false };
+        key.verify(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
     }
 }
 
@@ -83,7 +88,7 @@ impl FromStr for StreamKey {
 }
 
 /// The private key of a stream.
-pub struct SigningKey(Ed25519KeyPair);
+pub struct SigningKey(ed25519_dalek::SigningKey);
 
 /// A file that holds no key to sign with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,45 +98,30 @@ pub struct NoSigningKey;
 impl SigningKey {
     /// Reads a key from PEM.
     pub fn from_pem(pem: &[u8]) -> Result<Self, NoSigningKey> {
-        match PrivateKeyDer::from_pem_slice(pem) {
-            // With the private half alone, or with the public half beside it.
-            Ok(PrivateKeyDer::Pkcs8(der)) => {
-                Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der()).map(Self).map_err(|_| NoSigningKey)
-            }
-            _ => Err(NoSigningKey),
-        }
+        let Ok(PrivateKeyDer::Pkcs8(der)) = PrivateKeyDer::from_pem_slice(pem) else { return Err(NoSigningKey) };
+        let (secret, public) = pkcs8::read(der.secret_pkcs8_der()).ok_or(NoSigningKey)?;
+        let key = Self(ed25519_dalek::SigningKey::from_bytes(&secret));
+        if public.is_some_and(|public| public != *key.public().as_bytes()) { Err(NoSigningKey) } else { Ok(key) }
     }
 
     /// A new key, as PEM: the private half alone (PKCS #8 version 1, RFC 8410), as OpenSSL writes it. OpenSSL 3.0 cannot read
     /// version 2, which has the public half as well.
-    ///
-    /// # Panics
-    /// If the system has no randomness.
-    pub fn generate() -> String {
-        use base64::Engine as _;
-
-        let mut der = [0; PRIVATE_KEY_HEAD.len() + 32];
-        let (head, secret) = der.split_at_mut(PRIVATE_KEY_HEAD.len());
-        head.copy_from_slice(&PRIVATE_KEY_HEAD);
-        SystemRandom::new().fill(secret).expect("the system has randomness");
-        let text = base64::engine::general_purpose::STANDARD.encode(der);
-        let lines: String =
-            text.as_bytes().chunks(64).flat_map(|line| line.iter().chain(b"\n")).map(|byte| char::from(*byte)).collect();
-        format!("-----BEGIN PRIVATE KEY-----\n{lines}-----END PRIVATE KEY-----\n")
+    pub fn generate(random: &mut impl CryptoRng) -> String {
+        let mut secret = [0; 32];
+        random.fill_bytes(&mut secret);
+        // 48 bytes, which are one line of 64 characters.
+        let line = STANDARD.encode(pkcs8::written(&secret));
+        format!("-----BEGIN PRIVATE KEY-----\n{line}\n-----END PRIVATE KEY-----\n")
     }
 
     /// Its public half.
     pub fn public(&self) -> StreamKey {
-        let mut key = [0; 32];
-        key.copy_from_slice(self.0.public_key().as_ref());
-        StreamKey(key)
+        StreamKey(self.0.verifying_key().to_bytes())
     }
 
     /// Signs `message`.
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        bytes.copy_from_slice(self.0.sign(message).as_ref());
-        bytes
+        self.0.sign(message).to_bytes()
     }
 
     /// Puts a signature into `meta`. `issued_ms`: when the origin's answer came that it describes, since 1970; `blocks`: the
@@ -169,10 +159,6 @@ impl fmt::Debug for SigningKey {
         write!(f, "SigningKey({})", self.public())
     }
 }
-
-/// What precedes the 32 secret bytes in DER: a PrivateKeyInfo of version 0, the algorithm's object identifier, and two octet strings.
-const PRIVATE_KEY_HEAD: [u8; 16] =
-    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 const TICKET_VERSION: u8 = 1;
 const TICKET_CONTEXT: &[u8] = b"ncs/1 ticket\0";
@@ -216,6 +202,8 @@ const _: () = assert!(STREAM_NAME_MAX <= u8::MAX as usize);
 
 #[cfg(test)]
 mod tests {
+    use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
     use super::*;
     use crate::object::{SegmentId, Shape};
     use crate::wire::message::Meant;
@@ -238,7 +226,7 @@ mod tests {
     }
 
     fn key() -> SigningKey {
-        SigningKey::from_pem(SigningKey::generate().as_bytes()).unwrap()
+        SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap()
     }
 
     #[test]
@@ -314,10 +302,8 @@ mod tests {
     /// OpenSSL 3.0 reads no other version.
     #[test]
     fn a_new_key_is_written_with_its_private_half_alone() {
-        use base64::Engine as _;
-
-        let text: String = SigningKey::generate().lines().filter(|line| !line.starts_with('-')).collect();
-        let der = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
+        let text: String = SigningKey::generate(&mut rand::rng()).lines().filter(|line| !line.starts_with('-')).collect();
+        let der = STANDARD.decode(text).unwrap();
         // RFC 8410, section 7: version 0, id-Ed25519, and an octet string of 32 bytes in another. Nothing follows it.
         let head = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
         assert_eq!((der.len(), &der[..16]), (48, &head[..]));
@@ -338,5 +324,25 @@ mod tests {
         // The same with the public half (version 2), as servers wrote it before.
         let pem = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
         assert_eq!(SigningKey::from_pem(pem.as_bytes()).unwrap().public(), key.public());
+    }
+
+    /// `ring` is the implementation that servers and peers had before.
+    #[test]
+    fn another_implementation_makes_and_takes_the_same_signatures() {
+        let pem = SigningKey::generate(&mut rand::rng());
+        let (key, text) = (SigningKey::from_pem(pem.as_bytes()).unwrap(), pem.lines().nth(1).unwrap());
+        let other = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&STANDARD.decode(text).unwrap()).unwrap();
+        assert_eq!(other.public_key().as_ref(), key.public().as_bytes());
+        for message in [&b""[..], b"a", &[7; 1000]] {
+            let signature = key.sign(message);
+            assert_eq!(signature, other.sign(message).as_ref());
+            assert!(key.public().has_signed(message, &signature));
+            for bit in 0..512 {
+                let mut changed = signature;
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert!(!key.public().has_signed(message, &changed), "bit {bit}");
+            }
+            assert!(!key.public().has_signed(b"other", &signature));
+        }
     }
 }

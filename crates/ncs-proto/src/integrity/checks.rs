@@ -5,8 +5,9 @@
 //! probability 256^-L. R is drawn anew for every question, and known to those who ask and answer alone. (Gkantsidis and Rodriguez,
 //! "Cooperative Security for Network Coding File Distribution", INFOCOM 2006, section IV.)
 
-use crate::block::Vector;
-use crate::gf::{Kernels, Panel, RowKey};
+use ncs_codec::block::Vector;
+use ncs_gf::{Kernels, Panel, RowKey};
+
 use crate::object::{Generation, SegmentId};
 use crate::wire::message::Checks;
 
@@ -89,20 +90,20 @@ impl RowChecks {
 
     fn coefficients(&self, vector: &Vector) -> Vec<u8> {
         let mut row = vec![0; usize::from(self.generation.n)];
-        crate::codec::rlnc::write_row(vector, self.key, &mut row);
+        ncs_codec::rlnc::write_row(vector, self.key, &mut row);
         row
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ncs_codec::rlnc::Encoder;
+    use ncs_gf::gf256;
     use proptest::prelude::*;
     use rand::SeedableRng as _;
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::Encoder;
-    use crate::gf::gf256;
     use crate::object::Shape;
     use crate::object::row_key;
 
