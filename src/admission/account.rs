@@ -1,8 +1,9 @@
 //! Who is counted together: connections, and bytes a second, of one holder of tokens or of one address.
 //!
 //! An account lives while somebody has a place in it, and after that until its bytes are paid for: whoever leaves and comes back does not
-//! begin anew. Accounts that owe nothing are swept when the book has doubled, so it is never larger than twice what was in use at
-//! the last sweep. Time is an argument.
+//! begin anew. Whether they are is judged, when the last place is given back, by the latest moment that the account was told of. Accounts
+//! that owe nothing are swept when the book has doubled, so it is never larger than twice what was in use at the last sweep. Time is an
+//! argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -50,6 +51,11 @@ impl Account {
     fn owes(&self, now: Instant) -> bool {
         lock(&self.purse).owes(now) || self.ledger.owes(now)
     }
+
+    /// The latest moment that it was told of.
+    fn told(&self) -> Instant {
+        lock(&self.purse).told
+    }
 }
 
 /// One connection that is counted; its place is free again when this is dropped.
@@ -94,6 +100,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
             return Err(Full);
         }
         account.places += 1;
+        lock(&account.purse).tell(now);
         let (purse, ledger) = (Arc::clone(&account.purse), Arc::clone(&account.ledger));
         Ok(Place { book: self.clone(), key, purse, ledger })
     }
@@ -107,7 +114,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
         let mut pages = self.lock();
         let Some(account) = pages.accounts.get_mut(key) else { return };
         account.places = account.places.saturating_sub(1);
-        if account.places == 0 && !account.owes(Instant::now()) {
+        if account.places == 0 && !account.owes(account.told()) {
             pages.accounts.remove(key);
         }
     }
@@ -161,18 +168,25 @@ struct Purse {
     rate: Option<u64>,
     /// When it is full again.
     full_at: Instant,
+    /// The latest moment that anybody has named.
+    told: Instant,
 }
 
 impl Purse {
     const fn new(now: Instant) -> Self {
-        Self { rate: None, full_at: now }
+        Self { rate: None, full_at: now, told: now }
+    }
+
+    fn tell(&mut self, now: Instant) {
+        self.told = self.told.max(now);
     }
 
     fn owes(&self, now: Instant) -> bool {
         self.full_at > now
     }
 
-    fn allowance(&self, now: Instant) -> Result<u64, Instant> {
+    fn allowance(&mut self, now: Instant) -> Result<u64, Instant> {
+        self.tell(now);
         let Some(rate) = self.rate else { return Ok(u64::MAX) };
         let missing = self.full_at.saturating_duration_since(now);
         let left = DEPTH.saturating_sub(missing);
@@ -184,6 +198,7 @@ impl Purse {
     }
 
     fn spend(&mut self, now: Instant, bytes: u64) {
+        self.tell(now);
         let Some(rate) = self.rate else { return };
         let micros = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
         self.full_at = self.full_at.max(now) + Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(DEBT_MAX);
@@ -274,9 +289,10 @@ mod tests {
         }
         assert_eq!(book.lock().accounts.len(), 10 * SWEEP_FROM, "all owe");
         drop(book.enter(now + DEBT_MAX, 0, None));
-        for number in 0..10 * SWEEP_FROM {
-            drop(book.enter(now + DEBT_MAX, 20 * SWEEP_FROM + number, None));
-        }
+        let later = |number| book.enter(now + DEBT_MAX, 20 * SWEEP_FROM + number, None).unwrap();
+        let newcomers: Vec<_> = (0..10 * SWEEP_FROM).map(later).collect();
+        assert_eq!(book.lock().accounts.len(), newcomers.len(), "those who have gone have paid since");
+        drop(newcomers);
         assert!(book.lock().accounts.len() <= SWEEP_FROM, "{}", book.lock().accounts.len());
     }
 
