@@ -11,14 +11,10 @@
 //! When full: a connection beyond those of its address is refused before its handshake, one beyond those of its token is closed. Whoever
 //! has spent its bytes waits.
 
-mod account;
 mod clients;
 pub mod keys;
-pub mod ledger;
 mod metrics;
-pub mod scope;
 mod source;
-mod tickets;
 pub mod token;
 mod visits;
 
@@ -38,15 +34,14 @@ use tokio::sync::{Notify, watch};
 use crate::secret::{Secret, SecretUrl};
 use crate::telemetry::Readiness;
 use crate::wire::message::{self, VisitId};
-pub(crate) use account::neighbourhood;
-use account::{Book, Place};
 use clients::{Authorities, Door};
 use keys::KeySet;
-pub use ledger::{Kept, Ledger, Share};
 pub use metrics::Metrics;
-pub use scope::{Access, Scope};
+pub(crate) use ncs_proto::admission::account::neighbourhood;
+use ncs_proto::admission::account::{Book, Place};
+use ncs_proto::admission::tickets;
+pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
 use source::{Named, Source};
-pub use tickets::Tickets;
 use token::{Expectation, Holder};
 use visits::{Visit, Visits};
 

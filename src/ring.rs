@@ -10,10 +10,9 @@
 //! most its [`Quota`] of unacknowledged slots, and less the less is left ([`Ring::share`]), so that no number of peers that do not read
 //! empties the ring for the others. Streams with blocks of several sizes have a part of it each ([`Ring::promise`]).
 //!
-//! One lock guards the books ([`board::Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
+//! One lock guards the books ([`Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
 //! batch on the encoder's side and, the books, once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
 
-mod board;
 mod metrics;
 mod slots;
 mod sync;
@@ -29,14 +28,14 @@ use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-pub use board::{Blocks, Lane, LineKey, Order, SessionId};
 pub use metrics::Metrics;
-pub use slots::{HEADROOM, Pin, Quota, Slot, headroom};
+pub use ncs_proto::ring::{Blocks, HEADROOM, Lane, LineKey, Order, SessionId, headroom};
+pub use slots::{Pin, Quota, Slot};
 pub use wait::{next_wake, own_waker};
 
 use crate::block::Vector;
 use crate::object::{GenerationKey, SegmentKey};
-use board::Board;
+use ncs_proto::ring::Board;
 use slots::Pool;
 use sync::{Arc, AtomicUsize, Mutex, Ordering};
 

@@ -19,8 +19,9 @@ mod slots;
 use std::task::{Wake, Waker};
 
 use loom::thread;
+use ncs_proto::ring::HEADROOM;
 
-use slots::{HEADROOM, Pool, Quota};
+use slots::{Pool, Quota};
 use sync::{Arc, AtomicUsize, Ordering};
 
 /// A waker that says whether it was woken.

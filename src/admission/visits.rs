@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use ncs_proto::admission::account::Place;
 use tokio::sync::Notify;
 
-use super::account::Place;
 use super::token::Holder;
 use crate::wire::message::VisitId;
 

@@ -27,18 +27,6 @@ use bytes::BytesMut;
 
 use super::sync::{Arc, AtomicUsize, Mutex, Ordering, SHELVES};
 
-/// Bytes before a block's payload in its slot: room for the header of a block with a seed or an index (10 bytes) and a cache line of
-/// alignment.
-pub const HEADROOM: usize = 64;
-
-/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
-pub const fn headroom(coefficients: usize) -> usize {
-    (HEAD_MAX + coefficients).next_multiple_of(HEADROOM)
-}
-
-/// Bytes of a header in front of its coefficients: 6 at most.
-const HEAD_MAX: usize = 16;
-
 /// About how many bytes are allocated at once.
 pub(super) const SLAB_BYTES: usize = 1 << 20;
 /// The same for memory that is pinned: as much as one launch of a GPU fills.

@@ -4,7 +4,9 @@
 //! of the type [`time::Instant`]. So the same code serves a daemon, a test in virtual time, and a
 //! page in a browser.
 
+pub mod admission;
 pub mod integrity;
 pub mod object;
+pub mod ring;
 pub mod time;
 pub mod wire;

@@ -10,9 +10,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::object::{GRACE, SegmentKey};
+use crate::time::Instant;
 
 /// The books of those who are counted together.
 #[derive(Debug, Default)]

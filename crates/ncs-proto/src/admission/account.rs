@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Ledger;
+use crate::time::Instant;
 
 /// How much of its rate an account may spend at once.
 const DEPTH: Duration = Duration::from_secs(1);
@@ -21,7 +22,7 @@ const SWEEP_FROM: usize = 1024;
 
 /// Accounts by what their owners have in common.
 #[derive(Debug)]
-pub(super) struct Book<K: Eq + Hash + Clone> {
+pub struct Book<K: Eq + Hash + Clone> {
     pages: Arc<Mutex<Pages<K>>>,
     /// Places of all accounts together.
     most: Option<u32>,
@@ -58,9 +59,15 @@ impl Account {
     }
 }
 
+impl<K: Eq + Hash + Clone> Default for Book<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// One connection that is counted; its place is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place<K: Eq + Hash + Clone> {
+pub struct Place<K: Eq + Hash + Clone> {
     book: Book<K>,
     key: K,
     purse: Arc<Mutex<Purse>>,
@@ -69,20 +76,21 @@ pub(super) struct Place<K: Eq + Hash + Clone> {
 
 /// There are as many as there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Full;
+pub struct Full;
 
 impl<K: Eq + Hash + Clone> Book<K> {
-    pub(super) fn new() -> Self {
+    /// An empty one.
+    pub fn new() -> Self {
         Self::with_room_for(None)
     }
 
     /// One with so many places in all.
-    pub(super) fn with_room_for(most: Option<u32>) -> Self {
+    pub fn with_room_for(most: Option<u32>) -> Self {
         Self { pages: Arc::new(Mutex::new(Pages { accounts: HashMap::new(), sweep_at: SWEEP_FROM })), most }
     }
 
     /// Takes a place, if fewer than `most` of this account are taken, and one is free.
-    pub(super) fn enter(&self, now: Instant, key: K, most: Option<u32>) -> Result<Place<K>, Full> {
+    pub fn enter(&self, now: Instant, key: K, most: Option<u32>) -> Result<Place<K>, Full> {
         let mut pages = self.lock();
         if pages.accounts.len() >= pages.sweep_at {
             pages.accounts.retain(|_, account| account.places > 0 || account.owes(now));
@@ -106,7 +114,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
     }
 
     /// How many places are taken.
-    pub(super) fn places(&self, key: &K) -> u32 {
+    pub fn places(&self, key: &K) -> u32 {
         self.lock().accounts.get(key).map_or(0, |account| account.places)
     }
 
@@ -126,32 +134,32 @@ impl<K: Eq + Hash + Clone> Book<K> {
 
 impl<K: Eq + Hash + Clone> Place<K> {
     /// Bytes a second that the account may spend from now on; the latest word counts for all of its places.
-    pub(super) fn set_rate(&self, rate: Option<u64>) {
+    pub fn set_rate(&self, rate: Option<u64>) {
         lock(&self.purse).rate = rate;
     }
 
     /// Bytes that may be spent now, or when that will be more than none.
-    pub(super) fn allowance(&self, now: Instant) -> Result<u64, Instant> {
+    pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
         lock(&self.purse).allowance(now)
     }
 
     /// Spends bytes, more than there are if need be: what is owed is waited for.
-    pub(super) fn spend(&self, now: Instant, bytes: u64) {
+    pub fn spend(&self, now: Instant, bytes: u64) {
         lock(&self.purse).spend(now, bytes);
     }
 
     /// What its owners have in common.
-    pub(super) fn key(&self) -> &K {
+    pub fn key(&self) -> &K {
         &self.key
     }
 
     /// What the account keeps in memory.
-    pub(super) fn ledger(&self) -> Arc<Ledger> {
+    pub fn ledger(&self) -> Arc<Ledger> {
         Arc::clone(&self.ledger)
     }
 
     /// Whether this is a place of that account.
-    pub(super) fn is_of(&self, key: &K) -> bool {
+    pub fn is_of(&self, key: &K) -> bool {
         self.key == *key
     }
 }
@@ -213,7 +221,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Which addresses are one: an IPv4 address alone, also where it came as IPv6; of IPv6 the 64 bits that a host can choose at will are left out.
-pub(crate) fn neighbourhood(address: IpAddr) -> IpAddr {
+pub fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX))),
         four => four,

@@ -5,12 +5,16 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
-use crate::ring::tests::soon;
 
 const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
 const CODED: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
 const ANNA: SessionId = SessionId(1);
 const BERT: SessionId = SessionId(2);
+
+/// Later than the deadlines before it.
+fn soon() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(1)
+}
 
 fn coded(generation: GenerationKey) -> LineKey {
     LineKey { generation, lane: Lane::Coded }

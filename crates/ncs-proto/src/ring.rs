@@ -16,11 +16,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
 use std::ops::Range;
 use std::task::Waker;
-use std::time::Instant;
 
-use super::slots::{HEADROOM, headroom};
-use crate::block::ELEMENT_BYTES;
+use ncs_codec::block::ELEMENT_BYTES;
+
 use crate::object::{Codec, GenerationKey, SegmentKey};
+use crate::time::Instant;
+
+/// Bytes before a block's payload in its slot: room for the header of a block with a seed or an index (10 bytes) and a cache line of
+/// alignment.
+pub const HEADROOM: usize = 64;
+
+/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
+pub const fn headroom(coefficients: usize) -> usize {
+    (HEAD_MAX + coefficients).next_multiple_of(HEADROOM)
+}
+
+/// Bytes of a header in front of its coefficients: 6 at most.
+const HEAD_MAX: usize = 16;
 
 /// A session in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +90,7 @@ impl Lane {
     }
 
     /// Whether one of its blocks serves several sessions, where that may be up to so many.
-    pub(super) fn is_reused(self, max_reuse: u32) -> bool {
+    pub fn is_reused(self, max_reuse: u32) -> bool {
         max_reuse > 1 && self.is_shared()
     }
 
@@ -136,7 +148,7 @@ impl Blocks {
 
 /// The books. `T` is a ready block.
 #[derive(Debug)]
-pub(super) struct Board<T> {
+pub struct Board<T> {
     lines: HashMap<LineKey, Line<T>>,
     /// Lines with something to make, the most urgent first, and of equals those that have waited longest.
     hungry: BTreeMap<Place, LineKey>,
@@ -214,7 +226,7 @@ struct Want {
 
 impl<T> Board<T> {
     /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with what `share` makes of it.
-    pub(super) fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
+    pub fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
         let (lines, parked) = (HashMap::new(), HashMap::new());
         Self {
             lines,
@@ -234,18 +246,18 @@ impl<T> Board<T> {
     }
 
     /// Who is to be woken because of what was done since the last call.
-    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+    pub fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }
 
     /// A session wants this many more blocks of a line of coded ones. The deadline is the first that it names as long as it wants some.
-    pub(super) fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32, deadline: Instant) {
+    pub fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32, deadline: Instant) {
         self.line(key).add_want(session, blocks, deadline);
         self.settle(key);
     }
 
     /// A session wants these source blocks of a generation.
-    pub(super) fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
+    pub fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
         let key = LineKey { generation, lane: Lane::Source(session) };
         let line = self.line(key);
         line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)), deadline);
@@ -254,14 +266,14 @@ impl<T> Board<T> {
     }
 
     /// What a session still wants of a line is due at another time.
-    pub(super) fn reschedule(&mut self, session: SessionId, key: LineKey, deadline: Instant) {
+    pub fn reschedule(&mut self, session: SessionId, key: LineKey, deadline: Instant) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         line.reschedule(session, deadline);
         self.settle(key);
     }
 
     /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken when there are.
-    pub(super) fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
+    pub fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
         let (max_reuse, share) = (self.max_reuse, self.share);
         let Some(line) = self.lines.get_mut(&key) else { return Vec::new() };
         let wanted = line.wants.get(&session).map_or(0, |want| want.blocks).min(max);
@@ -283,7 +295,7 @@ impl<T> Board<T> {
     }
 
     /// A session is done with a line: what it still wants of it is forgotten.
-    pub(super) fn leave(&mut self, session: SessionId, key: LineKey) {
+    pub fn leave(&mut self, session: SessionId, key: LineKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         if let Some(want) = line.wants.remove(&session) {
             line.wanted -= u64::from(want.blocks);
@@ -304,13 +316,13 @@ impl<T> Board<T> {
     }
 
     /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
-    pub(super) fn keep_ready(&mut self, key: LineKey, blocks: u32) {
+    pub fn keep_ready(&mut self, key: LineKey, blocks: u32) {
         self.line(key).floor = blocks;
         self.settle(key);
     }
 
     /// How many blocks are to be made. If none, `waker` is woken when there are.
-    pub(super) fn needed(&mut self, waker: &Waker) -> u64 {
+    pub fn needed(&mut self, waker: &Waker) -> u64 {
         if self.needed == 0 {
             self.encoder = Some(waker.clone());
         }
@@ -318,7 +330,7 @@ impl<T> Board<T> {
     }
 
     /// Takes orders of at most `max` blocks in all, of the lines whose blocks are needed first.
-    pub(super) fn take_orders(&mut self, max: u32) -> Vec<Order> {
+    pub fn take_orders(&mut self, max: u32) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut room = max;
         while room > 0 {
@@ -345,7 +357,7 @@ impl<T> Board<T> {
     }
 
     /// An order was not made: its blocks are wanted as before.
-    pub(super) fn give_up(&mut self, order: &Order) {
+    pub fn give_up(&mut self, order: &Order) {
         let Some(line) = self.lines.get_mut(&order.line) else { return };
         line.making = line.making.saturating_sub(order.blocks.count());
         if let Blocks::Source(indices) = &order.blocks {
@@ -358,19 +370,19 @@ impl<T> Board<T> {
     ///
     /// Lines that are in the queue already are taken out of it as they come to its head, so this costs the same however many
     /// there are.
-    pub(super) fn park(&mut self, order: &Order) {
+    pub fn park(&mut self, order: &Order) {
         self.parked.entry(order.line.generation.segment).or_default();
         self.give_up(order);
     }
 
     /// An order cannot be made now: what is wanted of its line is kept until the segment is resumed.
-    pub(super) fn hold(&mut self, order: &Order) {
+    pub fn hold(&mut self, order: &Order) {
         self.held.entry(order.line.generation.segment).or_default().insert(order.line);
         self.give_up(order);
     }
 
     /// What is wanted of a segment can be made again.
-    pub(super) fn resume(&mut self, segment: SegmentKey) {
+    pub fn resume(&mut self, segment: SegmentKey) {
         let held = self.held.remove(&segment).into_iter().flatten();
         for key in self.parked.remove(&segment).into_iter().flatten().chain(held) {
             self.settle(key);
@@ -378,7 +390,7 @@ impl<T> Board<T> {
     }
 
     /// Blocks of a line have not arrived. More of it may be made now, if it was held.
-    pub(super) fn note_lost(&mut self, key: LineKey, blocks: u32) {
+    pub fn note_lost(&mut self, key: LineKey, blocks: u32) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         line.lost = line.lost.saturating_add(blocks);
         if self.held.get_mut(&key.generation.segment).is_some_and(|held| held.remove(&key)) {
@@ -387,19 +399,19 @@ impl<T> Board<T> {
     }
 
     /// Blocks of a line that have not arrived, since this was last asked.
-    pub(super) fn take_lost(&mut self, key: LineKey) -> u32 {
+    pub fn take_lost(&mut self, key: LineKey) -> u32 {
         self.lines.get_mut(&key).map_or(0, |line| std::mem::take(&mut line.lost))
     }
 
     /// The same for all that are parked.
-    pub(super) fn resume_all(&mut self) {
+    pub fn resume_all(&mut self) {
         for key in std::mem::take(&mut self.parked).into_values().flatten() {
             self.settle(key);
         }
     }
 
     /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
-    pub(super) fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
+    pub fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
         let (clock, uses_left) = (self.clock, if key.lane.is_shared() { self.max_reuse } else { 1 });
         let Some(line) = self.lines.get_mut(&key) else { return blocks };
@@ -426,7 +438,7 @@ impl<T> Board<T> {
 
     /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got theirs longest ago and whose blocks are
     /// `of_use`: those of a line are alike.
-    pub(super) fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
+    pub fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
         let has_some = |line: &Line<T>| line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block));
         let idle = self.lines.iter().filter(|(_, line)| has_some(line));
         let mut idle: Vec<_> = idle.map(|(key, line)| (line.published_at, *key)).collect();
@@ -448,7 +460,7 @@ impl<T> Board<T> {
     }
 
     /// A segment is gone: its ready blocks come back, and nobody gets any more of it.
-    pub(super) fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
+    pub fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
         self.parked.remove(&segment);
         self.held.remove(&segment);
         let keys: Vec<_> = self.lines.keys().filter(|key| key.generation.segment == segment).copied().collect();
@@ -465,22 +477,22 @@ impl<T> Board<T> {
     }
 
     /// Blocks that are ready, in all lines.
-    pub(super) fn ready(&self) -> usize {
+    pub fn ready(&self) -> usize {
         self.ready
     }
 
     /// Blocks that are to be made.
-    pub(super) fn to_make(&self) -> u64 {
+    pub fn to_make(&self) -> u64 {
         self.needed
     }
 
     /// Ready blocks that nobody has asked for.
-    pub(super) fn spare(&self) -> usize {
+    pub fn spare(&self) -> usize {
         self.spare
     }
 
     /// Lines with wants or blocks.
-    pub(super) fn lines(&self) -> usize {
+    pub fn lines(&self) -> usize {
         self.lines.len()
     }
 

@@ -2,12 +2,14 @@
 //!
 //! A pattern is a path, `/stream/object`, or the beginning of one with `*` at its end. Pattern and path are compared percent-decoded and
 //! without the query, so that every spelling of a path is judged alike. Decoding cannot lead out of a pattern: where a path would
-//! gain a separator or a dot component by it, [`ObjectPath`](crate::ingest::ObjectPath) refuses the path.
+//! gain a separator or a dot component by it, the server refuses the path.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+
+use crate::time::Instant;
 
 /// Most patterns of a scope.
 pub const PATTERNS_MAX: usize = 64;

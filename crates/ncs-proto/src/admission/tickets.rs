@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::holder::Holder;
 use super::scope::Scope;
-use super::token::Holder;
 use crate::integrity::signing::{Admitted, StreamKeys};
 use crate::wire::message::Ticket;
 
@@ -20,16 +20,19 @@ pub struct Tickets {
 }
 
 /// What a ticket brings.
-pub(super) struct Right {
-    pub(super) scope: Scope,
-    /// Since 1970.
-    pub(super) until: Duration,
-    pub(super) holder: Holder,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Right {
+    /// The paths.
+    pub scope: Scope,
+    /// Since 1970, when it ends.
+    pub until: Duration,
+    /// Who is counted together.
+    pub holder: Holder,
 }
 
 impl Tickets {
     /// What a ticket brings now: the stream that it names, until it ends.
-    pub(super) fn verify(&self, ticket: &Ticket, date: Duration) -> Option<Right> {
+    pub fn verify(&self, ticket: &Ticket, date: Duration) -> Option<Right> {
         let says = Admitted::by(ticket, |stream| self.keys.key_of(stream))?;
         let until = Duration::from_millis(says.until_ms);
         if says.identity != self.identity || until <= date {
