@@ -13,7 +13,6 @@
 mod audience;
 pub mod driver;
 mod metrics;
-pub mod proto;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,12 +26,12 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use audience::Audience;
 pub use metrics::Metrics;
+pub use ncs_proto::session as proto;
 pub use proto::Ledgers;
 
 use crate::admission::token::Holder;
-use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey, Shape};
-use crate::wire;
-use crate::wire::message::{Checks, Codecs, Get, GetChecks, Hello};
+use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey};
+use crate::wire::message::{Checks, Get, GetChecks};
 
 /// What a peer may do in one session, and how much is prepared for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,41 +83,66 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
+        let proto::Config {
+            agent: _,
+            requests_max,
+            credit_max,
+            subscriptions_max,
+            known_segments_max,
+            window_blocks,
+            control_bytes_per_second,
+            questions_per_second,
+            address_questions_per_second,
+            token_questions_per_second,
+            stall_timeout,
+            leased_bytes_max,
+            address_leased_bytes_max,
+            token_leased_bytes_max,
+            hello_timeout,
+            datagrams,
+        } = proto::Config::default();
         Self {
-            requests_max: 32,
-            credit_max: 2048,
-            subscriptions_max: 8,
-            known_segments_max: 64,
-            window_blocks: 64,
+            requests_max,
+            credit_max,
+            subscriptions_max,
+            known_segments_max,
+            window_blocks,
             unacknowledged_blocks_max: 512,
-            control_bytes_per_second: ByteSize::mib(1),
-            questions_per_second: 4000,
-            address_questions_per_second: 40_000,
-            token_questions_per_second: 40_000,
+            control_bytes_per_second: ByteSize(control_bytes_per_second),
+            questions_per_second,
+            address_questions_per_second,
+            token_questions_per_second,
             idle_timeout: Duration::from_secs(15),
-            stall_timeout: Duration::from_secs(10),
-            leased_bytes_max: ByteSize::mib(64),
-            address_leased_bytes_max: ByteSize::mib(128),
-            token_leased_bytes_max: ByteSize::mib(128),
-            hello_timeout: Duration::from_secs(10),
-            datagrams: true,
+            stall_timeout,
+            leased_bytes_max: ByteSize(leased_bytes_max),
+            address_leased_bytes_max: ByteSize(address_leased_bytes_max),
+            token_leased_bytes_max: ByteSize(token_leased_bytes_max),
+            hello_timeout,
+            datagrams,
         }
     }
 }
 
-impl Config {
-    /// What the server says of itself.
-    pub fn hello(&self) -> Hello {
-        Hello {
-            minor: (wire::MINOR, wire::MINOR),
-            codecs: Codecs::ALL,
-            n_max: Shape::N_LIMIT,
-            block_bytes_max: Shape::BLOCK_BYTES_MAX,
-            segment_bytes_max: Shape::LENGTH_MAX,
-            requests_max: self.requests_max,
-            credit_max: self.credit_max,
-            agent: concat!("ncserverd/", env!("CARGO_PKG_VERSION")).to_owned(),
-            visit: None,
+/// What the protocol machine goes by; the rest is the driver's.
+impl From<Config> for proto::Config {
+    fn from(config: Config) -> Self {
+        Self {
+            agent: concat!("ncserverd/", env!("CARGO_PKG_VERSION")),
+            requests_max: config.requests_max,
+            credit_max: config.credit_max,
+            subscriptions_max: config.subscriptions_max,
+            known_segments_max: config.known_segments_max,
+            window_blocks: config.window_blocks,
+            control_bytes_per_second: config.control_bytes_per_second.as_u64(),
+            questions_per_second: config.questions_per_second,
+            address_questions_per_second: config.address_questions_per_second,
+            token_questions_per_second: config.token_questions_per_second,
+            stall_timeout: config.stall_timeout,
+            leased_bytes_max: config.leased_bytes_max.as_u64(),
+            address_leased_bytes_max: config.address_leased_bytes_max.as_u64(),
+            token_leased_bytes_max: config.token_leased_bytes_max.as_u64(),
+            hello_timeout: config.hello_timeout,
+            datagrams: config.datagrams,
         }
     }
 }

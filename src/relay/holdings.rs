@@ -789,7 +789,6 @@ impl Segment {
 
 #[cfg(test)]
 mod tests {
-    use bytesize::ByteSize;
     use prometheus::Registry;
     use tokio::sync::oneshot::error::TryRecvError;
 
@@ -905,7 +904,7 @@ mod tests {
 
     /// Ledgers of a session of its own, which may have so many bytes in memory.
     fn asker(most: u64) -> Ledgers {
-        Ledgers::new(SessionId(1), &crate::session::Config { leased_bytes_max: ByteSize(most), ..Default::default() })
+        Ledgers::new(SessionId(1), &crate::session::proto::Config { leased_bytes_max: most, ..Default::default() })
     }
 
     /// The keys of segments that differ, named by a source and leased by nobody.

@@ -8,5 +8,6 @@ pub mod admission;
 pub mod integrity;
 pub mod object;
 pub mod ring;
+pub mod session;
 pub mod time;
 pub mod wire;

@@ -21,25 +21,24 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use ncs_codec::block::Vector;
 
-use crate::block::Vector;
+use crate::admission::{Access, Kept, Ledger, Share};
 use crate::object::{
     Birth, Body, Codec, Coding, FirstPass, GRACE, Generation, GenerationKey, Held, Lease, Refusal, Released, Resolved, SegmentId,
-    SegmentKey,
+    SegmentKey, Shape,
 };
 use crate::ring::{HEADROOM, Lane, LineKey, SessionId};
+use crate::time::Instant;
 use crate::wire::message::{
-    Accept, Checks, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Meant, Message, Meta,
-    REASON_MAX, Request, RequestCode, RequestError, StopReason, Subscribe, VisitId, stream_of,
+    Accept, Checks, Codecs, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, Introduction, Meant, Message,
+    Meta, REASON_MAX, Request, RequestCode, RequestError, StopReason, Subscribe, VisitId, stream_of,
 };
 use crate::wire::text::plain;
-use crate::wire::{Violation, block};
-
-use super::Config;
-use crate::admission::{Access, Kept, Ledger, Share};
+use crate::wire::{MINOR, Violation, block};
 
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
@@ -99,6 +98,83 @@ const CHECKS_EVERY: Duration = Duration::from_millis(250);
 /// How many reports of wrong blocks are heard at once, and one more in which time.
 const BLAMES_MAX: u32 = 8;
 const BLAMES_EVERY: Duration = Duration::from_secs(10);
+
+/// What a peer may do in one session, and how much is prepared for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// What the server calls itself.
+    pub agent: &'static str,
+    /// Open requests, one for each generation under way; and as many questions that wait for an answer.
+    pub requests_max: u16,
+    /// Blocks of unspent credit of a request.
+    pub credit_max: u32,
+    /// Streams whose new segments are announced to one peer.
+    pub subscriptions_max: u16,
+    /// Segments of which a session remembers by which path it has told its peer of them.
+    pub known_segments_max: u16,
+    /// Blocks of one request that are encoded ahead of what has left.
+    pub window_blocks: u32,
+    /// Bytes of control frames that are read of a peer in a second; more have to wait.
+    pub control_bytes_per_second: u64,
+    /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
+    pub questions_per_second: u32,
+    /// The same of those who share an address. Who asks for little is not held up.
+    pub address_questions_per_second: u32,
+    /// The same of those who share a token or client certificate.
+    pub token_questions_per_second: u32,
+    /// A request that no credit comes for ends after this time.
+    pub stall_timeout: Duration,
+    /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
+    pub leased_bytes_max: u64,
+    /// The same of those who share an address.
+    pub address_leased_bytes_max: u64,
+    /// The same of those who share a token or client certificate.
+    pub token_leased_bytes_max: u64,
+    /// How long a new connection may take to say HELLO.
+    pub hello_timeout: Duration,
+    /// Whether blocks travel in datagrams where they fit.
+    pub datagrams: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            agent: concat!("ncs-proto/", env!("CARGO_PKG_VERSION")),
+            requests_max: 32,
+            credit_max: 2048,
+            subscriptions_max: 8,
+            known_segments_max: 64,
+            window_blocks: 64,
+            control_bytes_per_second: 1 << 20,
+            questions_per_second: 4000,
+            address_questions_per_second: 40_000,
+            token_questions_per_second: 40_000,
+            stall_timeout: Duration::from_secs(10),
+            leased_bytes_max: 64 << 20,
+            address_leased_bytes_max: 128 << 20,
+            token_leased_bytes_max: 128 << 20,
+            hello_timeout: Duration::from_secs(10),
+            datagrams: true,
+        }
+    }
+}
+
+impl Config {
+    /// What the server says of itself.
+    pub fn hello(&self) -> Hello {
+        Hello {
+            minor: (MINOR, MINOR),
+            codecs: Codecs::ALL,
+            n_max: Shape::N_LIMIT,
+            block_bytes_max: Shape::BLOCK_BYTES_MAX,
+            segment_bytes_max: Shape::LENGTH_MAX,
+            requests_max: self.requests_max,
+            credit_max: self.credit_max,
+            agent: self.agent.to_owned(),
+            visit: None,
+        }
+    }
+}
 
 /// The server's side of one conversation.
 #[derive(Debug)]
@@ -510,9 +586,9 @@ impl Ledgers {
         Self {
             by,
             deliveries: 0,
-            session: (Arc::default(), config.leased_bytes_max.as_u64()),
-            address: (None, config.address_leased_bytes_max.as_u64()),
-            token: (None, config.token_leased_bytes_max.as_u64()),
+            session: (Arc::default(), config.leased_bytes_max),
+            address: (None, config.address_leased_bytes_max),
+            token: (None, config.token_leased_bytes_max),
             questions: (config.address_questions_per_second, config.token_questions_per_second),
         }
     }
@@ -573,7 +649,8 @@ impl Tenancy {
 
 impl Proto {
     /// A conversation on a connection that has stood since `now`.
-    pub fn new(session: SessionId, config: Config, now: Instant) -> Self {
+    pub fn new(session: SessionId, config: impl Into<Config>, now: Instant) -> Self {
+        let config = config.into();
         let mut proto = Self {
             session,
             config,
@@ -605,7 +682,7 @@ impl Proto {
             ledgers: Ledgers::new(session, &config),
             looked_at: now,
             unacknowledged_at: now,
-            control: Budget::new(config.control_bytes_per_second.as_u64(), now),
+            control: Budget::new(config.control_bytes_per_second, now),
             questions: Budget::new(config.questions_per_second.into(), now),
             assured: Budget::new(ASSURED_PER_SECOND, now),
             datagram_max: None,

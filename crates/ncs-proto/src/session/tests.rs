@@ -543,7 +543,7 @@ fn messages_that_are_not_read_end_the_connection() {
 #[test]
 fn control_bytes_are_rationed() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    let second = usize::try_from(Config::default().control_bytes_per_second.as_u64()).unwrap();
+    let second = usize::try_from(Config::default().control_bytes_per_second).unwrap();
     proto.handle_control_bytes(now, second);
     assert_eq!(proto.control_resumes(now), None, "a second's worth at once");
     proto.handle_control_bytes(now, second / 2);
@@ -801,7 +801,7 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
 #[test]
 fn what_requests_keep_is_bounded_for_a_session_an_address_and_a_token() {
     // Of segments of 68 KiB each.
-    let (two, three, many) = (bytesize::ByteSize::kib(140), bytesize::ByteSize::kib(210), bytesize::ByteSize::mib(1));
+    let (two, three, many) = (140 << 10, 210 << 10, 1 << 20);
     let config = Config { leased_bytes_max: two, ..Config::default() };
     let shared = || Arc::new(Ledger::default());
     let address = shared();
@@ -1208,7 +1208,7 @@ fn nothing_is_named_that_is_longer_than_the_peer_takes() {
 #[test]
 fn what_is_delivered_is_bounded_in_bytes() {
     let now = Instant::now();
-    let config = Config { leased_bytes_max: bytesize::ByteSize::kib(100), ..Config::default() };
+    let config = Config { leased_bytes_max: 100 << 10, ..Config::default() };
     let mut proto = Proto::new(SESSION, config, now);
     proto.handle_message(now, Message::Hello(Hello { codecs: Codecs::ALL, ..Hello::defaults() })).unwrap();
     let address = Arc::new(Ledger::default());
