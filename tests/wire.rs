@@ -623,6 +623,7 @@ fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violatio
         keys: client::Keys::default(),
         tests_max: 1,
         rows_max: 0,
+        secret: client::Secret::new([1; 32]),
     });
     proto.handle_connected(now, source, None);
     assert_eq!(proto.get(now, "/live/v0/seg_00001.m4s", 0, None), 1);

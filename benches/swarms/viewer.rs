@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ncserverd::gf::Kernels;
 use ncserverd::peer::neighbours::Neighbours;
-use ncserverd::peer::proto::{Config, Counts, FetchId, Keys, Proto, SourceId};
+use ncserverd::peer::proto::{Config, Counts, FetchId, Keys, Proto, Secret, SourceId};
 use ncserverd::wire::message::{self, Hello, HoldingState};
 
 use crate::sender::Holding;
@@ -66,6 +66,7 @@ impl Consumer {
             keys: Keys::default(),
             tests_max: 2,
             rows_max: 128 << 20,
+            secret: Secret::new([1; 32]),
         });
         let mut neighbours = Neighbours::new(if shares { NEIGHBOURS_MAX } else { 0 }, 1, true);
         neighbours.set_own(identity);

@@ -208,6 +208,7 @@ impl Driver {
             keys: config.keys.clone(),
             tests_max: jobs.most,
             rows_max: config.rows.as_u64(),
+            secret: proto::Secret::new(rand::random()),
         });
         let first = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         Self {

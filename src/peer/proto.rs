@@ -30,6 +30,7 @@ mod words;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -96,6 +97,30 @@ pub struct Config {
     pub tests_max: usize,
     /// Bytes of rows kept until their segments are verified, at most. Where there is no room, a wrong segment is fetched anew.
     pub rows_max: u64,
+    /// What makes questions for checksums unforeseeable.
+    pub secret: Secret,
+}
+
+/// Random bytes that nobody else knows.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// Of bytes that were drawn for this peer alone.
+    pub const fn new(random: [u8; 32]) -> Self {
+        Self(random)
+    }
+
+    /// What nobody can foresee, another for each number.
+    fn nonce(&self, number: u64) -> [u8; 32] {
+        *blake3::keyed_hash(&self.0, &number.to_be_bytes()).as_bytes()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
 }
 
 /// A segment to fetch.

@@ -16,7 +16,9 @@ use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::row_key;
 use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape};
-use ncserverd::peer::proto::{Config, Counts, Event, FetchId, Keys, Order, Place, Proof, Proto, SourceId, StreamEnd, Urgency};
+use ncserverd::peer::proto::{
+    Config, Counts, Event, FetchId, Keys, Order, Place, Proof, Proto, Secret, SourceId, StreamEnd, Urgency,
+};
 use ncserverd::relay::{Heap, News, Rows, plan};
 use ncserverd::wire::block::{self, StreamHead};
 use ncserverd::wire::message::{Checks, Codecs, Delivery, GetChecks, Hello, Message, Meta, Request, RequestError};
@@ -617,6 +619,7 @@ impl Consumer {
             keys: Keys::default(),
             tests_max: 2,
             rows_max: 1 << 20,
+            secret: Secret::new([1; 32]),
         });
         for (index, node) in sources.iter().enumerate() {
             proto.handle_connected(now, id(index), None);

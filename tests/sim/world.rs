@@ -184,6 +184,7 @@ impl World {
             keys: peer::Keys::default(),
             tests_max: 2,
             rows_max: 64 << 20,
+            secret: peer::Secret::new([1; 32]),
         };
         let mut world = Self {
             now,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use super::keyring::{FIRST, Proof};
-use super::{Cut, FetchId, Order, Place, SourceId};
+use super::{Cut, FetchId, Order, Place, Secret, SourceId};
 use crate::block::{Block, Vector};
 use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
@@ -39,6 +39,7 @@ const TRIALS_MAX: u32 = 8;
 pub(super) struct Evidence {
     kernels: Kernels,
     bytes_max: u64,
+    secret: Secret,
     bytes: u64,
     cases: BTreeMap<FetchId, Case>,
     wants: Vec<Want>,
@@ -169,9 +170,9 @@ pub(super) enum Look {
 }
 
 impl Evidence {
-    pub(super) fn new(kernels: Kernels, bytes_max: u64) -> Self {
+    pub(super) fn new(kernels: Kernels, bytes_max: u64, secret: Secret) -> Self {
         let (cases, wants, questions) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { kernels, bytes_max, bytes: 0, cases, wants, questions, learnt: Vec::new(), is_alarmed: false }
+        Self { kernels, bytes_max, secret, bytes: 0, cases, wants, questions, learnt: Vec::new(), is_alarmed: false }
     }
 
     /// A segment is to be fetched.
@@ -467,7 +468,7 @@ impl Evidence {
         let (asked, message) = match want.generation {
             None => (Asked::Hashes { received: BytesMut::new() }, Message::GetHashes { request, segment, meant }),
             Some(generation) => {
-                let question = GetChecks { request, segment, generation, nonce: rand::random(), meant };
+                let question = GetChecks { request, segment, generation, nonce: self.secret.nonce(request), meant };
                 let rows = case.parts.get(&generation).map_or(0, |part| part.rows.len());
                 (Asked::Checks { question: question.clone(), rows }, Message::GetChecks(question))
             }

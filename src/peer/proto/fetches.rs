@@ -205,7 +205,7 @@ enum Stranger {
 impl Fetches {
     pub(super) fn new(config: Config) -> Self {
         Self {
-            evidence: Evidence::new(config.kernels, config.rows_max),
+            evidence: Evidence::new(config.kernels, config.rows_max, config.secret.clone()),
             drip: Drip::new(config.rate_min, config.stall_timeout),
             config,
             paths: BTreeMap::new(),

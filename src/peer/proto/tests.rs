@@ -28,6 +28,7 @@ fn config() -> Config {
         keys: Keys::default(),
         tests_max: 2,
         rows_max: 1 << 20,
+        secret: Secret::new([1; 32]),
     }
 }
 

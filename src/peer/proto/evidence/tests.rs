@@ -26,7 +26,7 @@ impl Bench {
         let blocks = BlockHashes::of(&BYTES, &shape).digest();
         let proof = Some(Proof { key: key.public(), blocks });
         let order = Order { segment, shape, proof, deadline: None, urgency: Urgency::Now };
-        let mut evidence = Evidence::new(Kernels::detect(), 10_000);
+        let mut evidence = Evidence::new(Kernels::detect(), 10_000, Secret::new([1; 32]));
         evidence.open(FETCH, order, None, proof);
         Self { evidence, key, order, generation: shape.generation(0).unwrap(), now: Instant::now(), number: 0 }
     }
