@@ -11,7 +11,6 @@
 
 pub mod assembly;
 mod bulk;
-mod cache;
 mod client;
 mod driver;
 pub mod fetch;
@@ -24,7 +23,6 @@ mod manifest;
 mod metrics;
 pub mod neighbours;
 pub mod playlist;
-pub mod proto;
 mod token;
 
 use std::fmt;
@@ -39,6 +37,7 @@ use bytesize::ByteSize;
 pub use client::{Client, Meta, Object};
 pub use keys::KnownKeys;
 pub use metrics::Metrics;
+pub use ncs_proto::peer as proto;
 pub use token::TokenSource;
 
 use crate::block::Block;

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use ncs_proto::cache::Cache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::cache::Cache;
 use super::driver::{self, Command};
 use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};

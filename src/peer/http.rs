@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+pub use ncs_proto::media::media_type;
+
 /// One byte range as a client writes it, before the length of the object is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteRange {
@@ -41,30 +43,6 @@ impl ByteRange {
             Self::Suffix(count) => length.saturating_sub(count)..length,
         };
         (range.start < range.end).then_some(range)
-    }
-}
-
-/// The media type that an object's name tells, for servers that did not say.
-pub fn media_type(path: &str) -> &'static str {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let extension = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, extension)| extension);
-    match extension.to_ascii_lowercase().as_str() {
-        "m3u8" | "m3u" => "application/vnd.apple.mpegurl",
-        "mpd" => "application/dash+xml",
-        "ts" => "video/mp2t",
-        "m4s" => "video/iso.segment",
-        "mp4" | "m4v" | "cmfv" => "video/mp4",
-        "m4a" | "cmfa" => "audio/mp4",
-        "aac" => "audio/aac",
-        "mp3" => "audio/mpeg",
-        "webm" => "video/webm",
-        "vtt" => "text/vtt",
-        "jpg" | "jpeg" => "image/jpeg",
-        "png" => "image/png",
-        "json" => "application/json",
-        "html" => "text/html; charset=utf-8",
-        "txt" => "text/plain; charset=utf-8",
-        _ => "application/octet-stream",
     }
 }
 
@@ -110,12 +88,5 @@ mod tests {
         for header in ["", "bytes", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=+1-2", "items=0-1", "bytes=0-1,4-5"] {
             assert_eq!(ByteRange::parse(header), None, "{header}");
         }
-    }
-
-    #[test]
-    fn names_tell_media_types() {
-        assert_eq!(media_type("/live/master.m3u8?token=a.ts"), "application/vnd.apple.mpegurl");
-        assert_eq!(media_type("/live/1.TS"), "video/mp2t");
-        assert_eq!(media_type("/live.ts/plain"), "application/octet-stream");
     }
 }

@@ -246,7 +246,7 @@ impl Holdings {
             Body::Coming { fetch: Fetch::FailedAt(at), .. } if *at + PAUSE <= now => {}
             Body::Coming { .. } | Body::Whole(_) => return None,
         }
-        let cost = segment.cut.whole_bytes() + rows_bytes(&segment.lease.shape);
+        let cost = whole_bytes(&segment.cut) + rows_bytes(&segment.lease.shape);
         let more = cost.saturating_sub(segment.charged);
         let shares = match asker {
             Some(asker) => asker.keep(now, key, segment.lease.shape.length())?,
@@ -307,7 +307,7 @@ impl Holdings {
         if let Some(segment) = state.segments.get_mut(&key).filter(|segment| matches!(segment.body, Body::Coming { .. })) {
             segment.body = Body::Whole(encoders);
             segment.lease.loan().note_come(Instant::now());
-            let whole = segment.cut.whole_bytes();
+            let whole = whole_bytes(&segment.cut);
             let before = std::mem::replace(&mut segment.charged, whole);
             state.used = state.used + whole - before;
             self.show(&state);
@@ -541,11 +541,9 @@ impl Listener for Keeper {
     }
 }
 
-impl Cut {
-    /// Bytes of memory that it takes when it is whole.
-    fn whole_bytes(&self) -> u64 {
-        self.shape.length() + self.blocks.map_or(0, |_| BlockHashes::bytes(&self.shape))
-    }
+/// Bytes of memory that a segment takes when it is whole.
+fn whole_bytes(cut: &Cut) -> u64 {
+    cut.shape.length() + cut.blocks.map_or(0, |_| BlockHashes::bytes(&cut.shape))
 }
 
 /// Bytes of memory that the rows of a segment take while it comes, besides its length. Over the prime field vectors may be larger than blocks, and what
@@ -1039,7 +1037,7 @@ mod tests {
         // Two generations of eight blocks: payloads, hashes, and twice the vectors as they came and as they are eliminated.
         let vectors = 2 * (8 * 8 + 8 * 9 / 2) * 40;
         let (coming, whole) = (2 * (8 * 65 + vectors) + 16 * 128, 1000 + 16 * 128);
-        assert_eq!(rows_bytes(&shape) + Cut::of(&meta, shape).whole_bytes(), coming);
+        assert_eq!(rows_bytes(&shape) + whole_bytes(&Cut::of(&meta, shape)), coming);
         for (budget, fits) in [(coming - 1, false), (coming, true)] {
             let keeper = holdings(budget);
             let key = keeper.holdings.name(&meta, shape).lease.key;

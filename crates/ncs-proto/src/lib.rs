@@ -5,8 +5,11 @@
 //! page in a browser.
 
 pub mod admission;
+pub mod cache;
 pub mod integrity;
+pub mod media;
 pub mod object;
+pub mod peer;
 pub mod ring;
 pub mod session;
 pub mod time;

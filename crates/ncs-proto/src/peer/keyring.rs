@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::SourceId;
+use crate::cache::Cache;
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
-use crate::peer::cache::Cache;
 use crate::wire::message::{Delivery, Meta, stream_of};
 
 /// The source that the program has named first: it is trusted.

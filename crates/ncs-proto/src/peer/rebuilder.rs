@@ -1,10 +1,11 @@
 //! Which decoder a generation gets, and all behind one face.
 
+use ncs_codec::block::Vector;
+use ncs_codec::rlnc::{Decoder, Progressive, System};
+use ncs_codec::rlnc_q::Arithmetic;
+use ncs_codec::{Error, Outcome};
+
 use super::words::Words;
-use crate::block::Vector;
-use crate::codec::rlnc::{Decoder, Progressive, System};
-use crate::codec::rlnc_q::Arithmetic;
-use crate::codec::{Error, Outcome};
 use crate::object::Generation;
 
 /// A generation on its way from blocks to its source.

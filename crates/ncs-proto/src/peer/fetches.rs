@@ -20,9 +20,13 @@ mod trial;
 pub(super) use trial::Lie;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use ncs_codec::Outcome;
+use ncs_codec::block::{Block, Vector};
+use ncs_codec::numbers::Numbers;
+use ncs_codec::rlnc::{Decoder, Progressive};
 
 use drip::Drip;
 
@@ -39,12 +43,9 @@ use super::work::{Asked, Work};
 use super::{
     Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, RETRY_MIN, SourceCounts, SourceId, Urgency,
 };
-use crate::block::{Block, Vector};
-use crate::codec::Outcome;
-use crate::codec::numbers::Numbers;
-use crate::codec::rlnc::{Decoder, Progressive};
 use crate::object::row_key;
 use crate::object::{Generation, Refusal, RefusalCode, SegmentId, Shape};
+use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::block::{self, DatagramHead};
 use crate::wire::message::{Accept, Hello, Meant, Message, RANGES_MAX, Request, StopReason, stream_of};

@@ -31,15 +31,16 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use ncs_codec::block::Block;
+use ncs_gf::Kernels;
 
-use crate::block::Block;
-use crate::gf::Kernels;
 use crate::integrity::hashes::BlockHashes;
 use crate::integrity::signing::StreamKey;
 use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
+use crate::time::Instant;
 use crate::wire::block::{self, Records, StreamHead};
 use crate::wire::message::{
     self, Credential, Get, GetChecks, HOLDINGS_MAX, Hello, Holding, HoldingState, Message, Meta, Subscribe,
@@ -51,8 +52,7 @@ use gets::Gets;
 use keyring::{FIRST, Keyring, Verdict};
 pub use keyring::{Keys, Proof};
 pub use rebuilder::Rebuilder;
-pub(crate) use words::parsed;
-pub use words::{Tested, Trial, Words};
+pub use words::{Tested, Trial, Words, parsed};
 
 /// Certificates of sources that are remembered.
 const IDENTITIES_MAX: usize = 1024;

@@ -1,11 +1,12 @@
 //! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::pace::Pace;
 use super::{Config, FetchId, SourceCounts, Urgency};
 use crate::object::SegmentId;
+use crate::time::Instant;
 
 /// Requests that are open at a source however little its path holds.
 const REQUESTS_MIN: usize = 2;

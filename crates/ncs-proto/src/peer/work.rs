@@ -1,14 +1,15 @@
 //! A generation under way, and what its sources are asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+
+use ncs_codec::block::Vector;
+use ncs_codec::numbers::Numbers;
 
 use super::SourceId;
 use super::flight::Flight;
 use super::path::Path;
 use super::rebuilder::Rebuilder;
-use crate::block::Vector;
-use crate::codec::numbers::Numbers;
+use crate::time::Instant;
 use crate::wire::message::Message;
 
 /// A generation under way.
@@ -215,9 +216,10 @@ pub(super) fn saturated(count: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use ncs_codec::rlnc::Decoder;
+    use ncs_gf::Kernels;
+
     use super::*;
-    use crate::codec::rlnc::Decoder;
-    use crate::gf::Kernels;
     use crate::object::row_key;
     use crate::object::{Codec, SegmentId, Shape};
 

@@ -1,9 +1,10 @@
 mod proving;
 
+use ncs_codec::block::Vector;
+use ncs_codec::rlnc::Encoder;
+use ncs_codec::rlnc_q::Cores;
+
 use super::*;
-use crate::block::Vector;
-use crate::codec::rlnc::Encoder;
-use crate::codec::rlnc_q::Cores;
 use crate::object::row_key;
 use crate::object::{Codec, Generation};
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};

@@ -3,9 +3,10 @@
 //! A source that sends a block now and then makes progress, and never ends. Fetches share the path, and sources serve them one after the other,
 //! so that only the one whose turn it is can be expected to progress: its bytes are counted over windows of time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::FetchId;
+use crate::time::Instant;
 
 /// The fetch whose turn it is, and what it has brought since its window began.
 #[derive(Debug)]

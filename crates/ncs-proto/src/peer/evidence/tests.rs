@@ -1,9 +1,10 @@
+use ncs_codec::rlnc::Encoder;
+
 use super::*;
-use crate::codec::rlnc::Encoder;
 use crate::integrity::checks::{COLUMNS, project};
 use crate::integrity::signing::SigningKey;
 use crate::object::{SegmentId, Shape};
-use crate::peer::proto::Urgency;
+use crate::peer::Urgency;
 
 const FETCH: FetchId = FetchId(1);
 const OTHER: SourceId = SourceId(1);

@@ -6,18 +6,19 @@
 //! when they were asked for, because whoever has seen them can make wrong rows that pass.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
+use ncs_codec::block::{Block, Vector};
+use ncs_gf::Kernels;
 
 use super::keyring::{FIRST, Proof};
 use super::{Cut, FetchId, Order, Place, Secret, SourceId};
-use crate::block::{Block, Vector};
-use crate::gf::Kernels;
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
 use crate::object::row_key;
+use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Meant, Message};
 

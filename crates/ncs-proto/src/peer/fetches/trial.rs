@@ -5,29 +5,31 @@
 //! segment is fetched once more, from the trusted source alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use ncs_codec::block::{Block, Vector};
+use ncs_codec::numbers::Numbers;
 
 use super::{Fetch, Fetches, Stranger, Turn, find};
-use crate::block::{Block, Vector};
-use crate::codec::numbers::Numbers;
 use crate::object::{Generation, SegmentId};
-use crate::peer::proto::evidence::{Findings, Look, Row};
-use crate::peer::proto::gets::Introduction;
-use crate::peer::proto::keyring::FIRST;
-use crate::peer::proto::rebuilder::Rebuilder;
-use crate::peer::proto::words::{Tested, Verdict};
-use crate::peer::proto::work::Work;
-use crate::peer::proto::{Event, Failure, FetchId, Outbox, Place, SourceId};
+use crate::peer::evidence::{Findings, Look, Row};
+use crate::peer::gets::Introduction;
+use crate::peer::keyring::FIRST;
+use crate::peer::rebuilder::Rebuilder;
+use crate::peer::words::{Tested, Verdict};
+use crate::peer::work::Work;
+use crate::peer::{Event, Failure, FetchId, Outbox, Place, SourceId};
+use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, Message, StopReason};
 
 /// A source has sent blocks that were proved wrong.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::peer::proto) struct Lie {
-    pub(in crate::peer::proto) source: SourceId,
-    pub(in crate::peer::proto) segment: SegmentId,
-    pub(in crate::peer::proto) generation: u32,
-    pub(in crate::peer::proto) blocks: u32,
+pub(in crate::peer) struct Lie {
+    pub(in crate::peer) source: SourceId,
+    pub(in crate::peer) segment: SegmentId,
+    pub(in crate::peer) generation: u32,
+    pub(in crate::peer) blocks: u32,
 }
 
 impl Fetches {
@@ -72,7 +74,7 @@ impl Fetches {
 
     /// The driver has the bytes of a segment, and has compared their hash. True if they are wrong and the segment comes again, all of its
     /// generations.
-    pub(in crate::peer::proto) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
+    pub(in crate::peer) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
         if is_right {
             self.evidence.close(id);
             return false;
@@ -83,7 +85,7 @@ impl Fetches {
     }
 
     /// A generation, which was complete, is proven.
-    pub(in crate::peer::proto) fn settle(&mut self, id: FetchId, generation: u32) {
+    pub(in crate::peer) fn settle(&mut self, id: FetchId, generation: u32) {
         // Who passes rows on is told which of them are right when checksums come.
         if !self.config.tells {
             self.evidence.settle(id, generation);
@@ -91,7 +93,7 @@ impl Fetches {
     }
 
     /// These generations were complete, and some of their bytes are wrong. True if they come again; else the fetch is over.
-    pub(in crate::peer::proto) fn refute(&mut self, now: Instant, id: FetchId, generations: &BTreeSet<u32>) -> bool {
+    pub(in crate::peer) fn refute(&mut self, now: Instant, id: FetchId, generations: &BTreeSet<u32>) -> bool {
         self.stirred = true;
         let open = self.open();
         if self.evidence.begin_trial(now, id, generations, &open) || self.begin_anew(now, id, generations) {
@@ -142,7 +144,7 @@ impl Fetches {
     }
 
     /// What was given away is tested: right blocks are absorbed, and wrong ones nobody's any more.
-    pub(in crate::peer::proto) fn tested(
+    pub(in crate::peer) fn tested(
         &mut self,
         now: Instant,
         mut tested: Tested,
@@ -193,7 +195,7 @@ impl Fetches {
     }
 
     /// A source is done with: what it has sent and nobody has tested goes, too.
-    pub(in crate::peer::proto) fn forget(&mut self, source: SourceId) {
+    pub(in crate::peer) fn forget(&mut self, source: SourceId) {
         for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
             if let Rebuilder::Words(words) = &mut *work.decoder {
                 words.forget(source);
@@ -236,22 +238,22 @@ impl Fetches {
     }
 
     /// The next source that has been proved to send wrong blocks.
-    pub(in crate::peer::proto) fn next_lie(&mut self) -> Option<Lie> {
+    pub(in crate::peer) fn next_lie(&mut self) -> Option<Lie> {
         self.liars.pop_front()
     }
 
     /// A source that has broken the rules by what came earlier.
-    pub(in crate::peer::proto) fn next_broken(&mut self) -> Option<(SourceId, Violation)> {
+    pub(in crate::peer) fn next_broken(&mut self) -> Option<(SourceId, Violation)> {
         self.broken.pop_front().map(|(_, source, violation)| (source, violation))
     }
 
     /// Questions that a source has not answered.
-    pub(in crate::peer::proto) fn questions(&self, source: SourceId) -> usize {
+    pub(in crate::peer) fn questions(&self, source: SourceId) -> usize {
         self.evidence.unanswered(source)
     }
 
     /// The next question to a source about blocks.
-    pub(in crate::peer::proto) fn next_question(
+    pub(in crate::peer) fn next_question(
         &mut self,
         now: Instant,
         source: SourceId,
@@ -262,7 +264,7 @@ impl Fetches {
     }
 
     /// Checksums have come. False if nobody waits for them.
-    pub(in crate::peer::proto) fn checks(&mut self, source: SourceId, answer: &Checks, events: &mut VecDeque<Event>) -> bool {
+    pub(in crate::peer) fn checks(&mut self, source: SourceId, answer: &Checks, events: &mut VecDeque<Event>) -> bool {
         let Some((id, index)) = self.evidence.asked_about(source, answer.request) else { return false };
         let is_open = find(&mut self.fetches, id, index).is_some();
         if let Some(findings) = self.evidence.checks(source, answer, is_open) {
@@ -272,7 +274,7 @@ impl Fetches {
         true
     }
 
-    pub(in crate::peer::proto) fn hash_bytes(
+    pub(in crate::peer) fn hash_bytes(
         &mut self,
         now: Instant,
         request: u64,
@@ -282,7 +284,7 @@ impl Fetches {
         self.evidence.hash_bytes(now, request, source, bytes)
     }
 
-    pub(in crate::peer::proto) fn hashes_finished(
+    pub(in crate::peer) fn hashes_finished(
         &mut self,
         request: u64,
         source: SourceId,
@@ -301,7 +303,7 @@ impl Fetches {
     }
 
     /// A source does not answer a question about blocks. False if it was asked none of this number.
-    pub(in crate::peer::proto) fn question_refused(
+    pub(in crate::peer) fn question_refused(
         &mut self,
         now: Instant,
         request: u64,
@@ -424,7 +426,7 @@ impl Fetches {
     }
 
     /// The next source that is to name a segment. What it sends of it meanwhile is of no use.
-    pub(in crate::peer::proto) fn next_unnamed(&mut self, outbox: &mut Outbox) -> Option<(Introduction, Place)> {
+    pub(in crate::peer) fn next_unnamed(&mut self, outbox: &mut Outbox) -> Option<(Introduction, Place)> {
         let (introduction, place) = self.unnamed.pop_front()?;
         let Introduction { fetch, source } = introduction;
         let works = self.fetches.get_mut(&fetch).into_iter().flat_map(|fetch| fetch.works.values_mut());

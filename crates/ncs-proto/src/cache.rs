@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// Keeps values up to a total weight.
 #[derive(Debug)]
-pub(super) struct Cache<K, V> {
+pub struct Cache<K, V> {
     budget: u64,
     weight: u64,
     clock: u64,
@@ -21,12 +21,13 @@ struct Entry<V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Cache<K, V> {
-    pub(super) fn new(budget: u64) -> Self {
+    /// An empty one, for values of this weight in all.
+    pub fn new(budget: u64) -> Self {
         Self { budget, weight: 0, clock: 0, entries: HashMap::new(), ages: BTreeMap::new() }
     }
 
     /// Keeps a value and forgets others until the budget holds; one that is heavier than the budget is not kept.
-    pub(super) fn insert(&mut self, key: K, value: V, weight: u64) {
+    pub fn insert(&mut self, key: K, value: V, weight: u64) {
         self.remove(&key);
         if weight > self.budget {
             return;
@@ -44,7 +45,7 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
     }
 
     /// The value, which counts as used now.
-    pub(super) fn get(&mut self, key: &K) -> Option<&mut V> {
+    pub fn get(&mut self, key: &K) -> Option<&mut V> {
         let entry = self.entries.get_mut(key)?;
         self.clock += 1;
         self.ages.remove(&entry.used);
@@ -53,7 +54,8 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
         Some(&mut entry.value)
     }
 
-    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+    /// Takes out a value.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.ages.remove(&entry.used);
         self.weight -= entry.weight;

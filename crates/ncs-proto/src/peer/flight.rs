@@ -5,7 +5,9 @@
 //! A block that comes after it was given up is a block like any other and is taken off the losses again.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::time::Instant;
 
 /// How many later datagrams prove that one is lost.
 const REORDER: u8 = 3;

@@ -7,13 +7,14 @@
 //! *introduction*.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
 
 use super::{Answer, Event, Failure, FetchId, Place, SourceId};
+use crate::media::media_type;
 use crate::object::{Refusal, SegmentId, Shape};
-use crate::peer::http::media_type;
+use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
 

@@ -1,10 +1,10 @@
 //! Blocks over the prime field: who has them tested how often, and what becomes of whoever sends wrong ones.
 
+use ncs_codec::rlnc_q::{self, Arithmetic as _, Encode, draw_rows};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::*;
-use crate::codec::rlnc_q::{self, Arithmetic as _, Encode, draw_rows};
 use crate::integrity::signing::SigningKey;
 use crate::object::HashGroup;
 use crate::wire::block::{record_header_len, write_record_header};

@@ -5,18 +5,19 @@
 //! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be eliminated and tested where that holds nobody
 //! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use ncs_codec::block::Vector;
+use ncs_codec::hash::{Batch, Finding, Group, Hashes, Sorted, sort_out};
+use ncs_codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
+use ncs_codec::{Error, Outcome};
 use rand::Rng;
 
 use super::evidence::Row;
 use super::{FetchId, SourceId};
-use crate::block::Vector;
-use crate::codec::hash::{Batch, Finding, Group, Hashes, Sorted, sort_out};
-use crate::codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
-use crate::codec::{Error, Outcome};
 use crate::object::{Codec, Generation, SegmentId};
+use crate::time::Instant;
 
 /// How long the first block waits for others to be tested with.
 const GATHER_FOR: Duration = Duration::from_millis(20);
@@ -106,7 +107,7 @@ impl Words {
     }
 
     /// Keeps a block until it is tested.
-    pub(super) fn gather(&mut self, now: Instant, source: SourceId, block: crate::block::Block) {
+    pub(super) fn gather(&mut self, now: Instant, source: SourceId, block: ncs_codec::block::Block) {
         self.since.get_or_insert(now);
         self.gathered.push(Row { source, block, is_right: false });
     }
@@ -265,7 +266,7 @@ fn parse(row: &Row, shape: rlnc_q::Shape) -> Option<Coded> {
 }
 
 /// A block as the arithmetic has it; `None` for what the wire does not take.
-pub(crate) fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
+pub fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
     let vector = match vector {
         Vector::Source(index) => return Coded::source(shape, usize::from(*index), payload).ok(),
         Vector::Narrow(bytes) => rlnc_q::Vector::parse_source(shape, bytes),
@@ -279,12 +280,12 @@ pub(crate) fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> 
 mod tests {
     use std::sync::Arc;
 
+    use ncs_codec::block::{Block, Q};
+    use ncs_codec::rlnc_q::{Encode, Failed, draw_rows};
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
     use super::*;
-    use crate::block::{Block, Q};
-    use crate::codec::rlnc_q::{Encode, Failed, draw_rows};
     use crate::object::Shape;
 
     const FETCH: (FetchId, SegmentId) = (FetchId(1), SegmentId::from_bytes([1; 32]));
@@ -560,6 +561,6 @@ mod tests {
 
     #[test]
     fn the_field_is_the_one_of_the_wire() {
-        assert_eq!(Q, crate::gf::gfq::Q_BYTES);
+        assert_eq!(Q, ncs_gf::gfq::Q_BYTES);
     }
 }

@@ -1,8 +1,9 @@
 //! What is known of the path to one sender: round trip, loss, rate; and what follows for credit.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::object::Generation;
+use crate::time::Instant;
 
 /// Before the first measurement.
 const RTT_START: Duration = Duration::from_millis(100);
