@@ -73,8 +73,12 @@ impl Parameters {
         let each = bases.len().div_ceil(threads).next_multiple_of(8).max(8);
         thread::scope(|scope| {
             let raise = |part| self.machines[0].1.raise(part, &cofactor);
-            let parts: Vec<_> = bases.chunks(each).map(|part| scope.spawn(move || raise(part))).collect();
-            parts.into_iter().flat_map(|part| part.join().expect("powers of numbers below p")).collect()
+            // The first part is this thread's own: where there are no others none is started.
+            let mut parts = bases.chunks(each);
+            let own = parts.next();
+            let others: Vec<_> = parts.map(|part| scope.spawn(move || raise(part))).collect();
+            let others = others.into_iter().flat_map(|part| part.join().expect("powers of numbers below p"));
+            own.into_iter().flat_map(raise).chain(others).collect()
         })
     }
 
