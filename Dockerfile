@@ -8,6 +8,7 @@ COPY benches ./benches
 COPY crates ./crates
 COPY kernels ./kernels
 COPY src ./src
+COPY tools ./tools
 RUN cargo build --locked --profile dist --bins
 
 FROM debian:bookworm-slim

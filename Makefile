@@ -5,7 +5,7 @@ RULES := deploy/prometheus
 # What the configurations below deploy/ are tried with.
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
 	bench-sharing bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr fuzz gpu-bundle
 
 all: check test
@@ -54,6 +54,11 @@ check-kernels:
 
 test:
 	$(CARGO) test --locked --release
+
+# The fields, the codes and the protocol as WebAssembly: a fetch with each code, and the protocol's examples, under node. Needs node, and
+# rustup's target wasm32-unknown-unknown or Debian's rustc-web, cargo-web, rust-web-src and lld-19.
+wasm:
+	CARGO="$(CARGO)" tools/wasm/run.sh
 
 # Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which are found, and a hundred thousand right blocks, of which
 # all pass.

@@ -635,6 +635,7 @@ impl Line {
 }
 
 /// Where the sources of a combination lie.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only wide instructions read sources where they are"))]
 trait Sources: Copy {
     /// How many there are.
     fn count(self) -> usize;

@@ -10,6 +10,7 @@ use super::dots::{Dots, Factors};
 ///
 /// # Panics
 /// If `matrix` is not square.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one thread does it plainly"))]
 pub fn invert(dots: Dots, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Factors> {
     assert_eq!(matrix.len(), order * order, "a matrix of {order} rows");
     match dots {

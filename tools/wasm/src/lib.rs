@@ -1,0 +1,35 @@
+//! The protocol crate as WebAssembly: fetches between both machines, and the examples of `docs/protocol.md`.
+//!
+//! `run.sh` builds this for `wasm32-unknown-unknown` and `run.mjs` calls it under node; `cargo test -p ncs-wasm-check` does the same
+//! natively. A check panics if anything is wrong.
+
+pub mod examples;
+pub mod fetch;
+
+/// What node calls, and what it is called with.
+#[cfg(all(target_family = "wasm", target_os = "unknown"))]
+#[expect(unsafe_code, reason = "functions that are exported and imported by name")]
+mod exports {
+    use std::panic;
+
+    #[link(wasm_import_module = "node")]
+    unsafe extern "C" {
+        /// Takes a line of text.
+        fn say(text: *const u8, length: usize);
+    }
+
+    fn tell(line: &str) {
+        // SAFETY: node reads as many bytes as the line has, and keeps none of them.
+        unsafe { say(line.as_ptr(), line.len()) }
+    }
+
+    /// Runs everything; traps, after it has told why, if something is wrong.
+    #[unsafe(no_mangle)]
+    extern "C" fn check() {
+        panic::set_hook(Box::new(|panic| tell(&format!("{panic}"))));
+        tell(&format!("{} examples of docs/protocol.md are read and written alike", crate::examples::check()));
+        for (name, setup) in crate::fetch::setups() {
+            tell(&format!("fetched with {name}: {:?}", crate::fetch::fetch(setup)));
+        }
+    }
+}
