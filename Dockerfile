@@ -9,7 +9,7 @@ COPY crates ./crates
 COPY kernels ./kernels
 COPY src ./src
 COPY tools ./tools
-RUN cargo build --locked --profile dist --bins
+RUN cargo build --locked --profile dist --package ncserverd --bins
 
 FROM debian:bookworm-slim
 RUN apt-get update \

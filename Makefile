@@ -71,7 +71,7 @@ sanitize valgrind masked:
 	CARGO="$(CARGO)" tests/arithmetic.sh $@
 
 bench:
-	$(CARGO) run --locked --release -- bench
+	$(CARGO) run --locked --release --package ncbench -- cases
 
 # Encoding beside other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names libmoepgf if that is to take part.
 bench-peers:
@@ -88,15 +88,17 @@ bench-hash:
 
 # TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
 bench-paths:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench paths
 
 # A live stream and its viewers, with and without each other's help. Needs root and iproute2.
 bench-sharing:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench sharing
 
 # Swarms of up to 10,000 viewers in virtual time. Needs no privileges, and the better part of an hour.
 bench-swarms:
-	$(CARGO) bench --locked --profile release --bench swarms -- --plots docs/plots
+	$(CARGO) bench --locked --profile release --bench swarms -- --plots $(CURDIR)/docs/plots
 
 # A server flooded with handshakes that nobody begins, beside an honest viewer. Needs root and iproute2.
 bench-handshakes:
@@ -114,24 +116,29 @@ bench-recovery:
 # A server that is watched for two hours while its origin, its configuration, its certificate and its viewers come and go.
 # SOAK="--minutes 10 --viewers 1000" has it otherwise; needs no privileges.
 bench-soak:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench soak -- $(SOAK)
 
 # The same for two minutes, with 200 viewers: nothing may be late, wrong or lost.
 smoke:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench soak -- --smoke
 
 # How many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000 --server-cores 0-7 --viewer-cores 8-15
 # --backend cuda" has it otherwise; needs no privileges.
 bench-viewers:
+	$(CARGO) build --locked --profile dist --bins
 	$(CARGO) bench --locked --profile dist --bench viewers -- $(VIEWERS)
 
 # hls.js, dash.js and Shaka in Chromium on slow paths, straight from nginx and through the gateway. Needs root, iproute2, ffmpeg, nginx,
 # chromium and npm; four hours. ABR="--players hls.js --rates 0.7 --loss 0 --runs 1" has a part of it, "--parallel 4" takes 4 cells at a time.
 bench-abr:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
 # The same for one cell a player: through the gateway none may be clearly worse off than by plain HTTP.
 smoke-abr:
+	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.

@@ -4,17 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use ncserverd::bench;
-use ncserverd::codec::rs::Matrix;
 use ncserverd::config::{Sources, parse_override};
 use ncserverd::console;
-use ncserverd::device::{BackendChoice, Choice, Field, Threads};
-use ncserverd::gf::{Isa, RowKey};
+use ncserverd::device::Threads;
 use ncserverd::lab::demo;
-use ncserverd::object::Shape;
-use ncserverd::offline::{self, Amount, ChunkPlan, Code, Fountain, Raw};
 use ncserverd::plan;
 
 /// Network-coding streaming server: fetches media segments from an origin, encodes them in batches
@@ -52,8 +47,9 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Run a demonstration: origin, server, lossy network and peers in one process
     Demo(Demo),
-    /// Measure encoding, recoding and decoding on this machine; every result is verified first
-    Bench(Box<Bench>),
+    /// Measure how fast each instruction set and each GPU kernel of this machine encodes; every
+    /// result is verified first
+    Bench(Bench),
     /// Check whether this machine can serve this configuration, and say what to change
     Doctor(Doctor),
     /// Estimate the resources that a number of viewers needs, from a few seconds of measurement on
@@ -62,9 +58,6 @@ pub(crate) enum Command {
     /// Check or print the configuration without starting the server
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Encode and decode files offline
-    #[command(subcommand)]
-    Codec(CodecCommand),
 }
 
 /// Shortcuts for frequently set keys.
@@ -127,148 +120,25 @@ impl Demo {
 }
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
-    #[command(subcommand)]
-    set: Option<BenchSet>,
-    #[command(flatten)]
-    cases: Cases,
-    #[command(flatten)]
-    paper: Paper,
-}
-
-#[derive(Debug, Subcommand)]
-enum BenchSet {
-    /// Encode, decode, recode and invert for all n and k with every instruction set, on one core
-    /// and on all; takes minutes
-    Cpu(Cases),
-}
-
-/// Cases to measure.
-#[derive(Debug, Args)]
-struct Cases {
-    /// Measure only cases whose name contains this text, such as encode/ or /128x4096
-    filter: Option<String>,
-    /// List the cases and exit
-    #[arg(long)]
-    list: bool,
-    /// Use few shapes and short rounds; the figures are rough
-    #[arg(long)]
-    quick: bool,
-    /// Blocks per generation, combined with every --k (repeatable, or separated by commas). In s4
-    /// source symbols per source block, in s5 native chunks
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=56_403))]
-    n: Vec<u16>,
-    /// Bytes per block, combined with every --n (repeatable, or separated by commas). In s4 bytes
-    /// per symbol, in s5 per chunk
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
-    k: Vec<u32>,
-    /// Instruction sets to compare, by default all that this processor supports (repeatable, or
-    /// separated by commas)
-    #[arg(long, value_name = "ISA", value_delimiter = ',')]
-    isa: Vec<Isa>,
-    /// Threads of the device and of cases that use all cores; by default one per core
+    /// Blocks per generation
+    #[arg(long, value_name = "BLOCKS", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    n: u16,
+    /// Bytes per block
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    k: u32,
+    /// Threads of the CPU; by default one per core
     #[arg(long, value_name = "COUNT", default_value_t = Threads::Auto)]
     threads: Threads,
-    /// Also write the results to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-/// Rows of the papers, measured in place of the cases.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "The papers' figures")]
-pub(crate) struct Paper {
-    /// Measure the rows of s1, s2, s4, s5, claim (GPU beside CPU), figures (our own) or all
-    /// (repeatable, or separated by commas)
-    #[arg(long, value_name = "PAPER", value_delimiter = ',')]
-    paper: Vec<PaperName>,
-    /// Measure these rows, such as S1-6 (repeatable, or separated by commas)
-    #[arg(long, value_name = "ROW", value_delimiter = ',')]
-    row: Vec<String>,
-    /// Measure only these GPU kernels and these contenders of s4 and s5 (repeatable, or separated
-    /// by commas)
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    kernel: Vec<String>,
-    /// Measure all sizes in the figures of s4 and s5 instead of a selection; takes hours and up to
-    /// 4 GB of memory
-    #[arg(long, conflicts_with = "quick")]
-    full: bool,
-    /// Back ends to measure
-    #[arg(long, value_name = "BACKEND", default_value = "all")]
-    backend: BenchBackend,
-    /// Field polynomial of the GPU's encode kernels: 0x11d, or Rijndael's 0x11b as in S2
-    #[arg(long, value_name = "POLYNOMIAL", default_value = "0x11d", value_parser = parse_field)]
-    field: Field,
-    /// Plot every row into this directory, as SVG
-    #[arg(long, value_name = "DIR")]
-    plots: Option<PathBuf>,
-    /// Read records written by --json instead of measuring (repeatable, or separated by commas)
-    #[arg(long, value_name = "FILE", value_delimiter = ',')]
-    from: Vec<PathBuf>,
-    /// Write the results of all rows into this document, between its markers
-    #[arg(long, value_name = "FILE", requires = "from")]
-    document: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PaperName {
-    S1,
-    S2,
-    S3,
-    S4,
-    S5,
-    Claim,
-    Figures,
-    All,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum BenchBackend {
-    All,
-    Cpu,
-    Cuda,
-}
-
-impl Paper {
-    /// None if no row is asked for.
-    fn papers(self) -> Option<bench::Papers> {
-        let Self { paper, row: rows, kernel: kernels, full, backend, field, plots, from, document } = self;
-        if paper.is_empty() && rows.is_empty() && from.is_empty() {
-            return None;
-        }
-        let is_wanted = |group: &bench::Group| {
-            paper.iter().any(|paper| match paper {
-                PaperName::All => true,
-                PaperName::S1 => *group == bench::Group::S1,
-                PaperName::S2 => *group == bench::Group::S2,
-                PaperName::S3 => *group == bench::Group::S3,
-                PaperName::S4 => *group == bench::Group::S4,
-                PaperName::S5 => *group == bench::Group::S5,
-                PaperName::Claim => *group == bench::Group::Claim,
-                PaperName::Figures => *group == bench::Group::Figures,
-            })
-        };
-        let groups = bench::Group::ALL.into_iter().filter(is_wanted).collect();
-        let backend = match backend {
-            BenchBackend::All => bench::Backend::All,
-            BenchBackend::Cpu => bench::Backend::Cpu,
-            BenchBackend::Cuda => bench::Backend::Cuda,
-        };
-        Some(bench::Papers { groups, rows, kernels, full, backend, field, plots, document, from })
-    }
+    /// How long each kernel is measured
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    time: Duration,
 }
 
 impl Bench {
-    pub(crate) fn options(self) -> bench::Options {
-        let papers = self.paper.papers();
-        let (set, cases) = match self.set {
-            None => (bench::Set::All, self.cases),
-            Some(BenchSet::Cpu(cases)) => (bench::Set::Cpu, cases),
-        };
-        let Cases { filter, list, quick, n, k, isa, threads, json } = cases;
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
-        bench::Options { set, filter, list, quick, n, k, isas: isa, threads, json, papers, command }
+    pub(crate) fn options(&self) -> bench::Options {
+        let Self { n, k, threads, time } = *self;
+        bench::Options { n, k, threads, time }
     }
 }
 
@@ -317,256 +187,6 @@ pub(crate) enum ConfigCommand {
     Print,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum CodecCommand {
-    /// Print one coefficient vector in hexadecimal
-    Row(Row),
-    /// Encode a file: into raw coded blocks with --key, otherwise into a directory of
-    /// self-describing block files; into symbols with --codec raptorq or raptor10, into chunks with
-    /// --codec rs
-    Encode(Encode),
-    /// Decode a file from a directory of block files or chunk files, and verify it
-    Decode(Decode),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Row {
-    /// Key of the segment, such as 0x0123456789abcdef
-    #[arg(long, value_parser = parse_integer)]
-    pub(crate) key: u64,
-    /// Index of the generation
-    #[arg(long, value_parser = parse_integer)]
-    pub(crate) generation: u64,
-    /// Seed of the coefficient vector
-    #[arg(long)]
-    pub(crate) seed: u32,
-    /// Blocks in the generation, which is the number of coefficients
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) n: u16,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Encode {
-    /// File to encode, - for standard input
-    pub(crate) file: PathBuf,
-    /// Code to use
-    #[arg(long, value_enum, default_value_t = Codec::Rlnc)]
-    pub(crate) codec: Codec,
-    /// Bytes per block or symbol, by default 4096. With --codec rs: native chunks, by default 4;
-    /// any k chunks rebuild the file
-    #[arg(long)]
-    pub(crate) k: Option<u32>,
-    /// Blocks in the generation, up to 1024; by default as many as the file needs. For block files:
-    /// blocks per generation at most, by default 128. With --codec raptorq: source symbols per
-    /// source block at most, by default 56403; with raptor10 8192. With --codec rs: chunks in
-    /// total, up to 256, by default 6
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) n: Option<u16>,
-    /// Generator matrix of the code chunks, by default cauchy: cauchy, as ISA-L
-    /// (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and reed-solomon-erasure; vand-jerasure, as
-    /// Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
-    #[arg(long)]
-    pub(crate) matrix: Option<Matrix>,
-    /// Bytes of each chunk in a stripe, by default 262144. Each stripe is checked and rebuilt on
-    /// its own
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) piece: Option<u32>,
-    /// Key of the coefficient vectors; writes concatenated raw blocks
-    #[arg(long, value_parser = parse_integer)]
-    pub(crate) key: Option<u64>,
-    /// Index of the generation, by default 0
-    #[arg(long, requires = "key", value_parser = parse_integer)]
-    pub(crate) generation: Option<u64>,
-    /// Seed of the first block; later blocks count up and wrap. By default 0 for raw blocks and
-    /// random for block files
-    #[arg(long)]
-    pub(crate) seed: Option<u32>,
-    /// Id of the first encoding symbol, by default 0. Source symbols have the lowest ids, and
-    /// repair symbols follow them
-    #[arg(long, value_name = "ID")]
-    pub(crate) esi: Option<u32>,
-    /// Number of coded blocks or symbols to write, by default 1. For block files: per generation,
-    /// by default one eighth more than its source blocks
-    #[arg(long)]
-    pub(crate) count: Option<u32>,
-    /// Number of block files per generation beyond its source blocks, or per source block beyond
-    /// its source symbols
-    #[arg(long, value_name = "BLOCKS", conflicts_with_all = ["count", "key"])]
-    pub(crate) extra: Option<u32>,
-    /// File for raw blocks (- for standard output), or directory for block files. For chunks:
-    /// directory, by default FILE.chunks
-    #[arg(long, short)]
-    pub(crate) output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) coders: Coders,
-}
-
-/// Back ends that encode or decode.
-#[derive(Debug, Args)]
-pub(crate) struct Coders {
-    /// Back end: the CPU, a GPU, or hybrid, where both take the next work item as soon as they are
-    /// free. auto uses a GPU if one works
-    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
-    backend: Backend,
-    /// Number of the GPU in the driver's order, by default 0
-    #[arg(long, value_name = "NUMBER")]
-    gpu: Option<u16>,
-}
-
-/// As in the configuration of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Backend {
-    Auto,
-    Cpu,
-    Cuda,
-    Hybrid,
-}
-
-impl Coders {
-    /// Who is meant, unless a GPU is named and none is to take part.
-    pub(crate) fn choice(&self) -> Result<Choice, clap::Error> {
-        let backend = match self.backend {
-            Backend::Auto => BackendChoice::Auto,
-            Backend::Cpu => BackendChoice::Cpu,
-            Backend::Cuda => BackendChoice::Cuda,
-            Backend::Hybrid => BackendChoice::Hybrid,
-        };
-        if self.gpu.is_some() && self.backend == Backend::Cpu {
-            let text = "--gpu selects a GPU and needs --backend auto, cuda or hybrid";
-            return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
-        }
-        Ok(Choice { backend, gpu: self.gpu.unwrap_or(0) })
-    }
-}
-
-/// What a file can be made into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Codec {
-    /// Random linear network coding over GF(2^8)/0x11D: blocks
-    Rlnc,
-    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks; any k of them rebuild the
-    /// file
-    Rs,
-    /// RaptorQ (RFC 6330): source and repair symbols, as blocks
-    #[value(name = "raptorq")]
-    RaptorQ,
-    /// Raptor10 (RFC 5053): source and repair symbols, as blocks
-    Raptor10,
-}
-
-/// What `codec encode` is to write.
-#[derive(Debug)]
-pub(crate) enum Coding {
-    /// Payloads into a file.
-    Raw(Raw, PathBuf),
-    /// Block files into a directory.
-    Blocks(offline::Plan, PathBuf),
-    /// Chunk files into a directory, or beside the file.
-    Chunks(ChunkPlan, Option<PathBuf>),
-}
-
-impl Encode {
-    /// What is meant, or which options do not go with each other.
-    pub(crate) fn coding(&self) -> Result<Coding, clap::Error> {
-        let usage = |kind, text: &str| Cli::command().error(kind, text);
-        if self.codec == Codec::Rs {
-            let numbers = [self.seed, self.esi, self.count, self.extra];
-            if self.key.is_some() || self.generation.is_some() || numbers.iter().any(Option::is_some) {
-                let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks, not for --codec rs";
-                return Err(usage(ErrorKind::ArgumentConflict, text));
-            }
-            let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {
-                return Err(usage(ErrorKind::ValueValidation, "--codec rs takes at most 255 native chunks (--k)"));
-            };
-            return Ok(Coding::Chunks(self.chunks(k), self.output.clone()));
-        }
-        if self.matrix.is_some() || self.piece.is_some() {
-            return Err(usage(ErrorKind::ArgumentConflict, "--matrix and --piece are for chunks: they need --codec rs"));
-        }
-        let Some(output) = self.output.clone() else {
-            return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need an output file or directory: --output <OUTPUT>"));
-        };
-        let Some(fountain) = self.fountain() else {
-            if self.esi.is_some() {
-                return Err(usage(
-                    ErrorKind::ArgumentConflict,
-                    "--esi is for encoding symbols: it needs --codec raptorq or raptor10",
-                ));
-            }
-            if self.n.is_some_and(|n| n > Shape::N_LIMIT) {
-                return Err(usage(ErrorKind::ValueValidation, "a generation has at most 1024 blocks (--n)"));
-            }
-            if self.key.is_some() && self.coders.backend != Backend::Cpu {
-                return Err(usage(
-                    ErrorKind::ArgumentConflict,
-                    "only the CPU makes raw blocks: --backend is for block files and chunks",
-                ));
-            }
-            let raw = self.raw().map(|raw| Coding::Raw(raw, output.clone()));
-            return Ok(raw.unwrap_or_else(|| Coding::Blocks(self.plan(), output)));
-        };
-        if self.key.is_some() || self.seed.is_some() {
-            let text = "--key and --seed are for random linear blocks: symbols have ids (--esi)";
-            return Err(usage(ErrorKind::ArgumentConflict, text));
-        }
-        let (n_max, first) = (self.n.unwrap_or_else(|| fountain.n_limit()), self.esi.unwrap_or(0));
-        Ok(Coding::Blocks(offline::Plan { code: Code::Fountain(fountain), n_max, first, ..self.plan() }, output))
-    }
-
-    /// The code whose symbols are meant, if symbols are.
-    fn fountain(&self) -> Option<Fountain> {
-        match self.codec {
-            Codec::Rlnc | Codec::Rs => None,
-            Codec::RaptorQ => Some(Fountain::RaptorQ),
-            Codec::Raptor10 => Some(Fountain::Raptor10),
-        }
-    }
-
-    /// What chunks are meant. What there cannot be is refused where codes are made.
-    fn chunks(&self, k: u16) -> ChunkPlan {
-        let (matrix, piece_bytes) = (self.matrix.unwrap_or_default(), self.piece.unwrap_or(ChunkPlan::PIECE_BYTES));
-        ChunkPlan { matrix, k, n: self.n.unwrap_or(6), piece_bytes, set: rand::random() }
-    }
-
-    /// Which raw blocks are meant, if raw ones are.
-    fn raw(&self) -> Option<Raw> {
-        let key = RowKey { key: self.key?, generation: self.generation.unwrap_or(0) };
-        let (first_seed, count) = (self.seed.unwrap_or(0), self.count.unwrap_or(1));
-        Some(Raw { key, first_seed, count, n: self.n, block_bytes: self.block_bytes() })
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.k.unwrap_or(4096)
-    }
-
-    /// What block files are meant. Seeds start anywhere, so that a second run makes other blocks.
-    fn plan(&self) -> offline::Plan {
-        let amount = match (self.count, self.extra) {
-            (Some(count), _) => Amount::Count(count),
-            (None, Some(extra)) => Amount::Extra(extra),
-            (None, None) => Amount::Auto,
-        };
-        offline::Plan {
-            code: Code::Rlnc,
-            block_bytes: self.block_bytes(),
-            n_max: self.n.unwrap_or(128),
-            first: self.seed.unwrap_or_else(rand::random),
-            amount,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Decode {
-    /// Directory with block files or chunk files
-    pub(crate) directory: PathBuf,
-    /// File to write, - for standard output
-    #[arg(long, short)]
-    pub(crate) output: PathBuf,
-    #[command(flatten)]
-    pub(crate) coders: Coders,
-}
-
 impl Cli {
     /// What `-v` asks for.
     pub(crate) fn log_filter(&self) -> Option<&'static str> {
@@ -613,14 +233,6 @@ fn parse_stream(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "expected NAME=SOURCE: a stream's name and its URL or directory".into())
 }
 
-fn parse_field(text: &str) -> Result<Field, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "0x11d" => Ok(Field::Standard),
-        "0x11b" => Ok(Field::Rijndael),
-        _ => Err("expected 0x11d or 0x11b".into()),
-    }
-}
-
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse() {
         Ok(percent) if (0.0..100.0).contains(&percent) => Ok(percent),
@@ -650,14 +262,6 @@ fn parse_bitrate(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_integer(text: &str) -> Result<u64, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|error| error.to_string())
-}
-
 const VERBOSE: &str = "debug,quinn=debug,rustls=debug,hyper=debug,reqwest=debug,h2=debug,axum=debug,notify=debug";
 
 const AFTER_HELP: &str = "\
@@ -676,6 +280,8 @@ Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 invalid configurati
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn overrides(arguments: &[&str]) -> Vec<(String, String)> {
@@ -710,24 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_is_of_one_set() {
-        let options =
-            |arguments: &[&str]| match Cli::try_parse_from(["ncserverd", "bench"].iter().chain(arguments)).unwrap().command {
-                Some(Command::Bench(bench)) => bench.options(),
-                other => panic!("{other:?}"),
-            };
-        let cpu = options(&["cpu", "--n", "64", "--isa", "ssse3", "--threads", "3", "encode/"]);
-        assert_eq!(
-            (cpu.set, cpu.n, cpu.isas, cpu.filter.as_deref()),
-            (bench::Set::Cpu, vec![64], vec![Isa::Ssse3], Some("encode/"))
-        );
-        assert_eq!(cpu.threads.count(), 3);
-        let all = options(&["--k", "1024", "decode/"]);
-        assert_eq!((all.set, all.k, all.filter.as_deref()), (bench::Set::All, vec![1024], Some("decode/")));
-        assert_eq!(options(&[]).set, bench::Set::All);
-    }
-
-    #[test]
     fn rates_and_losses_have_units() {
         assert_eq!(["768000", "768k", "0.768M"].map(|text| parse_bitrate(text).unwrap()), [768_000.0; 3]);
         assert_eq!(["0.01", "1%", "1 %"].map(|text| parse_loss(text).unwrap()), [0.01; 3]);
@@ -742,7 +330,7 @@ mod tests {
             &["demo", "--loss", "100"],
             &["demo", "--loss", "nan"],
             &["demo", "--peers", "0"],
-            &["bench", "cpu", "--row", "S1-6"],
+            &["bench", "--n", "0"],
             &["plan", "--bitrate", "768k"],
             &["plan", "--peers", "0", "--bitrate", "768k"],
             &["plan", "--peers", "1", "--bitrate", "0"],
@@ -751,8 +339,6 @@ mod tests {
             &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "1"],
             &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "100%"],
             &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "nan"],
-            &["codec", "row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"],
-            &["codec", "row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],
         ] {
             assert!(Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).is_err(), "{arguments:?}");
         }

@@ -42,11 +42,11 @@ mod decode;
 pub mod dense;
 pub mod gfq;
 mod kernel;
-pub(crate) mod lab;
+pub mod lab;
 mod losses;
 mod members;
 mod metrics;
-pub(crate) mod portions;
+pub mod portions;
 pub(crate) mod prime;
 mod worker;
 
@@ -56,7 +56,6 @@ pub use backend::Memory;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
-pub use portions::{Choice, Makers};
 
 use members::Members;
 use prime::Prime;

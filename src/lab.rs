@@ -9,4 +9,3 @@ pub mod demo;
 pub mod lossy;
 pub mod origin;
 pub mod path;
-pub mod plot;

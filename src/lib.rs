@@ -25,7 +25,6 @@ mod files;
 pub mod ingest;
 pub mod lab;
 mod listener;
-pub mod offline;
 pub mod peer;
 pub mod plan;
 pub mod relay;

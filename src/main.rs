@@ -7,11 +7,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use ncserverd::gf::RowKey;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, console, doctor, offline, plan, server, supervise, telemetry};
+use ncserverd::{bench, config, console, doctor, plan, server, supervise, telemetry};
 
-use crate::cli::{Cli, CodecCommand, Coding, Command, ConfigCommand};
+use crate::cli::{Cli, Command, ConfigCommand};
 
 mod cli;
 
@@ -53,11 +52,6 @@ fn run(cli: Cli) -> Result<(), Failure> {
             let plan = plan::Plan::make(&options.options(), &sources.load()?.config)?;
             print(&plan.to_string())
         }
-        Some(Command::Codec(command)) => {
-            let (log_filter, log_format) = (filter.unwrap_or("warn").into(), telemetry::LogFormat::Pretty);
-            telemetry::init(&telemetry::Config { log_filter, log_format, ..Default::default() }).map_err(server::Error::from)?;
-            codec(&command)
-        }
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
         Some(Command::Demo(demo)) => {
             // What the server tells an operator would run through the moving lines.
@@ -65,31 +59,6 @@ fn run(cli: Cli) -> Result<(), Failure> {
             telemetry::init(&logs).map_err(server::Error::from)?;
             let report = runtime()?.block_on(demo::run(demo.options()))?;
             if report.is_complete() { Ok(()) } else { Err(Failure::Differs) }
-        }
-    }
-}
-
-fn codec(command: &CodecCommand) -> Result<(), Failure> {
-    match command {
-        CodecCommand::Row(row) => {
-            let key = RowKey { key: row.key, generation: row.generation };
-            print(&format!("{}\n", offline::row(key, row.seed, row.n)))
-        }
-        CodecCommand::Encode(encode) => {
-            let choice = encode.coders.choice().unwrap_or_else(|error| error.exit());
-            match encode.coding().unwrap_or_else(|error| error.exit()) {
-                Coding::Raw(raw, output) => offline::encode_raw(&raw, &encode.file, &output)?,
-                Coding::Blocks(plan, directory) => console::note(offline::encode(&plan, &encode.file, &directory, choice)?),
-                Coding::Chunks(plan, directory) => {
-                    console::note(offline::encode_chunks(&plan, &encode.file, directory.as_deref(), choice)?);
-                }
-            }
-            Ok(())
-        }
-        CodecCommand::Decode(decode) => {
-            let choice = decode.coders.choice().unwrap_or_else(|error| error.exit());
-            console::note(offline::decode(&decode.directory, &decode.output, choice)?);
-            Ok(())
         }
     }
 }
@@ -127,8 +96,6 @@ enum Failure {
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
     #[error("{0}")]
-    Offline(#[from] offline::Error),
-    #[error("{0}")]
     Bench(#[from] bench::Error),
     #[error("{0}")]
     Demo(#[from] demo::Error),
@@ -162,10 +129,9 @@ impl Failure {
     /// Whether it is only that nobody reads the output any more.
     fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Output(error)
-            | Self::Bench(bench::Error::Output(error))
-            | Self::Demo(demo::Error::Output(error))
-            | Self::Offline(offline::Error::Write { source: error, .. }) => console::is_closed_pipe(error),
+            Self::Output(error) | Self::Bench(bench::Error::Output(error)) | Self::Demo(demo::Error::Output(error)) => {
+                console::is_closed_pipe(error)
+            }
             _ => false,
         }
     }
@@ -176,23 +142,22 @@ impl Failure {
             Self::Config(_) => Exit::Config,
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
             Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,
-            Self::Offline(error) if error.is_incomplete() => Exit::Incomplete,
-            Self::Offline(offline::Error::Device { .. }) => Exit::Device,
             Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
             Self::Differs => Exit::Incomplete,
             Self::Unfit => Exit::Unfit,
             Self::Stuck => Exit::Stuck,
             Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,
             Self::Plan(plan::Error::Endpoint(_)) => Exit::Listen,
-            Self::Offline(_) | Self::Plan(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
+            Self::Plan(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
     }
 }
 
 fn exit_of_bench(error: &bench::Error) -> Exit {
     match error {
-        bench::Error::Device(_) | bench::Error::Isa(_) => Exit::Device,
+        bench::Error::Device(_) => Exit::Device,
         bench::Error::Wrong { .. } => Exit::Incomplete,
+        bench::Error::Shape(_) => Exit::Usage,
         _ => Exit::Failed,
     }
 }

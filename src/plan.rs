@@ -96,7 +96,7 @@ pub enum Error {
     #[error("{0}")]
     Shape(#[from] stream::Fault),
     /// The code's arithmetic is another one than what is measured here.
-    #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncserverd bench`")]
+    #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`")]
     Prime,
     /// Encoding could not be measured.
     #[error("cannot measure encoding: {0}")]

@@ -19,6 +19,7 @@ tests() {
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1") && shift; done
     "$cargo" test --locked --release "${options[@]}" --package ncs-gf --package ncs-codec --lib "$@"
     "$cargo" test --locked --release "${options[@]}" --package ncserverd --lib -- device:: "${@:2}"
+    "$cargo" test --locked --release "${options[@]}" --package nccodec --lib -- crew:: "${@:2}"
     "$cargo" test --locked --release "${options[@]}" --package ncserverd --test backends --test codecs "$@"
 }
 

@@ -7,21 +7,21 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// What a piece of work took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Lap {
+pub struct Lap {
     /// Processor time.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
     /// Time on the wall.
-    pub(crate) wall: Duration,
+    pub wall: Duration,
 }
 
 impl Lap {
     /// Of this thread.
-    pub(crate) fn thread(work: impl FnOnce()) -> Self {
+    pub fn thread(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ThreadCPUTime, work)
     }
 
     /// Of all threads of this process.
-    pub(crate) fn process(work: impl FnOnce()) -> Self {
+    pub fn process(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ProcessCPUTime, work)
     }
 

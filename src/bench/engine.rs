@@ -1,7 +1,7 @@
-//! The device as a contender: queue, thread and pool included.
+//! A device with a batch for it: queue, thread and pool included.
 
 use std::any::Any;
-use std::num::NonZeroU16;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -10,58 +10,16 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Error;
 use super::clock::Lap;
-use super::operation::Checked;
 use super::work::Work;
-use crate::device::{self, BackendChoice, Batch, Config, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
-use crate::gf::{Isa, Rows};
+use crate::device::{self, Batch, Config, Device, Task};
+use crate::gf::Rows;
 use crate::object::Shape;
-
-/// A kernel of the CPU back end.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Engine {
-    Simd(Isa),
-    Table,
-}
-
-impl Engine {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Simd(Isa::Scalar) => "simd-scalar",
-            Self::Simd(Isa::Ssse3) => "simd-ssse3",
-            Self::Simd(Isa::Avx2) => "simd-avx2",
-            Self::Simd(Isa::Avx512) => "simd-avx512",
-            Self::Simd(Isa::Gfni) => "simd-gfni",
-            Self::Table => "table",
-        }
-    }
-
-    /// Loads the work's generation several times over and combines all copies in a batch. Their rows are the same, so that one
-    /// expectation holds for all.
-    pub(super) fn check(self, work: &Work, load: Load, threads: Threads) -> Result<Option<Checked>, Error> {
-        let mut bed = Bed::open(&self.config(threads), work, load)?;
-        bed.combine(1)?;
-        let (is_right, made) = (bed.is_right(work), bed.batch.blocks() * work.block_bytes());
-        Ok(Checked::new(is_right, made, move |repeats| bed.combine(repeats).expect("it has done the same before")))
-    }
-
-    fn config(self, threads: Threads) -> Config {
-        let (kernel, cpu_isa) = match self {
-            Self::Table => (KernelChoice::Named(Kernel::Table), IsaChoice::Auto),
-            Self::Simd(Isa::Scalar) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Scalar),
-            Self::Simd(Isa::Ssse3) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Ssse3),
-            Self::Simd(Isa::Avx2) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Avx2),
-            Self::Simd(Isa::Avx512) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Avx512),
-            Self::Simd(Isa::Gfni) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Gfni),
-        };
-        let queue_batches = NonZeroU16::MIN;
-        Config { backend: BackendChoice::Cpu, kernel, cpu_isa, cpu_threads: threads, queue_batches, ..Config::default() }
-    }
-}
 
 /// What a batch asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
-    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4 at most.
+pub enum Load {
+    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4 at
+    /// most. Their rows are the same, so that one expectation holds for all.
     Generations,
     /// 8 coded blocks of one, or n if that is less.
     FewBlocks,
@@ -83,8 +41,9 @@ impl Load {
     }
 }
 
-/// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody holds the device.
-pub(super) struct Bed {
+/// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody
+/// holds the device.
+pub struct Bed {
     _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
     device: Device,
@@ -93,7 +52,8 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    pub(super) fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
+    /// Opens the device and loads the work's generation, as often as the load asks for.
+    pub fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         let (device, thread) = Device::open(config, &Registry::new())?;
         let bytes = Bytes::from(work.source.repeat(load.generations(work)));
@@ -112,21 +72,24 @@ impl Bed {
     }
 
     /// Whether what was combined is what the definition makes.
-    pub(super) fn is_right(&self, work: &Work) -> bool {
+    pub fn is_right(&self, work: &Work) -> bool {
         let is_right =
             |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
         self.batch.tasks.iter().all(is_right)
     }
 
-    pub(super) fn device(&self) -> &Device {
+    /// The device.
+    pub fn device(&self) -> &Device {
         &self.device
     }
 
-    pub(super) fn batch(&self) -> &Batch {
+    /// The batch, as it was combined last.
+    pub fn batch(&self) -> &Batch {
         &self.batch
     }
 
-    pub(super) fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
+    /// Combines the batch so many times.
+    pub fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
         let mut result = Ok(());
         let lap = Lap::process(|| {
             for _ in 0..repeats {
@@ -138,6 +101,12 @@ impl Bed {
             }
         });
         result.map(|()| lap)
+    }
+}
+
+impl fmt::Debug for Bed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bed").field("device", &self.device).field("batch", &self.batch).finish_non_exhaustive()
     }
 }
 

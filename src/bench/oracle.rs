@@ -8,7 +8,7 @@ use crate::device::Field;
 use crate::gf::gf256;
 
 /// The sum of `row[i]` times block i of `blocks` in a field; the last block may be short.
-pub(super) fn combine_in(field: Field, row: &[u8], blocks: &[u8], block_bytes: usize) -> Vec<u8> {
+pub fn combine_in(field: Field, row: &[u8], blocks: &[u8], block_bytes: usize) -> Vec<u8> {
     let products: &Products = match field {
         Field::Standard => &STANDARD,
         Field::Rijndael => &RIJNDAEL,
@@ -22,7 +22,7 @@ pub(super) fn combine_in(field: Field, row: &[u8], blocks: &[u8], block_bytes: u
 }
 
 /// In the product's field.
-pub(super) fn combine(row: &[u8], blocks: &[u8], block_bytes: usize) -> Vec<u8> {
+pub fn combine(row: &[u8], blocks: &[u8], block_bytes: usize) -> Vec<u8> {
     combine_in(Field::Standard, row, blocks, block_bytes)
 }
 

@@ -10,21 +10,24 @@ use crate::device::{self, Memory};
 
 /// What a device has done with batches of one shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct EncodeRate {
-    pub(crate) backend: &'static str,
-    pub(crate) kernel: &'static str,
+pub struct EncodeRate {
+    /// Its back end.
+    pub backend: &'static str,
+    /// Its kernel.
+    pub kernel: &'static str,
     /// Coded bytes a second of the wall's clock, with all that the device has.
-    pub(crate) bytes_per_second: f64,
+    pub bytes_per_second: f64,
     /// Seconds of processor time, of all threads, for a coded byte.
-    pub(crate) cpu_per_byte: f64,
+    pub cpu_per_byte: f64,
     /// Blocks of the batches that were measured.
-    pub(crate) batch_blocks: usize,
+    pub batch_blocks: usize,
     /// The device's, if it has memory of its own.
-    pub(crate) memory: Option<Memory>,
+    pub memory: Option<Memory>,
 }
 
-/// Encodes for about this long, n blocks of each generation, having compared the first batch with the definition.
-pub(crate) fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
+/// Encodes for about this long, n blocks of each generation, having compared the first batch with the
+/// definition.
+pub fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
     let work = Work::new(n, k);
     let mut bed = Bed::open(config, &work, Load::Generations)?;
     bed.combine(1)?;

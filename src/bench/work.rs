@@ -16,21 +16,26 @@ use crate::object::{Generation, Shape};
 
 /// A generation, n independent coded blocks of it, and what they have to be.
 #[derive(Debug)]
-pub(super) struct Work {
-    pub(super) generation: Generation,
-    pub(super) key: RowKey,
-    pub(super) source: Vec<u8>,
+pub struct Work {
+    /// Its shape.
+    pub generation: Generation,
+    /// What coefficients are drawn with.
+    pub key: RowKey,
+    /// Its blocks, one behind the other.
+    pub source: Vec<u8>,
     /// The coded blocks are those of this seed and the n - 1 behind it.
-    pub(super) first_seed: u32,
+    pub first_seed: u32,
     /// Payloads of the coded blocks, one behind the other, as the definition makes them.
-    pub(super) coded: Vec<u8>,
+    pub coded: Vec<u8>,
     inverse: OnceLock<Option<Vec<u8>>>,
 }
 
 impl Work {
+    /// The same bytes in each run.
+    ///
     /// # Panics
     /// If the shape cannot be.
-    pub(super) fn new(n: u16, k: u32) -> Self {
+    pub fn new(n: u16, k: u32) -> Self {
         let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("shapes are checked when options are read");
         let generation = shape.generation(0).expect("no segment is empty");
         let block_bytes = usize::try_from(k).expect("a block fits in memory");
@@ -43,24 +48,27 @@ impl Work {
         work
     }
 
-    pub(super) fn n(&self) -> usize {
+    /// Blocks of the generation.
+    pub fn n(&self) -> usize {
         usize::from(self.generation.n)
     }
 
-    pub(super) fn block_bytes(&self) -> usize {
+    /// Bytes of each.
+    pub fn block_bytes(&self) -> usize {
         self.source.len() / self.n()
     }
 
     /// The coefficients of the coded blocks, row by row.
-    pub(super) fn rows(&self) -> Vec<u8> {
+    pub fn rows(&self) -> Vec<u8> {
         let mut rows = vec![0; self.n() * self.n()];
         let seeds = seeds(self.first_seed, self.generation.n);
         seeds.zip(rows.chunks_exact_mut(self.n())).for_each(|(seed, row)| self.key.fill(seed, row));
         rows
     }
 
-    /// The inverse of these. There is but one, so that the definition is asked once; none if what was found is not the inverse.
-    pub(super) fn inverse(&self) -> Option<&[u8]> {
+    /// The inverse of these. There is but one, so that the definition is asked once; none if what was
+    /// found is not the inverse.
+    pub fn inverse(&self) -> Option<&[u8]> {
         let inverse = self.inverse.get_or_init(|| {
             let (n, rows) = (self.n(), self.rows());
             let inverse = matrix::invert(Kernels::detect(), n, &rows, NonZeroUsize::MIN)?;
@@ -72,7 +80,7 @@ impl Work {
     }
 
     /// The coded blocks as they would arrive.
-    pub(super) fn blocks(&self) -> Vec<(Vector, &[u8])> {
+    pub fn blocks(&self) -> Vec<(Vector, &[u8])> {
         let vectors = seeds(self.first_seed, self.generation.n).map(Vector::Seed);
         vectors.zip(self.coded.chunks_exact(self.block_bytes())).collect()
     }

@@ -17,7 +17,7 @@ use crate::gf::gfq::Element;
 use crate::object::HashGroup;
 
 /// One GPU under measurement.
-pub(crate) trait Lab: Send {
+pub trait Lab: Send {
     /// What it is.
     fn card(&self) -> &Card;
     /// Whether there is an encode kernel, inverter or decoder of this name that the card can run for generations of n blocks.
@@ -51,10 +51,10 @@ pub(crate) trait Lab: Send {
 }
 
 /// Pins memory until what it returns is dropped; `None` if that cannot be.
-pub(crate) type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
+pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
 /// What a card tells of the energy that it takes: all of it, whoever has it work. Errors are reasons in words.
-pub(crate) trait Gauge: Send + Sync {
+pub trait Gauge: Send + Sync {
     /// Millijoules from some moment on.
     fn millijoules(&self) -> Result<u64, String>;
     /// Milliwatts: at the moment, or over the last second of a card that tells no more.
@@ -63,39 +63,49 @@ pub(crate) trait Gauge: Send + Sync {
 
 /// The facts about a GPU that figures depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Card {
-    pub(crate) name: String,
-    pub(crate) driver: String,
-    pub(crate) sms: u32,
-    pub(crate) memory_bytes: u64,
+pub struct Card {
+    /// As the driver tells it.
+    pub name: String,
+    /// The version of the driver.
+    pub driver: String,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
     /// Such as 9.0.
-    pub(crate) compute_capability: (u32, u32),
+    pub compute_capability: (u32, u32),
     /// The most that the processor clock can be, in MHz.
-    pub(crate) clock_mhz: u32,
+    pub clock_mhz: u32,
 }
 
 /// So many rows of so many generations, all alike in shape.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Encode<'a> {
-    pub(crate) kernel: &'a str,
-    pub(crate) field: Field,
-    pub(crate) n: u16,
-    pub(crate) k: u32,
-    pub(crate) generations: u32,
+pub struct Encode<'a> {
+    /// The encode kernel, by name.
+    pub kernel: &'a str,
+    /// In which it computes.
+    pub field: Field,
+    /// Blocks of a generation.
+    pub n: u16,
+    /// Bytes of a block.
+    pub k: u32,
+    /// Alike in shape.
+    pub generations: u32,
     /// Of each generation.
-    pub(crate) rows: u32,
+    pub rows: u32,
     /// Whole generations one behind the other, n * k bytes each. Fewer than `generations` are used in turn, each in memory of its
     /// own.
-    pub(crate) sources: &'a [u8],
-    pub(crate) coefficients: Coefficients<'a>,
+    pub sources: &'a [u8],
+    /// Of the rows.
+    pub coefficients: Coefficients<'a>,
     /// Streaming multiprocessors to use: the others are kept busy, and the grid has as many thread blocks as these hold at once. All
     /// if not given.
-    pub(crate) sms: Option<u32>,
+    pub sms: Option<u32>,
 }
 
 /// Where rows come from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Coefficients<'a> {
+pub enum Coefficients<'a> {
     /// Row r of generation g is that of seed `first_seed` + r, drawn with `key` and g.
     Seeded {
         /// The segment's key.
@@ -109,23 +119,28 @@ pub(crate) enum Coefficients<'a> {
 
 /// As many coded blocks as source blocks, of each of so many generations.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Decode<'a> {
+pub struct Decode<'a> {
     /// The encode kernel that multiplies. A progressive decoder has no use for it.
-    pub(crate) kernel: &'a str,
-    pub(crate) decoder: Decoder<'a>,
-    pub(crate) n: u16,
-    pub(crate) k: u32,
-    pub(crate) generations: u32,
+    pub kernel: &'a str,
+    /// How the source is found.
+    pub decoder: Decoder<'a>,
+    /// Blocks of a generation.
+    pub n: u16,
+    /// Bytes of a block.
+    pub k: u32,
+    /// Alike in shape.
+    pub generations: u32,
     /// The coefficients of the blocks, n * n bytes a generation (for `Decoder::Given` their inverse); fewer are used in turn.
-    pub(crate) matrices: &'a [u8],
+    pub matrices: &'a [u8],
     /// Payloads, n * k bytes a generation; fewer are used in turn.
-    pub(crate) payloads: &'a [u8],
-    pub(crate) sms: Option<u32>,
+    pub payloads: &'a [u8],
+    /// Streaming multiprocessors to use; all if not given.
+    pub sms: Option<u32>,
 }
 
 /// How coefficients become the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decoder<'a> {
+pub enum Decoder<'a> {
     /// The matrices are inverses already: the host has made them.
     Given,
     /// This kernel inverts all matrices, then payloads are multiplied.
@@ -136,7 +151,7 @@ pub(crate) enum Decoder<'a> {
 
 /// A part of what is done for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// Source blocks, or payloads that came in, from plain rows into the kernel's resident form.
     Form,
     /// Coefficients from seeds, or from bytes, into the kernel's row form.
@@ -156,7 +171,7 @@ pub(crate) enum Stage {
 }
 
 /// Something on the card that can be done again and again.
-pub(crate) trait Work {
+pub trait Work {
     /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error>;
     /// The time that row combination alone takes so many times over, on two streams in turn: one launch begins where the other leaves
@@ -175,25 +190,25 @@ pub(crate) trait Work {
 
 /// Code chunks of native ones, all of one length: Reed-Solomon.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Chunks<'a> {
+pub struct Chunks<'a> {
     /// `stripes`, `tensor`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
-    pub(crate) kernel: &'a str,
+    pub kernel: &'a str,
     /// Native chunks.
-    pub(crate) n: u8,
+    pub n: u8,
     /// n coefficients a code chunk.
-    pub(crate) matrix: &'a [u8],
+    pub matrix: &'a [u8],
     /// Of a chunk, a multiple of 16.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// What native chunks are filled with, chunk by chunk and over again; a multiple of 16 bytes.
-    pub(crate) sources: &'a [u8],
+    pub sources: &'a [u8],
     /// Rows and columns of a tile, for kernels that have tiles; 1 x 256 without.
-    pub(crate) tile: Option<(u32, u32)>,
+    pub tile: Option<(u32, u32)>,
     /// GPUs that take pieces in turn on the way through: this one, and the first others of the host.
-    pub(crate) gpus: u16,
+    pub gpus: u16,
 }
 
 /// Chunks on the card that can be coded again and again.
-pub(crate) trait ChunkWork {
+pub trait ChunkWork {
     /// The card's time for coding so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
@@ -210,22 +225,22 @@ pub(crate) trait ChunkWork {
 
 /// Plans of RaptorQ, and symbols to replay them on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Replay<'a> {
+pub struct Replay<'a> {
     /// For source blocks in turn; all for as many inputs and outputs.
-    pub(crate) plans: &'a [&'a Plan],
+    pub plans: &'a [&'a Plan],
     /// Source blocks, each in memory of its own.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
     /// A multiple of 4.
-    pub(crate) symbol_bytes: usize,
+    pub symbol_bytes: usize,
     /// The inputs of whole source blocks, one behind the other, which are used in turn.
-    pub(crate) symbols: &'a [u8],
+    pub symbols: &'a [u8],
 }
 
 /// Who has the plans of source blocks, by their numbers.
-pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
+pub type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
 
 /// Plans on the card that can be replayed again and again.
-pub(crate) trait ReplayWork {
+pub trait ReplayWork {
     /// The card's time for all source blocks so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
@@ -242,25 +257,30 @@ pub(crate) trait ReplayWork {
 
 /// A matrix times another, a thread an element (Vicente 2015, Algorithms 2 and 3).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Product<'a> {
+pub struct Product<'a> {
     /// So many rows, one behind the other.
-    pub(crate) rows: u32,
-    pub(crate) a: &'a [u8],
+    pub rows: u32,
+    /// The left one.
+    pub a: &'a [u8],
     /// So many columns; as many rows as `a` has columns.
-    pub(crate) columns: u32,
-    pub(crate) b: &'a [u8],
-    pub(crate) group: Group,
+    pub columns: u32,
+    /// The right one.
+    pub b: &'a [u8],
+    /// Of a thread block.
+    pub group: Group,
 }
 
 /// The shape of a thread block: so many columns and rows of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub(crate) width: u32,
-    pub(crate) height: u32,
+pub struct Group {
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
 }
 
 /// A product that can be made again and again.
-pub(crate) trait ProductWork {
+pub trait ProductWork {
     /// The card's time for the product so many times over.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from all three matrices in memory that is not pinned until the product is there (Algorithm 2).
@@ -273,15 +293,17 @@ pub(crate) trait ProductWork {
 
 /// Gauss-Jordan as three kernels, with the host's look at the matrix behind each (Vicente 2015, Algorithm 10).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Elimination<'a> {
+pub struct Elimination<'a> {
     /// Rows and columns.
-    pub(crate) order: u32,
-    pub(crate) matrix: &'a [u8],
-    pub(crate) group: Group,
+    pub order: u32,
+    /// Row by row.
+    pub matrix: &'a [u8],
+    /// Of a thread block.
+    pub group: Group,
 }
 
 /// An inversion that can be made again and again.
-pub(crate) trait EliminationWork {
+pub trait EliminationWork {
     /// The host's time from the matrix to its inverse, which is in the host's memory then.
     fn run(&mut self) -> Result<Duration, Error>;
     /// What the last run came to: nothing if the matrix has no inverse.
@@ -290,26 +312,28 @@ pub(crate) trait EliminationWork {
 
 /// Dense systems of one shape, solved side by side: what decoding RaptorQ with dense matrices takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Systems<'a> {
+pub struct Systems<'a> {
     /// Those that differ, used in turn: all of as many rows and wanted symbols.
-    pub(crate) systems: &'a [System<'a>],
+    pub systems: &'a [System<'a>],
     /// A product for each of them that is added to its symbols first, or none at all.
-    pub(crate) before: &'a [Before<'a>],
+    pub before: &'a [Before<'a>],
     /// Systems, each in memory of its own.
-    pub(crate) count: usize,
-    pub(crate) symbol_bytes: usize,
+    pub count: usize,
+    /// Of a symbol.
+    pub symbol_bytes: usize,
 }
 
 /// Rows, as many as the system has, times symbols: none is one of zeros.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Before<'a> {
+pub struct Before<'a> {
     /// One behind the other, of as many elements as there are symbols.
-    pub(crate) rows: &'a [u8],
-    pub(crate) known: &'a [Option<&'a [u8]>],
+    pub rows: &'a [u8],
+    /// Nothing where the symbol is zeros.
+    pub known: &'a [Option<&'a [u8]>],
 }
 
 /// Systems on the card that can be solved again and again.
-pub(crate) trait SystemsWork {
+pub trait SystemsWork {
     /// The card's time for all systems so many times over, in its own memory, or for inverting their matrices alone.
     fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from matrices and symbols in pinned memory until what was made is there.
@@ -324,10 +348,12 @@ pub(crate) trait SystemsWork {
 
 /// What is done with words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). Generations, matrices and batches are alike, and each has memory of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Words<'a> {
+pub enum Words<'a> {
     /// Coded blocks of source blocks.
     Encode {
+        /// Of a generation.
         shape: Shape,
+        /// Alike in shape.
         generations: u32,
         /// `paper-64`, as the paper does it in thread blocks of so many; `ours-8`, as we do, a thread so many rows; `ours`, as fits.
         kernel: &'a str,
@@ -338,8 +364,11 @@ pub(crate) enum Words<'a> {
     },
     /// Combinations with any elements.
     Combine {
+        /// Of a generation.
         shape: Shape,
+        /// Alike in shape.
         generations: u32,
+        /// By the paper's kernel.
         is_paper: bool,
         /// n payloads, one behind the other.
         payloads: &'a [u8],
@@ -348,14 +377,18 @@ pub(crate) enum Words<'a> {
     },
     /// Inverses of so many matrices.
     Invert {
+        /// Rows and columns.
         n: usize,
+        /// Matrices.
         count: u32,
         /// n rows, one behind the other.
         matrix: &'a [Element],
     },
     /// Generations from as many coded blocks as they have.
     Decode {
+        /// Of a generation.
         shape: Shape,
+        /// Alike in shape.
         generations: u32,
         /// The blocks' vectors, one behind the other.
         matrix: &'a [Element],
@@ -363,19 +396,54 @@ pub(crate) enum Words<'a> {
         payloads: &'a [u8],
     },
     /// Hashes of plain blocks as the paper makes them: a thread a power, in so many thread blocks of so many threads.
-    Powers { group: HashGroup, words: usize, data: &'a [u8], threads: u32, blocks: u32 },
+    Powers {
+        /// Which hashes.
+        group: HashGroup,
+        /// Words of a block.
+        words: usize,
+        /// Blocks, one behind the other.
+        data: &'a [u8],
+        /// Of a thread block.
+        threads: u32,
+        /// Thread blocks.
+        blocks: u32,
+    },
     /// Hashes of plain blocks by tables of the generators' powers.
-    Hashes { group: HashGroup, words: usize, data: &'a [u8], window: u32 },
+    Hashes {
+        /// Which hashes.
+        group: HashGroup,
+        /// Words of a block.
+        words: usize,
+        /// Blocks, one behind the other.
+        data: &'a [u8],
+        /// Bits that a look-up covers.
+        window: u32,
+    },
     /// The first entries of tables: each generator to the power of 2^window, squared again and again, for so many sets of them; a warp a generator, or a
     /// thread.
-    Ladder { group: HashGroup, words: usize, sets: u32, window: u32, is_by_lanes: bool },
+    Ladder {
+        /// Which hashes.
+        group: HashGroup,
+        /// Words of a block.
+        words: usize,
+        /// Sets of tables.
+        sets: u32,
+        /// Bits that a look-up covers.
+        window: u32,
+        /// A warp a generator.
+        is_by_lanes: bool,
+    },
     /// Checks of batches of coded blocks.
     Check {
+        /// Which hashes.
         group: HashGroup,
+        /// Of a generation.
         shape: Shape,
+        /// Alike in shape.
         batches: u32,
         /// Of the blocks of a batch, one behind the other.
         payloads: &'a [u8],
+        /// One behind the other.
         vectors: &'a [Element],
         /// Below 2^96, one a block.
         weights: &'a [u128],
@@ -385,7 +453,7 @@ pub(crate) enum Words<'a> {
 }
 
 /// Such work on the card that can be done again and again.
-pub(crate) trait WordsWork {
+pub trait WordsWork {
     /// The card's time for all of it so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// Fills what is made with a pattern.
@@ -396,7 +464,7 @@ pub(crate) trait WordsWork {
 }
 
 /// An inversion over GF(q) that can be made again and again.
-pub(crate) trait WordElimination {
+pub trait WordElimination {
     /// The host's time from the matrix to its inverse, which is in the host's memory then.
     fn run(&mut self) -> Result<Duration, Error>;
     /// What the last run came to: nothing if the matrix has no inverse.
@@ -404,6 +472,6 @@ pub(crate) trait WordElimination {
 }
 
 /// Opens a GPU by its number.
-pub(crate) fn open(gpu: u16) -> Result<Box<dyn Lab>, Error> {
+pub fn open(gpu: u16) -> Result<Box<dyn Lab>, Error> {
     super::cuda::open_lab(gpu)
 }

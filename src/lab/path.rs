@@ -1,7 +1,7 @@
 //! One direction of a path: a bottleneck with a drop-tail queue, then a delay, then what chance does.
 //!
 //! Decides alone, without sockets or clocks: time is an argument and the dice are seeded. The simulator of the congestion
-//! controllers and the box of `benches/paths` both go by it.
+//! controllers and the box of ncbench's `paths` both go by it.
 
 use std::time::{Duration, Instant};
 

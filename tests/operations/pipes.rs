@@ -23,11 +23,6 @@ fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
 #[test]
 fn a_closed_pipe_ends_every_command_of_the_server_quietly() {
     let place = TempDir::new().unwrap();
-    let source = place.path().join("source");
-    fs::write(&source, vec![7; 200_000]).unwrap();
-    let (source, blocks) = (source.to_str().unwrap(), place.path().join("blocks"));
-    let coded = command(&place, &["codec", "encode", source, "-o", blocks.to_str().unwrap()]).output().unwrap();
-    assert!(coded.status.success(), "{}", String::from_utf8_lossy(&coded.stderr));
     for arguments in [
         &["config", "check"][..],
         &["config", "print"],
@@ -36,8 +31,6 @@ fn a_closed_pipe_ends_every_command_of_the_server_quietly() {
         &["bench", "--list"],
         &["bench", "cpu", "--list"],
         &["bench", "--paper", "all", "--list"],
-        &["codec", "row", "--key", "0x1", "--generation", "0", "--seed", "1", "--n", "16"],
-        &["codec", "decode", blocks.to_str().unwrap(), "-o", "-"],
         &["demo"],
     ] {
         let (code, said) = into_a_closed_pipe(&mut command(&place, arguments));

@@ -365,7 +365,7 @@ const PIECE_MIN: usize = 1024;
 const PAST_CACHE_MIN: usize = 2 << 20;
 
 /// Of so many coefficients one at most is not zero where rows are combined as sparse ones: n over the weight at which both ways take as
-/// long with GFNI, in row S2-23 of `ncserverd bench`. With byte shuffles they meet at a larger weight.
+/// long with GFNI, in row S2-23 of `ncbench papers`. With byte shuffles they meet at a larger weight.
 const SPARSE_FROM: usize = 8;
 
 /// Products of two bytes for which another thread is started at least: some times what starting it takes.

@@ -16,9 +16,6 @@ use crate::codec::raptorq::Plan;
 use crate::device::Error;
 use crate::device::portions::{Coder, Demand, LANES, Memory, Pinner, Portion, Spat, Work};
 
-#[cfg(test)]
-mod tests;
-
 /// A card that codes. Fields are dropped in this order: lanes wait for what is under way.
 pub(super) struct FileCoder {
     lanes: Vec<Lane>,

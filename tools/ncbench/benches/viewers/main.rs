@@ -1,0 +1,167 @@
+//! How many viewers one host serves, and what limits it: the server and `ncpeer swarm` beside each other over loopback, each on processors of
+//! its own.
+//!
+//! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
+//! [--systematic] [--datagrams] [--loss SHARE] [--plain] [--server-cores LIST] [--viewer-cores LIST] [--record FILE]` runs each number of viewers after
+//! the other, prints a table in Markdown, and appends what it measured to FILE, a line of JSON a run. `-- --draw DIRECTORY FILE…` draws such
+//! files. Needs no privileges; the system is to be set as `ncserverd doctor` advises.
+//!
+//! Every viewer plays segments of a file by its own clock. A segment is late that cannot be decoded two durations after it was due to be
+//! asked for. Where nothing else is asked for, all blocks are coded and none is sent to two viewers. What the server takes is measured from
+//! five seconds after the last viewer has joined to the end.
+
+#[path = "../support/daemon.rs"]
+mod daemon;
+mod draw;
+#[path = "../support/ending.rs"]
+mod ending;
+#[path = "../support/exposition.rs"]
+mod exposition;
+mod host;
+#[path = "../support/http.rs"]
+mod http;
+#[path = "../support/process.rs"]
+mod process;
+#[path = "../support/program.rs"]
+mod program;
+mod record;
+mod run;
+#[path = "../support/status.rs"]
+mod status;
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use host::Host;
+use record::Record;
+
+/// What is asked for.
+#[derive(Debug, Clone, Parser, Serialize, Deserialize)]
+struct Arguments {
+    /// Viewers, for each run
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1000,3050,10000")]
+    viewers: Vec<u64>,
+    /// Bits a second that each of them plays
+    #[arg(long, value_name = "BITS", default_value_t = 768_000)]
+    bitrate: u64,
+    /// Viewers that join a second
+    #[arg(long, value_name = "RATE", default_value_t = 1000)]
+    join_rate: u64,
+    /// Seconds, once all have joined
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    time: u64,
+    /// `ingest.segment_max_bytes`, and what plain streams send at a time
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    segment: String,
+    /// The share of the viewers that decode and verify everything
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    verify: f64,
+    /// What encodes
+    #[arg(long, value_enum, default_value_t)]
+    backend: Backend,
+    /// `device.kernel`; what is usual without
+    #[arg(long, value_name = "NAME")]
+    kernel: Option<String>,
+    /// `ring.max_reuse`
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max_reuse: u32,
+    /// `ring.bytes`
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    ring: String,
+    /// Source blocks first, coded ones for what is lost
+    #[arg(long)]
+    systematic: bool,
+    /// Blocks of 1,088 bytes in datagrams; otherwise they have 4,096 and travel on streams
+    #[arg(long)]
+    datagrams: bool,
+    /// The share of packets that viewers lose
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    loss: f64,
+    /// Plain QUIC streams of as many bytes, to compare with
+    #[arg(long)]
+    plain: bool,
+    /// Processors of the server, such as 0-7; all without
+    #[arg(long, value_name = "LIST")]
+    server_cores: Option<String>,
+    /// Processors of the viewers
+    #[arg(long, value_name = "LIST")]
+    viewer_cores: Option<String>,
+    /// The source that the programs were built from, for the record
+    #[arg(long, value_name = "TEXT", default_value = "unknown")]
+    commit: String,
+    /// Where to add what was measured
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    record: Option<PathBuf>,
+    /// Draw the files that are named into this directory, and run nothing
+    #[arg(long, value_name = "DIRECTORY", requires = "files")]
+    #[serde(skip)]
+    draw: Option<PathBuf>,
+    /// Records to draw
+    #[arg(requires = "draw")]
+    #[serde(skip)]
+    files: Vec<PathBuf>,
+    /// What cargo passes
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    bench: bool,
+}
+
+/// What encodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Backend {
+    /// A GPU, or no run.
+    Cuda,
+    /// The CPU.
+    #[default]
+    Cpu,
+}
+
+impl Backend {
+    /// As the configuration has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.draw {
+        Some(directory) => draw(&arguments.files, directory),
+        None => measure(&arguments),
+    };
+    if let Err(reason) = done {
+        eprintln!("error: {reason}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(arguments: &Arguments) -> Result<(), String> {
+    let host = Host::here();
+    println!("{host}; commit {}\n\n{}", arguments.commit, Record::HEAD);
+    for viewers in &arguments.viewers {
+        let record = run::run(arguments, *viewers, &host)?;
+        println!("{}", record.row());
+        if let Some(file) = &arguments.record {
+            record.append(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn draw(files: &[PathBuf], directory: &Path) -> Result<(), String> {
+    let mut records = Vec::new();
+    for file in files {
+        records.extend(Record::read(file).map_err(|error| format!("{}: {error}", file.display()))?);
+    }
+    draw::all(&records, directory).map_err(|error| format!("{}: {error}", directory.display()))
+}

@@ -1,0 +1,267 @@
+//! Files to chunk files.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Seek, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use ncs_codec::rs::{Code, Matrix};
+use ncserverd::device::portions::{Demand, Portion, Work};
+use ncserverd::object::SegmentId;
+
+use crate::block_file::CHECK;
+use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check, piece_of};
+use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
+use crate::encode::open;
+use crate::flow::{crew_of, flow};
+use crate::output::Partial;
+use crate::progress::Progress;
+use crate::{Error, is_standard};
+
+/// Chunk files: which code, and how a file is cut.
+#[derive(Debug, Clone, Copy)]
+pub struct ChunkPlan {
+    /// How the code chunks are made.
+    pub matrix: Matrix,
+    /// Native chunks, and how many chunks rebuild the file.
+    pub k: u16,
+    /// Chunks in all.
+    pub n: u16,
+    /// Bytes of a piece: of each stripe of k pieces every chunk has one.
+    pub piece_bytes: u32,
+    /// What tells the chunks of this encoding from those of others.
+    pub set: [u8; 16],
+}
+
+impl ChunkPlan {
+    /// Bytes of a piece, if nothing else is asked for: large enough that files are read and written well, and small enough that a stripe
+    /// of the largest code fits in memory.
+    pub const PIECE_BYTES: u32 = 256 << 10;
+}
+
+/// What has been stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// BLAKE3 of the file.
+    pub file: SegmentId,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Native chunks.
+    pub k: u16,
+    /// Chunks in all.
+    pub n: u16,
+    /// Bytes of all chunk files.
+    pub stored_bytes: u64,
+    /// Where they are.
+    pub directory: PathBuf,
+    /// Who coded how many stripes, if a GPU took part.
+    pub makers: Option<Makers>,
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, bytes, k, n, stored_bytes, directory, makers } = self;
+        let code = n - k;
+        writeln!(f, "{bytes} bytes, BLAKE3 {file}: {k} native and {code} code chunks in {}", directory.display())?;
+        let copies = u128::from(*bytes) * 3;
+        let times = |stored: f64| if *bytes == 0 { String::new() } else { format!(", {:.2}x the file", stored / *bytes as f64) };
+        write!(f, "stored: {stored_bytes} bytes{}, and any {code} chunks may be lost; ", times(*stored_bytes as f64))?;
+        write!(f, "three copies: {copies} bytes{}, and any 2 may be lost", times(copies as f64))?;
+        makers.map_or(Ok(()), |makers| write!(f, "\nstripes coded {makers}"))
+    }
+}
+
+/// Writes the n chunk files of `input`, of which any k rebuild it, into `directory`, or if none is given into one beside the file.
+///
+/// The file is read once. The chunk files appear together when all of them are complete.
+pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>, choice: Choice) -> Result<Stored, Error> {
+    encode_by(plan, input, directory, |demand| crew_of(choice, demand))
+}
+
+/// The same with any crew.
+pub(super) fn encode_by(
+    plan: &ChunkPlan,
+    input: &Path,
+    directory: Option<&Path>,
+    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+) -> Result<Stored, Error> {
+    let code = Code::new(plan.matrix, plan.k.into(), plan.n.into())?;
+    if !PIECE_BYTES.contains(&plan.piece_bytes) {
+        return Err(Error::Piece(plan.piece_bytes));
+    }
+    let directory = match directory {
+        Some(directory) if !is_standard(directory) => directory.to_owned(),
+        None if !is_standard(input) => beside(input),
+        _ => return Err(Error::write(Path::new("-"))(io::Error::other("chunk files need a directory: name it with -o"))),
+    };
+    let crew = crew(&plan.demand())?;
+    let bytes =
+        if is_standard(input) { None } else { input.metadata().ok().filter(fs::Metadata::is_file).map(|file| file.len()) };
+    let source = open(input)?;
+    fs::create_dir_all(&directory).map_err(Error::write(&directory))?;
+    let outs = (0..plan.n).map(|index| Out::create(plan, input, &directory, index)).collect::<Result<_, _>>()?;
+    let progress = bytes.map_or_else(|| Progress::open("coding"), |bytes| Progress::new("coding", bytes));
+    let job = Job { plan, code, input, directory, outs, progress };
+    job.run(Source { source, hasher: blake3::Hasher::new() }, &crew)
+}
+
+/// The checks of all pieces of a stripe, by several threads if that pays: hashing many code pieces takes longer than making them.
+fn checks(set: &[u8; 16], stripe: u64, pieces: &[&[u8]]) -> Vec<[u8; CHECK]> {
+    let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(bytes / HASHED_PER_THREAD).max(1);
+    let each = pieces.len().div_ceil(threads);
+    let check = |(index, piece): (u16, &&[u8])| piece_check(set, index, stripe, piece);
+    let indices: Vec<(u16, &&[u8])> = (0..).zip(pieces).collect();
+    thread::scope(|scope| {
+        let mut parts = indices.chunks(each);
+        let first = parts.next().unwrap_or_default();
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || part.iter().copied().map(check).collect::<Vec<_>>())).collect();
+        let mut checks: Vec<_> = first.iter().copied().map(check).collect();
+        others.into_iter().for_each(|other| checks.extend(other.join().expect("hashing does not panic")));
+        checks
+    })
+}
+
+/// The directory for the chunks of a file that go beside it.
+fn beside(input: &Path) -> PathBuf {
+    let mut name = OsString::from(input);
+    name.push(".chunks");
+    name.into()
+}
+
+/// The file, with the hash of what has been read.
+struct Source {
+    source: Box<dyn Read + Send>,
+    hasher: blake3::Hasher,
+}
+
+impl Source {
+    /// Reads a whole stripe into `bytes`, or what is left of the file.
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut length = 0;
+        while length < bytes.len() {
+            match self.source.read(&mut bytes[length..]) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.hasher.update(&bytes[..length]);
+        Ok(length)
+    }
+}
+
+/// A chunk file on its way.
+struct Out {
+    index: u16,
+    partial: Partial,
+    bytes: u64,
+}
+
+impl Out {
+    /// With room for the head.
+    fn create(plan: &ChunkPlan, input: &Path, directory: &Path, index: u16) -> Result<Self, Error> {
+        let partial = Partial::create(&directory.join(name(input, index, plan.k)))?;
+        let mut out = Self { index, partial, bytes: 0 };
+        let head = plan.head(index, 0, SegmentId::from_bytes([0; 32]));
+        out.write(&[&head.write()])?;
+        Ok(out)
+    }
+
+    fn write(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
+        for part in parts {
+            self.partial.writer().write_all(part).map_err(Error::write(self.partial.path()))?;
+            self.bytes += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes the true head, and everything to the disk.
+    fn complete(&mut self, head: &Head) -> Result<(), Error> {
+        let writer = self.partial.writer();
+        let written = writer.rewind().and_then(|()| writer.write_all(&head.write()));
+        written.and_then(|()| self.partial.sync()).map_err(Error::write(self.partial.path()))
+    }
+}
+
+impl ChunkPlan {
+    /// A stripe is a portion.
+    fn demand(&self) -> Demand {
+        let piece_bytes = self.piece_bytes as usize;
+        let (input_bytes, output_bytes) = (usize::from(self.k) * piece_bytes, usize::from(self.n - self.k) * piece_bytes);
+        Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES }
+    }
+
+    fn head(&self, index: u16, file_bytes: u64, file: SegmentId) -> Head {
+        let Self { matrix, k, n, piece_bytes, set: id } = *self;
+        Head { set: Set { id, matrix, k, n, piece_bytes, file_bytes, file }, index }
+    }
+}
+
+struct Job<'a> {
+    plan: &'a ChunkPlan,
+    code: Code,
+    input: &'a Path,
+    directory: PathBuf,
+    outs: Vec<Out>,
+    progress: Progress,
+}
+
+impl Job<'_> {
+    /// While stripes are coded and written, the next ones are read.
+    fn run(mut self, mut source: Source, crew: &Crew) -> Result<Stored, Error> {
+        let (k, input) = (self.code.k(), self.input);
+        let rows: Arc<[u8]> = self.code.parity_rows().flatten().copied().collect();
+        let mut is_last = false;
+        let read = |stripe: &mut Portion| {
+            let length = if is_last { 0 } else { source.read(&mut stripe.input).map_err(Error::read(input))? };
+            is_last = length < stripe.input.len();
+            let bytes = piece_of(length, self.plan.k);
+            stripe.input[length..k * bytes].fill(0);
+            stripe.work = Work::Product { rows: Arc::clone(&rows), n: k, bytes };
+            Ok((length > 0).then_some(length))
+        };
+        let (outs, mut index) = (&mut self.outs, 0);
+        let write = |stripe: &Portion, length: usize| {
+            let bytes = piece_of(length, self.plan.k);
+            let native = stripe.input.chunks_exact(bytes).take(k);
+            let pieces: Vec<&[u8]> = native.chain(stripe.output.chunks_exact(bytes)).take(outs.len()).collect();
+            for ((out, piece), check) in outs.iter_mut().zip(&pieces).zip(checks(&self.plan.set, index, &pieces)) {
+                out.write(&[piece, &check])?;
+            }
+            index += 1;
+            self.progress.advance(length as u64);
+            Ok(())
+        };
+        flow(crew, &self.plan.demand(), read, write)?;
+        self.finish(&source.hasher, crew.makers())
+    }
+
+    fn finish(mut self, hasher: &blake3::Hasher, makers: Option<Makers>) -> Result<Stored, Error> {
+        let (file, bytes) = (SegmentId::from_bytes(*hasher.finalize().as_bytes()), hasher.count());
+        for out in &mut self.outs {
+            let head = self.plan.head(out.index, bytes, file);
+            out.complete(&head)?;
+        }
+        let stored_bytes = self.outs.iter().map(|out| out.bytes).sum();
+        for out in self.outs {
+            out.partial.publish().map_err(Error::write(&self.directory))?;
+        }
+        Ok(Stored { file, bytes, k: self.plan.k, n: self.plan.n, stored_bytes, directory: self.directory, makers })
+    }
+}
+
+/// Names are for people and for order in listings; decoding does not look at them.
+fn name(input: &Path, index: u16, k: u16) -> OsString {
+    let stem = if is_standard(input) { None } else { input.file_name() };
+    let mut name = stem.map_or_else(|| "standard-input".into(), OsString::from);
+    name.push(format!(".{index:03}-{}.ncc", if index < k { "native" } else { "code" }));
+    name
+}
+/// Bytes of pieces for which another thread is started at least.
+const HASHED_PER_THREAD: usize = 2 << 20;
