@@ -35,7 +35,6 @@ pub mod session;
 pub mod store;
 pub mod stream;
 pub mod supervise;
-pub mod swarm;
 pub mod telemetry;
 pub mod tls;
 mod turn;

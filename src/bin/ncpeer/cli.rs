@@ -16,7 +16,7 @@ use ncserverd::admin;
 use ncserverd::admission;
 use ncserverd::console;
 use ncserverd::device::{self, BackendChoice, Device};
-use ncserverd::endpoint::{self, Congestion};
+use ncserverd::endpoint::Congestion;
 use ncserverd::integrity::signing::{NoKey, StreamKey};
 use ncserverd::object::RefusalCode;
 use ncserverd::peer::fetch::{self, Target};
@@ -26,7 +26,6 @@ use ncserverd::peer::proto::Keys;
 use ncserverd::peer::{self, Client, Config, ParseServerError, Server, Stats, TokenSource};
 use ncserverd::relay::{self, Relay};
 use ncserverd::supervise::{DIED, Death, Part, Supervisor};
-use ncserverd::swarm;
 use ncserverd::telemetry::{self, Readiness};
 use ncserverd::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
 use ncserverd::wire::message::is_stream_name;
@@ -139,23 +138,6 @@ enum Command {
         /// HTTP address for metrics
         #[arg(long, value_name = "ADDRESS")]
         metrics: Option<SocketAddr>,
-    },
-    /// Generate load: run many viewers at once and report how they fared
-    Swarm {
-        /// The server, such as ncs://media.example:4443
-        #[arg(value_name = "URL")]
-        server: Server,
-        /// Path of a media playlist or of a large file
-        #[arg(value_parser = parse_path)]
-        path: Option<String>,
-        #[command(flatten)]
-        options: swarm::Options,
-    },
-    /// Serve plain QUIC streams of zeros, the baseline for `swarm --against plain`
-    Plain {
-        /// UDP address for viewers
-        #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], 4444)))]
-        listen: SocketAddr,
     },
     /// Show a server's identity, and optionally describe one of its objects
     Info {
@@ -379,18 +361,6 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             let ended = until_interrupted(&supervisor).await;
             relay.drain(DRAIN).await;
             ended.map(drop)
-        }
-        Command::Swarm { server, path, options } => {
-            let source = cli.connection.config(server, None)?;
-            let report = swarm::run(&options, source, path.as_deref(), async { drop(interrupted().await) }).await?;
-            console::note(report);
-            Ok(())
-        }
-        Command::Plain { listen } => {
-            let identity = ServerIdentity::ephemeral()?;
-            console::note(format_args!("plain streams at ncs://{listen}#{} (Ctrl-C stops)", identity.fingerprint()));
-            let config = swarm::PlainConfig { listen, congestion: cli.connection.congestion };
-            Ok(swarm::serve_plain(config, &identity, async { drop(interrupted().await) }).await?)
         }
         Command::Info { server, path, fetch, max_bytes } => {
             with_client(cli.connection.connect_with(server, None), async |client| {
@@ -638,12 +608,6 @@ pub(crate) enum Failure {
     /// Fetching to a file.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
-    /// Many viewers.
-    #[error("{0}")]
-    Swarm(#[from] swarm::Error),
-    /// A socket for plain streams.
-    #[error("{0}")]
-    Plain(#[from] endpoint::Error),
     /// The device that is to decode.
     #[error("--backend cuda: {0}")]
     Device(String),
@@ -683,9 +647,7 @@ impl Failure {
     /// Whether it is only that nobody reads the output any more.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) | Self::Swarm(swarm::Error::Write(_, error)) => {
-                console::is_closed_pipe(error)
-            }
+            Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) => console::is_closed_pipe(error),
             _ => false,
         }
     }
@@ -694,21 +656,17 @@ impl Failure {
     pub(crate) fn exit(&self) -> u8 {
         match self {
             _ if self.is_closed_pipe() => console::CLOSED_PIPE,
-            Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) | Self::Swarm(swarm::Error::Peer(error)) => exit_of(error),
-            Self::Swarm(swarm::Error::Program(_)) => 2,
-            Self::Swarm(swarm::Error::Name(_)) => 3,
+            Self::Peer(error) | Self::Fetch(fetch::Error::Peer(error)) => exit_of(error),
             Self::Untrusted(_) => 3,
             Self::Interrupted(signal) => 128 + signal,
             Self::Died(_) => DIED,
             Self::Relay(relay::Error::Peer(error)) => exit_of(error),
             Self::Gateway(gateway::Error::Listen(..))
             | Self::Relay(relay::Error::Endpoint(_) | relay::Error::Thread(_))
-            | Self::Plain(_)
             | Self::Metrics(_) => 6,
             Self::Open(_) | Self::Gateway(gateway::Error::Name(_)) | Self::Relay(relay::Error::Admission(_)) => 2,
             Self::Credential(_) => 2,
             Self::Fetch(_)
-            | Self::Swarm(_)
             | Self::Device(_)
             | Self::Output(_)
             | Self::Logs(_)

@@ -1,14 +1,18 @@
 //! The command line of `ncbench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use ncbench::bench;
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use ncbench::{bench, swarm};
 use ncs_gf::Isa;
 use ncserverd::device::{Field, Threads};
+use ncserverd::endpoint::Congestion;
+use ncserverd::peer::{Config, Server, TokenSource};
+use ncserverd::tls::{ClientPair, Fingerprint, Trust};
 
-/// Measures ncserverd: its arithmetic case by case, and the papers' figures. Every result is
-/// verified before it is measured.
+/// Measures ncserverd: its arithmetic case by case, the papers' figures, and servers under load.
+/// Every result of the arithmetic is verified before it is measured.
 #[derive(Debug, Parser)]
 #[command(name = "ncbench", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -25,6 +29,10 @@ pub(crate) enum Command {
     Cpu(Cases),
     /// Measure the papers' figures, or write tables, plots and the document from records
     Papers(Box<Papers>),
+    /// Generate load: run many viewers at once and report how they fared
+    Swarm(Box<Swarm>),
+    /// Serve plain QUIC streams of zeros, the baseline for `swarm --against plain`
+    Plain(Plain),
 }
 
 /// Cases to measure.
@@ -115,6 +123,69 @@ enum BenchBackend {
     Cuda,
 }
 
+/// Many viewers of one server.
+#[derive(Debug, Args)]
+pub(crate) struct Swarm {
+    /// The server, such as ncs://media.example:4443
+    #[arg(value_name = "URL")]
+    server: Server,
+    /// Path of a media playlist or of a large file; its first part is the stream's name
+    pub(crate) path: Option<String>,
+    #[command(flatten)]
+    pub(crate) options: swarm::Options,
+    /// Trust only the certificate with this SHA-256, if the URL names none; by default the system's
+    /// certificate authorities decide
+    #[arg(long, value_name = "HEX")]
+    fingerprint: Option<Fingerprint>,
+    /// Send this token to the server
+    #[arg(long, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Read the token from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Client certificate chain, in PEM, for servers that ask for one
+    #[arg(long, value_name = "FILE", requires = "cert_key")]
+    cert: Option<PathBuf>,
+    /// Private key of the client certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
+    /// Log more: -v logs info messages, -vv debug messages
+    #[arg(long, short, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// What coded streams are compared with.
+#[derive(Debug, Args)]
+pub(crate) struct Plain {
+    /// UDP address for viewers
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], 4444)))]
+    pub(crate) listen: SocketAddr,
+    /// Congestion controller
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub(crate) congestion: Congestion,
+}
+
+impl Swarm {
+    /// What the viewers connect to and with; a token or certificate that is not there now is an
+    /// error.
+    pub(crate) fn source(&self) -> Result<Config, String> {
+        let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(TokenSource::fixed(token).map_err(|error| format!("--token: {error}"))?),
+            (None, Some(file)) => Some(TokenSource::File(file.clone())),
+            (None, None) => None,
+        };
+        if let Some(source) = &token {
+            source.read().map_err(|error| format!("--token-file {error}"))?;
+        }
+        let certificate = match (&self.cert, &self.cert_key) {
+            (Some(cert), Some(key)) => Some(ClientPair::read(cert, key).map_err(|error| error.to_string())?),
+            _ => None,
+        };
+        Ok(Config { token, certificate, ..Config::new(self.server.clone(), trust) })
+    }
+}
+
 impl Cases {
     pub(crate) fn options(self, set: bench::Set) -> bench::Options {
         let Self { filter, list, quick, n, k, isa, threads, json } = self;
@@ -163,9 +234,10 @@ Examples:
   ncbench cases encode/                                encoding alone
   ncbench papers --paper s1,s2 --json papers.json      every row of both papers
   ncbench papers --paper all --list                    all rows and their cases
+  ncbench swarm ncs://127.0.0.1:4443 /live/master.m3u8 --fingerprint 3f0c… --viewers 1000
 
-Exit codes: 0 done, 1 failed while running, 2 wrong usage, 5 no device, 7 a wrong result,
-141 the output pipe was closed.";
+Exit codes: 0 done, 1 failed while running, 2 wrong usage, 3 no connection, 4 no such object,
+5 no device, 6 cannot listen, 7 a wrong result, 141 the output pipe was closed.";
 
 #[cfg(test)]
 mod tests {
@@ -184,6 +256,7 @@ mod tests {
             Command::Cases(cases) => cases.options(bench::Set::All),
             Command::Cpu(cases) => cases.options(bench::Set::Cpu),
             Command::Papers(papers) => papers.options(),
+            other => panic!("{other:?}"),
         };
         let cpu = options(&["cpu", "--n", "64", "--isa", "ssse3", "--threads", "3", "encode/"]);
         assert_eq!(

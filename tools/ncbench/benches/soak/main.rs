@@ -3,7 +3,7 @@
 //! `cargo bench --bench soak -- [--minutes M] [--viewers N] [--bitrate BITS] [--join-rate RATE] [--churn RATE] [--verify SHARE]`, or
 //! `-- --smoke` for two minutes of 200 viewers. Needs no privileges; everything is on loopback and ends with this program.
 //!
-//! `ncpeer swarm` watches a live stream of `ncserverd serve`, whose origin is in this program. As time goes by the origin is away, shortly and
+//! `ncbench swarm` watches a live stream of `ncserverd serve`, whose origin is in this program. As time goes by the origin is away, shortly and
 //! then for longer than viewers have in hand; the batch size changes with SIGHUP; a second swarm joins and leaves all the time for up to
 //! a minute, and later does so again; the certificate changes; and in the end comes SIGTERM. Every five seconds the server's memory,
 //! descriptors and metrics are looked at. It fails, and says why, if memory or descriptors grow, a counter goes backwards or runs over, a

@@ -1,4 +1,4 @@
-//! Viewers: `ncpeer swarm`, what it says every second, and what it reports in the end.
+//! Viewers: `ncbench swarm`, what it says every second, and what it reports in the end.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ncserverd::swarm::Snapshot;
+use ncbench::swarm::Snapshot;
 use serde::Deserialize;
 
 use crate::process::Process;
@@ -59,7 +59,7 @@ pub(crate) struct Swarm {
 impl Swarm {
     /// At this server, with its fingerprint, for this path.
     pub(crate) fn start(url: &str, path: &str, report: PathBuf, plan: Plan) -> Self {
-        let mut command = Command::new(program("ncpeer"));
+        let mut command = Command::new(program("ncbench"));
         command.args(["swarm", url, path, "--viewers", &plan.viewers.to_string(), "--join-rate", &plan.join_rate.to_string()]);
         command.args(["--time", &format!("{}ms", plan.time.as_millis()), "--verify", &plan.verify.to_string()]);
         if let Some(stay) = plan.stay {

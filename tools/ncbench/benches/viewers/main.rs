@@ -1,4 +1,4 @@
-//! How many viewers one host serves, and what limits it: the server and `ncpeer swarm` beside each other over loopback, each on processors of
+//! How many viewers one host serves, and what limits it: the server and `ncbench swarm` beside each other over loopback, each on processors of
 //! its own.
 //!
 //! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]

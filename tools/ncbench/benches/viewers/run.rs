@@ -26,7 +26,7 @@ const FILE_BYTES: usize = 50 << 20;
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long a swarm may take to leave, and a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long `ncpeer plain` takes to listen.
+/// How long `ncbench plain` takes to listen.
 const PLAIN_START: Duration = Duration::from_millis(500);
 
 /// Counters that a record keeps, by the beginning of their names.
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments, viewers: u64, host: &Host) -> Result<Re
 fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Served, String), String> {
     if arguments.plain {
         let address = free_address().map_err(|error| format!("a port: {error}"))?;
-        let mut command = on(arguments.server_cores.as_deref(), "ncpeer");
+        let mut command = on(arguments.server_cores.as_deref(), "ncbench");
         command.args(["plain", "--listen", &address]).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let line = first_line(process.errors())?;
@@ -144,7 +144,7 @@ fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> Strin
 }
 
 fn swarm(arguments: &Arguments, viewers: u64, url: &str, report: &Path) -> Command {
-    let mut command = on(arguments.viewer_cores.as_deref(), "ncpeer");
+    let mut command = on(arguments.viewer_cores.as_deref(), "ncbench");
     command.args(["swarm", url]);
     if arguments.plain {
         command.args(["--against", "plain", "--plain-segment", &arguments.segment]);

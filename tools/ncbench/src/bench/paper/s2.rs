@@ -372,7 +372,7 @@ const fn bar(what: &'static str, paper: &'static str, mark: f64, panel: &'static
 }
 
 const fn elsewhere(id: &'static str, title: &'static str) -> Row {
-    let note = "answered by the load test (`ncpeer swarm`), under \"Many viewers on one host\"";
+    let note = "answered by the load test (`ncbench swarm`), under \"Many viewers on one host\"";
     Row { id, group: Group::S2, title, bars: &[], axis: Axis::K, base: "", sweeps: &[], note }
 }
 

@@ -1,4 +1,4 @@
-//! A socket that loses a share of the packets that come to it, as a path would. [`lab::lossy`](crate::lab::lossy) is a relay, which the packets of
+//! A socket that loses a share of the packets that come to it, as a path would. [`lab::lossy`](ncserverd::lab::lossy) is a relay, which the packets of
 //! ten thousand viewers are too many for, and the system's own means are not on every machine.
 
 use std::fmt;

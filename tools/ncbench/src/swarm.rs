@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
+use ncs_gf::Kernels;
+use ncserverd::endpoint::{INITIAL_RTT, udp_socket};
+use ncserverd::object::Shape;
+use ncserverd::peer::playlist::{self, Media};
+use ncserverd::peer::{self, Client};
+use ncserverd::tls::{self, Trust};
+use ncserverd::wire::message::{Accept, Codecs, Credential, Hello, Message};
 use quinn::{Endpoint, EndpointConfig, Runtime as _, TokioRuntime, TransportConfig, VarInt};
 use tokio::sync::watch;
 
-use crate::endpoint::{INITIAL_RTT, udp_socket};
-use crate::gf::Kernels;
-use crate::object::Shape;
-use crate::peer::playlist::{self, Media};
-use crate::peer::{self, Client};
-use crate::tls::{self, Trust};
-use crate::wire::message::{Accept, Codecs, Credential, Hello, Message};
 use clock::Item;
 use lossy::Lossy;
 pub use plain::{Config as PlainConfig, serve as serve_plain};
@@ -100,7 +100,7 @@ pub enum Against {
     /// A server or a relay.
     #[default]
     Coded,
-    /// `ncpeer plain`: the same bytes on plain QUIC streams, for comparison.
+    /// `ncbench plain`: the same bytes on plain QUIC streams, for comparison.
     Plain,
 }
 

@@ -9,24 +9,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use ncs_codec::Outcome;
+use ncs_codec::block::Vector;
+use ncs_codec::numbers::Numbers;
+use ncs_codec::rlnc::{Decoder, Rank};
+use ncs_gf::Kernels;
+use ncserverd::object::row_key;
+use ncserverd::object::{Generation, RefusalCode, SegmentId, Shape};
+use ncserverd::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
+use ncserverd::wire::frame::Reader;
+use ncserverd::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, REASON_MAX, Request, StopReason};
+use ncserverd::wire::text::plain;
+use ncserverd::wire::{CloseCode, Violation};
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode};
 use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
-use crate::block::Vector;
-use crate::codec::Outcome;
-use crate::codec::numbers::Numbers;
-use crate::codec::rlnc::{Decoder, Rank};
-use crate::gf::Kernels;
-use crate::object::row_key;
-use crate::object::{Generation, RefusalCode, SegmentId, Shape};
-use crate::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
-use crate::wire::frame::Reader;
-use crate::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, REASON_MAX, Request, StopReason};
-use crate::wire::text::plain;
-use crate::wire::{CloseCode, Violation};
 
 /// What all viewers of a thread share.
 pub(super) struct Shard {

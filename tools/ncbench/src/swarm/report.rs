@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ncserverd::console;
 use serde::Serialize;
 
 use super::Options;
 use super::totals::{Percentiles, Snapshot, Spread, Totals};
-use crate::console;
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ncserverd::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
+use ncserverd::tls::ServerIdentity;
 use quinn::{Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 
 use super::clock::Playout;
 use super::viewer::{End, Shard};
 use super::{Program, SOCKET_BUFFER};
-use crate::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
-use crate::tls::ServerIdentity;
 
 /// Where plain streams are served, and how.
 #[derive(Debug, Clone, Copy)]

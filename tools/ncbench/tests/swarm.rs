@@ -6,18 +6,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use bytesize::ByteSize;
 use clap::Parser;
+use ncbench::swarm::{self, Options, PlainConfig, Report};
 use ncserverd::config;
 use ncserverd::endpoint::Congestion;
 use ncserverd::lab::origin::Origin;
 use ncserverd::peer;
 use ncserverd::server::Server;
 use ncserverd::stream::{self, CodecName};
-use ncserverd::swarm::{self, Options, PlainConfig, Report};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
 use prometheus::Registry;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+
+mod program;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SEGMENTS: usize = 6;
@@ -257,4 +259,15 @@ async fn what_cannot_be_played_is_said() {
         let said = swarm::run(&options(line), source(), path, std::future::pending()).await.unwrap_err().to_string();
         assert!(said.contains(says), "{said}");
     }
+}
+
+/// Whoever reads the lines of each second may stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_pipe_ends_a_swarm_quietly() {
+    let place = Place::open(1000).await;
+    place.put_file();
+    let url = format!("ncs://{}", place.at);
+    let arguments = ["swarm", &url, "/live/movie.bin", "--viewers", "1", "--bitrate", "8e6"];
+    let ended = program::into_a_closed_pipe(&arguments).await;
+    assert_eq!(ended, (Some(program::CLOSED_PIPE), String::new()));
 }
