@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu into kernels/bin/*.fatbin, or checks that those in the tree are what the sources make.
+"""Compiles kernels/*.cu and tools/kernels/*.cu, each into the folder bin beside it, or checks that those in the tree are what the
+sources make.
 
     kernels/build.py            compile what has changed
     kernels/build.py --check    compile everything into a folder of its own and compare; exit 1 if anything differs
@@ -22,7 +23,8 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-BIN = ROOT / "bin"
+# What the daemon loads, and what only measurements do. Headers are those of the first.
+FOLDERS = [ROOT, ROOT.parent / "tools" / "kernels"]
 TOOLKIT = ROOT.parent / "target" / "cuda" / "13.0.88"
 PACKAGES = [
     "nvidia-cuda-nvcc==13.0.88",
@@ -36,7 +38,6 @@ PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
 # What needs instructions that only Hopper has. Everything else brings PTX for every card from sm_80 on beside Hopper's own code.
 HOPPER_ONLY = {"tensor"}
 HEADERS = ["nc_abi.h", "nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"]
-SOURCES_FILE = BIN / "SOURCES"
 # A line of nvcc's plan that sets a variable.
 SETTING = re.compile(r"(\w+)=(.*)")
 
@@ -72,15 +73,16 @@ def compile_one(source, target, home):
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TMPDIR": folder}
         arch = HOPPER if source.stem in HOPPER_ONLY else HOPPER + PORTABLE
-        command = [str(home / "bin" / "nvcc"), "--dryrun", *FLAGS, *arch, "-o", str(target), source.name]
-        plan = subprocess.run(command, check=True, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True).stderr
+        headers = [] if source.parent == ROOT else ["-I", str(ROOT)]
+        command = [str(home / "bin" / "nvcc"), "--dryrun", *FLAGS, *arch, *headers, "-o", str(target), source.name]
+        plan = subprocess.run(command, check=True, cwd=source.parent, env=environment, stderr=subprocess.PIPE, text=True).stderr
         lines = [line.removeprefix("#$ ") for line in plan.splitlines() if line.startswith("#$ ")]
         settings = dict(match.groups() for match in map(SETTING.fullmatch, lines) if match)
         environment |= {name: settings[name] for name in ["CICC_PATH", "NVVMIR_LIBRARY_DIR", "LD_LIBRARY_PATH", "PATH"]}
-        steps = [line.replace(f'"{ROOT / source.name}"', f'"{source.name}"') for line in lines if not SETTING.fullmatch(line)]
+        steps = [line.replace(f'"{source}"', f'"{source.name}"') for line in lines if not SETTING.fullmatch(line)]
         if not any("orig_src_path_name \"" + source.name in step for step in steps):
             sys.exit(f"nvcc hands {source.name} on in a way that this program does not know:\n{plan}")
-        subprocess.run(["sh", "-e", "-c", "\n".join(steps)], check=True, cwd=ROOT, env=environment)
+        subprocess.run(["sh", "-e", "-c", "\n".join(steps)], check=True, cwd=source.parent, env=environment)
 
 
 def fingerprint(source):
@@ -100,18 +102,23 @@ def head():
     ]
 
 
-def recorded():
-    lines = SOURCES_FILE.read_text().splitlines() if SOURCES_FILE.exists() else []
+def recorded(folder):
+    record = folder / "bin" / "SOURCES"
+    lines = record.read_text().splitlines() if record.exists() else []
     if lines[:2] != head():
         return {}
     return {name: value for value, name in (line.split() for line in lines[2:])}
 
 
-def build(sources, everything):
-    home, known = toolkit(), recorded()
-    BIN.mkdir(exist_ok=True)
+def sources_of(folder):
+    return sorted(folder.glob("*.cu"))
+
+
+def build(folder, everything):
+    home, known, sources = toolkit(), recorded(folder), sources_of(folder)
+    (folder / "bin").mkdir(exist_ok=True)
     for source in sources:
-        target = BIN / f"{source.stem}.fatbin"
+        target = folder / "bin" / f"{source.stem}.fatbin"
         if everything or not target.exists() or known.get(source.name) != fingerprint(source):
             print(f"compiling {source.name}", flush=True)
             compile_one(source, target, home)
@@ -122,25 +129,25 @@ def build(sources, everything):
                 target.unlink()
                 sys.exit(f"{source.name} comes out differently each time; compare PTX, and say more in the source")
     lines = head() + [f"{fingerprint(source)} {source.name}" for source in sources]
-    SOURCES_FILE.write_text("\n".join(lines) + "\n")
+    (folder / "bin" / "SOURCES").write_text("\n".join(lines) + "\n")
 
 
-def check(sources):
-    home, wrong = toolkit(), []
-    with tempfile.TemporaryDirectory() as folder:
+def check(folder):
+    """The names of what differs, and of files without a source."""
+    home, wrong, sources = toolkit(), [], sources_of(folder)
+    with tempfile.TemporaryDirectory() as made:
         for source in sources:
-            target = pathlib.Path(folder) / f"{source.stem}.fatbin"
+            target = pathlib.Path(made) / f"{source.stem}.fatbin"
             compile_one(source, target, home)
-            kept = BIN / target.name
+            kept = folder / "bin" / target.name
             same = kept.exists() and kept.read_bytes() == target.read_bytes()
             print(f"{'same' if same else 'DIFFERS'}  {source.name}", flush=True)
             if not same:
                 wrong.append(source.name)
-    strays = {path.stem for path in BIN.glob("*.fatbin")} - {source.stem for source in sources}
+    strays = {path.stem for path in (folder / "bin").glob("*.fatbin")} - {source.stem for source in sources}
     for stray in sorted(strays):
         print(f"STRAY  {stray}.fatbin")
-    if wrong or strays:
-        sys.exit("kernels/bin is not what the sources make; run kernels/build.py and commit")
+    return [*wrong, *strays]
 
 
 def main():
@@ -148,11 +155,11 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare instead of compiling in place")
     parser.add_argument("--all", action="store_true", help="compile even what has not changed")
     arguments = parser.parse_args()
-    sources = sorted(ROOT.glob("*.cu"))
-    if arguments.check:
-        check(sources)
-    else:
-        build(sources, arguments.all)
+    if not arguments.check:
+        for folder in FOLDERS:
+            build(folder, arguments.all)
+    elif any([check(folder) for folder in FOLDERS]):
+        sys.exit("compiled kernels are not what the sources make; run kernels/build.py and commit")
 
 
 main()

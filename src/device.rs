@@ -12,7 +12,7 @@
 //! Three bounded queues lead to each thread, batches, loads and generations to decode; all three are worked on side by side. When a
 //! queue is full the caller waits. A batch always comes back, done or with an error, and so do generations to decode.
 //!
-//! Files that are coded offline are nothing resident and go another way: [`portions`] has who codes them.
+//! Files that are coded offline (`tools/nccodec`) are nothing resident and go another way: [`portions`] is what a GPU does of them.
 //!
 //! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is given up for the rest of the run: the CPU takes
 //! its place, what was resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. So it is with
@@ -33,16 +33,21 @@ use crate::codec::rlnc_q::{Arithmetic, NotKept};
 use crate::gf::{Isa, Rows};
 use crate::object::Shape;
 
+#[cfg(feature = "lab")]
+pub mod abi;
+#[cfg(not(feature = "lab"))]
 mod abi;
 mod backend;
 mod config;
 mod cpu;
+#[cfg(feature = "lab")]
+pub mod cuda;
+#[cfg(not(feature = "lab"))]
 mod cuda;
 mod decode;
 pub mod dense;
 pub mod gfq;
 mod kernel;
-pub mod lab;
 mod losses;
 mod members;
 mod metrics;
@@ -53,6 +58,7 @@ mod worker;
 pub use crate::codec::rlnc_q::Kept;
 pub use abi::Field;
 pub use backend::Memory;
+pub use cuda::Gpu;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
@@ -186,6 +192,11 @@ impl Device {
     pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         self.members.pin(memory)
     }
+}
+
+/// What a GPU is, by its number in the driver's order.
+pub fn describe(ordinal: u16) -> Result<Gpu, Error> {
+    cuda::describe(ordinal)
 }
 
 /// What a device's threads end with. Closing or dropping it ends them after the batches in hand and waits for them; batches still

@@ -1,22 +1,27 @@
 //! What kernels and their host share, as `kernels/nc_abi.h` has it. Numbers are read from that file when this one is compiled;
 //! structures are repeated, and a test compares their layouts.
 
+// As in `cuda`, for the laboratory.
+#![allow(unreachable_pub, unnameable_types)]
+#![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations))]
+#![cfg_attr(not(feature = "lab"), allow(dead_code))]
+
 const HEADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
 
 /// Tasks that travel with the launch itself.
-pub(super) const INLINE_TASKS: usize = define("NC_INLINE_TASKS") as usize;
+pub const INLINE_TASKS: usize = define("NC_INLINE_TASKS") as usize;
 /// Rows start at multiples of this, in coefficients.
-pub(super) const ROW_ALIGN: usize = define("NC_ROW_ALIGN") as usize;
+pub const ROW_ALIGN: usize = define("NC_ROW_ALIGN") as usize;
 
-pub(super) const ROWS_SEEDED: u32 = define("NC_ROWS_SEEDED");
-pub(super) const ROWS_EXPLICIT: u32 = define("NC_ROWS_EXPLICIT");
-pub(super) const ROWS_SOURCE: u32 = define("NC_ROWS_SOURCE");
+pub const ROWS_SEEDED: u32 = define("NC_ROWS_SEEDED");
+pub const ROWS_EXPLICIT: u32 = define("NC_ROWS_EXPLICIT");
+pub const ROWS_SOURCE: u32 = define("NC_ROWS_SOURCE");
 
 /// The number that `#define name number` gives in the header.
 ///
 /// # Panics
 /// If there is none: while compiling, where the result is a constant.
-pub(super) const fn define(name: &str) -> u32 {
+pub const fn define(name: &str) -> u32 {
     let (text, name, start) = (HEADER.as_bytes(), name.as_bytes(), b"\n#define ");
     let mut at = 0;
     while at < text.len() {
@@ -56,7 +61,7 @@ const fn number(text: &[u8], mut at: usize) -> u32 {
 /// How a coefficient is kept in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum RowForm {
+pub enum RowForm {
     /// The coefficient.
     Bytes = define("NC_ROW_BYTES"),
     /// Its logarithm, 255 for zero.
@@ -69,7 +74,7 @@ pub(super) enum RowForm {
 
 impl RowForm {
     /// Bytes of one coefficient.
-    pub(super) const fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Self::Bytes | Self::Logs | Self::Logs1 => 1,
             Self::Logs16 => 2,
@@ -80,294 +85,294 @@ impl RowForm {
 /// Some rows of one generation: `nc_task`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Task {
-    pub(super) source: u64,
-    pub(super) out: u64,
-    pub(super) coefficients: u64,
-    pub(super) given: u64,
-    pub(super) key: u64,
-    pub(super) generation: u64,
-    pub(super) first_seed: u32,
-    pub(super) kind: u32,
-    pub(super) rows: u32,
-    pub(super) out_pitch: u32,
-    pub(super) n: u32,
-    pub(super) k: u32,
-    pub(super) first_unit: u32,
-    pub(super) first_row: u32,
+pub struct Task {
+    pub source: u64,
+    pub out: u64,
+    pub coefficients: u64,
+    pub given: u64,
+    pub key: u64,
+    pub generation: u64,
+    pub first_seed: u32,
+    pub kind: u32,
+    pub rows: u32,
+    pub out_pitch: u32,
+    pub n: u32,
+    pub k: u32,
+    pub first_unit: u32,
+    pub first_row: u32,
 }
 
 /// What kernels over tasks are launched with: `nc_launch`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Launch {
-    pub(super) tasks: u64,
-    pub(super) count: u32,
-    pub(super) units: u32,
-    pub(super) rows: u32,
-    pub(super) row_form: u32,
-    pub(super) few: [Task; INLINE_TASKS],
+pub struct Launch {
+    pub tasks: u64,
+    pub count: u32,
+    pub units: u32,
+    pub rows: u32,
+    pub row_form: u32,
+    pub few: [Task; INLINE_TASKS],
 }
 
 /// One generation to be put into a form: `nc_form_task`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct FormTask {
-    pub(super) raw: u64,
-    pub(super) out: u64,
-    pub(super) raw_pitch: u32,
-    pub(super) raw_length: u32,
-    pub(super) n: u32,
-    pub(super) k: u32,
+pub struct FormTask {
+    pub raw: u64,
+    pub out: u64,
+    pub raw_pitch: u32,
+    pub raw_length: u32,
+    pub n: u32,
+    pub k: u32,
 }
 
 /// One matrix to be inverted: `nc_invert_task`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct InvertTask {
-    pub(super) matrix: u64,
-    pub(super) inverse: u64,
-    pub(super) status: u64,
-    pub(super) n: u32,
-    pub(super) pitch: u32,
+pub struct InvertTask {
+    pub matrix: u64,
+    pub inverse: u64,
+    pub status: u64,
+    pub n: u32,
+    pub pitch: u32,
 }
 
 /// Large matrices that all of a card inverts: `nc_wide`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Wide {
-    pub(super) matrices: u64,
-    pub(super) inverses: u64,
-    pub(super) work: u64,
-    pub(super) factors: u64,
-    pub(super) pivots: u64,
-    pub(super) found: u64,
-    pub(super) order: u64,
-    pub(super) column_of: u64,
-    pub(super) status: u64,
-    pub(super) n: u32,
-    pub(super) pitch: u32,
-    pub(super) count: u32,
-    pub(super) first: u32,
-    pub(super) tiles: u32,
-    pub(super) reserved: u32,
+pub struct Wide {
+    pub matrices: u64,
+    pub inverses: u64,
+    pub work: u64,
+    pub factors: u64,
+    pub pivots: u64,
+    pub found: u64,
+    pub order: u64,
+    pub column_of: u64,
+    pub status: u64,
+    pub n: u32,
+    pub pitch: u32,
+    pub count: u32,
+    pub first: u32,
+    pub tiles: u32,
+    pub reserved: u32,
 }
 
 /// Products of matrices: `nc_wide_product`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct WideProduct {
-    pub(super) left: u64,
-    pub(super) right: u64,
-    pub(super) out: u64,
-    pub(super) left_step: u64,
-    pub(super) right_step: u64,
-    pub(super) out_step: u64,
-    pub(super) rows: u32,
-    pub(super) inner: u32,
-    pub(super) columns: u32,
-    pub(super) left_pitch: u32,
-    pub(super) right_pitch: u32,
-    pub(super) out_pitch: u32,
-    pub(super) adds: u32,
-    pub(super) reserved: u32,
+pub struct WideProduct {
+    pub left: u64,
+    pub right: u64,
+    pub out: u64,
+    pub left_step: u64,
+    pub right_step: u64,
+    pub out_step: u64,
+    pub rows: u32,
+    pub inner: u32,
+    pub columns: u32,
+    pub left_pitch: u32,
+    pub right_pitch: u32,
+    pub out_pitch: u32,
+    pub adds: u32,
+    pub reserved: u32,
 }
 
 /// Sums of rows: `nc_wide_sums`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct WideSums {
-    pub(super) from: u64,
-    pub(super) out: u64,
-    pub(super) terms: u64,
-    pub(super) ends: u64,
-    pub(super) from_step: u64,
-    pub(super) out_step: u64,
-    pub(super) rows: u32,
-    pub(super) pitch: u32,
+pub struct WideSums {
+    pub from: u64,
+    pub out: u64,
+    pub terms: u64,
+    pub ends: u64,
+    pub from_step: u64,
+    pub out_step: u64,
+    pub rows: u32,
+    pub pitch: u32,
 }
 
 /// The field of 257 bits: `nc_gfq_field`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct GfqField {
-    pub(super) q: [u32; 9],
-    pub(super) negated: u32,
-    pub(super) one: [u32; 9],
-    pub(super) square: [u32; 9],
-    pub(super) ratio_low: u32,
-    pub(super) ratio_high: u32,
+pub struct GfqField {
+    pub q: [u32; 9],
+    pub negated: u32,
+    pub one: [u32; 9],
+    pub square: [u32; 9],
+    pub ratio_low: u32,
+    pub ratio_high: u32,
 }
 
 /// Rows of words that are combined: `nc_gfq_product`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct GfqProduct {
-    pub(super) source: u64,
-    pub(super) coefficients: u64,
-    pub(super) out: u64,
-    pub(super) source_step: u64,
-    pub(super) coefficients_step: u64,
-    pub(super) out_step: u64,
-    pub(super) source_pitch: u32,
-    pub(super) coefficients_pitch: u32,
-    pub(super) out_pitch: u32,
-    pub(super) n: u32,
-    pub(super) rows: u32,
-    pub(super) words: u32,
-    pub(super) tops: u32,
-    pub(super) reserved: u32,
-    pub(super) field: GfqField,
+pub struct GfqProduct {
+    pub source: u64,
+    pub coefficients: u64,
+    pub out: u64,
+    pub source_step: u64,
+    pub coefficients_step: u64,
+    pub out_step: u64,
+    pub source_pitch: u32,
+    pub coefficients_pitch: u32,
+    pub out_pitch: u32,
+    pub n: u32,
+    pub rows: u32,
+    pub words: u32,
+    pub tops: u32,
+    pub reserved: u32,
+    pub field: GfqField,
 }
 
 /// Matrices over that field that are inverted: `nc_gfq_inversion`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct GfqInversion {
-    pub(super) matrices: u64,
-    pub(super) inverses: u64,
-    pub(super) work: u64,
-    pub(super) status: u64,
-    pub(super) matrices_step: u64,
-    pub(super) inverses_step: u64,
-    pub(super) matrices_pitch: u32,
-    pub(super) inverses_pitch: u32,
-    pub(super) n: u32,
-    pub(super) first: u32,
-    pub(super) parts: u32,
-    pub(super) reserved: u32,
-    pub(super) field: GfqField,
+pub struct GfqInversion {
+    pub matrices: u64,
+    pub inverses: u64,
+    pub work: u64,
+    pub status: u64,
+    pub matrices_step: u64,
+    pub inverses_step: u64,
+    pub matrices_pitch: u32,
+    pub inverses_pitch: u32,
+    pub n: u32,
+    pub first: u32,
+    pub parts: u32,
+    pub reserved: u32,
+    pub field: GfqField,
 }
 
 /// A step of an elimination over that field: `nc_gfq_step`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct GfqStep {
-    pub(super) extended: u64,
-    pub(super) column: u64,
-    pub(super) n: u32,
-    pub(super) row: u32,
-    pub(super) other: u32,
-    pub(super) lead: u32,
-    pub(super) factor: [u32; 9],
-    pub(super) reserved: u32,
-    pub(super) field: GfqField,
+pub struct GfqStep {
+    pub extended: u64,
+    pub column: u64,
+    pub n: u32,
+    pub row: u32,
+    pub other: u32,
+    pub lead: u32,
+    pub factor: [u32; 9],
+    pub reserved: u32,
+    pub field: GfqField,
 }
 
 /// A prime for hashes: `nc_group`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Group {
-    pub(super) p: [u32; 64],
-    pub(super) one: [u32; 64],
-    pub(super) square: [u32; 64],
-    pub(super) negated: u32,
-    pub(super) reserved: u32,
+pub struct Group {
+    pub p: [u32; 64],
+    pub one: [u32; 64],
+    pub square: [u32; 64],
+    pub negated: u32,
+    pub reserved: u32,
 }
 
 /// Products of powers: `nc_hash`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Hash {
-    pub(super) bases: u64,
-    pub(super) table: u64,
-    pub(super) exponents: u64,
-    pub(super) parts: u64,
-    pub(super) out: u64,
-    pub(super) bases_step: u64,
-    pub(super) table_step: u64,
-    pub(super) exponents_pitch: u32,
-    pub(super) rows: u32,
-    pub(super) words: u32,
-    pub(super) tops: u32,
-    pub(super) window: u32,
-    pub(super) windows: u32,
-    pub(super) share: u32,
-    pub(super) items: u32,
-    pub(super) count: u32,
-    pub(super) enters: u32,
-    pub(super) group: Group,
+pub struct Hash {
+    pub bases: u64,
+    pub table: u64,
+    pub exponents: u64,
+    pub parts: u64,
+    pub out: u64,
+    pub bases_step: u64,
+    pub table_step: u64,
+    pub exponents_pitch: u32,
+    pub rows: u32,
+    pub words: u32,
+    pub tops: u32,
+    pub window: u32,
+    pub windows: u32,
+    pub share: u32,
+    pub items: u32,
+    pub count: u32,
+    pub enters: u32,
+    pub group: Group,
 }
 
 /// Operations on pairs of long numbers: `nc_mp_operations`.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct MpOperations {
-    pub(super) a: u64,
-    pub(super) b: u64,
-    pub(super) out: u64,
-    pub(super) count: u32,
-    pub(super) operation: u32,
-    pub(super) group: Group,
+pub struct MpOperations {
+    pub a: u64,
+    pub b: u64,
+    pub out: u64,
+    pub count: u32,
+    pub operation: u32,
+    pub group: Group,
 }
 
 /// A generation that is decoded block by block: `nc_progress`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Progress {
-    pub(super) coefficients: u64,
-    pub(super) blocks: u64,
-    pub(super) vectors: u64,
-    pub(super) payload: u64,
-    pub(super) outcomes: u64,
-    pub(super) payload_pitch: u32,
-    pub(super) rows: u32,
-    pub(super) n: u32,
-    pub(super) k: u32,
-    pub(super) slice: u32,
-    pub(super) reserved: u32,
+pub struct Progress {
+    pub coefficients: u64,
+    pub blocks: u64,
+    pub vectors: u64,
+    pub payload: u64,
+    pub outcomes: u64,
+    pub payload_pitch: u32,
+    pub rows: u32,
+    pub n: u32,
+    pub k: u32,
+    pub slice: u32,
+    pub reserved: u32,
 }
 
 /// Whole chunks that are combined: `nc_chunks`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Chunks {
-    pub(super) source: u64,
-    pub(super) out: u64,
-    pub(super) matrix: u64,
-    pub(super) source_pitch: u64,
-    pub(super) out_pitch: u64,
-    pub(super) bytes: u64,
-    pub(super) n: u32,
-    pub(super) rows: u32,
-    pub(super) tile_rows: u32,
-    pub(super) tile_columns: u32,
-    pub(super) groups: u32,
-    pub(super) reserved: u32,
+pub struct Chunks {
+    pub source: u64,
+    pub out: u64,
+    pub matrix: u64,
+    pub source_pitch: u64,
+    pub out_pitch: u64,
+    pub bytes: u64,
+    pub n: u32,
+    pub rows: u32,
+    pub tile_rows: u32,
+    pub tile_columns: u32,
+    pub groups: u32,
+    pub reserved: u32,
 }
 
 /// Plans that are replayed on symbols: `nc_replay`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Replay {
-    pub(super) plans: u64,
-    pub(super) symbols: u64,
-    pub(super) outputs: u64,
-    pub(super) symbols_pitch: u64,
-    pub(super) outputs_pitch: u64,
-    pub(super) work: u64,
-    pub(super) blocks: u32,
-    pub(super) symbol_bytes: u32,
-    pub(super) slots: u32,
-    pub(super) reserved: u32,
+pub struct Replay {
+    pub plans: u64,
+    pub symbols: u64,
+    pub outputs: u64,
+    pub symbols_pitch: u64,
+    pub outputs_pitch: u64,
+    pub work: u64,
+    pub blocks: u32,
+    pub symbol_bytes: u32,
+    pub slots: u32,
+    pub reserved: u32,
 }
 
 /// The field as data: `nc_tables`.
 #[derive(Debug, Clone)]
 #[repr(C)]
-pub(super) struct Tables {
-    pub(super) log: [u8; 256],
-    pub(super) exp: [u8; 512],
-    pub(super) product: [u8; 65_536],
-    pub(super) bits: [u64; 256],
-    pub(super) polynomial: u32,
-    pub(super) generator: u32,
-    pub(super) reserved: [u32; 2],
+pub struct Tables {
+    pub log: [u8; 256],
+    pub exp: [u8; 512],
+    pub product: [u8; 65_536],
+    pub bits: [u64; 256],
+    pub polynomial: u32,
+    pub generator: u32,
+    pub reserved: [u32; 2],
 }
 
 /// Structures without padding, so that every byte of them may be read. The test of their layouts shows it.
-pub(super) trait Plain: Sized {}
+pub trait Plain: Sized {}
 impl Plain for Task {}
 impl Plain for Launch {}
 impl Plain for FormTask {}
@@ -433,7 +438,7 @@ impl Field {
 impl Tables {
     /// Everything computed from the definition of the product.
     #[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
-    pub(super) fn of(field: Field) -> Box<Self> {
+    pub fn of(field: Field) -> Box<Self> {
         let mut tables = Box::new(Self {
             log: [255; 256],
             exp: [0; 512],

@@ -3,6 +3,11 @@
 //! The driver's library is opened at run time, so all of this is compiled and looked at on machines that have none. `unsafe` is
 //! allowed here and below, and every block says who keeps its promise.
 #![allow(unsafe_code)]
+// The laboratory (`tools/ncbench`) sees the modules below with the feature `lab`, as they are: they
+// are no interface that others may rely on.
+#![allow(unreachable_pub, unnameable_types, private_interfaces)]
+#![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations))]
+#![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
 use cudarc::driver::{CudaContext, sys};
 
@@ -14,28 +19,27 @@ use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Wor
 use crate::codec::rlnc_q::Arithmetic;
 use crate::gf::dense::Algebra;
 
-mod card;
+pub mod card;
 mod choose;
-mod chunk_lane;
-mod chunks;
-mod dense;
-mod driver;
+pub mod chunk_lane;
+pub mod chunks;
+pub mod dense;
+pub mod driver;
 mod engine;
-mod gfq;
-mod host;
-mod image;
-mod inversion;
-mod kernels;
-mod lab;
+pub mod gfq;
+pub mod host;
+pub mod image;
+pub mod inversion;
+pub mod kernels;
 mod lane;
-mod launch;
+pub mod launch;
 mod loader;
-mod nvml;
 mod plan;
 mod portions;
-mod replay_lane;
+pub mod replay_lane;
 mod solver;
 
+pub use card::Gpu;
 pub(super) use host::HostMemory;
 
 use card::Card;
@@ -44,7 +48,7 @@ use kernels::{COMBINES, Combine};
 
 /// Why the GPUs are not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Absence {
+pub enum Absence {
     NoDriver,
     NoDevice,
     /// The driver, or a card, does not do what it should.
@@ -129,14 +133,14 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
         KernelChoice::Default => Kernel::Table,
         KernelChoice::Named(kernel) => kernel,
     };
-    let found = COMBINES.iter().find(|combine| combine.kernel == kernel);
+    let found = COMBINES.iter().find(|combine| combine.kernel == kernel.name());
     found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU kernel"))
 }
 
-/// Opens a GPU for measurements.
-pub(super) fn open_lab(ordinal: u16) -> Result<Box<dyn super::lab::Lab>, Error> {
+/// What a GPU is.
+pub(super) fn describe(ordinal: u16) -> Result<Gpu, Error> {
     look_for(ordinal)?;
-    Ok(Box::new(lab::GpuLab::open(ordinal)?))
+    Ok(Card::open(ordinal, Field::Standard)?.facts()?)
 }
 
 /// Opens a GPU for dense matrices.
@@ -152,7 +156,7 @@ pub(super) fn open_arithmetic(ordinal: u16, host: &HostMemory) -> Result<Box<dyn
 }
 
 /// Whether there is a GPU of this number.
-fn look_for(ordinal: u16) -> Result<(), Error> {
+pub fn look_for(ordinal: u16) -> Result<(), Error> {
     let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
     check_ordinal(ordinal, count)
 }
@@ -175,7 +179,7 @@ fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
 }
 
 /// How many GPUs there are, at least one.
-fn count() -> Result<u16, Absence> {
+pub fn count() -> Result<u16, Absence> {
     // SAFETY: opens the driver's shared library by its well-known names and closes it again, which runs its initialisers; they
     // demand nothing of the process. No symbol of it is used here.
     if !unsafe { sys::is_culib_present() } {
@@ -190,7 +194,7 @@ fn count() -> Result<u16, Absence> {
 }
 
 /// Compute capability × 10 of the cards that the tensor kernel is for.
-const HOPPER: u32 = 90;
+pub const HOPPER: u32 = 90;
 
 #[cfg(test)]
 mod tests;

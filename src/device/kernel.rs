@@ -14,7 +14,7 @@ macro_rules! kernels {
         }
 
         impl Kernel {
-            /// Every kernel: first the product's, then those of the papers in their order.
+            /// Every kernel.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Its name.
@@ -40,40 +40,6 @@ kernels! {
     Prmt = "prmt",
     /// Products of one source byte with sixteen coefficients in one look-up.
     Product = "product",
-    /// Shift and add, four bytes a word ("Pushing the Envelope", Fig. 4a).
-    Loop = "loop",
-    /// One table of all products in global memory (Chu, Zhao and Wang, Algorithm 1).
-    ProductGlobal = "product-global",
-    /// The same through the read-only cache.
-    ProductLdg = "product-ldg",
-    /// The same as a texture.
-    ProductTexture = "product-texture",
-    /// Tables of logarithms and powers, with a test for zero (Chu, Zhao and Wang, Algorithm 2).
-    LogexpLdg = "logexp-ldg",
-    /// The same as textures.
-    LogexpTexture = "logexp-texture",
-    /// One coded block at a time in square tiles (Chu, Zhao and Wang, Algorithm 3).
-    Single = "single",
-    /// A tiled matrix product over a batch (Chu, Zhao and Wang, Algorithm 4).
-    Tiled = "tiled",
-    /// Tables in global memory ("Pushing the Envelope", Fig. 1).
-    Table0Global = "table0-global",
-    /// Table-based-0: the same in shared memory.
-    Table0 = "table0",
-    /// Table-based-1: segment and coefficients held as logarithms.
-    Table1 = "table1",
-    /// Table-based-2: one test of the coefficient a word.
-    Table2 = "table2",
-    /// Table-based-3: zero remapped, no branches.
-    Table3 = "table3",
-    /// Table-based-4: powers through the read-only cache.
-    Table4 = "table4",
-    /// The same with powers in a texture, as in the paper.
-    Table4Texture = "table4-texture",
-    /// Table-based-5: eight word-wide copies of the table of powers.
-    Table5 = "table5",
-    /// The same with as many copies as there are banks.
-    Table5Wide = "table5-32",
 }
 
 impl fmt::Display for Kernel {

@@ -7,7 +7,7 @@ use prometheus::Registry;
 
 use super::Check;
 use crate::config::Config;
-use crate::device::{self, BackendChoice, Device, Gpus, Memory, Threads, lab};
+use crate::device::{self, BackendChoice, Device, Gpu, Gpus, Memory, Threads};
 use crate::gf::{Isa, Kernels};
 use crate::server::workload;
 use crate::store::Portion;
@@ -79,9 +79,8 @@ fn gpus(gpus: &Gpus) -> Vec<Check> {
         Gpus::All => (0..u16::MAX).collect(),
         Gpus::List(list) => list.clone(),
     };
-    let cards = ordinals.into_iter().map_while(|ordinal| Some((ordinal, lab::open(ordinal).ok()?)));
-    let describe = |(ordinal, lab): (u16, Box<dyn lab::Lab>)| {
-        let card = lab.card();
+    let cards = ordinals.into_iter().map_while(|ordinal| Some((ordinal, device::describe(ordinal).ok()?)));
+    let describe = |(ordinal, card): (u16, Gpu)| {
         let (major, minor) = card.compute_capability;
         let found = format!(
             "number {ordinal}: {}, compute capability {major}.{minor}, driver {}, {}",

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -11,28 +12,45 @@ use super::image::Image;
 use crate::device::Field;
 use crate::device::abi;
 
+/// The facts about a GPU that operators and figures go by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// As the driver tells it.
+    pub name: String,
+    /// The version of the driver.
+    pub driver: String,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Such as 9.0.
+    pub compute_capability: (u32, u32),
+    /// The most that the processor clock can be, in MHz.
+    pub clock_mhz: u32,
+}
+
 /// A card, its loaded kernels, and the field's tables on it. Threads that share it make its context current first.
 #[derive(Debug)]
-pub(super) struct Card {
-    pub(super) name: String,
+pub struct Card {
+    pub name: String,
     /// Multiprocessors.
-    pub(super) sms: u32,
+    pub sms: u32,
     /// Compute capability: major × 10 + minor.
-    pub(super) capability: u32,
+    pub capability: u32,
     /// Dynamic shared memory that a thread block may have.
-    pub(super) shared_bytes: u32,
+    pub shared_bytes: u32,
     /// Dropped before what it is over.
     texture: Texture,
     tables: Buffer,
     modules: Mutex<HashMap<Image, Module>>,
     /// With the dynamic shared memory that each may have by now.
     functions: Mutex<HashMap<&'static str, (Function, u32)>>,
-    pub(super) context: Arc<Context>,
+    pub context: Arc<Context>,
 }
 
 impl Card {
     /// Opens the GPU with this number on this thread.
-    pub(super) fn open(ordinal: u16, field: Field) -> Result<Self, Fault> {
+    pub fn open(ordinal: u16, field: Field) -> Result<Self, Fault> {
         let context = Context::open(ordinal)?;
         let attribute = |attribute| context.attribute(attribute);
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -53,18 +71,30 @@ impl Card {
         })
     }
 
+    /// What it is. Its context is current.
+    pub fn facts(&self) -> Result<Gpu, Fault> {
+        Ok(Gpu {
+            name: self.name.clone(),
+            driver: driver(),
+            sms: self.sms,
+            memory_bytes: Context::memory()?.1,
+            compute_capability: (self.capability / 10, self.capability % 10),
+            clock_mhz: self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
+        })
+    }
+
     /// Address of the field's tables.
-    pub(super) fn tables(&self) -> u64 {
+    pub fn tables(&self) -> u64 {
         self.tables.address()
     }
 
     /// The tables of logarithms, powers and products as a texture.
-    pub(super) fn texture(&self) -> u64 {
+    pub fn texture(&self) -> u64 {
         self.texture.handle()
     }
 
     /// A kernel, loaded at the first call, that may have this much dynamic shared memory.
-    pub(super) fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
+    pub fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
         let known = lock(&self.functions).get(entry).copied();
         let (function, allowed) = match known {
             Some(known) => known,
@@ -89,13 +119,21 @@ impl Card {
     }
 }
 
+/// What the system says that the driver is.
+fn driver() -> String {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let words = text.lines().next().unwrap_or_default().split_whitespace();
+    let mut versions = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    versions.next().unwrap_or("unknown").to_owned()
+}
+
 /// What is in there is whole, whatever a panic has left.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bytes of a structure of the ABI, none of which has padding.
-pub(super) fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
+pub fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` promises that every byte is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

@@ -45,7 +45,7 @@ pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) ->
 /// Those that are ours, for this card.
 fn candidates(capability: u32) -> impl Iterator<Item = &'static Combine> {
     const OURS: [Kernel; 5] = [Kernel::Tensor, Kernel::Bitsliced, Kernel::Prmt, Kernel::Product, Kernel::Table];
-    let found = OURS.iter().filter_map(|kernel| COMBINES.iter().find(|combine| combine.kernel == *kernel));
+    let found = OURS.iter().filter_map(|kernel| COMBINES.iter().find(|combine| combine.kernel == kernel.name()));
     found.filter(move |combine| !combine.is_hopper_only || capability == HOPPER)
 }
 

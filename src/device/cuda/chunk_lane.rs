@@ -10,30 +10,30 @@ use crate::device::{Error, abi};
 
 /// Code chunks of n native ones, and which kernel makes them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ChunkCode {
-    pub(super) way: Way,
-    pub(super) tile: (u32, u32),
-    pub(super) n: usize,
-    pub(super) rows: usize,
+pub struct ChunkCode {
+    pub way: Way,
+    pub tile: (u32, u32),
+    pub n: usize,
+    pub rows: usize,
 }
 
 /// Rows of bytes, so far apart.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Side {
-    pub(super) start: Address,
-    pub(super) pitch: usize,
+pub struct Side {
+    pub start: Address,
+    pub pitch: usize,
 }
 
 /// Where chunks come from and where code chunks go.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
-    pub(super) sources: Side,
-    pub(super) out: Side,
+pub struct Ends {
+    pub sources: Side,
+    pub out: Side,
 }
 
 impl ChunkCode {
     /// How `bytes` bytes of each chunk are coded.
-    pub(super) fn shape(&self, card: &Card, bytes: usize) -> Result<Shape, Error> {
+    pub fn shape(&self, card: &Card, bytes: usize) -> Result<Shape, Error> {
         let (n, rows) = (u32::try_from(self.n).expect("few"), u32::try_from(self.rows).expect("few"));
         let shape = self.way.shape(&Limits::of(card), n, rows, bytes as u64, self.tile);
         shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
@@ -44,14 +44,7 @@ impl ChunkCode {
     /// # Safety
     /// The chunks and the n coefficients of each row are there, and nobody else's until the stream is done. Chunks begin at multiples of
     /// 16 bytes.
-    pub(super) unsafe fn code(
-        &self,
-        card: &Card,
-        matrix: Address,
-        chunks: Ends,
-        bytes: usize,
-        stream: &Stream,
-    ) -> Result<(), Error> {
+    pub unsafe fn code(&self, card: &Card, matrix: Address, chunks: Ends, bytes: usize, stream: &Stream) -> Result<(), Error> {
         let Shape { entry, grid, tile, groups } = self.shape(card, bytes)?;
         let chunks = abi::Chunks {
             source: chunks.sources.start,
@@ -76,7 +69,7 @@ impl ChunkCode {
     ///
     /// # Safety
     /// As for [`ChunkCode::code`], of the memory on either side; on the card there is room for `bytes` rounded up to 16 of each chunk.
-    pub(super) unsafe fn through(
+    pub unsafe fn through(
         &self,
         card: &Card,
         matrix: Option<Address>,
@@ -99,7 +92,7 @@ impl ChunkCode {
 ///
 /// # Safety
 /// Both sides are that large, and nobody else's until the stream is done.
-pub(super) unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,

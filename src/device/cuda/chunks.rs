@@ -9,7 +9,7 @@ use crate::device::abi::define;
 
 /// A way to make code chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub enum Way {
     /// Ours, for few code chunks of large native ones.
     Stripes,
     /// Ours on the tensor cores of Hopper, for many code chunks of many native ones.
@@ -22,22 +22,22 @@ pub(super) enum Way {
 
 /// How a kernel is launched, and what its chunks are told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) entry: (Image, &'static str),
-    pub(super) grid: Grid,
-    pub(super) tile: (u32, u32),
-    pub(super) groups: u32,
+pub struct Shape {
+    pub entry: (Image, &'static str),
+    pub grid: Grid,
+    pub tile: (u32, u32),
+    pub groups: u32,
 }
 
 impl Way {
     /// By the names that measurements have.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
     }
 
     /// What codes files: tables for few code chunks or few native ones, tensor cores for many of both or where there is no room for tables,
     /// and where there is neither room nor such a card, what any code does with.
-    pub(super) fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
+    pub fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let has = |way: Self| way.shape(card, count(n), count(rows), 16, (1, 256)).is_some();
         let has_tensor = n <= CHUNKS_MAX && has(Self::Tensor);
@@ -50,7 +50,7 @@ impl Way {
     }
 
     /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the memory for it, or there is no such tile.
-    pub(super) fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
+    pub fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
         match self {
             Self::Stripes => stripes(card, n, rows),
             Self::Tensor => tensor(card, n, rows, bytes),
@@ -78,14 +78,14 @@ impl Way {
 
 /// What of a card decides.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub struct Limits {
     sms: u32,
     shared_bytes: u32,
     is_hopper: bool,
 }
 
 impl Limits {
-    pub(super) fn of(card: &Card) -> Self {
+    pub fn of(card: &Card) -> Self {
         Self { sms: card.sms, shared_bytes: card.shared_bytes, is_hopper: card.capability == HOPPER }
     }
 }
@@ -155,7 +155,7 @@ const STATIC_MAX: u32 = 8 << 10;
 /// More than run at once, so that none waits for the slowest.
 const TILES_PER_SM: u32 = 32;
 
-pub(super) const NAMES: &[(&str, Way)] = &[
+pub const NAMES: &[(&str, Way)] = &[
     ("stripes", Way::Stripes),
     ("tensor", Way::Tensor),
     ("rs-naive", Way::Squares("nc_rs_naive")),

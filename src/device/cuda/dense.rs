@@ -19,40 +19,40 @@ use crate::gf::dense::{Algebra, Failed, System, check_rows};
 
 /// What systems that are solved at once have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub struct Shape {
     /// Rows of a matrix.
-    pub(super) order: usize,
+    pub order: usize,
     /// Matrices.
-    pub(super) count: usize,
+    pub count: usize,
     /// Symbols that are wanted of each system.
-    pub(super) wanted: usize,
+    pub wanted: usize,
     /// Terms of the sums of all systems.
-    pub(super) terms: usize,
-    pub(super) symbol_bytes: usize,
+    pub terms: usize,
+    pub symbol_bytes: usize,
 }
 
 impl Shape {
     /// From one row of a matrix to the next.
-    pub(super) const fn pitch(&self) -> usize {
+    pub const fn pitch(&self) -> usize {
         self.order.next_multiple_of(abi::ROW_ALIGN)
     }
 
     /// From one symbol to the next.
-    pub(super) const fn symbol_pitch(&self) -> usize {
+    pub const fn symbol_pitch(&self) -> usize {
         self.symbol_bytes.next_multiple_of(SYMBOL_ALIGN)
     }
 
-    pub(super) const fn matrix_bytes(&self) -> usize {
+    pub const fn matrix_bytes(&self) -> usize {
         self.order * self.pitch()
     }
 
     /// Symbols that belong to the rows of a matrix.
-    pub(super) const fn symbols_bytes(&self) -> usize {
+    pub const fn symbols_bytes(&self) -> usize {
         self.order * self.symbol_pitch()
     }
 
     /// Symbols that are wanted of a system.
-    pub(super) const fn made_bytes(&self) -> usize {
+    pub const fn made_bytes(&self) -> usize {
         self.wanted * self.symbol_pitch()
     }
 
@@ -63,10 +63,10 @@ impl Shape {
 
 /// Where everything is on the card.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Places {
+pub struct Places {
     /// Rows [`Shape::pitch`] apart.
-    pub(super) matrices: Address,
-    pub(super) inverses: Address,
+    pub matrices: Address,
+    pub inverses: Address,
     /// Of inverting: see `nc_wide`.
     work: Address,
     factors: Address,
@@ -76,20 +76,20 @@ pub(super) struct Places {
     column_of: Address,
     tasks: Address,
     /// Four bytes a matrix.
-    pub(super) status: Address,
+    pub status: Address,
     /// Four bytes each: terms of all sums, and where each sum ends.
-    pub(super) terms: Address,
-    pub(super) ends: Address,
+    pub terms: Address,
+    pub ends: Address,
     rows: Address,
     /// Symbols [`Shape::symbol_pitch`] apart, as many as the matrices have rows.
-    pub(super) symbols: Address,
+    pub symbols: Address,
     /// Those that are wanted.
-    pub(super) made: Address,
+    pub made: Address,
 }
 
 impl Places {
     /// One behind the other from `start` on, and how many bytes they are together.
-    pub(super) fn new(shape: &Shape, way: &Inversion, start: Address) -> (Self, usize) {
+    pub fn new(shape: &Shape, way: &Inversion, start: Address) -> (Self, usize) {
         let mut end = 0;
         let mut take = |bytes: usize| {
             let at = start + end as u64;
@@ -121,7 +121,7 @@ impl Places {
 
 /// How matrices are inverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Inversion {
+pub enum Inversion {
     /// Each by one thread block.
     Block(Inverter),
     /// All by all of the card.
@@ -130,24 +130,24 @@ pub(super) enum Inversion {
 
 impl Inversion {
     /// A thread block each as long as shared memory holds the matrix.
-    pub(super) fn of(order: usize, card: &Card) -> Self {
-        let small = u32::try_from(order).ok().and_then(|order| Inverter::named("invert-shared", order, 1, card));
+    pub fn of(order: usize, card: &Card) -> Self {
+        let small = u32::try_from(order).ok().and_then(|order| Inverter::shared(order, card));
         small.filter(|_| order <= SHARED_MAX).map_or(Self::Wide, Self::Block)
     }
 }
 
 /// Systems of one shape at these places.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Systems<'a> {
-    pub(super) card: &'a Card,
-    pub(super) shape: Shape,
-    pub(super) way: Inversion,
-    pub(super) places: Places,
+pub struct Systems<'a> {
+    pub card: &'a Card,
+    pub shape: Shape,
+    pub way: Inversion,
+    pub places: Places,
 }
 
 impl Systems<'_> {
     /// Writes what inverting reads beside matrices. Waits.
-    pub(super) fn prepare(&self) -> Result<(), Fault> {
+    pub fn prepare(&self) -> Result<(), Fault> {
         if let Inversion::Block(_) = self.way {
             let task = |index: usize| {
                 let offset = (index * self.shape.matrix_bytes()) as u64;
@@ -171,7 +171,7 @@ impl Systems<'_> {
     /// # Safety
     /// The places are this shape's, in memory that lives until the stream has come past this; nothing else uses it meanwhile; and
     /// [`prepare`](Self::prepare) has been called.
-    pub(super) unsafe fn invert(&self, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn invert(&self, stream: &Stream) -> Result<(), Fault> {
         let (places, count) = (&self.places, number(self.shape.count));
         let Inversion::Block(inverter) = self.way else {
             // SAFETY: as the caller promises.
@@ -224,7 +224,7 @@ impl Systems<'_> {
     ///
     /// # Safety
     /// As [`invert`](Self::invert), and terms and ends are sums of rows of the matrices.
-    pub(super) unsafe fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let (shape, places) = (&self.shape, &self.places);
         if shape.wanted == 0 || shape.symbol_bytes == 0 {
             return Ok(());
@@ -269,7 +269,7 @@ impl Systems<'_> {
 ///
 /// # Safety
 /// The task's matrices are as large as it says, in memory that lives until the stream has come past this, and nothing else writes it.
-pub(super) unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, stream: &Stream) -> Result<(), Fault> {
     let blocks = product.rows.div_ceil(ROWS) * product.columns.div_ceil(COLUMNS);
     let grid = Grid { blocks: (blocks, number(count), 1), threads: THREADS, shared_bytes: 0 };
     // SAFETY: the grid is that of `nc_abi.h`; the rest is the caller's promise.
@@ -286,7 +286,7 @@ fn tiles(padded: u32, count: u32, sms: u32) -> u32 {
 
 /// Solves systems of the host's, one at a time, in memory that is kept for the next.
 #[derive(Debug)]
-pub(super) struct Calculator {
+pub struct Calculator {
     inner: Mutex<Inner>,
 }
 
@@ -299,7 +299,7 @@ struct Inner {
 
 impl Calculator {
     /// On the GPU with this number.
-    pub(super) fn open(ordinal: u16) -> Result<Self, Fault> {
+    pub fn open(ordinal: u16) -> Result<Self, Fault> {
         let card = Card::open(ordinal, Field::Standard)?;
         let inner = Inner { stream: Stream::new(&card.context)?, memory: None, card };
         Ok(Self { inner: Mutex::new(inner) })
@@ -411,7 +411,7 @@ impl Inner {
 }
 
 /// Rows `pitch` bytes apart; none is one of zeros, as is what lies behind a row.
-pub(super) fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, pitch: usize) -> Vec<u8> {
+pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, pitch: usize) -> Vec<u8> {
     let mut bytes = vec![0; rows.len() * pitch];
     for (place, row) in bytes.chunks_exact_mut(pitch.max(1)).zip(rows) {
         row.into_iter().for_each(|row| place[..row.len()].copy_from_slice(row));
@@ -420,7 +420,7 @@ pub(super) fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, 
 }
 
 /// Terms of all sums as the card reads them, and where each sum ends.
-pub(super) fn terms_and_ends<'a>(sums: impl IntoIterator<Item = &'a Vec<u32>>) -> (Vec<u8>, Vec<u8>) {
+pub fn terms_and_ends<'a>(sums: impl IntoIterator<Item = &'a Vec<u32>>) -> (Vec<u8>, Vec<u8>) {
     let (mut terms, mut ends, mut end) = (Vec::new(), Vec::new(), 0_u32);
     for sum in sums {
         terms.extend(sum.iter().copied().flat_map(u32::to_le_bytes));
@@ -434,7 +434,7 @@ pub(super) fn terms_and_ends<'a>(sums: impl IntoIterator<Item = &'a Vec<u32>>) -
 ///
 /// # Safety
 /// So many bytes may be written there, and nothing uses them.
-pub(super) unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
+pub unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -447,7 +447,7 @@ pub(super) unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
 
 /// # Safety
 /// So many bytes are there, and whoever writes them has been waited for.
-pub(super) unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
+pub unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     unsafe { result::memcpy_dtoh_sync(bytes, from) }.named("cuMemcpyDtoH")
 }
@@ -470,7 +470,7 @@ fn number(value: usize) -> u32 {
 }
 
 /// Rows of a matrix at most.
-pub(super) const ORDER_MAX: usize = define("NC_WIDE_MAX") as usize;
+pub const ORDER_MAX: usize = define("NC_WIDE_MAX") as usize;
 const SHARED_MAX: usize = define("NC_INVERT_SHARED_MAX") as usize;
 const PANEL_U32: u32 = define("NC_WIDE_PANEL");
 const PANEL: usize = PANEL_U32 as usize;

@@ -17,7 +17,7 @@ use crate::device::Error;
 
 /// Why a call of the driver did not do what it should.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::device) enum Fault {
+pub enum Fault {
     /// No memory for so many bytes.
     Memory(u64),
     /// Anything else. After most of these nothing works any more until the process is started anew.
@@ -34,7 +34,7 @@ impl From<Fault> for Error {
 }
 
 /// Says which call of the driver failed.
-pub(super) trait Named<T> {
+pub trait Named<T> {
     fn named(self, call: &str) -> Result<T, Fault>;
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Fault {
 
 /// The primary context of a GPU, current on the thread that opened it.
 #[derive(Debug)]
-pub(in crate::device) struct Context {
+pub struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
 }
@@ -68,7 +68,7 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Retains the context of the GPU with this number and makes it current. The driver's library must be there (`probe`).
-    pub(super) fn open(ordinal: u16) -> Result<Arc<Self>, Fault> {
+    pub fn open(ordinal: u16) -> Result<Arc<Self>, Fault> {
         result::init().named("cuInit")?;
         let device = result::device::get(ordinal.into()).named("cuDeviceGet")?;
         // SAFETY: the device was given by the driver; the context is released in `drop`.
@@ -79,18 +79,18 @@ impl Context {
     }
 
     /// Makes it current on this thread.
-    pub(super) fn bind(&self) -> Result<(), Fault> {
+    pub fn bind(&self) -> Result<(), Fault> {
         // SAFETY: the context is retained while `self` lives.
         unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
     }
 
     /// The name that the vendor gives the card.
-    pub(super) fn name(&self) -> Result<String, Fault> {
+    pub fn name(&self) -> Result<String, Fault> {
         result::device::get_name(self.device).named("cuDeviceGetName")
     }
 
     /// Where the card is on the bus, such as `0000:1B:00.0`.
-    pub(super) fn bus_id(&self) -> Result<CString, Fault> {
+    pub fn bus_id(&self) -> Result<CString, Fault> {
         let mut text = [0_u8; BUS_ID_BYTES];
         let room = i32::try_from(text.len()).expect("a few bytes");
         // SAFETY: there is room for so many bytes, the last of which the driver makes a zero.
@@ -99,14 +99,14 @@ impl Context {
         Ok(text.to_owned())
     }
 
-    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
+    pub fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
         // SAFETY: the device was given by the driver.
         let value = unsafe { result::device::get_attribute(self.device, attribute) }.named("cuDeviceGetAttribute")?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
     /// Bytes that are free and bytes in all, of the context that is current.
-    pub(super) fn memory() -> Result<(u64, u64), Fault> {
+    pub fn memory() -> Result<(u64, u64), Fault> {
         let (free, total) = result::mem_get_info().named("cuMemGetInfo")?;
         Ok((free as u64, total as u64))
     }
@@ -121,8 +121,8 @@ impl Drop for Context {
 
 /// A stream of work in order.
 #[derive(Debug)]
-pub(in crate::device) struct Stream {
-    pub(super) raw: sys::CUstream,
+pub struct Stream {
+    pub raw: sys::CUstream,
     _context: Arc<Context>,
 }
 
@@ -130,13 +130,13 @@ pub(in crate::device) struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+    pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking).named("cuStreamCreate")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
     /// Waits until everything in it is done.
-    pub(super) fn synchronize(&self) -> Result<(), Fault> {
+    pub fn synchronize(&self) -> Result<(), Fault> {
         // SAFETY: the stream is destroyed in `drop` only.
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
@@ -151,7 +151,7 @@ impl Drop for Stream {
 
 /// A point in a stream.
 #[derive(Debug)]
-pub(in crate::device) struct Event {
+pub struct Event {
     raw: sys::CUevent,
     _context: Arc<Context>,
 }
@@ -161,12 +161,12 @@ unsafe impl Send for Event {}
 
 impl Event {
     /// One that remembers when.
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+    pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
     /// One that only tells that it is past, which is sooner.
-    pub(super) fn untimed(context: &Arc<Context>) -> Result<Self, Fault> {
+    pub fn untimed(context: &Arc<Context>) -> Result<Self, Fault> {
         Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
@@ -175,20 +175,20 @@ impl Event {
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
-    pub(super) fn record(&self, stream: &Stream) -> Result<(), Fault> {
+    pub fn record(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both are destroyed in `drop` only.
         unsafe { result::event::record(self.raw, stream.raw) }.named("cuEventRecord")
     }
 
     /// Makes what is put into the stream from now on wait for it.
-    pub(super) fn hold(&self, stream: &Stream) -> Result<(), Fault> {
+    pub fn hold(&self, stream: &Stream) -> Result<(), Fault> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are destroyed in `drop` only.
         unsafe { result::stream::wait_event(stream.raw, self.raw, flags) }.named("cuStreamWaitEvent")
     }
 
     /// Whether the stream has come past it.
-    pub(super) fn is_done(&self) -> Result<bool, Fault> {
+    pub fn is_done(&self) -> Result<bool, Fault> {
         // SAFETY: it is destroyed in `drop` only.
         match unsafe { result::event::query(self.raw) } {
             Ok(()) => Ok(true),
@@ -198,7 +198,7 @@ impl Event {
     }
 
     /// Time between two events that are both done.
-    pub(super) fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
+    pub fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
         // SAFETY: both are destroyed in `drop` only.
         let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }.named("cuEventElapsedTime")?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
@@ -213,11 +213,11 @@ impl Drop for Event {
 }
 
 /// An address in device memory.
-pub(in crate::device) type Address = sys::CUdeviceptr;
+pub type Address = sys::CUdeviceptr;
 
 /// Memory of the device.
 #[derive(Debug)]
-pub(in crate::device) struct Buffer {
+pub struct Buffer {
     address: Address,
     len: usize,
     _context: Arc<Context>,
@@ -228,14 +228,14 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Undefined contents, aligned to 256 bytes at least.
-    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
         // SAFETY: freed once, in `drop`.
         let address = unsafe { result::malloc_sync(len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
         Ok(Self { address, len, _context: Arc::clone(context) })
     }
 
     /// Where so many bytes are, which nothing uses that is under way: those of `kept`, if they are enough.
-    pub(super) fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
+    pub fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
         if let Some(kept) = kept.as_ref().filter(|kept| kept.len >= len) {
             return Ok(kept.address);
         }
@@ -244,16 +244,16 @@ impl Buffer {
         Ok(kept.insert(Self::new(context, len)?).address)
     }
 
-    pub(super) fn address(&self) -> Address {
+    pub fn address(&self) -> Address {
         self.address
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Waits until `bytes` are at its beginning.
-    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
         unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
@@ -272,7 +272,7 @@ impl Drop for Buffer {
 }
 
 /// What `Buffer::new` and the pool below say about a refusal.
-pub(super) fn out_of_memory(error: DriverError, len: usize) -> Fault {
+pub fn out_of_memory(error: DriverError, len: usize) -> Fault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::Memory(len as u64),
         _ => Fault::Driver(format!("allocating {len} bytes: {error}")),
@@ -281,7 +281,7 @@ pub(super) fn out_of_memory(error: DriverError, len: usize) -> Fault {
 
 /// Device memory read as a texture of bytes.
 #[derive(Debug)]
-pub(in crate::device) struct Texture {
+pub struct Texture {
     raw: sys::CUtexObject,
     _context: Arc<Context>,
 }
@@ -291,7 +291,7 @@ unsafe impl Send for Texture {}
 
 impl Texture {
     /// Over the first `len` bytes of a buffer, which outlives it.
-    pub(super) fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
+    pub fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
         assert!(len <= buffer.len, "a texture of {len} bytes over a buffer of {}", buffer.len);
         let linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
             devPtr: buffer.address,
@@ -318,7 +318,7 @@ impl Texture {
     }
 
     /// What a kernel is given.
-    pub(super) fn handle(&self) -> u64 {
+    pub fn handle(&self) -> u64 {
         self.raw
     }
 }
@@ -332,7 +332,7 @@ impl Drop for Texture {
 
 /// Memory of this process that the device reads and writes: pages stay where they are.
 #[derive(Debug)]
-pub(in crate::device) struct Pinned {
+pub struct Pinned {
     start: *mut u8,
     len: usize,
     _context: Arc<Context>,
@@ -343,7 +343,7 @@ unsafe impl Send for Pinned {}
 
 impl Pinned {
     /// Zeros. Not write-combined: the host reads results.
-    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
         // SAFETY: freed once, in `drop`.
         let start = unsafe { result::malloc_host(len.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
         let start: *mut u8 = start.map_err(|error| out_of_memory(error, len))?.cast();
@@ -353,7 +353,7 @@ impl Pinned {
     }
 
     /// As the device sees it. Systems with one address space for both, which are all that CUDA 13 knows, use the host's address.
-    pub(super) fn address(&self) -> Address {
+    pub fn address(&self) -> Address {
         self.start as Address
     }
 }
@@ -383,20 +383,20 @@ impl Drop for Pinned {
 
 /// Memory for what comes and goes, taken from the driver's pool in the order of one stream, so that nothing else waits for it.
 #[derive(Debug)]
-pub(in crate::device) struct Pool {
+pub struct Pool {
     stream: Stream,
 }
 
 /// A piece of the pool. Given back by [`Pool::free`], not by dropping.
 #[derive(Debug)]
-pub(in crate::device) struct Piece {
-    pub(super) address: Address,
-    pub(super) len: usize,
+pub struct Piece {
+    pub address: Address,
+    pub len: usize,
 }
 
 impl Pool {
     /// A pool that keeps what is freed for the next piece.
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
+    pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         let mut keep = u64::MAX;
         // SAFETY: the device was given by the driver, and the attribute is a 64-bit number.
         unsafe {
@@ -409,7 +409,7 @@ impl Pool {
     }
 
     /// A piece that everything begun from now on may use.
-    pub(super) fn take(&self, len: usize) -> Result<Piece, Fault> {
+    pub fn take(&self, len: usize) -> Result<Piece, Fault> {
         // SAFETY: the stream lives; the piece is freed by `free` or with the context.
         let address = unsafe { result::malloc_async(self.stream.raw, len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
         self.stream.synchronize()?;
@@ -417,7 +417,7 @@ impl Pool {
     }
 
     /// Gives a piece back. Nothing that uses it is under way.
-    pub(super) fn free(&self, piece: Piece) -> Result<(), Fault> {
+    pub fn free(&self, piece: Piece) -> Result<(), Fault> {
         // SAFETY: it came from `take`, and pieces are neither copied nor freed twice.
         unsafe { result::free_async(piece.address, self.stream.raw) }.named("cuMemFreeAsync")
     }
@@ -425,7 +425,7 @@ impl Pool {
 
 /// Compiled kernels, loaded.
 #[derive(Debug)]
-pub(in crate::device) struct Module {
+pub struct Module {
     raw: sys::CUmodule,
     _context: Arc<Context>,
 }
@@ -435,21 +435,21 @@ unsafe impl Send for Module {}
 
 /// A kernel of a loaded module, and its name.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::device) struct Function(pub(super) sys::CUfunction, pub(super) &'static str);
+pub struct Function(pub sys::CUfunction, pub &'static str);
 
 // SAFETY: like contexts.
 unsafe impl Send for Function {}
 
 impl Module {
     /// Loads a fatbin. The driver takes the machine code for this card, or compiles the PTX in it.
-    pub(super) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
+    pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
         // SAFETY: a complete image, embedded at compile time; the driver copies it.
         let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.named("cuModuleLoadData")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
     /// Finds a kernel.
-    pub(super) fn function(&self, name: &'static str) -> Result<Function, Fault> {
+    pub fn function(&self, name: &'static str) -> Result<Function, Fault> {
         let text = CString::new(name).expect("names of kernels have no zeros");
         // SAFETY: the module is loaded.
         let function = unsafe { result::module::get_function(self.raw, text) }.named(name)?;
@@ -459,7 +459,7 @@ impl Module {
 
 impl Function {
     /// Lets it have this much dynamic shared memory.
-    pub(super) fn allow_shared(&self, bytes: u32) -> Result<(), Fault> {
+    pub fn allow_shared(&self, bytes: u32) -> Result<(), Fault> {
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).expect("less than a megabyte");
         // SAFETY: the function was found in a module that is loaded as long as the card is open.

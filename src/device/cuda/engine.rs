@@ -394,7 +394,7 @@ impl Backend for Engine {
     }
 
     fn kernel(&self) -> &'static str {
-        self.combine.kernel.name()
+        self.combine.kernel
     }
 
     fn depth(&self) -> usize {

@@ -26,7 +26,7 @@ mod coder;
 
 /// A kernel and what it is launched with. Addresses are of memory as large as `nc_abi.h` says.
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub enum Step {
     /// Rows of words are combined.
     Product(&'static str, Grid, Box<abi::GfqProduct>),
     /// A step of inverting matrices.
@@ -37,7 +37,7 @@ pub(super) enum Step {
 
 /// Who encodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoder {
+pub enum Encoder {
     /// A thread a codeword, in thread blocks of so many.
     Paper(u32),
     /// A thread so many rows of a word: 1, 2, 4 or 8.
@@ -48,7 +48,7 @@ pub(super) enum Encoder {
 
 impl Encoder {
     /// `paper-64`, `ours-8` or `ours`.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         match name.split_once('-') {
             Some(("paper", threads)) => threads.parse().ok().map(Self::Paper),
             Some(("ours", rows)) => rows.parse().ok().map(Self::Rows),
@@ -59,7 +59,7 @@ impl Encoder {
 
 impl Step {
     /// Rows with coefficients of 32 bits, of each of so many generations.
-    pub(super) fn encode(encoder: Encoder, product: abi::GfqProduct, generations: u32, sms: u32) -> Self {
+    pub fn encode(encoder: Encoder, product: abi::GfqProduct, generations: u32, sms: u32) -> Self {
         let (words, rows) = (product.words, product.rows);
         let (entry, blocks, threads) = match encoder {
             Encoder::Paper(threads) => ("nc_gfq_encode_paper", (words.div_ceil(threads), rows), threads),
@@ -76,7 +76,7 @@ impl Step {
     }
 
     /// Rows with any elements for coefficients, of each of so many generations.
-    pub(super) fn combine(is_paper: bool, product: abi::GfqProduct, generations: u32) -> Self {
+    pub fn combine(is_paper: bool, product: abi::GfqProduct, generations: u32) -> Self {
         let (entry, (columns, rows), threads) = match is_paper {
             true => ("nc_gfq_combine_paper", (PAPER_TILE, PAPER_TILE), PAPER_TILE * PAPER_TILE),
             false => ("nc_gfq_combine", (WARP, COMBINE_ROWS), COMBINE_THREADS),
@@ -86,13 +86,13 @@ impl Step {
     }
 
     /// One row of weights below 2^96, of each of so many generations.
-    pub(super) fn fold(product: abi::GfqProduct, generations: u32) -> Self {
+    pub fn fold(product: abi::GfqProduct, generations: u32) -> Self {
         let blocks = (product.words.div_ceil(WARP), 1, generations);
         Self::Product("nc_gfq_fold", Grid { blocks, threads: FOLD_THREADS, shared_bytes: 0 }, Box::new(product))
     }
 
     /// So many matrices: what comes one behind the other.
-    pub(super) fn invert(inversion: abi::GfqInversion, count: u32, sms: u32) -> Vec<Self> {
+    pub fn invert(inversion: abi::GfqInversion, count: u32, sms: u32) -> Vec<Self> {
         let n = inversion.n;
         let fits = |&&(_, _, width): &&(&str, &str, u32)| invert_shared_bytes(width, n) <= INVERT_SHARED_MAX;
         let &(panel, update, width) = INVERTERS.iter().find(fits).unwrap_or(&INVERTERS[2]);
@@ -112,13 +112,13 @@ impl Step {
     }
 
     /// Each base to the power of each of its exponents, as the paper does it.
-    pub(super) fn power_paper(group: Group, hash: abi::Hash, threads: u32, blocks: u32) -> Self {
+    pub fn power_paper(group: Group, hash: abi::Hash, threads: u32, blocks: u32) -> Self {
         let entry = of(group, ["nc_hash_power_paper_1024", "nc_hash_power_paper_2048"]);
         Self::Hash(entry, Grid::line(blocks, threads, 0), Box::new(hash))
     }
 
     /// Each base to the powers that its table begins with, for so many sets of bases: a warp each, or a thread each where bases are many.
-    pub(super) fn ladder(group: Group, hash: abi::Hash, sets: u32, is_by_lanes: bool) -> Self {
+    pub fn ladder(group: Group, hash: abi::Hash, sets: u32, is_by_lanes: bool) -> Self {
         let (entry, across) = match is_by_lanes {
             true => (of(group, ["nc_hash_lanes_1024", "nc_hash_lanes_2048"]), hash.words),
             false => (of(group, ["nc_hash_ladder_1024", "nc_hash_ladder_2048"]), hash.words.div_ceil(WARP)),
@@ -127,20 +127,20 @@ impl Step {
     }
 
     /// The rest of the tables.
-    pub(super) fn table(group: Group, hash: abi::Hash, sets: u32) -> Self {
+    pub fn table(group: Group, hash: abi::Hash, sets: u32) -> Self {
         let blocks = ((hash.words * hash.windows).div_ceil(HASH_THREADS), sets, 1);
         let entry = of(group, ["nc_hash_table_1024", "nc_hash_table_2048"]);
         Self::Hash(entry, Grid { blocks, threads: HASH_THREADS, shared_bytes: 0 }, Box::new(hash))
     }
 
     /// Parts of each row's product, by tables.
-    pub(super) fn fixed(group: Group, hash: abi::Hash) -> Self {
+    pub fn fixed(group: Group, hash: abi::Hash) -> Self {
         let grid = Grid { blocks: (hash.count, hash.rows, 1), threads: HASH_THREADS, shared_bytes: 0 };
         Self::Hash(of(group, ["nc_hash_fixed_1024", "nc_hash_fixed_2048"]), grid, Box::new(hash))
     }
 
     /// Each row's product of its parts.
-    pub(super) fn join(group: Group, hash: abi::Hash) -> Self {
+    pub fn join(group: Group, hash: abi::Hash) -> Self {
         let entry = of(group, ["nc_hash_join_1024", "nc_hash_join_2048"]);
         Self::Hash(entry, Grid::line(hash.rows, HASH_THREADS, 0), Box::new(hash))
     }
@@ -150,7 +150,7 @@ impl Step {
     /// # Safety
     /// Everything is in memory that is as large as the task and `nc_abi.h` say and that lives until the stream has come past this;
     /// nothing else writes it meanwhile, and what an earlier step makes is made on this stream.
-    pub(super) unsafe fn start(&self, card: &Card, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn start(&self, card: &Card, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: the constructors give each entry its structure and a grid that `nc_abi.h` allows; the rest is the caller's promise.
         unsafe {
             match self {
@@ -170,12 +170,12 @@ const fn of(group: Group, entries: [&'static str; 2]) -> &'static str {
 }
 
 /// From one row of so many elements to the next: words, their top bits, and up to a multiple of 16.
-pub(super) const fn row_pitch(words: usize) -> usize {
+pub const fn row_pitch(words: usize) -> usize {
     (words * WORD_BYTES + words.div_ceil(8)).next_multiple_of(16)
 }
 
 /// Writes elements as a row of words with their top bits behind them.
-pub(super) fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
+pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
     let (words, tops) = row.split_at_mut(elements.len() * WORD_BYTES);
     tops.fill(0);
     for (index, (element, word)) in elements.zip(words.as_chunks_mut::<WORD_BYTES>().0).enumerate() {
@@ -185,7 +185,7 @@ pub(super) fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &
 }
 
 /// Rows of so many elements each, [`row_pitch`] apart.
-pub(super) fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
+pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
     let pitch = row_pitch(each);
     let mut bytes = vec![0; elements.len() / each * pitch];
     for (row, elements) in bytes.chunks_exact_mut(pitch).zip(elements.chunks_exact(each)) {
@@ -203,7 +203,7 @@ fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq::BYTES] {
 }
 
 /// The field as kernels have it.
-pub(super) fn field() -> abi::GfqField {
+pub fn field() -> abi::GfqField {
     let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
     let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
     // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles and takes off q if it fits.
@@ -225,7 +225,7 @@ pub(super) fn field() -> abi::GfqField {
 }
 
 /// A group as kernels have it.
-pub(super) fn group_of(group: Group) -> abi::Group {
+pub fn group_of(group: Group) -> abi::Group {
     let p = group.modulus();
     let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
     abi::Group {
@@ -244,32 +244,32 @@ const fn halves(limb: u64) -> [u32; 2] {
 }
 
 /// Numbers as kernels read them.
-pub(super) fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
+pub fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
     numbers.iter().flatten().flat_map(|limb| limb.to_le_bytes()).collect()
 }
 
 /// How powers of so many bases are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tables {
-    pub(super) group: Group,
+pub struct Tables {
+    pub group: Group,
     /// Bases.
-    pub(super) words: usize,
+    pub words: usize,
     /// Bits of a digit.
-    pub(super) window: u32,
+    pub window: u32,
 }
 
 impl Tables {
     /// Digits of an exponent of 257 bits.
-    pub(super) const fn windows(&self) -> u32 {
+    pub const fn windows(&self) -> u32 {
         256 / self.window + 1
     }
 
-    pub(super) const fn bytes(&self) -> usize {
+    pub const fn bytes(&self) -> usize {
         (self.words * self.windows() as usize * self.group.hash_bytes()) << self.window
     }
 
     /// Products over so many rows of exponents, `exponents_pitch` apart, shared among all of a card. Addresses are yet to be given.
-    pub(super) fn hash(&self, rows: usize, exponents_pitch: usize, has_tops: bool, sms: u32) -> abi::Hash {
+    pub fn hash(&self, rows: usize, exponents_pitch: usize, has_tops: bool, sms: u32) -> abi::Hash {
         let (rows, words, whole) = (number(rows), number(self.words), 256 / self.window);
         let threads = THREADS_A_SM * sms;
         let mut share = whole;
@@ -303,7 +303,7 @@ impl Tables {
     }
 
     /// Makes tables for so many sets of bases, by a warp a base unless bases are many.
-    pub(super) fn make(&self, hash: abi::Hash, sets: u32, sms: u32) -> [Step; 2] {
+    pub fn make(&self, hash: abi::Hash, sets: u32, sms: u32) -> [Step; 2] {
         let is_by_lanes = number(self.words) * sets <= LANES_BASES_A_SM * sms;
         [Step::ladder(self.group, hash, sets, is_by_lanes), Step::table(self.group, hash, sets)]
     }
@@ -336,7 +336,7 @@ fn product(
 
 /// The card as [`Arithmetic`].
 #[derive(Debug)]
-pub(super) struct Calculator {
+pub struct Calculator {
     inner: Mutex<Inner>,
     coder: Coder,
     context: Arc<Context>,
@@ -355,7 +355,7 @@ struct Inner {
 
 impl Calculator {
     /// On the GPU with this number. Blocks that are to go into memory of `host` are written there by the card.
-    pub(super) fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
+    pub fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
         let card = Arc::new(Card::open(ordinal, Field::Standard)?);
         let total = usize::try_from(Context::memory()?.1).unwrap_or(usize::MAX);
         let inner = Inner {
@@ -372,7 +372,7 @@ impl Calculator {
 
     /// With so little memory that everything is done in portions.
     #[cfg(test)]
-    pub(super) fn with_work_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_work_bytes(mut self, bytes: usize) -> Self {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).work_bytes = bytes;
         self.coder.limit(bytes);
         self
@@ -724,28 +724,28 @@ struct BatchPlaces {
 
 /// How generations of a shape are rebuilt: bytes of each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rebuilding {
+pub struct Rebuilding {
     shape: Shape,
     /// Vectors, and their inverse.
-    pub(super) matrix: usize,
+    pub matrix: usize,
     /// Payloads, and what becomes of them.
-    pub(super) payloads: usize,
+    pub payloads: usize,
     work: usize,
 }
 
 /// Where so many generations are rebuilt.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RebuildingPlaces {
-    pub(super) matrices: Address,
-    pub(super) payloads: Address,
+pub struct RebuildingPlaces {
+    pub matrices: Address,
+    pub payloads: Address,
     inverses: Address,
     work: Address,
-    pub(super) status: Address,
-    pub(super) made: Address,
+    pub status: Address,
+    pub made: Address,
 }
 
 impl Rebuilding {
-    pub(super) fn of(shape: Shape) -> Self {
+    pub fn of(shape: Shape) -> Self {
         let (n, words) = (shape.n(), shape.words());
         Self { shape, matrix: n * row_pitch(n), payloads: n * row_pitch(words), work: invert_work_bytes(n) }
     }
@@ -767,13 +767,13 @@ impl Rebuilding {
     }
 
     /// The same in memory of their own, and how many bytes of it there have to be.
-    pub(super) fn places_at(&self, start: Address, count: usize) -> (RebuildingPlaces, usize) {
+    pub fn places_at(&self, start: Address, count: usize) -> (RebuildingPlaces, usize) {
         let mut places = Places::at(start);
         (self.places(&mut places, count), places.bytes)
     }
 
     /// Inverts the vectors and combines the payloads.
-    pub(super) fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
+    pub fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
         let (n, words) = (self.shape.n(), self.shape.words());
         let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
         let product = abi::GfqProduct {
@@ -789,7 +789,7 @@ impl Rebuilding {
 }
 
 /// Matrices of this order one behind the other, and so are their inverses, in rows [`row_pitch`] apart.
-pub(super) fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 4], field: abi::GfqField) -> abi::GfqInversion {
+pub fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 4], field: abi::GfqField) -> abi::GfqInversion {
     let (step, pitch) = ((n * row_pitch(n)) as u64, number(row_pitch(n)));
     abi::GfqInversion {
         matrices,
@@ -809,7 +809,7 @@ pub(super) fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 
 }
 
 /// What inverting a matrix takes beside it: `NC_GFQ_INVERT_WORK`.
-pub(super) const fn invert_work_bytes(n: usize) -> usize {
+pub const fn invert_work_bytes(n: usize) -> usize {
     let (element, width) = (4 * gfq::LIMBS_32, INVERT_WIDTH as usize);
     (n + width) * n.next_multiple_of(WARP as usize) * element + n.next_multiple_of(2) * (element * width + 8)
 }
@@ -836,12 +836,12 @@ fn copy_rows(from: &[u8], pitch: usize, to: &mut [u8], bytes: usize) {
 }
 
 /// Rows so far apart, with zeros behind them.
-pub(super) fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -> Vec<u8> {
+pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -> Vec<u8> {
     super::dense::spaced(rows.map(Some), pitch)
 }
 
 /// Weights as kernels read them: four limbs each, of which three are looked at.
-pub(super) fn weight_bytes(weights: &[u128]) -> Vec<u8> {
+pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
     weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
 }
 

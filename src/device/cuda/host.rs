@@ -11,7 +11,7 @@ use super::driver::Context;
 
 /// Which memory is pinned, shared by everybody who pins and every GPU. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(in crate::device) struct HostMemory(Arc<Shared>);
+pub struct HostMemory(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -29,13 +29,13 @@ struct Pin {
 
 impl HostMemory {
     /// From now on memory can be pinned.
-    pub(super) fn set_context(&self, context: &Arc<Context>) {
+    pub fn set_context(&self, context: &Arc<Context>) {
         // The first GPU's will do.
         let _ = self.0.context.set(Arc::clone(context));
     }
 
     /// Pins memory; `None` without a GPU, or if the system refuses.
-    pub(in crate::device) fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
+    pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         let context = self.0.context.get()?;
         let (start, len) = (memory.as_mut_ptr() as usize, memory.len());
         let registered = context.bind().map_err(|fault| fault.to_string()).and_then(|()| {
@@ -52,13 +52,13 @@ impl HostMemory {
     }
 
     /// A view for many questions in a row.
-    pub(super) fn view(&self) -> View<'_> {
+    pub fn view(&self) -> View<'_> {
         View { ranges: self.0.ranges.read().unwrap_or_else(PoisonError::into_inner), last: (0, 0) }
     }
 }
 
 /// What is pinned, while this lives.
-pub(super) struct View<'a> {
+pub struct View<'a> {
     ranges: RwLockReadGuard<'a, BTreeMap<usize, usize>>,
     /// The range of the last answer: neighbours are asked for one after the other.
     last: (usize, usize),
@@ -66,7 +66,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Where the range begins, pinned as one, that has these bytes.
-    pub(super) fn range(&mut self, start: usize, len: usize) -> Option<usize> {
+    pub fn range(&mut self, start: usize, len: usize) -> Option<usize> {
         let is_in = |(first, length): (usize, usize)| start >= first && start + len <= first + length;
         if is_in(self.last) {
             return Some(self.last.0);

@@ -1,38 +1,66 @@
 //! The compiled kernels, embedded: `kernels/bin`, made from `kernels/*.cu` by `kernels/build.py`.
 
+use std::hash::{Hash, Hasher};
+
 /// Bytes where the driver can read them as words.
+#[derive(Debug)]
 #[repr(C, align(64))]
-struct Aligned<T: ?Sized>(T);
+pub struct Aligned<T: ?Sized>(pub T);
+
+/// A compiled file that another crate has embedded. Names differ.
+#[derive(Debug)]
+pub struct Compiled {
+    pub name: &'static str,
+    pub bytes: &'static Aligned<[u8]>,
+}
+
+impl PartialEq for Compiled {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Compiled {}
+
+impl Hash for Compiled {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 macro_rules! images {
     ($($(#[$attribute:meta])* $variant:ident = $file:literal,)*) => {
         /// A compiled file.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub(super) enum Image {
+        pub enum Image {
             $($(#[$attribute])* $variant,)*
+            /// Not of this crate.
+            Other(&'static Compiled),
         }
 
         impl Image {
             #[cfg(test)]
-            pub(super) const ALL: &[Self] = &[$($(#[$attribute])* Self::$variant),*];
+            pub const ALL: &[Self] = &[$($(#[$attribute])* Self::$variant),*];
 
-            pub(super) fn bytes(self) -> &'static [u8] {
+            pub fn bytes(self) -> &'static [u8] {
                 match self {
                     $($(#[$attribute])* Self::$variant => {
                         static BYTES: &Aligned<[u8]> =
                             &Aligned(*include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/bin/", $file, ".fatbin")));
                         &BYTES.0
                     })*
+                    Self::Other(compiled) => &compiled.bytes.0,
                 }
             }
 
             #[cfg(test)]
-            const fn source(self) -> (&'static str, &'static str) {
+            fn source(self) -> (&'static str, &'static str) {
                 match self {
                     $($(#[$attribute])* Self::$variant => (
                         concat!($file, ".cu"),
                         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $file, ".cu")),
                     ),)*
+                    Self::Other(_) => panic!("another crate has its source"),
                 }
             }
         }
@@ -47,17 +75,11 @@ images! {
     Bitsliced = "bitsliced",
     Prmt = "prmt",
     Product = "product",
-    Ladder = "ladder",
-    Tiled = "tiled",
     Invert = "invert",
-    InvertSteps = "invert_steps",
     Wide = "wide",
-    Decode = "decode",
-    Hold = "hold",
     Replay = "replay",
     Stripes = "stripes",
     ReedSolomon = "rs",
-    Thesis = "thesis",
     Gfq = "gfq",
     Hash = "hash",
     #[cfg(test)]

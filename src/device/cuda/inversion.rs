@@ -1,5 +1,5 @@
-//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that `kernels/invert.cu` and
-//! `kernels/invert_steps.cu` state.
+//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that `kernels/invert.cu`
+//! states.
 
 use super::HOPPER;
 use super::card::Card;
@@ -10,37 +10,19 @@ use crate::device::abi::define;
 
 /// A way to invert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Inverter {
-    image: Image,
-    entry: &'static str,
-    threads: u32,
-    shared_bytes: u32,
+pub struct Inverter {
+    pub image: Image,
+    pub entry: &'static str,
+    pub threads: u32,
+    pub shared_bytes: u32,
     /// Thread blocks that work on a matrix together.
-    cluster: u32,
+    pub cluster: u32,
 }
 
 impl Inverter {
-    /// The way with this name, `invert` for the fastest, if the card can do it.
-    pub(super) fn named(name: &str, n: u32, count: u32, card: &Card) -> Option<Self> {
-        let found = match name {
-            "invert" => Self::fastest(n, count, card),
-            "invert-shared" => Self::new("nc_invert_shared", in_shared(n)),
-            "invert-global" => Self::in_global(),
-            "invert-cluster" => Self::clustered(n),
-            "invert-steps-serial" => Self::stepwise("nc_invert_steps_serial", stepwise_bytes(n)),
-            "invert-steps-ballot" => Self::stepwise("nc_invert_steps_ballot", stepwise_bytes(n)),
-            "invert-steps-min" => Self::stepwise("nc_invert_steps_min", stepwise_bytes(n)),
-            "invert-steps-global" => Self::stepwise("nc_invert_steps_global", STEPS_FIXED_BYTES),
-            "invert-steps-global-min" => Self::stepwise("nc_invert_steps_global_min", STEPS_FIXED_BYTES),
-            _ => return None,
-        };
-        let fits = found.shared_bytes <= card.shared_bytes && (found.cluster == 1 || card.capability == HOPPER);
-        fits.then_some(found)
-    }
-
     /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a block each, in shared memory where it
     /// fits.
-    pub(super) fn fastest(n: u32, count: u32, card: &Card) -> Self {
+    pub fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
         // Code for other cards, which the driver may be told to take, has no clusters.
         let is_there = || card.function(clustered.image, clustered.entry, clustered.shared_bytes).is_ok();
@@ -50,27 +32,34 @@ impl Inverter {
         Self::a_block_each(n, card)
     }
 
+    /// A block each in shared memory, if a matrix of n rows fits there.
+    pub fn shared(n: u32, card: &Card) -> Option<Self> {
+        let found = Self::new("nc_invert_shared", in_shared(n));
+        (found.shared_bytes <= card.shared_bytes).then_some(found)
+    }
+
     /// For matrices of up to n rows: in shared memory if the largest fits.
-    pub(super) fn a_block_each(n: u32, card: &Card) -> Self {
-        let shared = Self::new("nc_invert_shared", in_shared(n));
-        if shared.shared_bytes <= card.shared_bytes { shared } else { Self::in_global() }
+    pub fn a_block_each(n: u32, card: &Card) -> Self {
+        Self::shared(n, card).unwrap_or_else(Self::in_global)
     }
 
     /// Whether both are the same kernel, so that one launch can do what is meant for either.
-    pub(super) fn is_kernel_of(&self, other: &Self) -> bool {
+    pub fn is_kernel_of(&self, other: &Self) -> bool {
         self.entry == other.entry
     }
 
-    const fn new(entry: &'static str, shared_bytes: u32) -> Self {
+    /// In a thread block's shared memory, with so many bytes of it.
+    pub const fn new(entry: &'static str, shared_bytes: u32) -> Self {
         Self { image: Image::Invert, entry, threads: define("NC_INVERT_THREADS"), shared_bytes, cluster: 1 }
     }
 
-    const fn in_global() -> Self {
+    /// In global memory.
+    pub const fn in_global() -> Self {
         Self { threads: define("NC_INVERT_GLOBAL_THREADS"), ..Self::new("nc_invert_global", GLOBAL_BYTES) }
     }
 
     /// More blocks for larger matrices; 16 are as many as a card may allow.
-    fn clustered(n: u32) -> Self {
+    pub fn clustered(n: u32) -> Self {
         let cluster = match n {
             0..=192 => 4,
             193..=416 => 8,
@@ -82,15 +71,11 @@ impl Inverter {
         Self { cluster, ..Self::new("nc_invert_cluster", shared_bytes) }
     }
 
-    const fn stepwise(entry: &'static str, shared_bytes: u32) -> Self {
-        Self { image: Image::InvertSteps, threads: define("NC_INVERT_STEPS_THREADS"), ..Self::new(entry, shared_bytes) }
-    }
-
     /// Begins to invert `count` matrices.
     ///
     /// # Safety
     /// As `launch::invert` says.
-    pub(super) unsafe fn launch(&self, card: &Card, tasks: Address, count: u32, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn launch(&self, card: &Card, tasks: Address, count: u32, stream: &Stream) -> Result<(), Fault> {
         let function = card.function(self.image, self.entry, self.shared_bytes)?;
         let grid = Grid::line(count * self.cluster, self.threads, self.shared_bytes);
         // SAFETY: the grid is one of this kernel; the rest is the caller's promise.
@@ -107,13 +92,8 @@ const fn in_shared(n: u32) -> u32 {
     FIXED_BYTES + n.div_ceil(32) * 32 * (pitch(n) + 32)
 }
 
-const fn stepwise_bytes(n: u32) -> u32 {
-    STEPS_FIXED_BYTES + n * n.next_multiple_of(16)
-}
-
 const FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const GLOBAL_BYTES: u32 = FIXED_BYTES + 1024 * define("NC_INVERT_STRIPE");
 const CLUSTER_MIN: u32 = define("NC_INVERT_CLUSTER_MIN");
-const STEPS_FIXED_BYTES: u32 = define("NC_INVERT_STEPS_FIXED_BYTES");
 /// Matrices at most that several blocks each are faster for: with more, every multiprocessor has one of its own.
 const CLUSTERED_MAX: u32 = 8;

@@ -8,7 +8,7 @@ use crate::device::abi::{RowForm, define};
 
 /// A form in which generations are held in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// As they came.
     Bytes,
     /// Logarithms, 255 for zero.
@@ -25,7 +25,7 @@ pub(super) enum Form {
 
 impl Form {
     /// The kernel that makes it, its file, and its threads a block.
-    pub(super) const fn maker(self) -> (Image, &'static str, u32) {
+    pub const fn maker(self) -> (Image, &'static str, u32) {
         match self {
             Self::Bytes => (Image::Forms, "nc_form_bytes", FORM_THREADS),
             Self::Logs => (Image::Forms, "nc_form_logs", FORM_THREADS),
@@ -37,7 +37,7 @@ impl Form {
     }
 
     /// Bytes that a generation of n blocks of k bytes takes.
-    pub(super) const fn bytes(self, n: usize, k: usize) -> usize {
+    pub const fn bytes(self, n: usize, k: usize) -> usize {
         match self {
             Self::Bytes | Self::Logs | Self::Logs1 => n * k,
             Self::Tiles => k.div_ceil(64) * tensor_steps(n) * TENSOR_TILE_BYTES,
@@ -49,94 +49,78 @@ impl Form {
 
 /// How a kernel is launched for some work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Variant {
-    pub(super) entry: &'static str,
+pub struct Variant {
+    pub entry: &'static str,
     /// Rows and bytes of a row that one unit of work makes.
-    pub(super) unit: (u32, u32),
-    pub(super) threads: u32,
-    pub(super) shared_bytes: u32,
+    pub unit: (u32, u32),
+    pub threads: u32,
+    pub shared_bytes: u32,
     /// Thread blocks that run on one multiprocessor at once.
-    pub(super) blocks_per_sm: u32,
+    pub blocks_per_sm: u32,
     /// Units that a thread block takes at a time.
-    pub(super) units_per_block: u32,
+    pub units_per_block: u32,
     /// Thread blocks that work on one unit together: the grid is a multiple of it.
-    pub(super) cluster: u32,
+    pub cluster: u32,
     /// Makes seeded rows by itself when it is given none.
-    pub(super) makes_rows: bool,
+    pub makes_rows: bool,
 }
 
 impl Variant {
     /// Thread blocks for so many units on `sms` multiprocessors.
-    pub(super) fn blocks(&self, units: u32, sms: u32) -> u32 {
+    pub fn blocks(&self, units: u32, sms: u32) -> u32 {
         let wanted = units.div_ceil(self.units_per_block);
         wanted.min(sms * self.blocks_per_sm / self.cluster).max(1) * self.cluster
     }
 
     /// Units of work in so many rows of k bytes.
-    pub(super) const fn units(&self, rows: u32, k: u32) -> u32 {
+    pub const fn units(&self, rows: u32, k: u32) -> u32 {
         rows.div_ceil(self.unit.0) * k.div_ceil(self.unit.1)
     }
 }
 
 /// What decides between variants of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Demand {
+pub struct Demand {
     /// Source blocks of the largest generation.
-    pub(super) n: u32,
+    pub n: u32,
     /// Rows of a task, on average.
-    pub(super) rows_per_task: u32,
+    pub rows_per_task: u32,
     /// Rows in all.
-    pub(super) rows: u32,
+    pub rows: u32,
     /// Bytes of the largest block.
-    pub(super) k: u32,
+    pub k: u32,
     /// Multiprocessors.
-    pub(super) sms: u32,
+    pub sms: u32,
     /// Dynamic shared memory that a block may have.
-    pub(super) shared_bytes: u32,
+    pub shared_bytes: u32,
 }
 
 /// A way to combine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Combine {
-    pub(super) kernel: Kernel,
-    pub(super) image: Image,
-    pub(super) form: Form,
-    pub(super) row_form: RowForm,
+pub struct Combine {
+    /// Its name.
+    pub kernel: &'static str,
+    pub image: Image,
+    pub form: Form,
+    pub row_form: RowForm,
     /// Runs on Hopper alone.
-    pub(super) is_hopper_only: bool,
+    pub is_hopper_only: bool,
     /// The variant for some work; `None` if it cannot be done on this card.
-    pub(super) variant: fn(&Demand) -> Option<Variant>,
+    pub variant: fn(&Demand) -> Option<Variant>,
 }
 
-/// Every way to combine that is compiled.
-pub(super) const COMBINES: &[Combine] = &[
-    Combine { form: Form::Logs, row_form: RowForm::Logs16, ..Combine::new(Kernel::Table, Image::Table, table) },
-    Combine { form: Form::Tiles, is_hopper_only: true, ..Combine::new(Kernel::Tensor, Image::Tensor, tensor) },
-    Combine { form: Form::Planes, ..Combine::new(Kernel::Bitsliced, Image::Bitsliced, |demand| demand.grant(BITSLICED)) },
-    Combine { form: Form::Selectors, ..Combine::new(Kernel::Prmt, Image::Prmt, |demand| demand.grant(PRMT)) },
-    Combine::new(Kernel::Product, Image::Product, |demand| demand.grant(PRODUCT)),
-    Combine::new(Kernel::Loop, Image::Ladder, |_| Some(s2_block("nc_loop"))),
-    Combine::new(Kernel::ProductGlobal, Image::Tiled, |_| Some(s1("nc_product_global"))),
-    Combine::new(Kernel::ProductLdg, Image::Tiled, |_| Some(s1("nc_product_ldg"))),
-    Combine::new(Kernel::ProductTexture, Image::Tiled, |_| Some(s1("nc_product_texture"))),
-    Combine::new(Kernel::LogexpLdg, Image::Tiled, |_| Some(s1("nc_logexp_ldg"))),
-    Combine::new(Kernel::LogexpTexture, Image::Tiled, |_| Some(s1("nc_logexp_texture"))),
-    Combine::new(Kernel::Single, Image::Tiled, |_| Some(SINGLE)),
-    Combine::new(Kernel::Tiled, Image::Tiled, |_| Some(tiled("nc_tiled"))),
-    Combine::new(Kernel::Table0Global, Image::Ladder, |_| Some(s2_block("nc_table0_global"))),
-    Combine::new(Kernel::Table0, Image::Ladder, |_| Some(s2_block("nc_table0"))),
-    Combine::logs(Kernel::Table1, Form::Logs, RowForm::Logs, |_| Some(s2("nc_table1"))),
-    Combine::logs(Kernel::Table2, Form::Logs, RowForm::Logs, |_| Some(s2("nc_table2"))),
-    Combine::logs(Kernel::Table3, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table3"))),
-    Combine::logs(Kernel::Table4, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4"))),
-    Combine::logs(Kernel::Table4Texture, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4_texture"))),
-    Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5"))),
-    Combine::logs(Kernel::Table5Wide, Form::Logs1, RowForm::Logs1, |demand| demand.grant(TABLE5_WIDE)),
+/// Every way to combine that back ends have.
+pub const COMBINES: &[Combine] = &[
+    Combine { form: Form::Logs, row_form: RowForm::Logs16, ..Combine::new(Kernel::Table.name(), Image::Table, table) },
+    Combine { form: Form::Tiles, is_hopper_only: true, ..Combine::new(Kernel::Tensor.name(), Image::Tensor, tensor) },
+    Combine { form: Form::Planes, ..Combine::new(Kernel::Bitsliced.name(), Image::Bitsliced, |demand| demand.grant(BITSLICED)) },
+    Combine { form: Form::Selectors, ..Combine::new(Kernel::Prmt.name(), Image::Prmt, |demand| demand.grant(PRMT)) },
+    Combine::new(Kernel::Product.name(), Image::Product, |demand| demand.grant(PRODUCT)),
 ];
 
 impl Demand {
     /// What tasks of these shapes, (n, rows, k), are for a card.
-    pub(super) fn of(tasks: impl IntoIterator<Item = (u32, u32, u32)>, card: &Card) -> Self {
+    pub fn of(tasks: impl IntoIterator<Item = (u32, u32, u32)>, card: &Card) -> Self {
         let none = Self { n: 1, rows_per_task: 0, rows: 0, k: 1, sms: card.sms, shared_bytes: card.shared_bytes };
         let mut count = 0_u32;
         let sum = tasks.into_iter().fold(none, |sum, (n, rows, k)| {
@@ -147,67 +131,29 @@ impl Demand {
     }
 
     /// A variant, if the card has the shared memory for it.
-    fn grant(&self, variant: Variant) -> Option<Variant> {
+    pub fn grant(&self, variant: Variant) -> Option<Variant> {
         (variant.shared_bytes <= self.shared_bytes).then_some(variant)
     }
 }
 
 impl Combine {
     /// How it is launched for some work.
-    pub(super) fn variant_for(&self, demand: &Demand) -> Result<Variant, Fault> {
+    pub fn variant_for(&self, demand: &Demand) -> Result<Variant, Fault> {
         let none = || Fault::Driver(format!("the kernel {} has no variant for {demand:?}", self.kernel));
         (self.variant)(demand).ok_or_else(none)
     }
 
     /// Over plain bytes and coefficients.
-    pub(super) const fn new(kernel: Kernel, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
+    pub const fn new(kernel: &'static str, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, is_hopper_only: false, variant }
-    }
-
-    /// One of those of the second paper over logarithms.
-    pub(super) const fn logs(kernel: Kernel, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Self {
-        Self { form, row_form, ..Self::new(kernel, Image::Ladder, variant) }
     }
 }
 
 impl Variant {
-    pub(super) const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
+    pub const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
         Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1, cluster: 1, makes_rows: false }
     }
 }
-
-const fn s1(entry: &'static str) -> Variant {
-    let unit = (define("NC_S1_ROWS"), define("NC_S1_BYTES"));
-    Variant::new(entry, unit, define("NC_S1_THREADS"), 8)
-}
-
-pub(super) const fn tiled(entry: &'static str) -> Variant {
-    let unit = (define("NC_TILED_ROWS"), define("NC_TILED_BYTES"));
-    Variant::new(entry, unit, define("NC_TILED_THREADS"), 8)
-}
-
-const fn s2_block(entry: &'static str) -> Variant {
-    let unit = (define("NC_S2_BLOCK_ROWS"), define("NC_S2_BLOCK_BYTES"));
-    Variant::new(entry, unit, define("NC_S2_BLOCK_THREADS"), 8)
-}
-
-pub(super) const fn s2(entry: &'static str) -> Variant {
-    let unit = (define("NC_S2_ROWS"), define("NC_S2_BYTES"));
-    Variant { units_per_block: define("NC_S2_UNITS"), ..Variant::new(entry, unit, define("NC_S2_THREADS"), 8) }
-}
-
-const SINGLE: Variant = {
-    let unit = (define("NC_SINGLE_ROWS"), define("NC_SINGLE_BYTES"));
-    Variant::new("nc_single", unit, define("NC_SINGLE_THREADS"), 32)
-};
-
-const TABLE5_WIDE: Variant = Variant {
-    shared_bytes: define("NC_TABLE5_32_SHARED"),
-    units_per_block: define("NC_TABLE5_32_UNITS"),
-    threads: define("NC_TABLE5_32_THREADS"),
-    blocks_per_sm: 2,
-    ..s2("nc_table5_32")
-};
 
 const TABLE: Variant = {
     let unit = (define("NC_TABLE_ROWS"), define("NC_TABLE_BYTES"));
@@ -263,7 +209,7 @@ fn tensor(demand: &Demand) -> Option<Variant> {
 }
 
 /// Groups of 32 sources that the tensor kernel works through.
-pub(super) const fn tensor_steps(n: usize) -> usize {
+pub const fn tensor_steps(n: usize) -> usize {
     if n <= 64 { n.div_ceil(32) } else { 4 * n.div_ceil(128) }
 }
 
@@ -323,6 +269,6 @@ const TENSOR_TILE_BYTES: usize = define("NC_TENSOR_TILE_BYTES") as usize;
 const PLANES_BYTES: usize = define("NC_PLANES_BYTES") as usize;
 const SELECTORS_BYTES: usize = define("NC_SELECTORS_BYTES") as usize;
 const SELECTORS_SIZE: usize = define("NC_SELECTORS_SIZE") as usize;
-pub(super) const ROWS_THREADS: u32 = define("NC_ROWS_THREADS");
-pub(super) const FORM_THREADS: u32 = define("NC_FORM_THREADS");
-pub(super) const COPY_THREADS: u32 = define("NC_COPY_THREADS");
+pub const ROWS_THREADS: u32 = define("NC_ROWS_THREADS");
+pub const FORM_THREADS: u32 = define("NC_FORM_THREADS");
+pub const COPY_THREADS: u32 = define("NC_COPY_THREADS");

@@ -16,14 +16,14 @@ use crate::device::abi;
 
 /// Blocks in the three directions, threads of a block, dynamic shared memory of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Grid {
-    pub(super) blocks: (u32, u32, u32),
-    pub(super) threads: u32,
-    pub(super) shared_bytes: u32,
+pub struct Grid {
+    pub blocks: (u32, u32, u32),
+    pub threads: u32,
+    pub shared_bytes: u32,
 }
 
 impl Grid {
-    pub(super) const fn line(blocks: u32, threads: u32, shared_bytes: u32) -> Self {
+    pub const fn line(blocks: u32, threads: u32, shared_bytes: u32) -> Self {
         Self { blocks: (blocks, 1, 1), threads, shared_bytes }
     }
 }
@@ -32,7 +32,7 @@ impl Grid {
 ///
 /// # Safety
 /// As the module says.
-pub(super) unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Rows, "nc_rows", 0)?;
     let blocks = (launch.rows.div_ceil(ROWS_PER_BLOCK).max(1), n.div_ceil(COEFFICIENTS_PER_STEP).max(1), 1);
     let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
@@ -45,7 +45,7 @@ pub(super) unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &St
 ///
 /// # Safety
 /// As the module says; the variant is of this way to combine, and sources and rows are in its forms.
-pub(super) unsafe fn combine(
+pub unsafe fn combine(
     card: &Card,
     combine: &Combine,
     variant: &Variant,
@@ -64,13 +64,7 @@ pub(super) unsafe fn combine(
 ///
 /// # Safety
 /// As the module says.
-pub(super) unsafe fn form(
-    card: &Card,
-    form: Form,
-    across: u32,
-    (tasks, count): (Address, u32),
-    stream: &Stream,
-) -> Result<(), Fault> {
+pub unsafe fn form(card: &Card, form: Form, across: u32, (tasks, count): (Address, u32), stream: &Stream) -> Result<(), Fault> {
     let (image, entry, threads) = form.maker();
     let function = card.function(image, entry, 0)?;
     let grid = Grid { blocks: (across, count, 1), threads, shared_bytes: 0 };
@@ -83,7 +77,7 @@ pub(super) unsafe fn form(
 ///
 /// # Safety
 /// As the module says; addresses, `from`, `pitch` and `bytes` are multiples of 16.
-pub(super) unsafe fn scatter(
+pub unsafe fn scatter(
     function: Function,
     grid: Grid,
     addresses: Address,
@@ -100,7 +94,7 @@ pub(super) unsafe fn scatter(
 ///
 /// # Safety
 /// As the module says; the function is one of these kernels, and the grid is one that its source allows.
-pub(super) unsafe fn invert(
+pub unsafe fn invert(
     function: Function,
     grid: Grid,
     cluster: u32,
@@ -142,26 +136,11 @@ pub(super) unsafe fn invert(
         .named(function.1)
 }
 
-/// Kernels that decode one generation block by block.
-///
-/// # Safety
-/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
-pub(super) unsafe fn progress(
-    function: Function,
-    grid: Grid,
-    progress: &abi::Progress,
-    tables: Address,
-    stream: &Stream,
-) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
-}
-
 /// Makes code chunks of native ones.
 ///
 /// # Safety
 /// As the module says; the grid is one that the kernel's source allows for these chunks.
-pub(super) unsafe fn chunks(
+pub unsafe fn chunks(
     card: &Card,
     (image, entry): (Image, &'static str),
     grid: Grid,
@@ -178,13 +157,7 @@ pub(super) unsafe fn chunks(
 ///
 /// # Safety
 /// As the module says; plans are as `nc_plan` has them, with no slot, input or place outside of what they and the task say there is.
-pub(super) unsafe fn replay(
-    card: &Card,
-    entry: &'static str,
-    grid: Grid,
-    task: &abi::Replay,
-    stream: &Stream,
-) -> Result<(), Fault> {
+pub unsafe fn replay(card: &Card, entry: &'static str, grid: Grid, task: &abi::Replay, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Replay, entry, grid.shared_bytes)?;
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(task)], stream) }
@@ -194,13 +167,7 @@ pub(super) unsafe fn replay(
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
-pub(super) unsafe fn wide<T: abi::Plain>(
-    card: &Card,
-    entry: &'static str,
-    grid: Grid,
-    task: &T,
-    stream: &Stream,
-) -> Result<(), Fault> {
+pub unsafe fn wide<T: abi::Plain>(card: &Card, entry: &'static str, grid: Grid, task: &T, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Wide, entry, grid.shared_bytes)?;
     let tables = card.tables();
     // SAFETY: the caller's promise. Kernels that read no tables have one parameter; the driver reads as many as the kernel has.
@@ -211,7 +178,7 @@ pub(super) unsafe fn wide<T: abi::Plain>(
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
-pub(super) unsafe fn words<T: abi::Plain>(
+pub unsafe fn words<T: abi::Plain>(
     card: &Card,
     (image, entry): (Image, &'static str),
     grid: Grid,
@@ -223,45 +190,16 @@ pub(super) unsafe fn words<T: abi::Plain>(
     unsafe { start(function, grid, &mut [argument(task)], stream) }
 }
 
-/// A kernel of the thesis, which has these arguments.
-///
-/// # Safety
-/// As the module says; the arguments are what the kernel's source declares, with numbers that keep it inside of its matrices.
-pub(super) unsafe fn thesis(
-    card: &Card,
-    entry: &'static str,
-    grid: Grid,
-    arguments: &mut [*mut c_void],
-    stream: &Stream,
-) -> Result<(), Fault> {
-    let function = card.function(Image::Thesis, entry, 0)?;
-    // SAFETY: the caller's promise.
-    unsafe { start(function, grid, arguments, stream) }
-}
-
-/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have passed. Each thread block adds
-/// one to the word at `arrived` when it runs.
-///
-/// # Safety
-/// As the module says; `released` is a word of device memory, `arrived` of pinned memory.
-pub(super) unsafe fn hold(
-    function: Function,
-    grid: Grid,
-    (released, arrived): (Address, Address),
-    nanoseconds: u64,
-    stream: &Stream,
-) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
-}
-
-pub(super) fn argument<T>(value: &T) -> *mut c_void {
+/// A kernel's argument, which lives until the launch returns.
+pub fn argument<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
 
+/// Starts a kernel.
+///
 /// # Safety
 /// The arguments are what the kernel's source declares, and the callers' conditions hold.
-unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
     // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
     unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }
         .named(function.1)

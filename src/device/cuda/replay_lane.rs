@@ -7,7 +7,7 @@ use crate::device::abi::{self, define};
 
 /// Where the slots are, and how it is launched at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReplayShape {
+pub struct ReplayShape {
     entry: &'static str,
     blocks: u32,
     warps: u32,
@@ -17,7 +17,7 @@ pub(super) struct ReplayShape {
 
 impl ReplayShape {
     /// For plans of at most so many slots, on so many strips a launch at most, with so many launches at once.
-    pub(super) fn new(card: &Card, slots: u32, strips: u32, launches: u32) -> Self {
+    pub fn new(card: &Card, slots: u32, strips: u32, launches: u32) -> Self {
         Self::on(card.sms, card.shared_bytes, slots, strips, launches)
     }
 
@@ -38,7 +38,7 @@ impl ReplayShape {
     }
 
     /// Bytes that the slots of all warps take in device memory.
-    pub(super) fn work_bytes(self) -> usize {
+    pub fn work_bytes(self) -> usize {
         let warps = if self.shared_bytes == 0 { self.blocks * self.warps } else { 0 };
         warps as usize * self.slots as usize * define("NC_REPLAY_SLOT_BYTES") as usize
     }
@@ -53,7 +53,7 @@ impl ReplayShape {
     /// `symbols` and `outputs` have as many symbols of each source block as its plan speaks of, `work` what
     /// [`work_bytes`](Self::work_bytes) says, and all of it is nobody else's until the stream is done. No plan has more slots than the
     /// shape.
-    pub(super) unsafe fn replay(self, card: &Card, blocks: &Blocks, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn replay(self, card: &Card, blocks: &Blocks, stream: &Stream) -> Result<(), Fault> {
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let task = abi::Replay {
             plans: blocks.plans,
@@ -75,23 +75,23 @@ impl ReplayShape {
 
 /// Source blocks on the card.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks {
+pub struct Blocks {
     /// An address for each.
-    pub(super) plans: Address,
-    pub(super) symbols: Address,
-    pub(super) outputs: Address,
+    pub plans: Address,
+    pub symbols: Address,
+    pub outputs: Address,
     /// Bytes from one to the next.
-    pub(super) symbols_pitch: usize,
-    pub(super) outputs_pitch: usize,
+    pub symbols_pitch: usize,
+    pub outputs_pitch: usize,
     /// The slots of `nc_replay_global`, which has them in device memory.
-    pub(super) work: Address,
-    pub(super) count: usize,
+    pub work: Address,
+    pub count: usize,
     /// A multiple of 4.
-    pub(super) symbol_bytes: usize,
+    pub symbol_bytes: usize,
 }
 
 /// Strips of a source block.
-pub(super) fn strips_of(symbol_bytes: usize) -> usize {
+pub fn strips_of(symbol_bytes: usize) -> usize {
     symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize)
 }
 

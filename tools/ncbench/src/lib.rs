@@ -4,5 +4,6 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bench;
+mod lab;
 pub mod plot;
 pub mod swarm;

@@ -31,7 +31,7 @@ use crate::codec::rlnc_q::{Kept, Place};
 
 /// Who encodes.
 #[derive(Debug)]
-pub(super) struct Coder {
+pub struct Coder {
     /// Lanes that nobody has.
     idle: Mutex<Vec<Lane>>,
     returned: Condvar,
@@ -44,7 +44,7 @@ pub(super) struct Coder {
 }
 
 impl Coder {
-    pub(super) fn new(card: &Arc<Card>, host: &HostMemory, field: abi::GfqField, work_bytes: usize) -> Result<Self, Fault> {
+    pub fn new(card: &Arc<Card>, host: &HostMemory, field: abi::GfqField, work_bytes: usize) -> Result<Self, Fault> {
         host.set_context(&card.context);
         let keeper = Keeper {
             pool: Mutex::new(Pool::new(&card.context)?),
@@ -66,24 +66,24 @@ impl Coder {
 
     /// With so little memory that everything is done in portions.
     #[cfg(test)]
-    pub(super) fn limit(&mut self, bytes: usize) {
+    pub fn limit(&mut self, bytes: usize) {
         self.limits = (self.limits.0.min(bytes), self.limits.1.min(bytes));
     }
 
     /// Lanes that somebody has.
     #[cfg(test)]
-    pub(super) fn busy(&self) -> usize {
+    pub fn busy(&self) -> usize {
         LANES - lock(&self.idle).len()
     }
 
     /// What says that it is kept and is not, so that the next kernel faults.
     #[cfg(test)]
-    pub(super) fn nothing(&self) -> Segment {
+    pub fn nothing(&self) -> Segment {
         Segment { address: PLACE_ALIGN as u64, len: usize::MAX, keeper: Arc::clone(&self.keeper) }
     }
 
     /// Brings a source to the card, with zeros behind it up to `padded` bytes; nothing if the card is lost.
-    pub(super) fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Segment>, Fault> {
+    pub fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Segment>, Fault> {
         if self.keeper.is_lost() {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl Coder {
         self.mark(self.card.context.bind().and_then(|()| self.keeper.keep(source, padded, &stream)).map(Some))
     }
 
-    pub(super) fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Fault> {
+    pub fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Fault> {
         if self.keeper.is_lost() {
             return Err(Fault::Driver("the card is lost".to_owned()));
         }
@@ -506,7 +506,7 @@ impl Keeper {
 
 /// A source on a card. Whoever reads it has waited for that before letting go of it.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub struct Segment {
     address: Address,
     len: usize,
     keeper: Arc<Keeper>,

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::lab::{self, Lab};
 use ncserverd::bench::clock::Lap;
 use ncserverd::device::Field;
-use ncserverd::device::lab::{self, Lab};
 
 use super::machine::Machine;
 use super::rounds::Pace;

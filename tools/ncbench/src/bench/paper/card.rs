@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{iter, thread};
 
+use crate::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay, ReplayWork};
 use ncs_codec::raptorq::{DecodingPlan, Plan};
 use ncs_gf::Kernels;
-use ncserverd::device::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay, ReplayWork};
 
 use super::blocks::{Block, Blocks};
 use super::catalogue::{Case, Kind};

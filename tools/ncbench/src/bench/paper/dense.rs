@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::lab::{Before, Lab, Systems};
 use ncs_codec::raptorq::{self, Inverse, Method, Parameters};
 use ncs_gf::Kernels;
 use ncs_gf::dense::{Algebra, Cores, System};
 use ncserverd::device;
-use ncserverd::device::lab::{Before, Lab, Systems};
 
 use super::blocks::{Block, Blocks, generator};
 use super::catalogue::{Case, Kind};

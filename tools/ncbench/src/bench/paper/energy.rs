@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ncserverd::device::lab;
+use crate::lab;
 
 /// Something whose energy is counted.
 pub(super) trait Meter: Sync {

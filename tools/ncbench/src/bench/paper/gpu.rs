@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
 use ncs_gf::Kernels;
 use ncserverd::bench::clock::Lap;
-use ncserverd::device::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
 use ncserverd::device::{BackendChoice, Config, Field, KernelChoice};
 
 use super::catalogue::{Case, Kind};

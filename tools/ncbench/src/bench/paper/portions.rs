@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::lab::Lab;
 use nccodec::crew::Crew;
 use nccodec::{BITE_BYTES, ChunkPlan};
 use ncserverd::device::BackendChoice;
-use ncserverd::device::lab::Lab;
 use ncserverd::device::portions::{Demand, Portion, Work};
 
 use super::catalogue::Case;

@@ -2,7 +2,7 @@
 //!
 //! Its board has four cores of a Snapdragon 800 and an Adreno 330. Here stand its schemes as it writes them (`thesis-1`, `thesis-2`), by
 //! one thread and by all, and ours beside them: the same two schemes, and inactivation, which it does not have. What it calls
-//! sequential C is the base of every speed-up. On a GPU stand its kernels (`kernels/thesis.cu`), both
+//! sequential C is the base of every speed-up. On a GPU stand its kernels (`tools/kernels/thesis.cu`), both
 //! schemes as we have them (`kernels/wide.cu`), and plans of inactivation decoding replayed (`kernels/replay.cu`).
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere(
         "S4-1",
         "Arithmetic by logarithms and powers; GF(5) and GF(2^3) worked out (Tables 2.1, 2.2)",
-        "answered by the tests of `src/bench/paper/thesis.rs`, which also have what is slipped there",
+        "answered by the tests of `tools/ncbench/src/bench/paper/thesis.rs`, which also have what is slipped there",
     ),
     elsewhere(
         "S4-2",

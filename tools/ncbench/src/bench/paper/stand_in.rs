@@ -4,6 +4,10 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
+use crate::lab::{
+    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Pin, Planner,
+    Product, ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
+};
 use ncs_codec::raptorq::Plan;
 use ncs_codec::rlnc_q::{
     Arithmetic, Coded, Cores as WordCores, Decode as Rebuild, Encode as Code, Payload, Recode, Shape, Vector,
@@ -12,10 +16,6 @@ use ncs_gf::dense::{Algebra, Cores};
 use ncs_gf::gfq::Element;
 use ncs_gf::{Kernels, matrix};
 use ncserverd::bench::oracle;
-use ncserverd::device::lab::{
-    Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Pin, Planner,
-    Product, ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
-};
 use ncserverd::device::portions::{Coder, Demand, LANES, Opener, Pinner, Portion, Spat};
 use ncserverd::device::{Error, Field};
 

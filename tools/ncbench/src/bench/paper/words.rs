@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::lab::{Lab, Pin, Words};
 use bytesize::ByteSize;
 use ncs_codec::hash::{Batch, Group, Hashes};
 use ncs_codec::rlnc_q::{
@@ -18,7 +19,6 @@ use ncs_codec::rlnc_q::{
 use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{Element, WORD_BYTES, matrix};
 use ncserverd::device;
-use ncserverd::device::lab::{Lab, Pin, Words};
 use ncserverd::object::Codec;
 use ncserverd::ring::{self, Lane, Ring, Slot};
 use prometheus::Registry;

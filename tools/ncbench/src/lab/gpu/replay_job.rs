@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use cudarc::driver::result;
+use ncserverd::device::Error;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
+use ncserverd::device::cuda::replay_lane::{Blocks, ReplayShape, strips_of};
 
-use super::super::card::Card;
-use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
-use super::super::replay_lane::{Blocks, ReplayShape, strips_of};
 use super::basics::{self, Clock};
-use crate::device::Error;
-use crate::device::lab::{Planner, Replay, ReplayWork};
+use crate::lab::{Planner, Replay, ReplayWork};
 
 /// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
 pub(super) struct ReplayJob<'a> {

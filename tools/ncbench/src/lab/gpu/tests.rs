@@ -1,32 +1,75 @@
 //! Kernels that no back end launches, against the CPU. Skipped without a GPU, and failing without one if `NCTEST_REQUIRE_GPU` says
 //! that there is one.
 
+use std::sync::Arc;
+
+use ncs_codec::hash::Hashes;
+use ncs_codec::raptor10;
+use ncs_codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
+use ncs_codec::rlnc_q::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
+use ncs_gf::dense::{Cores, System};
+use ncs_gf::{Kernels, gf256, matrix};
+use ncserverd::bench::oracle;
+use ncserverd::device::cuda;
+use ncserverd::device::cuda::chunks::NAMES;
+use ncserverd::device::cuda::dense::Inversion;
+use ncserverd::device::dense::crossover;
+use ncserverd::object::HashGroup;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-use std::sync::Arc;
-
-use super::super::chunks::NAMES;
-use super::super::dense::Inversion;
 use super::*;
-use crate::codec::hash::Hashes;
-use crate::codec::raptor10;
-use crate::codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
-use crate::codec::rlnc_q::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
-use crate::device::dense::crossover;
-use crate::device::lab::{Before, ReplayWork};
-use crate::gf::dense::{Cores, System};
-use crate::gf::{Kernels, gf256, matrix};
-use crate::object::HashGroup;
+use crate::lab::{Before, Coefficients, Group, ReplayWork, Stage};
 
 fn lab() -> Option<GpuLab> {
-    super::super::tests::is_here().then(|| GpuLab::open(0).expect("a GPU that works"))
+    is_here().then(|| GpuLab::open(0).expect("a GPU that works"))
 }
 
 fn random(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
+}
+
+/// Explicit rows over several generations, of shapes at the edges of what kernels take at a time.
+#[test]
+fn every_kernel_combines_as_the_field_defines() {
+    let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
+    for combine in products::COMBINES.iter().chain(kernels::COMBINES) {
+        let kernel = combine.kernel;
+        if kernel.ends_with("-dummy") || (combine.is_hopper_only && lab.standard.capability != HOPPER) {
+            println!("skipped: {kernel}");
+            continue;
+        }
+        for (n, k, rows, generations) in
+            [(1_u16, 64, 1, 1), (3, 80, 5, 2), (33, 1088, 34, 3), (128, 1040, 20, 2), (200, 272, 9, 2)]
+        {
+            let columns = usize::from(n);
+            let (sources, given) = (random(columns * k * generations, 1), random(columns * rows * generations, 2));
+            let plan = Encode {
+                kernel,
+                field: Field::Standard,
+                n,
+                k: u32::try_from(k).unwrap(),
+                generations: u32::try_from(generations).unwrap(),
+                rows: u32::try_from(rows).unwrap(),
+                sources: &sources,
+                coefficients: Coefficients::Explicit(&given),
+                sms: None,
+            };
+            let mut work = lab.encode(&plan).expect(kernel);
+            work.poison().unwrap();
+            work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1).unwrap();
+            let mut made = vec![0; k];
+            for (generation, source) in sources.chunks_exact(columns * k).enumerate() {
+                let given = &given[generation * rows * columns..][..rows * columns];
+                for (index, row) in given.chunks_exact(columns).enumerate() {
+                    work.read(u32::try_from(generation).unwrap(), u32::try_from(index).unwrap(), false, &mut made).unwrap();
+                    assert!(made == oracle::combine(row, source, k), "{kernel} on {n}x{k}, row {index} of {generation}");
+                }
+            }
+        }
+    }
 }
 
 fn check_chunks(lab: &mut GpuLab, kernel: &str, n: u8, rows: usize, bytes: usize, tile: Option<(u32, u32)>) {
@@ -92,7 +135,7 @@ fn kernels_over_chunks_make_every_byte() {
 #[test]
 fn chunks_go_through_all_gpus() {
     let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
-    let count = super::super::count().expect("there is one");
+    let count = cuda::count().expect("there is one");
     if count < 2 {
         return println!("skipped: one GPU");
     }
@@ -168,7 +211,7 @@ fn plans_replayed_make_every_byte() {
 #[test]
 fn the_thesis_multiplies_and_inverts() {
     let Some(mut lab) = lab() else { return println!("skipped: no GPU") };
-    let group = |width, height| lab::Group { width, height };
+    let group = |width, height| Group { width, height };
     for (rows, inner, columns) in [(1, 1, 1), (7, 30, 19), (73, 101, 512), (129, 64, 33)] {
         let (a, b) = (random(rows * inner, 5), random(inner * columns, 6));
         let combined = a.chunks_exact(inner).flat_map(|row| {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use cudarc::driver::result;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::dense::{self, Inversion, ORDER_MAX, Places, Shape, spaced, terms_and_ends};
+use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
+use ncserverd::device::{Error, abi};
 
-use super::super::card::Card;
-use super::super::dense::{self, Inversion, ORDER_MAX, Places, Shape, spaced, terms_and_ends};
-use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use super::basics::{self, Clock};
-use crate::device::lab::{Systems, SystemsWork};
-use crate::device::{Error, abi};
+use crate::lab::{Systems, SystemsWork};
 
 /// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
 pub(super) struct SystemsJob<'a> {

@@ -8,8 +8,6 @@ use std::ptr;
 
 use libloading::Library;
 
-use crate::device::lab;
-
 /// A card's counters, while this lives.
 pub(super) struct Gauge {
     device: Device,
@@ -51,7 +49,7 @@ impl Gauge {
     }
 }
 
-impl lab::Gauge for Gauge {
+impl super::Gauge for Gauge {
     fn millijoules(&self) -> Result<u64, String> {
         let mut millijoules = 0;
         // SAFETY: the handle is of this NVML, and there is room for the number.
@@ -147,9 +145,8 @@ const FIELD_POWER_INSTANT: c_uint = 186;
 mod tests {
     use std::time::Duration;
 
-    use super::super::super::lab::Lab as _;
-    use super::super::lab::GpuLab;
-    use super::super::tests::is_here;
+    use super::super::Lab as _;
+    use super::super::gpu::{GpuLab, is_here};
     use super::*;
 
     #[test]

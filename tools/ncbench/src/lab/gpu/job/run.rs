@@ -3,18 +3,19 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
+use ncserverd::device::Error;
+use ncserverd::device::abi;
+use ncserverd::device::cuda::driver::{Buffer, Fault, Named, Pinned, Stream};
+use ncserverd::device::cuda::kernels::FORM_THREADS;
+use ncserverd::device::cuda::launch;
 
-use super::super::super::driver::{Buffer, Fault, Named, Pinned, Stream};
-use super::super::super::image::Image;
-use super::super::super::kernels::FORM_THREADS;
-use super::super::super::launch;
 use super::super::basics;
 use super::super::hold::Hold;
+use super::super::kernels::DECODE;
+use super::super::launch::progress;
 use super::decoding::Decoding;
 use super::{Chunks, Host, Job, List, Rows};
-use crate::device::Error;
-use crate::device::abi;
-use crate::device::lab::{Stage, Work};
+use crate::lab::{Stage, Work};
 
 impl Job<'_> {
     fn sms(&self) -> u32 {
@@ -99,7 +100,7 @@ impl Job<'_> {
             }
             Some(Decoding::Progressive { entry, grid, tasks, kept, .. }) => {
                 self.last_place = place;
-                let function = self.card.function(Image::Decode, entry, grid.shared_bytes)?;
+                let function = self.card.function(DECODE, entry, grid.shared_bytes)?;
                 let (bytes, start) = (self.shape.out_bytes(), self.out.address() + (place * self.shape.out_bytes()) as u64);
                 // SAFETY: inside `out`.
                 unsafe { result::memset_d8_async(start, 0, bytes, self.stream.raw) }.named("cuMemsetD8Async")?;
@@ -108,9 +109,9 @@ impl Job<'_> {
                     unsafe { result::memset_d8_async(kept.address(), 0, kept.len(), self.stream.raw) }
                         .named("cuMemsetD8Async")?;
                     let blocks = start + generation * self.shape.generation_bytes() as u64;
-                    let progress = abi::Progress { blocks, ..*task };
+                    let step = abi::Progress { blocks, ..*task };
                     // SAFETY: as in `multiply`.
-                    unsafe { launch::progress(function, *grid, &progress, tables, &self.stream) }?;
+                    unsafe { progress(function, *grid, &step, tables, &self.stream) }?;
                 }
                 Ok(())
             }

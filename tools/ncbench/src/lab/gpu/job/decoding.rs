@@ -1,12 +1,14 @@
 //! What blocks are decoded with, and what that needs on the card.
 
-use super::super::super::card::{Card, bytes_of};
-use super::super::super::driver::{Address, Buffer, Fault};
-use super::super::super::inversion::Inverter;
-use super::super::super::launch::Grid;
+use ncserverd::device::abi::{self, define};
+use ncserverd::device::cuda::card::{Card, bytes_of};
+use ncserverd::device::cuda::driver::{Address, Buffer, Fault};
+use ncserverd::device::cuda::inversion::Inverter;
+use ncserverd::device::cuda::launch::Grid;
+
+use super::super::inverters;
 use super::{Job, Shape, filled};
-use crate::device::abi::{self, define};
-use crate::device::lab::{Decode, Decoder};
+use crate::lab::{Decode, Decoder};
 
 /// What is decoded with.
 pub(super) enum Decoding {
@@ -42,7 +44,7 @@ impl Decoding {
         match plan.decoder {
             Decoder::Given => Ok(Self::Given { inverses: filled(card, &padded)?, host: padded }),
             Decoder::Invert(name) => {
-                let inverter = Inverter::named(name, shape.n, shape.generations, card);
+                let inverter = inverters::named(name, shape.n, shape.generations, card);
                 let inverter = inverter.ok_or_else(|| Fault::Driver(format!("{name} cannot do n = {}", shape.n)))?;
                 let matrices = filled(card, &padded)?;
                 let inverses = Buffer::new(&card.context, padded.len())?;

@@ -3,16 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::card::Card;
-use super::super::driver::{Buffer, Fault, Stream};
-use super::super::gfq;
-use super::super::image::Image;
-use super::super::launch::{self, Grid};
+use ncs_gf::gfq::{Element, LIMBS_32};
+use ncserverd::device::abi::define;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Buffer, Fault, Stream};
+use ncserverd::device::cuda::gfq;
+use ncserverd::device::cuda::image::Image;
+use ncserverd::device::cuda::launch::{self, Grid};
+use ncserverd::device::{Error, abi};
+
 use super::basics;
-use crate::device::abi::define;
-use crate::device::lab::WordElimination;
-use crate::device::{Error, abi};
-use crate::gf::gfq::{Element, LIMBS_32};
+use crate::lab::WordElimination;
 
 /// The matrix, and room for it with the identity beside it.
 pub(super) struct Job<'a> {

@@ -2,13 +2,14 @@
 
 use std::iter;
 
-use super::super::card::{Card, bytes_of};
-use super::super::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
-use super::super::kernels::{Combine, Demand, Variant};
+use ncserverd::device::abi;
+use ncserverd::device::cuda::card::{Card, bytes_of};
+use ncserverd::device::cuda::driver::{Address, Buffer, Event, Fault, Pinned, Stream};
+use ncserverd::device::cuda::kernels::{Combine, Demand, Variant};
+
 use super::basics::{Clock, filled};
 use super::hold::Hold;
-use crate::device::abi;
-use crate::device::lab::{Coefficients, Decode, Encode, Stage};
+use crate::lab::{Coefficients, Decode, Encode, Stage};
 use decoding::Decoding;
 
 mod decoding;

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use super::super::card::Card;
-use super::super::driver::{Address, Buffer, Fault, Stream};
-use super::super::gfq::{self, Encoder, Rebuilding, Step, Tables, row_pitch, rows_of, spaced, weight_bytes};
+use ncs_codec::hash::Group;
+use ncs_codec::rlnc_q::Shape;
+use ncs_gf::gfq::{Element, WORD_BYTES};
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Stream};
+use ncserverd::device::cuda::gfq::{self, Encoder, Rebuilding, Step, Tables, row_pitch, rows_of, spaced, weight_bytes};
+use ncserverd::device::{Error, abi};
+
 use super::basics::{self, Clock};
-use crate::codec::hash::Group;
-use crate::codec::rlnc_q::Shape;
-use crate::device::lab::{Words, WordsWork};
-use crate::device::{Error, abi};
-use crate::gf::gfq::{Element, WORD_BYTES};
+use crate::lab::{Words, WordsWork};
 
 /// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
 pub(super) struct WordsJob<'a> {
@@ -173,8 +174,8 @@ fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element
     let payloads = spaced(payloads.chunks_exact(shape.payload_bytes()), pitch).repeat(count);
     // SAFETY: the places are that large, and nothing uses them.
     unsafe {
-        super::super::dense::upload(places.matrices, &rows_of(matrix, shape.n()).repeat(count))?;
-        super::super::dense::upload(places.payloads, &payloads)?;
+        ncserverd::device::cuda::dense::upload(places.matrices, &rows_of(matrix, shape.n()).repeat(count))?;
+        ncserverd::device::cuda::dense::upload(places.payloads, &payloads)?;
     }
     let start = usize::try_from(places.made - buffer.address()).expect("inside of the memory");
     let made = Made { buffer, start, rows: shape.n(), pitch, bytes: shape.payload_bytes() };

@@ -4,20 +4,28 @@
 //! The product's back end launches one kernel and hides the rest; the papers' tables need what it hides, and kernels that it never
 //! launches. Times are those of warm launches: an implementation allocates when a work is made, and runs it once before.
 
+// The driver's interface, and NVML's. Every block says who keeps its promise.
+#![allow(unsafe_code)]
+
 use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::portions::{Demand, Opener};
-use super::{Error, Field};
-use crate::codec::raptorq::Plan;
-use crate::codec::rlnc_q::{Arithmetic, Shape};
-use crate::gf::dense::{Algebra, System};
-use crate::gf::gfq::Element;
-use crate::object::HashGroup;
+use ncs_codec::raptorq::Plan;
+use ncs_codec::rlnc_q::{Arithmetic, Shape};
+use ncs_gf::dense::{Algebra, System};
+use ncs_gf::gfq::Element;
+pub(crate) use ncserverd::device::Gpu as Card;
+use ncserverd::device::cuda;
+use ncserverd::device::portions::{Demand, Opener};
+use ncserverd::device::{Error, Field};
+use ncserverd::object::HashGroup;
+
+mod gpu;
+mod nvml;
 
 /// One GPU under measurement.
-pub trait Lab: Send {
+pub(crate) trait Lab: Send {
     /// What it is.
     fn card(&self) -> &Card;
     /// Whether there is an encode kernel, inverter or decoder of this name that the card can run for generations of n blocks.
@@ -51,61 +59,44 @@ pub trait Lab: Send {
 }
 
 /// Pins memory until what it returns is dropped; `None` if that cannot be.
-pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
+pub(crate) type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
 /// What a card tells of the energy that it takes: all of it, whoever has it work. Errors are reasons in words.
-pub trait Gauge: Send + Sync {
+pub(crate) trait Gauge: Send + Sync {
     /// Millijoules from some moment on.
     fn millijoules(&self) -> Result<u64, String>;
     /// Milliwatts: at the moment, or over the last second of a card that tells no more.
     fn milliwatts(&self) -> Result<u32, String>;
 }
 
-/// The facts about a GPU that figures depend on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
-    /// As the driver tells it.
-    pub name: String,
-    /// The version of the driver.
-    pub driver: String,
-    /// Streaming multiprocessors.
-    pub sms: u32,
-    /// Its memory.
-    pub memory_bytes: u64,
-    /// Such as 9.0.
-    pub compute_capability: (u32, u32),
-    /// The most that the processor clock can be, in MHz.
-    pub clock_mhz: u32,
-}
-
 /// So many rows of so many generations, all alike in shape.
 #[derive(Debug, Clone, Copy)]
-pub struct Encode<'a> {
+pub(crate) struct Encode<'a> {
     /// The encode kernel, by name.
-    pub kernel: &'a str,
+    pub(crate) kernel: &'a str,
     /// In which it computes.
-    pub field: Field,
+    pub(crate) field: Field,
     /// Blocks of a generation.
-    pub n: u16,
+    pub(crate) n: u16,
     /// Bytes of a block.
-    pub k: u32,
+    pub(crate) k: u32,
     /// Alike in shape.
-    pub generations: u32,
+    pub(crate) generations: u32,
     /// Of each generation.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Whole generations one behind the other, n * k bytes each. Fewer than `generations` are used in turn, each in memory of its
     /// own.
-    pub sources: &'a [u8],
+    pub(crate) sources: &'a [u8],
     /// Of the rows.
-    pub coefficients: Coefficients<'a>,
+    pub(crate) coefficients: Coefficients<'a>,
     /// Streaming multiprocessors to use: the others are kept busy, and the grid has as many thread blocks as these hold at once. All
     /// if not given.
-    pub sms: Option<u32>,
+    pub(crate) sms: Option<u32>,
 }
 
 /// Where rows come from.
 #[derive(Debug, Clone, Copy)]
-pub enum Coefficients<'a> {
+pub(crate) enum Coefficients<'a> {
     /// Row r of generation g is that of seed `first_seed` + r, drawn with `key` and g.
     Seeded {
         /// The segment's key.
@@ -119,28 +110,28 @@ pub enum Coefficients<'a> {
 
 /// As many coded blocks as source blocks, of each of so many generations.
 #[derive(Debug, Clone, Copy)]
-pub struct Decode<'a> {
+pub(crate) struct Decode<'a> {
     /// The encode kernel that multiplies. A progressive decoder has no use for it.
-    pub kernel: &'a str,
+    pub(crate) kernel: &'a str,
     /// How the source is found.
-    pub decoder: Decoder<'a>,
+    pub(crate) decoder: Decoder<'a>,
     /// Blocks of a generation.
-    pub n: u16,
+    pub(crate) n: u16,
     /// Bytes of a block.
-    pub k: u32,
+    pub(crate) k: u32,
     /// Alike in shape.
-    pub generations: u32,
+    pub(crate) generations: u32,
     /// The coefficients of the blocks, n * n bytes a generation (for `Decoder::Given` their inverse); fewer are used in turn.
-    pub matrices: &'a [u8],
+    pub(crate) matrices: &'a [u8],
     /// Payloads, n * k bytes a generation; fewer are used in turn.
-    pub payloads: &'a [u8],
+    pub(crate) payloads: &'a [u8],
     /// Streaming multiprocessors to use; all if not given.
-    pub sms: Option<u32>,
+    pub(crate) sms: Option<u32>,
 }
 
 /// How coefficients become the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decoder<'a> {
+pub(crate) enum Decoder<'a> {
     /// The matrices are inverses already: the host has made them.
     Given,
     /// This kernel inverts all matrices, then payloads are multiplied.
@@ -151,7 +142,7 @@ pub enum Decoder<'a> {
 
 /// A part of what is done for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Source blocks, or payloads that came in, from plain rows into the kernel's resident form.
     Form,
     /// Coefficients from seeds, or from bytes, into the kernel's row form.
@@ -171,7 +162,7 @@ pub enum Stage {
 }
 
 /// Something on the card that can be done again and again.
-pub trait Work {
+pub(crate) trait Work {
     /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
     fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error>;
     /// The time that row combination alone takes so many times over, on two streams in turn: one launch begins where the other leaves
@@ -190,25 +181,25 @@ pub trait Work {
 
 /// Code chunks of native ones, all of one length: Reed-Solomon.
 #[derive(Debug, Clone, Copy)]
-pub struct Chunks<'a> {
+pub(crate) struct Chunks<'a> {
     /// `stripes`, `tensor`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
-    pub kernel: &'a str,
+    pub(crate) kernel: &'a str,
     /// Native chunks.
-    pub n: u8,
+    pub(crate) n: u8,
     /// n coefficients a code chunk.
-    pub matrix: &'a [u8],
+    pub(crate) matrix: &'a [u8],
     /// Of a chunk, a multiple of 16.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// What native chunks are filled with, chunk by chunk and over again; a multiple of 16 bytes.
-    pub sources: &'a [u8],
+    pub(crate) sources: &'a [u8],
     /// Rows and columns of a tile, for kernels that have tiles; 1 x 256 without.
-    pub tile: Option<(u32, u32)>,
+    pub(crate) tile: Option<(u32, u32)>,
     /// GPUs that take pieces in turn on the way through: this one, and the first others of the host.
-    pub gpus: u16,
+    pub(crate) gpus: u16,
 }
 
 /// Chunks on the card that can be coded again and again.
-pub trait ChunkWork {
+pub(crate) trait ChunkWork {
     /// The card's time for coding so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
@@ -225,22 +216,22 @@ pub trait ChunkWork {
 
 /// Plans of RaptorQ, and symbols to replay them on.
 #[derive(Debug, Clone, Copy)]
-pub struct Replay<'a> {
+pub(crate) struct Replay<'a> {
     /// For source blocks in turn; all for as many inputs and outputs.
-    pub plans: &'a [&'a Plan],
+    pub(crate) plans: &'a [&'a Plan],
     /// Source blocks, each in memory of its own.
-    pub blocks: usize,
+    pub(crate) blocks: usize,
     /// A multiple of 4.
-    pub symbol_bytes: usize,
+    pub(crate) symbol_bytes: usize,
     /// The inputs of whole source blocks, one behind the other, which are used in turn.
-    pub symbols: &'a [u8],
+    pub(crate) symbols: &'a [u8],
 }
 
 /// Who has the plans of source blocks, by their numbers.
-pub type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
+pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
 
 /// Plans on the card that can be replayed again and again.
-pub trait ReplayWork {
+pub(crate) trait ReplayWork {
     /// The card's time for all source blocks so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
@@ -257,30 +248,30 @@ pub trait ReplayWork {
 
 /// A matrix times another, a thread an element (Vicente 2015, Algorithms 2 and 3).
 #[derive(Debug, Clone, Copy)]
-pub struct Product<'a> {
+pub(crate) struct Product<'a> {
     /// So many rows, one behind the other.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// The left one.
-    pub a: &'a [u8],
+    pub(crate) a: &'a [u8],
     /// So many columns; as many rows as `a` has columns.
-    pub columns: u32,
+    pub(crate) columns: u32,
     /// The right one.
-    pub b: &'a [u8],
+    pub(crate) b: &'a [u8],
     /// Of a thread block.
-    pub group: Group,
+    pub(crate) group: Group,
 }
 
 /// The shape of a thread block: so many columns and rows of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Group {
+pub(crate) struct Group {
     /// Columns.
-    pub width: u32,
+    pub(crate) width: u32,
     /// Rows.
-    pub height: u32,
+    pub(crate) height: u32,
 }
 
 /// A product that can be made again and again.
-pub trait ProductWork {
+pub(crate) trait ProductWork {
     /// The card's time for the product so many times over.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from all three matrices in memory that is not pinned until the product is there (Algorithm 2).
@@ -293,17 +284,17 @@ pub trait ProductWork {
 
 /// Gauss-Jordan as three kernels, with the host's look at the matrix behind each (Vicente 2015, Algorithm 10).
 #[derive(Debug, Clone, Copy)]
-pub struct Elimination<'a> {
+pub(crate) struct Elimination<'a> {
     /// Rows and columns.
-    pub order: u32,
+    pub(crate) order: u32,
     /// Row by row.
-    pub matrix: &'a [u8],
+    pub(crate) matrix: &'a [u8],
     /// Of a thread block.
-    pub group: Group,
+    pub(crate) group: Group,
 }
 
 /// An inversion that can be made again and again.
-pub trait EliminationWork {
+pub(crate) trait EliminationWork {
     /// The host's time from the matrix to its inverse, which is in the host's memory then.
     fn run(&mut self) -> Result<Duration, Error>;
     /// What the last run came to: nothing if the matrix has no inverse.
@@ -312,28 +303,28 @@ pub trait EliminationWork {
 
 /// Dense systems of one shape, solved side by side: what decoding RaptorQ with dense matrices takes.
 #[derive(Debug, Clone, Copy)]
-pub struct Systems<'a> {
+pub(crate) struct Systems<'a> {
     /// Those that differ, used in turn: all of as many rows and wanted symbols.
-    pub systems: &'a [System<'a>],
+    pub(crate) systems: &'a [System<'a>],
     /// A product for each of them that is added to its symbols first, or none at all.
-    pub before: &'a [Before<'a>],
+    pub(crate) before: &'a [Before<'a>],
     /// Systems, each in memory of its own.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Of a symbol.
-    pub symbol_bytes: usize,
+    pub(crate) symbol_bytes: usize,
 }
 
 /// Rows, as many as the system has, times symbols: none is one of zeros.
 #[derive(Debug, Clone, Copy)]
-pub struct Before<'a> {
+pub(crate) struct Before<'a> {
     /// One behind the other, of as many elements as there are symbols.
-    pub rows: &'a [u8],
+    pub(crate) rows: &'a [u8],
     /// Nothing where the symbol is zeros.
-    pub known: &'a [Option<&'a [u8]>],
+    pub(crate) known: &'a [Option<&'a [u8]>],
 }
 
 /// Systems on the card that can be solved again and again.
-pub trait SystemsWork {
+pub(crate) trait SystemsWork {
     /// The card's time for all systems so many times over, in its own memory, or for inverting their matrices alone.
     fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error>;
     /// The host's time from matrices and symbols in pinned memory until what was made is there.
@@ -348,7 +339,7 @@ pub trait SystemsWork {
 
 /// What is done with words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). Generations, matrices and batches are alike, and each has memory of its own.
 #[derive(Debug, Clone, Copy)]
-pub enum Words<'a> {
+pub(crate) enum Words<'a> {
     /// Coded blocks of source blocks.
     Encode {
         /// Of a generation.
@@ -453,7 +444,7 @@ pub enum Words<'a> {
 }
 
 /// Such work on the card that can be done again and again.
-pub trait WordsWork {
+pub(crate) trait WordsWork {
     /// The card's time for all of it so many times over, in its own memory.
     fn time(&mut self, repeats: u32) -> Result<Duration, Error>;
     /// Fills what is made with a pattern.
@@ -464,7 +455,7 @@ pub trait WordsWork {
 }
 
 /// An inversion over GF(q) that can be made again and again.
-pub trait WordElimination {
+pub(crate) trait WordElimination {
     /// The host's time from the matrix to its inverse, which is in the host's memory then.
     fn run(&mut self) -> Result<Duration, Error>;
     /// What the last run came to: nothing if the matrix has no inverse.
@@ -472,6 +463,7 @@ pub trait WordElimination {
 }
 
 /// Opens a GPU by its number.
-pub fn open(gpu: u16) -> Result<Box<dyn Lab>, Error> {
-    super::cuda::open_lab(gpu)
+pub(crate) fn open(ordinal: u16) -> Result<Box<dyn Lab>, Error> {
+    cuda::look_for(ordinal)?;
+    Ok(Box::new(gpu::GpuLab::open(ordinal)?))
 }

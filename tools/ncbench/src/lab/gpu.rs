@@ -1,32 +1,27 @@
 //! A GPU under measurement: every kernel by name, each stage of a batch by itself, on all of the card or a part of it.
 //!
-//! A part of the card is the rest of it kept busy (`kernels/hold.cu`): a smaller grid alone would be spread over all
+//! A part of the card is the rest of it kept busy (`tools/kernels/hold.cu`): a smaller grid alone would be spread over all
 //! multiprocessors. Nothing may be allocated, freed or loaded while that lasts, because the driver waits for running kernels then,
 //! so stages run once before the rest is taken, and it is given back before memory is.
 
-use std::fs;
+use ncs_codec::rlnc_q::Arithmetic;
+use ncs_gf::dense::Algebra;
+use ncs_gf::gfq::Element;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::chunks::Way;
+use ncserverd::device::cuda::dense::Calculator;
+use ncserverd::device::cuda::driver::Fault;
+use ncserverd::device::cuda::host::HostMemory;
+use ncserverd::device::cuda::kernels::{self as products, Combine};
+use ncserverd::device::cuda::{Gpu, HOPPER, gfq};
+use ncserverd::device::portions::{self, Opener};
+use ncserverd::device::{Error, Field, Kernel};
 
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
-
-use super::card::Card;
-use super::chunks::Way;
-use super::dense::Calculator;
-use super::driver::{Context, Fault};
-use super::image::Image;
-use super::inversion::Inverter;
-use super::kernels::{COMBINES, Combine, Demand, Form, Variant};
 use super::nvml::Gauge;
-use super::{HOPPER, HostMemory, gfq, kernels, open_coder};
-use crate::codec::rlnc_q::Arithmetic;
-use crate::device::abi::{RowForm, define};
-use crate::device::lab::{
-    self, ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Pin, Product, ProductWork, Replay,
-    ReplayWork, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
+use super::{
+    ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Pin, Product, ProductWork, Replay, ReplayWork,
+    Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
-use crate::device::portions::{self, Opener};
-use crate::device::{Error, Field, Kernel};
-use crate::gf::dense::Algebra;
-use crate::gf::gfq::Element;
 use chunk_job::ChunkJob;
 use job::Job;
 use replay_job::ReplayJob;
@@ -36,7 +31,10 @@ use words_job::WordsJob;
 mod basics;
 mod chunk_job;
 mod hold;
+mod inverters;
 mod job;
+mod kernels;
+mod launch;
 mod replay_job;
 mod systems_job;
 #[cfg(test)]
@@ -47,7 +45,7 @@ mod words_job;
 
 /// A card with the tables of both fields.
 pub(super) struct GpuLab {
-    facts: lab::Card,
+    facts: Gpu,
     standard: Card,
     rijndael: Card,
     /// Other cards of the host, opened when they are first asked for.
@@ -59,14 +57,7 @@ impl GpuLab {
     pub(super) fn open(ordinal: u16) -> Result<Self, Fault> {
         let standard = Card::open(ordinal, Field::Standard)?;
         let rijndael = Card::open(ordinal, Field::Rijndael)?;
-        let facts = lab::Card {
-            name: standard.name.clone(),
-            driver: driver(),
-            sms: standard.sms,
-            memory_bytes: Context::memory()?.1,
-            compute_capability: (standard.capability / 10, standard.capability % 10),
-            clock_mhz: standard.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
-        };
+        let facts = standard.facts()?;
         Ok(Self { facts, standard, rijndael, others: Vec::new(), ordinal })
     }
 
@@ -81,8 +72,8 @@ impl GpuLab {
     }
 
     fn combine(&self, name: &str) -> Option<Combine> {
-        let product = || COMBINES.iter().find(|combine| combine.kernel.name() == name).copied();
-        let found = EXTRA.iter().find(|extra| extra.0 == name).map(|extra| extra.1).or_else(product)?;
+        let all = || products::COMBINES.iter().chain(kernels::COMBINES);
+        let found = all().find(|combine| combine.kernel == name).copied()?;
         (!found.is_hopper_only || self.standard.capability == HOPPER).then_some(found)
     }
 
@@ -92,12 +83,12 @@ impl GpuLab {
 }
 
 impl Lab for GpuLab {
-    fn card(&self) -> &lab::Card {
+    fn card(&self) -> &Gpu {
         &self.facts
     }
 
     fn has(&self, name: &str, n: u16) -> bool {
-        let is_inverter = || Inverter::named(name, n.into(), 1, &self.standard).is_some();
+        let is_inverter = || inverters::named(name, n.into(), 1, &self.standard).is_some();
         DECODERS.contains(&name) || Way::named(name).is_some() || self.combine(name).is_some() || is_inverter()
     }
 
@@ -128,7 +119,7 @@ impl Lab for GpuLab {
 
     fn opener(&self, demand: &portions::Demand) -> Opener {
         let (ordinal, demand) = (self.ordinal, *demand);
-        Box::new(move || open_coder(ordinal, &demand))
+        Box::new(move || portions::open(ordinal, &demand))
     }
 
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
@@ -166,46 +157,18 @@ impl Lab for GpuLab {
         Ok(Box::new(Calculator::open(self.ordinal)?))
     }
 
-    fn gauge(&self) -> Result<Box<dyn lab::Gauge>, String> {
+    fn gauge(&self) -> Result<Box<dyn super::Gauge>, String> {
         let bus_id = self.standard.context.bus_id().map_err(|fault| fault.to_string())?;
         Ok(Box::new(Gauge::open(&bus_id)?))
     }
 }
 
-/// Kernels that nothing but measurements uses: those of the papers with one thing left out or another put in.
-const EXTRA: &[(&str, Combine)] = &[
-    ("tiled-global", in_tiles(|_| Some(kernels::tiled("nc_tiled_global")))),
-    ("tiled-strided", in_tiles(|_| Some(kernels::tiled("nc_tiled_strided")))),
-    ("tiled-rolled", in_tiles(|_| Some(kernels::tiled("nc_tiled_rolled")))),
-    ("tiled-small", in_tiles(|_| Some(SMALL))),
-    ("tiled-bytes", in_tiles(|_| Some(BYTES))),
-    (
-        "tiled-logs",
-        Combine { form: Form::Logs1, row_form: RowForm::Logs1, ..in_tiles(|_| Some(kernels::tiled("nc_tiled_logs"))) },
-    ),
-    ("table5-dummy", Combine::logs(Kernel::Table5, Form::Logs1, RowForm::Logs1, |_| Some(kernels::s2("nc_table5_dummy")))),
-];
-
-const fn in_tiles(variant: fn(&Demand) -> Option<Variant>) -> Combine {
-    Combine::new(Kernel::Tiled, Image::Tiled, variant)
-}
-
-const SMALL: Variant = {
-    let unit = (define("NC_TILED_SMALL_ROWS"), define("NC_TILED_SMALL_BYTES"));
-    Variant::new("nc_tiled_small", unit, define("NC_TILED_SMALL_THREADS"), 32)
-};
-
-const BYTES: Variant = {
-    let unit = (define("NC_TILED_BYTES_ROWS"), define("NC_TILED_BYTES_BYTES"));
-    Variant::new("nc_tiled_bytes", unit, define("NC_TILED_BYTES_THREADS"), 8)
-};
-
-/// What the system says that the driver is.
-fn driver() -> String {
-    let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    let words = text.lines().next().unwrap_or_default().split_whitespace();
-    let mut versions = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
-    versions.next().unwrap_or("unknown").to_owned()
-}
-
 const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-uncached"];
+
+/// Whether there is a GPU, which a host may promise with `NCTEST_REQUIRE_GPU`.
+#[cfg(test)]
+pub(super) fn is_here() -> bool {
+    let absence = ncserverd::device::cuda::count().err();
+    assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
+    absence.is_none()
+}

@@ -5,11 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Buffer, Context, Fault, Pinned, Stream};
+use ncserverd::device::cuda::launch::Grid;
 
-use super::super::card::Card;
-use super::super::driver::{Buffer, Context, Fault, Pinned, Stream};
-use super::super::image::Image;
-use super::super::launch::{self, Grid};
+use super::kernels::HOLD;
+use super::launch;
 
 /// Multiprocessors that are kept busy until this is dropped.
 pub(super) struct Hold {
@@ -28,7 +29,7 @@ impl Hold {
         released.write(&[0; 4])?;
         let arrived = Pinned::new(&card.context, 4)?;
         let (stream, release) = (Stream::new(&card.context)?, Stream::new(&card.context)?);
-        let function = card.function(Image::Hold, "nc_hold", card.shared_bytes)?;
+        let function = card.function(HOLD, "nc_hold", card.shared_bytes)?;
         let addresses = (released.address(), arrived.address());
         // SAFETY: both words live until the stream has been waited for, in `drop`.
         unsafe { launch::hold(function, Grid::line(count, 32, card.shared_bytes), addresses, LONGEST_NS, &stream) }?;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
-
-use super::super::card::Card;
-use super::super::driver::{Buffer, Context, Event, Fault, Named, Stream};
-use crate::device::Error;
+use ncserverd::device::Error;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Buffer, Context, Event, Fault, Named, Stream};
 
 /// Times what is put on a stream, by the card's own events.
 pub(super) struct Clock {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use cudarc::driver::result;
+use ncserverd::device::Error;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::chunk_lane::{ChunkCode, Ends, Side};
+use ncserverd::device::cuda::chunks::Way;
+use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 
-use super::super::card::Card;
-use super::super::chunk_lane::{ChunkCode, Ends, Side};
-use super::super::chunks::Way;
-use super::super::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use super::basics::{self, Clock, filled};
-use crate::device::Error;
-use crate::device::lab::{ChunkWork, Chunks};
+use crate::lab::{ChunkWork, Chunks};
 
 /// Streams are waited for in `drop`, those of all cards, before memory goes.
 pub(super) struct ChunkJob<'a> {

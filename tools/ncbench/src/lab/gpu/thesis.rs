@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
+use ncserverd::device::Error;
+use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::driver::{Buffer, Fault, Named, Stream};
+use ncserverd::device::cuda::launch::{Grid, argument};
 
-use super::super::card::Card;
-use super::super::driver::{Buffer, Fault, Named, Stream};
-use super::super::launch::{self, Grid, argument};
 use super::basics::{self, Clock};
-use crate::device::Error;
-use crate::device::lab::{Elimination, EliminationWork, Group, Product, ProductWork};
+use super::launch;
+use crate::lab::{Elimination, EliminationWork, Group, Product, ProductWork};
 
 /// Two matrices and their product.
 pub(super) struct ProductJob<'a> {
