@@ -1,41 +1,48 @@
-//! A block of a generation as it travels: which combination of the source blocks it is, and its bytes.
+//! Blocks of a generation in transit: the coding vector and the payload.
 
 use bytes::Bytes;
 
-/// Which combination of a generation's n source blocks a block is.
+/// The combination of a generation's n source blocks that a block is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Vector {
-    /// Source block `index` itself (a *systematic* block): the unit vector. Its payload travels without padding.
+    /// Source block `index` itself (a *systematic* block): the unit vector. Its payload travels
+    /// without padding.
     Source(u16),
     /// The dense row that every side draws from this seed, the segment id and the generation.
     Seed(u32),
-    /// The n coefficients, one byte each: the only form a recoder can emit before it has decoded.
+    /// The n coefficients, one byte each: the only form that a recoder can send before it has
+    /// decoded.
     Explicit(Bytes),
-    /// The same, from a recoder that has not checked what it combined: a receiver that finds it wrong cannot blame the sender.
+    /// The same, from a recoder that has not checked its inputs: a receiver that finds it wrong
+    /// cannot blame the sender.
     Unverified(Bytes),
-    /// The parity block of Reed-Solomon with this number: n is the first, behind the source blocks.
+    /// The Reed-Solomon parity block with this number; the first is n, after the source blocks.
     Shard(u16),
-    /// The repair symbol of RaptorQ with this encoding symbol id: n is the first.
+    /// The RaptorQ repair symbol with this encoding symbol id; the first is n.
     Symbol(u32),
-    /// n coefficients over the prime field that have 32 bits each, big-endian: what is made of the source itself.
+    /// n coefficients over the prime field, of 32 bits each, big-endian: a block coded from the
+    /// source itself.
     Narrow(Bytes),
-    /// n coefficients over the prime field, [`ELEMENT_BYTES`] each, big-endian: what was recoded.
+    /// n coefficients over the prime field, of [`ELEMENT_BYTES`] each, big-endian: a recoded block.
     Wide(Bytes),
 }
 
 impl Vector {
-    /// The block with this number in a generation of `n` blocks: a source block, or a parity block behind them.
+    /// The block with this number in a generation of `n` blocks: a source block, or a parity block
+    /// after them.
     pub const fn numbered(number: u16, n: u16) -> Self {
         if number < n { Self::Source(number) } else { Self::Shard(number) }
     }
 
-    /// The repair symbol of RaptorQ that a counter stands for, in a generation of `n` blocks: each of them, one after the other.
+    /// The RaptorQ repair symbol for a counter, in a generation of `n` blocks. Consecutive counters
+    /// give consecutive symbols.
     pub const fn repair(counter: u32, n: u16) -> Self {
         Self::Symbol(n as u32 + counter % (ESI_END - n as u32))
     }
 }
 
-/// The order q of the prime field, big-endian: the first prime of 257 bits that `docs/protocol.md`, appendix A, derives.
+/// The order q of the prime field, big-endian: the first prime of 257 bits that `docs/protocol.md`,
+/// appendix A, derives.
 pub const Q: [u8; ELEMENT_BYTES] = [
     0x01, 0x0b, 0x91, 0xc6, 0x45, 0x38, 0x9f, 0xaa, 0x41, 0x53, 0xfe, 0x53, 0xb8, 0xf2, 0x1b, 0x98, 0x93, 0x73, 0x81, 0xb6, 0x06,
     0x31, 0xa3, 0x92, 0x08, 0x43, 0xc5, 0xf2, 0xf4, 0x9a, 0xc0, 0x49, 0x17,
@@ -43,14 +50,16 @@ pub const Q: [u8; ELEMENT_BYTES] = [
 /// Bytes of an element of the prime field.
 pub const ELEMENT_BYTES: usize = 33;
 
-/// Whether these bytes are elements of the prime field, each below q: no element is written in two ways.
+/// Whether these bytes are elements of the prime field, each below q, so that every element has one
+/// encoding.
 pub fn are_elements(bytes: &[u8]) -> bool {
     let (elements, rest) = bytes.as_chunks::<ELEMENT_BYTES>();
     rest.is_empty() && elements.iter().all(|element| *element < Q)
 }
 
-/// Whether a coded payload is one of words below q: 32 bytes each, big-endian, and behind them one bit for each, its 257th, the first in the
-/// lowest bit of the first byte. Bits that belong to no word are 0.
+/// Whether a coded payload consists of words below q: 32 bytes each, big-endian, followed by one
+/// bit for each word, its 257th, the first in the lowest bit of the first byte. Bits without a word
+/// are 0.
 pub fn are_coded_words(payload: &[u8]) -> bool {
     // m words take 32 m bytes, and their bits as many bytes as make 8 of them each.
     let words = payload.len() * 8 / 257;
@@ -65,15 +74,17 @@ pub fn are_coded_words(payload: &[u8]) -> bool {
         && (words..top.len() * 8).all(|bit| !is_set(bit))
 }
 
-/// Encoding symbol ids of RaptorQ are below this: they travel in 24 bits (RFC 6330, section 3.2).
+/// Encoding symbol ids of RaptorQ are below this: they have 24 bits on the wire (RFC 6330, section
+/// 3.2).
 pub const ESI_END: u32 = 1 << 24;
 
 /// A coded or source block: its vector and its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Which combination it is.
+    /// The combination of source blocks.
     pub vector: Vector,
-    /// `block_bytes` bytes; for [`Vector::Source`] the last block of a generation comes without padding.
+    /// `block_bytes` bytes. For [`Vector::Source`], the last block of a generation comes without
+    /// padding.
     pub payload: Bytes,
 }
 

@@ -1,50 +1,54 @@
 //! Gauss-Jordan elimination, one row at a time, over any field.
 //!
-//! The rows held are kept reduced: each has a *pivot*, a column in which it is 1 and all others are 0. So the factors by which a
-//! new row has to be reduced are simply its coefficients in the pivot columns, all known at once, and a row of the tail is what
-//! the same operations made of what its block brought. With n rows held the coefficients are a permutation of the identity.
+//! The stored rows are kept reduced. Each has a *pivot*, a column in which it is 1 and all others
+//! are 0. The factors that reduce a new row are therefore its coefficients in the pivot columns,
+//! all known at once. A row of the tail is the result of the same operations on its block's part.
+//! With n rows stored, the coefficients are a permutation of the identity.
 //!
-//! A new row is reduced in its coefficients first. Only if something is left of it is its tail touched.
+//! A new row is reduced in its coefficients first. Its tail is touched only if the result is not
+//! zero.
 //!
-//! Clearing a new pivot's column in all rows held would load and store each of them for one product. Where nobody looks at rows before
-//! all are there, it is put off: the newest few are *pending*, reduced among each other and by the rest, until they are enough to be
-//! taken into the rest in one pass.
+//! Clearing a new pivot's column in all stored rows would load and store each of them for one
+//! product. If no caller reads rows before all are there, this is postponed. The newest few rows
+//! are *pending*: they are reduced among each other and by the rest, until there are enough of them
+//! to clear their columns from the rest in one pass.
 //!
-//! A transform lies right behind the coefficients and is worked on with them, in one pass: a row of both is a few cache lines, and
-//! preparing a factor costs as much as multiplying two of them. Half of the two together is zeros at any time: the columns in front
-//! of the first one without a pivot, but for the pivots themselves, and the transform's columns of rows that have not come. Row
+//! A transform directly follows the coefficients and is processed with them, in one pass: a row of
+//! both is a few cache lines, and preparing a factor costs as much as multiplying two of them. At
+//! any time, half of the two together is zeros: the columns before the first one without a pivot,
+//! except for the pivots themselves, and the transform's columns of rows that have not come. Row
 //! operations leave both out.
 
 use std::ops::Range;
 
 use ncs_gf::{Field, Part};
 
-/// The rows held so far, reduced.
+/// The rows stored so far, reduced.
 #[derive(Debug)]
 pub(super) struct Elimination<F: Field> {
     field: F,
     n: usize,
     matrix: F::Matrix,
-    /// Pivot column of each row, in the order in which rows came.
+    /// Pivot column of each row, in the order of arrival.
     pivots: Vec<usize>,
     /// Row that has its pivot in this column.
     rows: Vec<Option<usize>>,
     factors: Vec<F::Element>,
-    /// Rows in front of the pending ones.
+    /// Number of rows before the pending ones.
     settled: usize,
     /// First column without the pivot of a settled row, or `n`.
     first_free: usize,
     tail: Tail,
 }
 
-/// What the second part of each row is.
+/// The content of the second part of each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// How the row is made of those that came: as many columns as there are rows.
+    /// How the row is made of the arrived ones: as many columns as there are rows.
     Transform,
     /// That many further elements.
     Payload(usize),
-    /// Nothing: who only wants to know which rows are independent.
+    /// Nothing: for callers that only need to know which rows are independent.
     None,
 }
 
@@ -60,13 +64,14 @@ impl<F: Field> Elimination<F> {
         Self { field, n, matrix, pivots, rows, factors, settled: 0, first_free: 0, tail }
     }
 
-    /// Rows held.
+    /// The number of stored rows.
     pub(super) fn rank(&self) -> usize {
         self.pivots.len()
     }
 
-    /// Takes a row whose coefficients and payload the two closures write over zeros, or drops it if it depends on those held;
-    /// `payload` is then not called, nor if the tail is something else.
+    /// Stores a row whose coefficients and payload the two closures write over zeros, or drops it
+    /// if it depends on the stored ones. `payload` is called only for an independent row, and only
+    /// if the tail is a payload.
     pub(super) fn absorb(
         &mut self,
         coefficients: impl FnOnce(&mut [F::Element]),
@@ -97,8 +102,8 @@ impl<F: Field> Elimination<F> {
         true
     }
 
-    /// The row's pivot column and what stands there, unless nothing is left of it. Where no row is pending, leaves the factors it was
-    /// reduced by.
+    /// The row's pivot column and the coefficient there, unless the row is reduced to zero. If no
+    /// row is pending, leaves the factors that reduced it.
     fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
         let n = self.n;
         let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
@@ -120,7 +125,7 @@ impl<F: Field> Elimination<F> {
         Some((pivot, place[pivot]))
     }
 
-    /// Reduces the newest row by these.
+    /// Reduces the newest row by these rows.
     fn reduce(&mut self, part: Part, rows: Range<usize>) {
         let (columns, target) = (self.columns_in_use(part, self.rank() + 1), self.rank());
         if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
@@ -128,13 +133,13 @@ impl<F: Field> Elimination<F> {
         }
     }
 
-    /// Rows that may be pending. A payload is looked at before all are there, and short rows are loaded and stored in no time.
+    /// Maximum number of pending rows. A payload is read before all rows are there, and short rows
+    /// cost little to load and store.
     fn pending_max(&self) -> usize {
         if matches!(self.tail, Tail::Payload(_)) || self.n <= SHORT { 1 } else { PENDING_MAX }
     }
 
-    /// Makes `pivots`, the newest rows, the only ones with something in their pivots' columns, as far as `rows` go, right in front of
-    /// them.
+    /// Clears the columns of the newest rows, `pivots`, in `rows`, which come directly before them.
     fn clear_columns(&mut self, rows: Range<usize>, pivots: Range<usize>) {
         self.factors.clear();
         self.field.gather(&self.matrix, rows.clone(), &self.pivots[pivots.clone()], &mut self.factors);
@@ -146,7 +151,8 @@ impl<F: Field> Elimination<F> {
         }
     }
 
-    /// Where the first `rows` rows, outside of the pivots of settled ones, may have something else than zeros.
+    /// The columns in which the first `rows` rows, outside of the pivots of settled ones, may be
+    /// non-zero.
     fn columns_in_use(&self, part: Part, rows: usize) -> Range<usize> {
         match (part, self.tail) {
             (Part::Coefficients, Tail::Transform) => self.first_free..self.n + rows,
@@ -156,12 +162,12 @@ impl<F: Field> Elimination<F> {
         }
     }
 
-    /// The parts in which a row has something.
+    /// The parts that a row has.
     fn parts(&self) -> &'static [Part] {
         if matches!(self.tail, Tail::Payload(_)) { &[Part::Coefficients, Part::Tail] } else { &[Part::Coefficients] }
     }
 
-    /// The row with its pivot in `column`, if there is one, in the order of arrival.
+    /// The row with its pivot in `column`, if there is one, by its order of arrival.
     pub(super) fn row_of(&self, column: usize) -> Option<usize> {
         self.rows[column]
     }
@@ -171,7 +177,7 @@ impl<F: Field> Elimination<F> {
         &self.field.row(&self.matrix, row, Part::Coefficients)[..self.n]
     }
 
-    /// How a row is made of those that came, in the order of arrival.
+    /// How a row is made of the arrived ones, in the order of arrival.
     ///
     /// # Panics
     /// If the tail is something else.
@@ -180,12 +186,12 @@ impl<F: Field> Elimination<F> {
         &self.field.row(&self.matrix, row, Part::Coefficients)[self.n..]
     }
 
-    /// What a row's payload has become.
+    /// A row's reduced payload.
     pub(super) fn payload(&self, row: usize) -> &[F::Element] {
         self.field.row(&self.matrix, row, Part::Tail)
     }
 
-    /// All rows: coefficients, and the transform behind them, in one part; payloads in the other.
+    /// All rows: coefficients, followed by the transform, in one part; payloads in the other.
     pub(super) fn matrix(&self) -> &F::Matrix {
         &self.matrix
     }
@@ -197,9 +203,9 @@ impl<F: Field> Elimination<F> {
     }
 }
 
-/// As many as make loading and storing a row small beside multiplying, and are few beside the rest.
+/// Enough rows to make loading and storing a row cheap beside multiplying, and few beside the rest.
 const PENDING_MAX: usize = 8;
-/// Rows up to this long are not put off: measured at n = 32, where that costs a tenth.
+/// Rows up to this length are not postponed: measured at n = 32, where postponing costs a tenth.
 const SHORT: usize = 64;
 
 #[cfg(test)]

@@ -1,17 +1,22 @@
-//! Homomorphic hashes of blocks over GF(q), by which a coded block proves itself to whoever has the hashes of its source blocks.
+//! Homomorphic hashes of blocks over GF(q): with the hashes of the source blocks, any party can
+//! verify a coded block.
 //!
-//! After Krohn, Freedman and Mazières ("On-the-fly verification of rateless erasure codes", IEEE S&P 2004), as Chu, Zhao and Wang compute
-//! them (NETWORKING 2009): the hash of a block of words b_k is the product of g_k^b_k modulo p, for fixed generators g_k of the group of
-//! order q. The hash of a combination of blocks is then the product of their hashes, each to the power of its coefficient. Whoever finds
-//! another block of one hash has found a relation between generators, that is a discrete logarithm. docs/hashes.md says where p, q and the
-//! generators come from, and how anyone derives them.
+//! After Krohn, Freedman and Mazières ("On-the-fly verification of rateless erasure codes", IEEE
+//! S&P 2004), as Chu, Zhao and Wang compute them (NETWORKING 2009): the hash of a block of words
+//! b_k is the product of g_k^b_k modulo p, for fixed generators g_k of the group of order q. The
+//! hash of a combination of blocks is then the product of their hashes, each to the power of its
+//! coefficient. A second block with the same hash gives a relation between generators, that is, a
+//! discrete logarithm. docs/hashes.md gives the origin of p, q and the generators, and their
+//! derivation.
 //!
-//! A check of one block takes as many products modulo p as one of hundreds, so blocks are checked in batches ([`Batch`]), after Bellare, Garay
-//! and Rabin (EUROCRYPT 1998): their sum, each with a weight that its maker cannot have known, is right if all of them are, and if one
-//! is not, is wrong but for one chance in 2^96.
+//! A check of one block takes as many products modulo p as a check of hundreds. Blocks are
+//! therefore checked in batches ([`Batch`]), after Bellare, Garay and Rabin (EUROCRYPT 1998). Each
+//! block gets a weight that its maker cannot have known. The weighted sum is right if all blocks
+//! are right. If one is wrong, the sum is wrong, except with probability 2^-96.
 //!
-//! **Hashes prove nothing unless whoever makes the source has signed them** ([`Hashes::signed`]). It is not looked at whether one is in the
-//! group of order q: hashes outside of it, chosen by whoever also chooses blocks, may cancel.
+//! **Hashes prove nothing unless the maker of the source has signed them** ([`Hashes::signed`]).
+//! The code does not check that a hash is in the group of order q: hashes outside of it, chosen by
+//! the same party as the blocks, may cancel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,8 +43,8 @@ impl Group {
         &Parameters::of(self).p
     }
 
-    /// The first generators, at least so many, each a number below p in as many limbs. They are derived at the first call, once in a process:
-    /// a power modulo p each.
+    /// The first generators, at least `count`, each a number below p in as many limbs. The first
+    /// call derives them, once in a process, by a power modulo p each.
     ///
     /// # Panics
     /// If there are more than [`Shape::WORDS_MAX`].
@@ -48,12 +53,13 @@ impl Group {
         Parameters::of(self).generators(self, count)
     }
 
-    /// The product of the first generators, each to the power of its exponent: big-endian, [`Self::hash_bytes`] of it.
+    /// The product of the first generators, each to the power of its exponent: big-endian,
+    /// [`Self::hash_bytes`] long.
     pub fn power(self, multiplier: Multiplier, exponents: &[Exponent]) -> Vec<u8> {
         group::bytes(&Parameters::of(self).fixed(self, multiplier, exponents))
     }
 
-    /// What generators are derived with, and their numbers behind it.
+    /// The label from which generators are derived, followed by their numbers.
     const fn generator_label(self) -> &'static str {
         match self {
             Self::P1024 => "g",
@@ -65,15 +71,15 @@ impl Group {
 /// An exponent: a number of 320 bits, of which those above q's do not count.
 pub type Exponent = [u64; gfq::LIMBS];
 
-/// Bytes that are no hashes.
+/// Why bytes are not hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Another number of bytes than n hashes have.
+    /// The length is not that of n hashes.
     #[error("got {length} bytes of hashes, expected {expected}")]
     Length {
-        /// Bytes there were.
+        /// Length of the given bytes.
         length: usize,
-        /// Bytes there have to be.
+        /// Required length.
         expected: usize,
     },
     /// A hash that is zero, or not below p.
@@ -90,8 +96,9 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Hashes of the blocks of one generation, one behind the other. **The caller has made sure that whoever makes the source has signed
-    /// these bytes**: against any others, a check proves nothing.
+    /// The hashes of the blocks of one generation, one after the other. **The caller must have
+    /// checked that the maker of the source signed these bytes**: against any others, a check
+    /// proves nothing.
     pub fn signed(group: Group, shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         let expected = shape.n() * group.hash_bytes();
         if bytes.len() != expected {
@@ -106,7 +113,7 @@ impl Hashes {
         Ok(Self { group, shape, numbers })
     }
 
-    /// The group they are of.
+    /// The group of the hashes.
     pub fn group(&self) -> Group {
         self.group
     }
@@ -121,16 +128,16 @@ impl Hashes {
         &self.numbers
     }
 
-    /// Bytes of memory that they take, about.
+    /// Approximate bytes of memory in use.
     pub fn memory_bytes(&self) -> usize {
         self.numbers.len() * (self.group.hash_bytes() + size_of::<Box<[u64]>>())
     }
 }
 
-/// A weight of a block in a batch, below 2^[`WEIGHT_BITS`].
+/// The weight of a block in a batch, below 2^[`WEIGHT_BITS`].
 pub type Weight = u128;
 
-/// Bits of a weight: three limbs of a card, two of AVX-512 IFMA.
+/// Bits of a weight: three limbs of a GPU card, two of AVX-512 IFMA.
 pub const WEIGHT_BITS: u32 = 96;
 
 /// Blocks of one generation, and the weights with which they are checked against its hashes.
@@ -142,11 +149,12 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Blocks that are at hand, with weights from `rng`. **Nobody who has a hand in the blocks may foresee it**: a batch whose weights its
-    /// sender knows can be forged, so draw from the operating system, and only now. Tests pass a seed.
+    /// A batch of received blocks, with weights from `rng`. **No party with influence on the blocks
+    /// may be able to predict `rng`**: a sender that knows the weights can forge the batch. Draw
+    /// from the operating system, after the blocks have arrived. Tests pass a seed.
     ///
     /// # Panics
-    /// If a block is none of the hashes' shape.
+    /// If a block does not have the hashes' shape.
     pub fn new(hashes: &'a Hashes, blocks: Vec<&'a Coded>, rng: &mut impl Rng) -> Self {
         let shape = hashes.shape();
         blocks.iter().for_each(|block| block.check(shape));
@@ -154,7 +162,7 @@ impl<'a> Batch<'a> {
         Self { hashes, blocks, weights }
     }
 
-    /// What they are checked against.
+    /// The hashes that verify the blocks.
     pub fn hashes(&self) -> &'a Hashes {
         self.hashes
     }
@@ -164,20 +172,21 @@ impl<'a> Batch<'a> {
         &self.blocks
     }
 
-    /// A weight for each block: a secret, until the batch has been checked.
+    /// A weight for each block: secret until the batch has been checked.
     pub fn weights(&self) -> &[Weight] {
         &self.weights
     }
 
-    /// Whether the product of generators to the power of `words` is that of the hashes to the power of `coefficients`: the two weighted
-    /// sums of the batch. What is left to do once somebody has made these.
+    /// Whether the product of generators to the power of `words` equals that of the hashes to the
+    /// power of `coefficients`. The arguments are the two weighted sums of the batch; this is the
+    /// last step of its check.
     pub fn is_product(&self, multiplier: Multiplier, words: &[Exponent], coefficients: &[Exponent]) -> bool {
         let (group, parameters) = (self.hashes.group, Parameters::of(self.hashes.group));
         parameters.fixed(group, multiplier, words) == parameters.product(multiplier, &self.hashes.numbers, coefficients)
     }
 }
 
-/// Not zero, so that each block counts.
+/// A non-zero weight, so that each block counts.
 fn weight(rng: &mut impl Rng) -> Weight {
     loop {
         let weight = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())) >> (u128::BITS - WEIGHT_BITS);
@@ -187,28 +196,30 @@ fn weight(rng: &mut impl Rng) -> Weight {
     }
 }
 
-/// What [`sort_out`] says of a block.
+/// The verdict of [`sort_out`] on a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// It is what its coefficients say.
+    /// The block matches its coefficients.
     Right,
-    /// It is not.
+    /// The block does not match its coefficients.
     Wrong,
-    /// It came of a sender after a wrong one.
+    /// Not tested: its sender had already sent a wrong block.
     Untested,
 }
 
-/// What [`sort_out`] has found.
+/// The result of [`sort_out`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sorted {
-    /// Of each block.
+    /// The finding on each block.
     pub findings: Vec<Finding>,
-    /// Batches that it took.
+    /// The number of batches tested.
     pub batches: u64,
 }
 
-/// Tells right blocks from wrong ones: all at once, then those of each sender, and of whoever has sent a wrong one by halves until the first is
-/// found. What that one has sent behind it is not tested: it is done with, and should not cost as many tests as it can send wrong blocks.
+/// Separates right blocks from wrong ones. It tests all blocks at once, then those of each sender,
+/// and bisects the blocks of a sender of a wrong one until the first is found. The sender's later
+/// blocks are not tested: the sender is no longer used, and must not be able to cause as many tests
+/// as it sends wrong blocks.
 ///
 /// # Panics
 /// If [`Batch::new`] does.

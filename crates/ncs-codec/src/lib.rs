@@ -1,7 +1,8 @@
-//! Which rows are asked for, and what is done with those that arrive: encode, recode, eliminate, decode.
+//! Codecs: the rows of each code, and encoding, recoding, elimination and decoding.
 //!
-//! Nothing here does I/O or knows a clock, and randomness is an argument. Malformed input is an [`Error`]; a block that brings
-//! nothing new is an [`Outcome`]. A decoder allocates from the shape it was made with, never from a number that a block brings.
+//! This crate does no I/O and knows no clock; randomness is an argument. Malformed input is an
+//! [`Error`]; a redundant block is an [`Outcome`]. A decoder allocates by the shape that it was
+//! made with, never by a number from a block.
 
 use crate::block::Vector;
 use crate::shape::{Codec, Generation};
@@ -18,45 +19,47 @@ pub mod rlnc_q;
 pub mod rs;
 pub mod shape;
 
-/// What a block did for a decoder.
+/// The effect of a block on a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It raised the rank.
+    /// The block raised the rank.
     Innovative,
-    /// It raised the rank to n: the generation can be finished.
+    /// The block raised the rank to n: the generation can be finished.
     Complete,
-    /// It is a combination of blocks held already. Expected now and then, from honest senders too.
+    /// The block is a combination of stored blocks. This happens now and then, with honest senders
+    /// too.
     Redundant,
 }
 
 /// A block or a call that does not fit the generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A source block with an index that the generation does not have.
+    /// A source block with an index outside the generation.
     #[error("source block {index} is out of range: the generation has {n}")]
     Index {
-        /// The index it came with.
+        /// Its index.
         index: u16,
         /// Blocks of the generation.
         n: u16,
     },
-    /// A vector with another number of coefficients.
+    /// A vector with a wrong number of coefficients.
     #[error("the coding vector has {length} coefficients, but the generation has {n} blocks")]
     Vector {
-        /// Coefficients that it has.
+        /// Its number of coefficients.
         length: usize,
         /// Blocks of the generation.
         n: u16,
     },
-    /// A payload of another length.
+    /// A payload with a wrong length.
     #[error("the payload has {length} bytes, expected {expected}")]
     Payload {
-        /// Bytes that it has.
+        /// Its length in bytes.
         length: usize,
-        /// Bytes that such a block has.
+        /// Bytes of such a block.
         expected: usize,
     },
-    /// A vector of another code than the generation's, or of a number that the code does not have.
+    /// A vector of another code than the generation's, or with a number that the code does not
+    /// have.
     #[error("{codec} makes no such block of a generation of {n}", codec = .codec.name())]
     Foreign {
         /// The code.
@@ -67,15 +70,16 @@ pub enum Error {
     /// Blocks are missing.
     #[error("{missing} more independent blocks are needed")]
     Incomplete {
-        /// How many.
+        /// How many blocks are missing.
         missing: u16,
     },
 }
 
-/// Writes the coefficients of a checked vector over zeros, where a number stands for them.
+/// Writes the coefficients of a checked vector that is a number, over zeros.
 ///
 /// # Panics
-/// If it is one of random linear coding, of either field, or the number is not one of a generation of as many blocks as `row` is long.
+/// If it is one of random linear coding, of either field, or the number is not one of a generation
+/// of as many blocks as `row` is long.
 pub fn write_number(vector: &Vector, row: &mut [u8]) {
     match vector {
         Vector::Source(index) => row[usize::from(*index)] = 1,
@@ -95,7 +99,7 @@ fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// The bytes of payload of a block with this vector, which must be one of the generation.
+/// The payload length of a block with this vector, which must fit the generation.
 fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error> {
     let n = generation.n;
     if !is_made_by(generation, vector) {
@@ -114,7 +118,8 @@ fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error
     }
 }
 
-/// Whether the code of a generation makes blocks of this kind, and one with this number. Source blocks are everyone's.
+/// Whether the code of a generation makes blocks of this kind, with this number. Every code has
+/// source blocks.
 fn is_made_by(generation: &Generation, vector: &Vector) -> bool {
     match (vector, generation.codec) {
         // Of none that these decoders solve.

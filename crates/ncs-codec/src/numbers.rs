@@ -1,23 +1,23 @@
-//! Sets of blocks that have numbers: which of them have come, and which may.
+//! Sets of numbered blocks: those that have arrived, and those that are allowed.
 
 use std::fmt;
 
 use crate::block::Vector;
 use crate::shape::{Codec, Generation};
 
-/// Numbers of source blocks and parity blocks, all below [`Codec::SHARDS_MAX`].
+/// A set of numbers of source blocks and parity blocks, all below [`Codec::SHARDS_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Numbers {
     words: [u64; Codec::SHARDS_MAX as usize / 64],
 }
 
 impl Numbers {
-    /// Those of all blocks of a generation, if it has no others.
+    /// The numbers of all blocks of a generation; `None` if it has blocks without numbers.
     pub fn of(generation: &Generation) -> Option<Self> {
         (!generation.codec.is_endless()).then(|| (0..generation.numbered()).collect())
     }
 
-    /// The number of a block, if it has one that may be in a set.
+    /// The number of a block, if it has one that fits a set.
     pub fn number(vector: &Vector) -> Option<u16> {
         match vector {
             Vector::Source(number) | Vector::Shard(number) if *number < Codec::SHARDS_MAX => Some(*number),
@@ -25,7 +25,7 @@ impl Numbers {
         }
     }
 
-    /// Puts a number in; false if it was there.
+    /// Inserts a number; returns false if it was already there.
     ///
     /// # Panics
     /// If it is 256 or more.
@@ -36,28 +36,28 @@ impl Numbers {
         is_new
     }
 
-    /// Whether a number is there.
+    /// Whether the set contains a number.
     pub fn contains(&self, number: u16) -> bool {
         self.words.get(usize::from(number / 64)).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// How many there are.
+    /// The size of the set.
     pub fn len(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The numbers of either.
+    /// The union of both sets.
     #[must_use]
     pub fn with(self, other: &Self) -> Self {
         Self { words: std::array::from_fn(|word| self.words[word] | other.words[word]) }
     }
 
-    /// The numbers that are not in the other.
+    /// The numbers of this set that are not in the other.
     #[must_use]
     pub fn without(self, other: &Self) -> Self {
         Self { words: std::array::from_fn(|word| self.words[word] & !other.words[word]) }
@@ -68,7 +68,7 @@ impl Numbers {
         (0..Codec::SHARDS_MAX).filter(|number| self.contains(*number))
     }
 
-    /// The same as runs of (first, count), at most so many: the first ones.
+    /// The first runs of (first, count), at most `most` of them.
     pub fn ranges(&self, most: usize) -> Vec<(u16, u16)> {
         let mut ranges: Vec<(u16, u16)> = Vec::new();
         for number in self.iter() {
@@ -82,7 +82,7 @@ impl Numbers {
         ranges
     }
 
-    /// Those that so many runs hold at most.
+    /// The numbers in the first `most` runs.
     #[must_use]
     pub fn in_ranges(self, most: usize) -> Self {
         self.ranges(most).into_iter().flat_map(|(first, count)| first..first + count).collect()

@@ -1,16 +1,18 @@
-//! RaptorQ (RFC 6330): as many encoding symbols as anybody wants of a block of K source symbols, of which any K, and now and then one
-//! or two more, give the block back.
+//! RaptorQ (RFC 6330): any number of encoding symbols of a block of K source symbols. Any K of
+//! them, seldom one or two more, restore the block.
 //!
-//! The source symbols are sent as they are. Behind them are repair symbols: sums of a few of L *intermediate symbols*, which S sparse
-//! rows (LDPC) and H dense ones over GF(2^8) (HDPC) tie together. Each symbol, of source or repair, is a row of a system; what
-//! arrives is solved for the intermediate symbols, and a symbol that is missing is a sum of those.
+//! The source symbols are sent unchanged. Repair symbols follow them: sums of a few of L
+//! *intermediate symbols*, which S sparse rows (LDPC) and H dense ones over GF(2^8) (HDPC) tie
+//! together. Each symbol, source or repair, is a row of a system. The decoder solves the arrived
+//! rows for the intermediate symbols; a missing symbol is a sum of those.
 //!
-//! Three decoders find the same bytes from the same symbols ([`Method`]). The default looks at the structure first, as that of Raptor10
-//! does: `parameters` has the RFC's numbers, `super::raptor` what solves the system, and a [`Plan`] is the operations on symbols that
-//! this takes. Nothing that one does to symbols depends on their bytes, so a plan can be kept. An encoder's ([`EncodingPlan`]) should
-//! be, for one serves all blocks of the same K'.
+//! Three decoders find the same bytes from the same symbols ([`Method`]). The default analyses the
+//! structure first, like that of Raptor10: `parameters` has the RFC's numbers, `super::raptor`
+//! solves the system, and a [`Plan`] has the resulting operations on symbols. These operations
+//! never depend on the symbols' bytes, so a plan can be kept. Keep an encoder's plan
+//! ([`EncodingPlan`]), because one serves all blocks of the same K'.
 //!
-//! RaptorQ cannot be recoded: it is for a server and those who receive from it.
+//! RaptorQ cannot be recoded: it is for a server and its direct receivers.
 
 mod decoder;
 mod dense;
@@ -39,26 +41,29 @@ use std::sync::Arc;
 
 use ncs_gf::dense::Failed;
 
-/// How missing symbols are found. All find them from the same sets of symbols.
+/// The method of finding missing symbols. All methods succeed on the same sets of symbols.
 #[derive(Debug, Clone, Default)]
 pub enum Method {
-    /// Inactivation decoding (RFC 6330, section 5.4.2): sparse as far as the structure is, for every K.
+    /// Inactivation decoding (RFC 6330, section 5.4.2): sparse as far as the structure is, for
+    /// every K.
     #[default]
     Inactivation,
-    /// The whole system, dense, is inverted: the first scheme of the thesis of Vicente (2015). For K up to [`DENSE_K_MAX`].
+    /// Dense inversion of the whole system: the first scheme of the thesis of Vicente (2015). For K
+    /// up to [`DENSE_K_MAX`].
     Inversion,
-    /// Only what the missing source symbols are in the repair symbols is inverted: the second scheme, matrix-dimensionality reduction
-    /// (Guo 2014), with the inverse that source symbols have in common. For K up to [`DENSE_K_MAX`].
+    /// Inversion of the missing source symbols' part of the repair symbols only: the second scheme,
+    /// matrix-dimensionality reduction (Guo 2014), with the inverse that source symbols have in
+    /// common. For K up to [`DENSE_K_MAX`].
     Reduction(Arc<Inverse>),
 }
 
-/// Source symbols that the methods with dense matrices take at most: their memory grows with the square of K, and the time of the first
-/// with its cube.
+/// Maximum number of source symbols for the methods with dense matrices: their memory grows with
+/// the square of K, and the time of the first with its cube.
 pub const DENSE_K_MAX: u32 = 4096;
 
 pub use crate::block::ESI_END;
 
-/// What cannot be encoded or decoded.
+/// Why a block or object cannot be encoded or decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A number of source symbols that no block has.
@@ -67,18 +72,18 @@ pub enum Error {
         /// Source symbols.
         k: u32,
     },
-    /// More source symbols than a method with dense matrices takes.
+    /// Too many source symbols for a method with dense matrices.
     #[error("{k} source symbols: dense matrices support at most 4096")]
     Dense {
         /// Source symbols.
         k: u32,
     },
-    /// Symbols, or a block, of another length.
+    /// Symbols, or a block, with a wrong length.
     #[error("got {length} bytes, expected {expected}")]
     Length {
-        /// Bytes that came.
+        /// The given length in bytes.
         length: usize,
-        /// Bytes that belong there.
+        /// The required length in bytes.
         expected: usize,
     },
     /// An encoding symbol id that does not fit into 24 bits.
@@ -98,21 +103,21 @@ pub enum Error {
     /// A plan, or a stored inverse, for another K', or for other symbols.
     #[error("the plan or stored inverse belongs to other symbols")]
     Mismatch,
-    /// Transmission information that no object has: a field and its value.
+    /// Invalid transmission information: a field and its value.
     #[error("{field} must not be {value}")]
     Oti {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
     },
-    /// Who inverts and multiplies dense matrices has failed.
+    /// The processor of dense matrices has failed.
     #[error("dense matrices could not be inverted or multiplied")]
     Algebra,
     /// Symbols are missing.
     #[error("{missing} more symbols are needed")]
     Incomplete {
-        /// How many at least.
+        /// Lower bound of their number.
         missing: usize,
     },
 }

@@ -1,13 +1,16 @@
-//! Random linear network coding over GF(2^8) with dense rows; and the decoders of every code whose blocks are linear combinations.
+//! Random linear network coding over GF(2^8) with dense rows, and the decoders of every code whose
+//! blocks are linear combinations.
 //!
-//! The blocks of Reed-Solomon and of RaptorQ are rows as well, by a number instead of a seed. What is said here of rows holds for them,
-//! but that nobody recodes them.
+//! The blocks of Reed-Solomon and of RaptorQ are also rows, given by a number instead of a seed.
+//! All statements about rows here hold for them, except that they are never recoded.
 //!
-//! Two decoders over the same elimination. [`Decoder`] eliminates coefficients alone and keeps the transform: a useless block is
-//! known before its payload is looked at, and payloads are multiplied once, at the end, in one blocked multiplication for the
-//! blocks that did not come as they are. It is the faster one in all, keeps what arrived for recoding, and is the default.
-//! Where somebody else multiplies, it can do without the transform and give away what has to be solved ([`System`]).
-//! [`Progressive`] drags payloads along, so that the last block has little left to do.
+//! There are two decoders over the same elimination. [`Decoder`] eliminates coefficients alone and
+//! keeps the transform. It detects a redundant block before it touches the payload. It multiplies
+//! payloads once, at the end, in one blocked multiplication for the blocks that are not source
+//! blocks. It is the faster one overall, keeps the received blocks for recoding, and is the
+//! default. If another processor multiplies, it can work without the transform and hand over the
+//! system to be solved ([`System`]). [`Progressive`] processes payloads during elimination, so that
+//! little work remains after the last block.
 
 use std::num::NonZeroUsize;
 
@@ -20,7 +23,7 @@ use crate::block::{Block, Vector};
 use crate::shape::{Generation, Shape};
 use ncs_gf::{Kernels, Panel, Part, RowKey};
 
-/// Makes coded blocks of a generation that is at hand as a whole.
+/// Makes coded blocks of a complete generation.
 #[derive(Debug)]
 pub struct Encoder {
     panel: Panel,
@@ -29,7 +32,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Takes the bytes of `generation`, without the padding of its last block.
+    /// An encoder for the bytes of `generation`, without the padding of its last block.
     pub fn new(generation: &Generation, bytes: &[u8], key: RowKey, kernels: Kernels) -> Result<Self, Error> {
         if bytes.len() != length(generation) {
             return Err(Error::Payload { length: bytes.len(), expected: length(generation) });
@@ -50,12 +53,12 @@ impl Encoder {
         self.panel.copy_to(index.into(), out);
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Approximate bytes of memory in use.
     pub fn memory_bytes(&self) -> usize {
         self.panel.memory_bytes()
     }
 
-    /// Writes the payloads of blocks that have numbers, source blocks with their padding.
+    /// Writes the payloads of numbered blocks, source blocks with their padding.
     ///
     /// # Panics
     /// If there is no such block, or an out is not a block long.
@@ -87,7 +90,8 @@ impl Encoder {
         self.kernels.combine(&[row], &self.panel, &mut [out]);
     }
 
-    /// Writes the payloads of the blocks of consecutive seeds, modulo 2^32. Four and more at a time are faster than one by one.
+    /// Writes the payloads of the blocks of consecutive seeds, modulo 2^32. Four or more at a time
+    /// are faster than one by one.
     ///
     /// # Panics
     /// If an out is not a block long.
@@ -106,9 +110,10 @@ impl Encoder {
 
 /// Collects blocks of one generation until n of them are independent, then rebuilds the source.
 ///
-/// Payloads lie where they will be needed: a source block in its own place, a coded one in a place whose source block has not
-/// come (it moves if that comes after all). So memory is n blocks and the two n × n matrices, whatever arrives. It is written for
-/// the first time by what arrives, as far as that comes in order.
+/// Payloads are stored where they are needed later: a source block in its own place, a coded one in
+/// the place of a source block that has not come (it moves if that block comes after all). Memory
+/// is therefore n blocks and the two n × n matrices, whatever arrives. Pages are first written by
+/// arriving blocks, if these come in order.
 #[derive(Debug)]
 pub struct Decoder {
     generation: Generation,
@@ -116,12 +121,12 @@ pub struct Decoder {
     kernels: Kernels,
     elimination: Elimination<Kernels>,
     blocks: Vec<u8>,
-    /// Place of the payload of each row, in the order of arrival.
+    /// The place of each row's payload, in the order of arrival.
     places: Vec<u16>,
-    /// Which row's payload lies in each place, and whether it is the source block of this place.
+    /// The row whose payload is in each place, and whether it is the source block of this place.
     tenants: Vec<Option<Tenant>>,
     sources: u16,
-    /// Vectors of the rows in the order of arrival, where there is no transform.
+    /// Vectors of the rows in the order of arrival, if there is no transform.
     vectors: Option<Vec<Vector>>,
 }
 
@@ -137,8 +142,8 @@ impl Decoder {
         Self::with(generation, key, kernels, Tail::Transform)
     }
 
-    /// One that finds out which blocks are innovative and no more, for somebody else to solve: [`into_system`](Self::into_system).
-    /// That is half the work on coefficients.
+    /// A decoder that only detects innovative blocks and leaves the solution to another processor:
+    /// [`into_system`](Self::into_system). It does half of the work on coefficients.
     pub fn gathering(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
         let vectors = Some(Vec::with_capacity(generation.n.into()));
         Self { vectors, ..Self::with(generation, key, kernels, Tail::None) }
@@ -159,7 +164,8 @@ impl Decoder {
         }
     }
 
-    /// Takes a block that arrived. [`Vector::Source`] payloads come without padding, all others are whole blocks.
+    /// Takes a received block. [`Vector::Source`] payloads come without padding, all others are
+    /// whole blocks.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         check(&self.generation, vector, payload)?;
         let (row, key) = (self.rank(), self.key);
@@ -182,7 +188,7 @@ impl Decoder {
         Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
     }
 
-    /// The generation it decodes.
+    /// The generation to decode.
     pub fn generation(&self) -> &Generation {
         &self.generation
     }
@@ -192,12 +198,12 @@ impl Decoder {
         self.generation.n
     }
 
-    /// Independent blocks held.
+    /// The number of independent blocks received.
     pub fn rank(&self) -> u16 {
         u16::try_from(self.elimination.rank()).expect("no more rows than n")
     }
 
-    /// Independent blocks still needed.
+    /// The number of independent blocks still needed.
     pub fn missing(&self) -> u16 {
         self.n() - self.rank()
     }
@@ -207,17 +213,18 @@ impl Decoder {
         self.missing() == 0
     }
 
-    /// Whether somebody else is to solve it: it gathers, and not all that came are source blocks.
+    /// Whether another processor must solve it: the decoder only gathers, and not all received
+    /// blocks are source blocks.
     pub fn is_to_be_solved(&self) -> bool {
         self.vectors.is_some() && self.sources < self.n()
     }
 
-    /// Whether this source block has arrived as it is.
+    /// Whether this source block has arrived uncoded.
     pub fn is_source_held(&self, index: u16) -> bool {
         self.tenants.get(usize::from(index)).is_some_and(|tenant| tenant.is_some_and(|tenant| tenant.is_source))
     }
 
-    /// A source block that has arrived as it is, without padding.
+    /// A source block that has arrived uncoded, without padding.
     pub fn source(&self, index: u16) -> Option<&[u8]> {
         self.is_source_held(index).then(|| {
             let start = usize::from(index) * block_bytes(&self.generation);
@@ -225,7 +232,7 @@ impl Decoder {
         })
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Approximate bytes of memory in use.
     pub fn memory_bytes(&self) -> usize {
         let n = usize::from(self.n());
         n * block_bytes(&self.generation) + n * (2 * n).next_multiple_of(64)
@@ -241,7 +248,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The source, without copying what is in its place already.
+    /// The source, without copying blocks that are already in place.
     pub fn into_bytes(mut self) -> Result<Vec<u8>, Error> {
         if !self.is_complete() {
             return Err(Error::Incomplete { missing: self.missing() });
@@ -256,7 +263,7 @@ impl Decoder {
         Ok(self.blocks)
     }
 
-    /// What has to be solved, of one that gathers. The payloads stay where they are.
+    /// The system to be solved, of a decoder that gathers. The payloads are not moved.
     pub fn into_system(self) -> Result<System, Error> {
         let Some(vectors) = self.vectors.as_ref().filter(|_| self.elimination.rank() == usize::from(self.generation.n)) else {
             return Err(Error::Incomplete { missing: self.missing() });
@@ -269,7 +276,8 @@ impl Decoder {
         Ok(System { generation: self.generation, kernels: self.kernels, coefficients, payloads: self.blocks })
     }
 
-    /// `count` new blocks: random combinations of all rows held, with explicit vectors. None while nothing is held.
+    /// `count` new blocks: random combinations of all received rows, with explicit vectors. Empty
+    /// while no block has been received.
     pub fn recode(&self, count: usize, rng: &mut impl Rng) -> Vec<Block> {
         if self.rank() == 0 || count == 0 {
             return Vec::new();
@@ -287,11 +295,12 @@ impl Decoder {
         (0..count).map(block).collect()
     }
 
-    /// Writes random combinations of all rows held: n coefficients of each to `vectors`, its payload to `payloads`. Four and more at a
-    /// time are faster than one by one.
+    /// Writes random combinations of all received rows: n coefficients of each to `vectors`, its
+    /// payload to `payloads`. Four or more at a time are faster than one by one.
     ///
     /// # Panics
-    /// If nothing is held, there are not as many vectors as payloads, or one of them has another length.
+    /// If no block has been received, there are not as many vectors as payloads, or one of them has
+    /// another length.
     pub fn recode_into(&self, rng: &mut impl Rng, vectors: &mut [&mut [u8]], payloads: &mut [&mut [u8]]) {
         let (n, held, k) = (usize::from(self.n()), usize::from(self.rank()), block_bytes(&self.generation));
         assert!(held > 0 && vectors.len() == payloads.len(), "{} vectors of {held} rows", vectors.len());
@@ -311,7 +320,7 @@ impl Decoder {
         self.combine_payloads(&transforms.collect::<Vec<_>>(), payloads);
     }
 
-    /// Without a transform it is the rows that came which are combined.
+    /// Without a transform, combines the received rows.
     fn combine_known(&self, weights: &[&[u8]], known: &[Vector], vectors: &mut [&mut [u8]]) {
         let n = usize::from(self.n());
         let mut rows = vec![0; known.len() * n];
@@ -319,8 +328,9 @@ impl Decoder {
         self.kernels.combine_scattered(weights, &rows.chunks_exact(n).collect::<Vec<_>>(), vectors);
     }
 
-    /// Combines the rows held into `vectors`. Returns sums, one behind the other, and their length; each ends with how its row is made
-    /// of those that came. At full rank a row's coefficients are a unit vector, and there is nothing to multiply for them.
+    /// Combines the stored rows into `vectors`. Returns sums, one after the other, and their
+    /// length; each ends with the combination of received rows that makes its row. At full rank a
+    /// row's coefficients are a unit vector, which needs no multiplication.
     fn combine_rows(&self, weights: &[&[u8]], vectors: &mut [&mut [u8]]) -> (Vec<u8>, usize) {
         let (n, held) = (usize::from(self.n()), usize::from(self.rank()));
         let first = if held == n { n } else { 0 };
@@ -346,7 +356,8 @@ impl Decoder {
         self.kernels.combine_scattered(rows, &sources.collect::<Vec<_>>(), payloads);
     }
 
-    /// The last free place, because source blocks tend to come from the front; while there are none, the first.
+    /// The last free place, because source blocks tend to come from the front; before the first
+    /// source block, the first place.
     fn free_place(&self) -> u16 {
         let last = || self.tenants.iter().rposition(Option::is_none).expect("a row was accepted, so a place is free");
         let place = if self.sources == 0 { self.places.len() } else { last() };
@@ -367,7 +378,7 @@ impl Decoder {
         }
     }
 
-    /// Moves the coded payload that lies in a source block's place.
+    /// Moves the coded payload out of a source block's place.
     fn vacate(&mut self, place: u16) {
         let Some(tenant) = self.tenants[usize::from(place)] else { return };
         let (to, k) = (self.free_place(), block_bytes(&self.generation));
@@ -386,12 +397,12 @@ impl Decoder {
     }
 }
 
-/// n independent rows of a generation and their payloads: what determines its source blocks.
+/// n independent rows of a generation and their payloads, which determine its source blocks.
 #[derive(Debug)]
 pub struct System {
     /// The generation.
     pub generation: Generation,
-    /// The rows, one behind the other: n × n bytes.
+    /// The rows, one after the other: n × n bytes.
     pub coefficients: Vec<u8>,
     /// The payloads in the same order, whole blocks.
     pub payloads: Vec<u8>,
@@ -399,7 +410,7 @@ pub struct System {
 }
 
 impl System {
-    /// The source, found here after all.
+    /// Solves the system on this processor and returns the source.
     pub fn solve(self) -> Result<Vec<u8>, Error> {
         let (mut source, n) = (vec![0; self.payloads.len()], usize::from(self.generation.n));
         if !self.kernels.solve(n, &self.coefficients, &self.payloads, &mut source, NonZeroUsize::MIN) {
@@ -410,7 +421,8 @@ impl System {
     }
 }
 
-/// The rank of what came, by vectors alone: what a [`Decoder`] would have made of it, for who keeps no payloads.
+/// The rank of received blocks, by vectors alone: the result that a [`Decoder`] would have, for
+/// receivers that keep no payloads.
 #[derive(Debug)]
 pub struct Rank {
     generation: Generation,
@@ -419,12 +431,12 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Of nothing yet.
+    /// The rank of no blocks yet.
     pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
         Self { generation, key, elimination: Elimination::new(kernels, generation.n.into(), Tail::None) }
     }
 
-    /// Takes the vector of a block that arrived. Fails if it is none of this generation.
+    /// Takes the vector of a received block. Fails if it does not fit this generation.
     pub fn absorb(&mut self, vector: &Vector) -> Result<Outcome, Error> {
         check_vector(&self.generation, vector)?;
         let key = self.key;
@@ -434,13 +446,14 @@ impl Rank {
         Ok(if self.missing() == 0 { Outcome::Complete } else { Outcome::Innovative })
     }
 
-    /// Independent blocks that are still missing.
+    /// The number of independent blocks still needed.
     pub fn missing(&self) -> u16 {
         self.generation.n - u16::try_from(self.elimination.rank()).expect("no more rows than n")
     }
 }
 
-/// Decodes while blocks arrive: every payload is reduced at once, and a source block can be read as soon as it is determined.
+/// Decodes while blocks arrive: every payload is reduced at once, and a source block can be read as
+/// soon as it is determined.
 #[derive(Debug)]
 pub struct Progressive {
     generation: Generation,
@@ -455,7 +468,7 @@ impl Progressive {
         Self { generation, key, elimination }
     }
 
-    /// Takes a block that arrived, as [`Decoder::absorb`] does.
+    /// Takes a received block, as [`Decoder::absorb`] does.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         check(&self.generation, vector, payload)?;
         let key = self.key;
@@ -467,22 +480,22 @@ impl Progressive {
         })
     }
 
-    /// The generation it decodes.
+    /// The generation to decode.
     pub fn generation(&self) -> &Generation {
         &self.generation
     }
 
-    /// Independent blocks held.
+    /// The number of independent blocks received.
     pub fn rank(&self) -> u16 {
         u16::try_from(self.elimination.rank()).expect("no more rows than n")
     }
 
-    /// Independent blocks still needed.
+    /// The number of independent blocks still needed.
     pub fn missing(&self) -> u16 {
         self.generation.n - self.rank()
     }
 
-    /// A source block without padding, if the blocks held determine it.
+    /// A source block without padding, if the received blocks determine it.
     pub fn source(&self, index: u16) -> Option<&[u8]> {
         let column = usize::from(index);
         if index >= self.generation.n || !self.elimination.is_unit(column) {
@@ -512,7 +525,7 @@ impl Progressive {
     }
 }
 
-/// How source block `index` is made of the payloads held, in the order of arrival.
+/// The combination of stored payloads that makes source block `index`, in the order of arrival.
 fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
     let row = elimination.row_of(usize::from(index)).expect("at full rank every column has a pivot");
     elimination.transform(row)
@@ -529,7 +542,8 @@ pub fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     }
 }
 
-/// Draws weights that are not all zero: at low rank that would happen often enough to waste blocks.
+/// Draws weights that are not all zero: at low rank, all-zero weights would occur often enough to
+/// waste blocks.
 fn draw_weights(weights: &mut [u8], rng: &mut impl Rng) {
     rng.fill_bytes(weights);
     if weights.iter().all(|&weight| weight == 0) {

@@ -1,14 +1,18 @@
-//! Random linear network coding over GF(q), 257 bits wide, whose blocks homomorphic hashes prove (`super::hash`).
+//! Random linear network coding over GF(q), 257 bits wide, with homomorphic hashes that verify its
+//! blocks (`super::hash`).
 //!
-//! After Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009). A block is m words of 32 bytes,
-//! big-endian, each of them an element. Who holds the source combines its blocks with coefficients of 32 bits, which costs a fifth of
-//! what full ones do and as much less on the wire; who holds coded blocks recodes them with coefficients of the whole field. What is coded
-//! no longer fits 32 bytes: with this q one word in 23 is 2^256 or more. So a coded payload is m × 32 bytes, the low 256 bits of each word,
-//! and ceil(m / 8) bytes behind them, with the words' top bits: that of word i is bit i mod 8, counted from the least significant, of byte
-//! i / 8. Bits of no word are zero.
+//! After Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009). A
+//! block is m words of 32 bytes, big-endian, each of them an element. An encoder that has the
+//! source combines its blocks with coefficients of 32 bits, at a fifth of the cost of full ones,
+//! and as much less on the wire. A recoder combines coded blocks with coefficients of the whole
+//! field. A coded word no longer fits 32 bytes: with this q one word in 23 is 2^256 or more. A
+//! coded payload is therefore m × 32 bytes, the low 256 bits of each word, followed by ceil(m / 8)
+//! bytes with the words' top bits. The top bit of word i is bit i mod 8, counted from the least
+//! significant, of byte i / 8. Bits without a word are zero.
 //!
-//! Every block has one form alone: coefficients and words of q or more are refused where they are parsed ([`Vector`], [`Payload`]), and
-//! what is recoded is reduced. Who does the arithmetic is behind [`Arithmetic`]: [`Cores`], or a card.
+//! Every block has exactly one form: parsers refuse coefficients and words of q or more
+//! ([`Vector`], [`Payload`]), and recoded blocks are reduced. [`Arithmetic`] hides the processor
+//! that computes: [`Cores`], or a card.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -29,7 +33,7 @@ mod decoder;
 #[cfg(test)]
 mod tests;
 
-/// How large the generations of a code are: n blocks of so many words.
+/// The size of a code's generations: n blocks of a number of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     n: u16,
@@ -37,12 +41,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Most blocks of a generation.
+    /// Maximum number of blocks of a generation.
     pub const N_MAX: u16 = 1024;
-    /// Most words of a block: 64 KiB.
+    /// Maximum number of words of a block: 64 KiB.
     pub const WORDS_MAX: u16 = 2048;
 
-    /// So many blocks of so many words, at least one of either.
+    /// The shape of `n` blocks of `words` words, at least one of each.
     pub const fn new(n: u16, words: u16) -> Option<Self> {
         let is_known = n > 0 && n <= Self::N_MAX && words > 0 && words <= Self::WORDS_MAX;
         if is_known { Some(Self { n, words }) } else { None }
@@ -73,7 +77,7 @@ impl Shape {
         self.block_bytes() + self.words().div_ceil(8)
     }
 
-    /// Bytes of the vector of a block that was coded at the source.
+    /// Bytes of the vector of a block coded at the source.
     pub const fn source_vector_bytes(&self) -> usize {
         self.n() * size_of::<u32>()
     }
@@ -84,15 +88,15 @@ impl Shape {
     }
 }
 
-/// Why bytes are no block of a generation.
+/// Why bytes are not a block of a generation, or why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Another number of bytes than the shape has.
+    /// The length does not fit the shape.
     #[error("got {length} bytes, expected {expected}")]
     Length {
-        /// Bytes there were.
+        /// The given length in bytes.
         length: usize,
-        /// Bytes there have to be.
+        /// The required length in bytes.
         expected: usize,
     },
     /// A coefficient that is not below q.
@@ -101,13 +105,13 @@ pub enum Error {
     /// A word that is not below q.
     #[error("word {0} is not below q")]
     Word(usize),
-    /// A bit behind the last word's top bit is set.
+    /// A bit after the last word's top bit is set.
     #[error("padding bits are set")]
     UnusedBits,
-    /// A source block with an index that the generation does not have.
+    /// A source block with an index outside the generation.
     #[error("source block {index} is out of range: the generation has {n}")]
     Index {
-        /// The index it came with.
+        /// Its index.
         index: usize,
         /// Blocks of the generation.
         n: usize,
@@ -115,10 +119,11 @@ pub enum Error {
     /// Blocks are missing.
     #[error("{0} more independent blocks are needed")]
     Incomplete(usize),
-    /// A decoded word does not fit 32 bytes: what came was no combination of source blocks.
+    /// A decoded word does not fit 32 bytes: the received blocks were not combinations of source
+    /// blocks.
     #[error("a decoded word has more than 256 bits")]
     Overflow,
-    /// The processor did not do it.
+    /// The processor failed.
     #[error(transparent)]
     Failed(#[from] Failed),
 }
@@ -126,20 +131,21 @@ pub enum Error {
 /// The coefficients of a coded block, one for each block of its generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vector {
-    /// Of 32 bits each, as the source draws them. They travel in four bytes, big-endian.
+    /// Coefficients of 32 bits each, as the source draws them. They take four bytes each on the
+    /// wire, big-endian.
     Source(Box<[u32]>),
-    /// Any elements: of a block that was recoded. They travel in 33 bytes, big-endian.
+    /// Any elements: of a recoded block. They take 33 bytes each on the wire, big-endian.
     Recoded(Box<[Element]>),
 }
 
 impl Vector {
-    /// The coefficients of a block from the source.
+    /// Parses the coefficients of a block from the source.
     pub fn parse_source(shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         check_length(bytes, shape.source_vector_bytes())?;
         Ok(Self::Source(bytes.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect()))
     }
 
-    /// The coefficients of a recoded block; one that is not below q is refused.
+    /// Parses the coefficients of a recoded block; refuses one that is not below q.
     pub fn parse_recoded(shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         check_length(bytes, shape.recoded_vector_bytes())?;
         let coefficients = bytes.as_chunks().0.iter().enumerate();
@@ -147,14 +153,14 @@ impl Vector {
         Ok(Self::Recoded(coefficients.collect::<Result<_, _>>()?))
     }
 
-    /// That of source block `index`.
+    /// The vector of source block `index`.
     pub fn unit(shape: Shape, index: usize) -> Result<Self, Error> {
         let mut coefficients = vec![0; shape.n()];
         *coefficients.get_mut(index).ok_or_else(|| Error::Index { index, n: shape.n() })? = 1;
         Ok(Self::Source(coefficients.into()))
     }
 
-    /// How many coefficients it has.
+    /// The number of coefficients.
     pub fn n(&self) -> usize {
         match self {
             Self::Source(coefficients) => coefficients.len(),
@@ -173,12 +179,12 @@ impl Vector {
         }
     }
 
-    /// All of them.
+    /// All coefficients.
     pub fn elements(&self) -> impl Iterator<Item = Element> + '_ {
         (0..self.n()).map(|index| self.element(index))
     }
 
-    /// As it travels.
+    /// The encoding on the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Source(coefficients) => coefficients.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect(),
@@ -187,12 +193,13 @@ impl Vector {
     }
 }
 
-/// The words of a coded block, as they travel: every one is below q.
+/// The words of a coded block, in their encoding on the wire: every word is below q.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload(Bytes);
 
 impl Payload {
-    /// Refuses what has another length, a word that is not below q, and bits of no word.
+    /// Parses a payload; refuses another length, a word that is not below q, and set bits without a
+    /// word.
     pub fn parse(shape: Shape, bytes: Bytes) -> Result<Self, Error> {
         check_length(&bytes, shape.payload_bytes())?;
         let payload = Self(bytes);
@@ -211,7 +218,8 @@ impl Payload {
         Err(Error::Word(high.unwrap_or_default()))
     }
 
-    /// A source block of at most the shape's bytes; what is missing at its end is zeros.
+    /// The payload of a source block of at most the shape's bytes; missing bytes at its end are
+    /// zeros.
     pub fn of_source(shape: Shape, block: &[u8]) -> Result<Self, Error> {
         if block.len() > shape.block_bytes() {
             return Err(Error::Length { length: block.len(), expected: shape.block_bytes() });
@@ -221,12 +229,12 @@ impl Payload {
         Ok(Self(bytes.into()))
     }
 
-    /// As it travels.
+    /// The encoding on the wire.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// How many words it has.
+    /// The number of words.
     pub fn words(&self) -> usize {
         self.parts().0.len()
     }
@@ -240,7 +248,7 @@ impl Payload {
         Element::from_word_and_bit(&words[index], bit(bits, index)).expect("words that were checked")
     }
 
-    /// All of them.
+    /// All words.
     pub fn elements(&self) -> impl Iterator<Item = Element> + '_ {
         (0..self.words()).map(|index| self.element(index))
     }
@@ -273,17 +281,17 @@ fn check_length(bytes: &[u8], expected: usize) -> Result<(), Error> {
     if bytes.len() == expected { Ok(()) } else { Err(Error::Length { length: bytes.len(), expected }) }
 }
 
-/// A block of a generation with its coefficients, parsed.
+/// A parsed block of a generation, with its coefficients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coded {
-    /// Which combination it is.
+    /// The combination of source blocks.
     pub vector: Vector,
-    /// Its words.
+    /// The words.
     pub payload: Payload,
 }
 
 impl Coded {
-    /// A source block of at most the shape's bytes, as it is.
+    /// A source block of at most the shape's bytes.
     pub fn source(shape: Shape, index: usize, block: &[u8]) -> Result<Self, Error> {
         Ok(Self { vector: Vector::unit(shape, index)?, payload: Payload::of_source(shape, block)? })
     }
@@ -304,7 +312,8 @@ impl Coded {
     }
 }
 
-/// Coefficients for so many blocks that are coded at the source, of none of them all 0: that would be a block of nothing.
+/// Draws coefficients for blocks coded at the source. No block gets only zeros, because it would
+/// carry no information.
 pub fn draw_rows(shape: Shape, count: usize, rng: &mut impl Rng) -> Vec<u32> {
     let mut rows: Vec<u32> = (0..count * shape.n()).map(|_| rng.random()).collect();
     for row in rows.chunks_exact_mut(shape.n()) {
@@ -315,17 +324,17 @@ pub fn draw_rows(shape: Shape, count: usize, rng: &mut impl Rng) -> Vec<u32> {
     rows
 }
 
-/// Factors for so many blocks that are made of `held` ones.
+/// Draws factors for `count` blocks made from `held` ones.
 pub fn draw_factors(held: usize, count: usize, rng: &mut impl Rng) -> Vec<Element> {
     (0..count * held).map(|_| Element::random(rng)).collect()
 }
 
-/// Blocks to be coded from a generation that is at hand as a whole.
+/// Coded blocks to be made from a complete generation.
 #[derive(Debug)]
 pub struct Encode<'a> {
-    /// The generation's bytes, block behind block. What is missing at its end is zeros.
+    /// The generation's bytes, one block after the other. Missing bytes at its end are zeros.
     pub source: &'a [u8],
-    /// Where the same bytes are kept, if they are.
+    /// The place of the same bytes in a kept source, if there is one.
     pub kept: Option<Place<'a>>,
     /// n coefficients for each block.
     pub rows: &'a [u32],
@@ -334,12 +343,12 @@ pub struct Encode<'a> {
 }
 
 impl<'a> Encode<'a> {
-    /// Of a source that is not kept, into payloads one behind the other.
+    /// A task with a source that is not kept, into payloads one after the other.
     pub fn new(shape: Shape, source: &'a [u8], rows: &'a [u32], out: &'a mut [u8]) -> Self {
         Self { source, kept: None, rows, out: out.chunks_mut(shape.payload_bytes()).collect() }
     }
 
-    /// How many blocks are wanted.
+    /// The number of wanted blocks.
     ///
     /// # Panics
     /// If its parts do not fit each other and the shape.
@@ -350,50 +359,52 @@ impl<'a> Encode<'a> {
     }
 }
 
-/// A source that [`Arithmetic::keep`] keeps, until this is dropped.
+/// A source that [`Arithmetic::keep`] keeps until this is dropped.
 pub trait Kept: Any + std::fmt::Debug + Send + Sync {
-    /// Bytes of memory that it takes.
+    /// Bytes of memory in use.
     fn bytes(&self) -> u64;
 
-    /// Whether it is still there: not after a card was lost. Whoever computes with what is not takes the bytes that came with it.
+    /// Whether the copy still exists; it does not after a card was lost. Callers then use the bytes
+    /// that came with it.
     fn is_alive(&self) -> bool;
 }
 
-/// Where a generation begins in a source that is kept. All of it is there: what is missing at its end is zeros.
+/// The start of a generation in a kept source. The source is complete: missing bytes at its end are
+/// zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The source.
     pub kept: &'a dyn Kept,
-    /// In bytes.
+    /// The offset in bytes.
     pub offset: usize,
 }
 
 /// Why a source is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKept {
-    /// There is no room for so many bytes; when something else has gone there may be.
+    /// There is no memory for so many bytes now; there may be after other sources are dropped.
     #[error("cannot allocate {0} bytes")]
     Memory(u64),
-    /// The processor did not do it.
+    /// The processor failed.
     #[error(transparent)]
     Failed(#[from] Failed),
 }
 
-/// Blocks to be made of coded blocks of one generation.
+/// Recoded blocks to be made from coded blocks of one generation.
 #[derive(Debug)]
 pub struct Recode<'a> {
-    /// What is combined, at least one block.
+    /// The blocks to combine, at least one.
     pub held: &'a [&'a Coded],
-    /// A factor of each held block, for each block that is wanted.
+    /// A factor of each held block, for each wanted block.
     pub rows: &'a [Element],
-    /// The vectors of these, as they travel.
+    /// The vectors of the new blocks, in their encoding on the wire.
     pub vectors: &'a mut [u8],
-    /// Their payloads, one behind the other.
+    /// Their payloads, one after the other.
     pub payloads: &'a mut [u8],
 }
 
 impl Recode<'_> {
-    /// How many blocks are wanted.
+    /// The number of wanted blocks.
     ///
     /// # Panics
     /// If its parts do not fit each other and the shape.
@@ -410,10 +421,10 @@ fn count(factors: usize, inner: usize, bytes: usize, each: usize) -> usize {
     factors / inner
 }
 
-/// A generation to be rebuilt of as many blocks as it has.
+/// A generation to be rebuilt from as many blocks as it has.
 #[derive(Debug)]
 pub struct Decode<'a> {
-    /// n of them.
+    /// n blocks of the generation.
     pub blocks: &'a [&'a Coded],
     /// The source with all padding.
     pub out: &'a mut [u8],
@@ -428,52 +439,55 @@ impl Decode<'_> {
     }
 }
 
-/// What came of rebuilding a generation. What is in its place is undefined, unless that is whole.
+/// The result of rebuilding a generation. The output is undefined unless the result is `Whole`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebuilt {
-    /// Its source.
+    /// The source is rebuilt.
     Whole,
     /// The blocks are not independent.
     Singular,
-    /// A word of 2^256 or more: no source has it, so that some block was none of this generation.
+    /// A word of 2^256 or more: no source has it, so some block did not belong to this generation.
     Overflow,
 }
 
-/// Who does the arithmetic. Calls may be made from several threads; a card's may fail, and are worth repeating on [`Cores`] then.
+/// A processor for the arithmetic. Calls may come from several threads. A card's calls may fail;
+/// repeat them on [`Cores`] then.
 pub trait Arithmetic: std::fmt::Debug + Send + Sync {
-    /// Brings a source of generations to where it is computed with, so that [`Encode::kept`] spares each call the way there: `padded` bytes, of
-    /// which those behind `source` are zeros. Nothing if it is computed with where it is, or if nothing can be kept any more.
+    /// Copies a source of generations to the processor's memory, so that [`Encode::kept`] saves
+    /// each call the transfer: `padded` bytes, of which those after `source` are zeros. `None` if
+    /// the processor needs no copy, or can keep no more sources.
     ///
     /// # Panics
     /// If `source` is longer than `padded`.
     fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept>;
 
-    /// Makes coded blocks of sources.
+    /// Makes coded blocks from sources.
     ///
     /// # Panics
     /// If [`Encode::count`] does.
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed>;
 
-    /// Makes coded blocks of coded blocks.
+    /// Makes recoded blocks from coded blocks.
     ///
     /// # Panics
     /// If [`Recode::count`] does.
     fn recode(&self, shape: Shape, tasks: &mut [Recode<'_>]) -> Result<(), Failed>;
 
-    /// Rebuilds generations, and says for each what came of it.
+    /// Rebuilds generations, and returns the result of each.
     ///
     /// # Panics
     /// If [`Decode::check`] does.
     fn decode(&self, shape: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed>;
 
-    /// The hashes of plain blocks of at most `words` words each, one behind the other, [`Group::hash_bytes`] of each. What is missing at
-    /// the end of a block is zeros.
+    /// The hashes of plain blocks of at most `words` words each, one after the other,
+    /// [`Group::hash_bytes`] each. Missing bytes at the end of a block are zeros.
     ///
     /// # Panics
     /// If a block is longer, or there are more words than [`Shape::WORDS_MAX`].
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed>;
 
-    /// For each batch, whether its weighted sum of blocks has the hash that the weighted hashes of the source make: true if all of its
-    /// blocks are right, and otherwise false, but for one chance in 2^96. [`sort_out`](super::hash::sort_out) says which blocks are wrong.
+    /// For each batch, whether the hash of its weighted sum of blocks equals the weighted product
+    /// of the source's hashes. True if all of its blocks are right; otherwise false, except with
+    /// probability 2^-96. [`sort_out`](super::hash::sort_out) finds the wrong blocks.
     fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed>;
 }

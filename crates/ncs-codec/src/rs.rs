@@ -1,16 +1,19 @@
 //! Reed-Solomon: k chunks and n - k combinations of them, any k of which rebuild all n.
 //!
-//! Systematic codes over GF(2^8)/0x11D. Chunk i < k is the i-th piece of the file as it is; the others are the *parity rows* times these
-//! pieces. Several matrices are in use elsewhere, and a chunk is of no use without knowing which one made it; so each has the name that
-//! it goes by, and makes the bytes that its home makes ([`Matrix`]).
+//! Systematic codes over GF(2^8)/0x11D. Chunk i < k is the i-th piece of the file, unchanged; the
+//! others are the *parity rows* times these pieces. Other software uses several matrices, and a
+//! chunk is useless unless its matrix is known. Each matrix therefore has its usual name, and makes
+//! the same bytes as the software that it comes from ([`Matrix`]).
 //!
-//! Rebuilding inverts as little as possible. Of the k chunks that are used, the data chunks stand for themselves: with e of them lost
-//! and e parity chunks in their place, the e columns that were lost of these e parity rows are a square matrix. Its inverse turns what
-//! the parity chunks have beside the known chunks into the lost ones. A matrix is MDS exactly if every such part of it can be inverted
-//! (MacWilliams and Sloane, "The Theory of Error-Correcting Codes", chapter 11, theorem 8).
+//! Rebuilding inverts as little as possible. Of the k chunks in use, the data chunks stand for
+//! themselves. With e data chunks lost and e parity chunks in their place, the e lost columns of
+//! these e parity rows are a square matrix. Its inverse turns the parity chunks, minus the known
+//! chunks' parts, into the lost chunks. A matrix is MDS exactly if every such part of it can be
+//! inverted (MacWilliams and Sloane, "The Theory of Error-Correcting Codes", chapter 11, theorem
+//! 8).
 //!
-//! This module decides on rows; [`Kernels::combine_scattered`] multiplies. Nothing here is allocated by a number that a sender chose: a
-//! [`Code`] takes at most 16 KiB.
+//! This module computes rows; [`Kernels::combine_scattered`] multiplies. No allocation depends on a
+//! number that a sender chose: a [`Code`] takes at most 16 KiB.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -22,20 +25,23 @@ use ncs_gf::{Kernels, gf256, matrix};
 #[cfg(test)]
 mod tests;
 
-/// How the parity rows are made. Indices of chunks count from zero, parity chunks from k on.
+/// The construction of the parity rows. Indices of chunks count from zero, parity chunks from k on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Matrix {
-    /// Row i, column j is 1 / (i xor j), a Cauchy matrix: ISA-L's `gf_gen_cauchy1_matrix`, klauspost's `WithCauchyMatrix`.
+    /// Row i, column j is 1 / (i xor j), a Cauchy matrix: ISA-L's `gf_gen_cauchy1_matrix`,
+    /// klauspost's `WithCauchyMatrix`.
     #[default]
     Cauchy,
-    /// The Vandermonde matrix of i^j times the inverse of its first k rows: Backblaze, klauspost's default, the crate
-    /// `reed-solomon-erasure`.
+    /// The Vandermonde matrix of i^j times the inverse of its first k rows: Backblaze, klauspost's
+    /// default, the crate `reed-solomon-erasure`.
     VandBb,
-    /// The Vandermonde matrix whose last row stands for the point at infinity, times the inverse of its first k rows, then scaled so
-    /// that the first parity row and the first column are ones: Jerasure's `reed_sol_van` (Plank and Ding, "Note: Correction to the 1997
-    /// Tutorial on Reed-Solomon Coding", 2005).
+    /// The Vandermonde matrix whose last row stands for the point at infinity, times the inverse of
+    /// its first k rows, then scaled so that the first parity row and the first column are ones:
+    /// Jerasure's `reed_sol_van` (Plank and Ding, "Note: Correction to the 1997 Tutorial on
+    /// Reed-Solomon Coding", 2005).
     VandJerasure,
-    /// Row i, column j is 2^((i - k) j): ISA-L's `gf_gen_rs_matrix`. MDS for some k and n alone; others are refused.
+    /// Row i, column j is 2^((i - k) j): ISA-L's `gf_gen_rs_matrix`. MDS only for some k and n;
+    /// others are refused.
     IsalRs,
 }
 
@@ -43,7 +49,7 @@ impl Matrix {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Cauchy, Self::VandBb, Self::VandJerasure, Self::IsalRs];
 
-    /// Its name on the command line and in files.
+    /// The name on the command line and in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cauchy => "cauchy",
@@ -62,7 +68,7 @@ impl Matrix {
         }
     }
 
-    /// The parity rows, one behind the other.
+    /// The parity rows, one after the other.
     fn parity(self, k: usize, n: usize) -> Vec<u8> {
         match self {
             Self::Cauchy => {
@@ -81,8 +87,8 @@ impl Matrix {
     }
 }
 
-/// Writes the parity row of chunk `index` of a Cauchy matrix ([`Matrix::Cauchy`]); k is the length of the row. It does not depend on how
-/// many chunks there are.
+/// Writes the parity row of chunk `index` of a Cauchy matrix ([`Matrix::Cauchy`]); k is the length
+/// of the row. It does not depend on the number of chunks.
 ///
 /// # Panics
 /// If the index is below k, or above 255.
@@ -93,8 +99,9 @@ pub fn cauchy_row(index: usize, row: &mut [u8]) {
     }
 }
 
-/// The value at the points of `rows` (and at infinity behind them) of each polynomial of degree below k that is 1 at one of the points
-/// 0 to k - 1 and 0 at the others: what the Vandermonde matrix of these points becomes when its first k rows are made the identity.
+/// The value at the points of `rows` (and at infinity behind them) of each polynomial of degree
+/// below k that is 1 at one of the points 0 to k - 1 and 0 at the others: what the Vandermonde
+/// matrix of these points becomes when its first k rows are made the identity.
 fn lagrange(k: usize, rows: Range<usize>, has_infinity: bool) -> Vec<u8> {
     let differences = |point: usize| (0..k).filter(move |&i| i != point).map(move |i| element(i ^ point));
     let product = |point: usize| differences(point).fold(1, gf256::mul);
@@ -111,7 +118,8 @@ fn lagrange(k: usize, rows: Range<usize>, has_infinity: bool) -> Vec<u8> {
     elements
 }
 
-/// Divides each column by what it has in the first row, then each row by what it has in the first column.
+/// Divides each column by what it has in the first row, then each row by what it has in the first
+/// column.
 fn normalize(rows: &mut [u8], k: usize) {
     let first = rows[..k].to_vec();
     for row in rows.chunks_exact_mut(k) {
@@ -140,15 +148,15 @@ impl FromStr for Matrix {
     }
 }
 
-/// A text that names no matrix.
+/// Error: the text names no matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown matrix `{0}`: expected cauchy, vand-bb, vand-jerasure or isal-rs")]
 pub struct UnknownMatrix(String);
 
-/// A code that cannot be, or a call that does not fit the code.
+/// An impossible code, or a call that does not fit the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Numbers that no code has.
+    /// Numbers outside the limits.
     #[error("k = {k}, n = {n}: k must be at least 1 and less than n, and n at most 256")]
     Shape {
         /// Data chunks.
@@ -167,39 +175,39 @@ pub enum Error {
         /// All chunks.
         n: usize,
     },
-    /// Another number of chunks than the call takes.
+    /// A wrong number of chunks.
     #[error("got {given} chunks, expected {expected}")]
     Count {
-        /// How many came.
+        /// The given number.
         given: usize,
-        /// How many are needed.
+        /// The required number.
         expected: usize,
     },
     /// Chunks of different lengths.
     #[error("a chunk has {length} bytes, expected {expected}")]
     Length {
-        /// Its bytes.
+        /// Bytes of the chunk.
         length: usize,
-        /// Bytes of the first one.
+        /// Bytes of the first chunk.
         expected: usize,
     },
-    /// A chunk that the code does not have.
+    /// A chunk index outside the code.
     #[error("chunk {index} is out of range: there are {n}")]
     Index {
-        /// The index it came with.
+        /// The index.
         index: usize,
         /// Chunks of the code.
         n: usize,
     },
-    /// A chunk that is named twice.
+    /// A chunk named twice.
     #[error("chunk {0} is given twice")]
     Repeated(usize),
-    /// Less than k chunks.
+    /// Fewer than k chunks.
     #[error("only {present} of the {k} chunks needed are present")]
     TooFew {
-        /// Chunks that are there.
+        /// The number of available chunks.
         present: usize,
-        /// Chunks that it takes.
+        /// The number of required chunks.
         k: usize,
     },
 }
@@ -214,10 +222,11 @@ pub struct Code {
 }
 
 impl Code {
-    /// Most chunks of a code: a field of 256 elements has no more.
+    /// Maximum number of chunks of a code, because the field has 256 elements.
     pub const N_MAX: usize = 256;
 
-    /// The code of this matrix with k data chunks and n chunks in all, 1 <= k < n <= [`N_MAX`](Self::N_MAX).
+    /// The code of this matrix with k data chunks and n chunks in all, 1 <= k < n <=
+    /// [`N_MAX`](Self::N_MAX).
     pub fn new(matrix: Matrix, k: usize, n: usize) -> Result<Self, Error> {
         if k < 1 || k >= n || n > Self::N_MAX {
             return Err(Error::Shape { k, n });
@@ -228,17 +237,17 @@ impl Code {
         Ok(Self { matrix, k, n, parity: matrix.parity(k, n) })
     }
 
-    /// Its matrix.
+    /// The matrix.
     pub fn matrix(&self) -> Matrix {
         self.matrix
     }
 
-    /// Data chunks, and how many chunks rebuild all.
+    /// The number of data chunks, and of chunks that rebuild all.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// All chunks.
+    /// The number of all chunks.
     pub fn n(&self) -> usize {
         self.n
     }
@@ -248,7 +257,8 @@ impl Code {
         self.parity.chunks_exact(self.k)
     }
 
-    /// Makes the n - k parity chunks of these k data chunks, with at most so many threads. All chunks have the same length.
+    /// Makes the n - k parity chunks of these k data chunks, with at most `threads` threads. All
+    /// chunks have the same length.
     pub fn encode(&self, kernels: Kernels, data: &[&[u8]], parity: &mut [&mut [u8]], threads: NonZeroUsize) -> Result<(), Error> {
         check_count(data.len(), self.k)?;
         check_count(parity.len(), self.n - self.k)?;
@@ -256,8 +266,8 @@ impl Code {
         multiply(kernels, &rows, data, parity, threads)
     }
 
-    /// How to make the chunks `wanted` from those of `present`, in which k are taken: data chunks first, then parity chunks in the order
-    /// in which they are named.
+    /// Plans the rebuilding of the chunks `wanted` from those of `present`, of which k are used:
+    /// data chunks first, then parity chunks in the given order.
     pub fn repair(&self, kernels: Kernels, present: &[usize], wanted: &[usize]) -> Result<Repair, Error> {
         let (mut is_present, n, k) = ([false; Self::N_MAX], self.n, self.k);
         for &index in present {
@@ -291,8 +301,8 @@ impl Code {
         &self.parity[(index - self.k) * self.k..][..self.k]
     }
 
-    /// Rows over the sources that make the lost data chunks. The first `kept` sources are data chunks, the others parity chunks, as many
-    /// as are lost.
+    /// Rows over the sources that make the lost data chunks. The first `kept` sources are data
+    /// chunks, the others parity chunks, as many as are lost.
     fn restore(&self, kernels: Kernels, sources: &[usize], kept: usize, lost: &[usize]) -> Vec<u8> {
         let (k, parity) = (self.k, &sources[kept..]);
         let columns = |row: usize| lost.iter().map(move |&column| self.parity_row(row)[column]);
@@ -313,7 +323,8 @@ impl Code {
     }
 }
 
-/// A row over the data chunks as one over the sources, `kept` and those that `restored` makes the lost chunks of.
+/// A row over the data chunks as one over the sources, `kept` and those that `restored` makes the
+/// lost chunks of.
 fn through(kernels: Kernels, row: &[u8], kept: &[usize], lost: &[usize], restored: &[u8]) -> Vec<u8> {
     let mut sum: Vec<u8> = kept.iter().map(|&column| row[column]).collect();
     sum.resize(row.len(), 0);
@@ -328,7 +339,7 @@ fn unit(index: usize, k: usize) -> Vec<u8> {
     (0..k).map(|column| u8::from(column == index)).collect()
 }
 
-/// Which chunks are read to rebuild others, and how.
+/// The chunks that are read to rebuild others, and their rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
     k: usize,
@@ -337,17 +348,18 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Indices of the k chunks that are read, in the order in which [`run`](Self::run) takes them.
+    /// Indices of the k chunks that are read, in the order of [`run`](Self::run)'s sources.
     pub fn sources(&self) -> &[usize] {
         &self.sources
     }
 
-    /// A row of k coefficients over the sources for each chunk that was wanted.
+    /// A row of k coefficients over the sources for each wanted chunk.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.rows.chunks_exact(self.k)
     }
 
-    /// Makes the wanted chunks of the sources, with at most so many threads. All chunks have the same length.
+    /// Makes the wanted chunks from the sources, with at most `threads` threads. All chunks have
+    /// the same length.
     pub fn run(&self, kernels: Kernels, sources: &[&[u8]], wanted: &mut [&mut [u8]], threads: NonZeroUsize) -> Result<(), Error> {
         check_count(sources.len(), self.k)?;
         check_count(wanted.len(), self.rows.len() / self.k)?;

@@ -1,46 +1,46 @@
-//! How a segment is cut into blocks and generations, and with which code.
+//! The division of a segment into blocks and generations, and their code.
 
 use std::ops::Range;
 
-/// The code that the blocks of a segment are made with.
+/// The code of a segment's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Codec {
-    /// Random linear combinations, without end; who has some makes others of them.
+    /// Random linear combinations, without limit; a node with some of them can recode.
     #[default]
     Rlnc,
-    /// Reed-Solomon: behind the n source blocks of a generation come so many parity blocks, and
-    /// there are no others. Any n of all serve.
+    /// Reed-Solomon: a fixed number of parity blocks follow the n source blocks of a generation.
+    /// Any n of them all suffice.
     ReedSolomon {
         /// Parity blocks of a generation.
         parity: u16,
     },
-    /// RaptorQ (RFC 6330): repair symbols behind the source blocks, as many as anybody wants.
+    /// RaptorQ (RFC 6330): any number of repair symbols follow the n source blocks.
     RaptorQ,
-    /// Random linear combinations over a prime field of 257 bits, without end. Whoever has the
-    /// homomorphic hashes of the source blocks can tell a right block from a wrong one, and so who
-    /// has some blocks makes others of those alone that are right.
+    /// Random linear combinations over a prime field of 257 bits, without limit. A party with the
+    /// homomorphic hashes of the source blocks can tell right blocks from wrong ones, and therefore
+    /// recode from right ones alone.
     RlncQ {
-        /// Where the hashes are.
+        /// The group of the hashes.
         group: HashGroup,
     },
 }
 
 /// The group that homomorphic hashes of blocks are elements of: a subgroup of prime order q of the
-/// integers modulo a prime p, where q is the order of the field that blocks are coded in.
+/// integers modulo a prime p, where q is the order of the blocks' field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HashGroup {
     /// p has 1024 bits, as in Chu, Zhao and Wang's paper of 2009. Discrete logarithms in it cost
     /// about 2^80 steps: a legacy strength.
     P1024,
-    /// p has 2048 bits, about 2^112 steps. Four times the work or more.
+    /// p has 2048 bits, about 2^112 steps. It takes four times the work or more.
     P2048,
 }
 
 impl HashGroup {
-    /// Both.
+    /// Both groups.
     pub const ALL: [Self; 2] = [Self::P1024, Self::P2048];
 
-    /// Its number in META and in the configuration.
+    /// The number in META and in the configuration.
     pub const fn number(self) -> u8 {
         match self {
             Self::P1024 => 1,
@@ -68,30 +68,29 @@ impl HashGroup {
 }
 
 impl Codec {
-    /// Most blocks of a generation with Reed-Solomon, parity blocks included: a field of 256
-    /// elements has no more.
+    /// Maximum number of blocks of a generation with Reed-Solomon, including parity blocks, because
+    /// the field has 256 elements.
     pub const SHARDS_MAX: u16 = 256;
-    /// Most blocks of a generation over the prime field: coefficients of recoded blocks have 33
-    /// bytes each, and travel with them.
+    /// Maximum number of blocks of a generation over the prime field: coefficients of recoded
+    /// blocks have 33 bytes each, and travel with them.
     pub const WIDE_N_MAX: u16 = 256;
-    /// Blocks over the prime field are whole multiples of a word of so many bytes.
+    /// Bytes of a word. Blocks over the prime field are whole multiples of it.
     pub const WORD_BYTES: u32 = 32;
-    /// Most bytes of the homomorphic hashes of a segment.
+    /// Maximum bytes of the homomorphic hashes of a segment.
     pub const HASHES_MAX: u64 = 16 << 20;
 
-    /// Whether combinations of its blocks are blocks as well, for those who have not decoded.
+    /// Whether nodes that have not decoded can combine its blocks into new ones.
     pub const fn is_recodable(self) -> bool {
         matches!(self, Self::Rlnc | Self::RlncQ { .. })
     }
 
-    /// Whether its blocks are tested by homomorphic hashes, each of them, before anything is made
-    /// of it.
+    /// Whether homomorphic hashes test each of its blocks before any use.
     pub const fn is_proving(self) -> bool {
         matches!(self, Self::RlncQ { .. })
     }
 
-    /// Bytes of the payload of a coded block where source blocks have `block_bytes`. Over the prime
-    /// field a coded word may be one bit longer than a source word; the bits follow the words.
+    /// Payload bytes of a coded block, if source blocks have `block_bytes`. Over the prime field, a
+    /// coded word may be one bit longer than a source word; the bits follow the words.
     pub const fn coded_bytes(self, block_bytes: u32) -> u32 {
         match self {
             Self::RlncQ { .. } => block_bytes + (block_bytes / Self::WORD_BYTES).div_ceil(8),
@@ -99,13 +98,13 @@ impl Codec {
         }
     }
 
-    /// Whether there is always another block; else every block has its number
+    /// Whether there is always another block; otherwise every block has a number
     /// ([`Generation::numbered`]).
     pub const fn is_endless(self) -> bool {
         !matches!(self, Self::ReedSolomon { .. })
     }
 
-    /// For people.
+    /// The name shown to people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rlnc => "a random linear code",
@@ -116,28 +115,28 @@ impl Codec {
     }
 }
 
-/// How a stream has its segments coded. The same bytes may lie in streams that differ in this: an
-/// id and a coding together name what blocks are made of, and blocks of two codings never mix.
+/// How a stream codes its segments. The same bytes may be in streams with different codings: an id
+/// and a coding together name the source of blocks, and blocks of two codings never mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Coding {
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// The most blocks of a generation.
+    /// Maximum number of blocks of a generation.
     pub n_max: u16,
     /// The code of the blocks.
     pub codec: Codec,
 }
 
 impl Coding {
-    /// No segment has it, and it stands before all that segments have.
+    /// A coding that no segment has, less than all others.
     pub const LEAST: Self = Self { block_bytes: 0, n_max: 0, codec: Codec::Rlnc };
 }
 
-/// How a segment is cut into blocks and generations, and with which code.
+/// The division of a segment into blocks and generations, and their code.
 ///
-/// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order; the
-/// first N mod G generations are one block longer than the others, so that no segment is padded by
-/// more than one block.
+/// N = ceil(length / block_bytes) blocks in G = ceil(N / n_max) generations in byte order. The
+/// first N mod G generations are one block longer than the others, so no segment is padded by more
+/// than one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     length: u64,
@@ -147,21 +146,21 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The largest number of blocks in a generation, on the wire and in memory.
+    /// Maximum number of blocks in a generation, on the wire and in memory.
     pub const N_LIMIT: u16 = 1024;
-    /// The smallest block.
+    /// Minimum bytes of a block.
     pub const BLOCK_BYTES_MIN: u32 = 64;
-    /// The largest block.
+    /// Maximum bytes of a block.
     pub const BLOCK_BYTES_MAX: u32 = 65_536;
     /// Blocks are whole multiples of this, so that every SIMD path and the GPU read whole words.
     pub const BLOCK_BYTES_STEP: u32 = 16;
-    /// Bytes of a generation that is not cut further to have the first bytes sooner: as many as a
-    /// group of the segment's tree.
+    /// Minimum bytes of a generation that [`in_parts`](Self::in_parts) makes: as many as a group of
+    /// the segment's tree.
     pub const GENERATION_MIN: u64 = 16 << 10;
-    /// The largest segment: no number from the network leads to a larger allocation.
+    /// Maximum bytes of a segment: no number from the network leads to a larger allocation.
     pub const LENGTH_MAX: u64 = 64 << 20;
 
-    /// Checks the numbers and keeps them. The code is a random linear one.
+    /// A shape of these numbers, after a check. The code is a random linear one.
     pub fn new(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         if block_bytes < Self::BLOCK_BYTES_MIN {
             return Err(ShapeError::BlockBytes(block_bytes));
@@ -169,8 +168,8 @@ impl Shape {
         Self::local(length, block_bytes, n_max)
     }
 
-    /// The same with blocks from 16 bytes on, for what is coded on this machine and does not
-    /// travel.
+    /// Like [`new`](Self::new), with blocks of 16 bytes or more, for local coding without a
+    /// network.
     pub fn local(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         if length == 0 || length > Self::LENGTH_MAX {
             return Err(ShapeError::Length(length));
@@ -186,7 +185,7 @@ impl Shape {
         Ok(Self { length, block_bytes, n_max, codec: Codec::Rlnc })
     }
 
-    /// The same with another code.
+    /// The same shape with another code.
     pub fn coded_with(self, codec: Codec) -> Result<Self, ShapeError> {
         if let Codec::ReedSolomon { parity } = codec
             && (parity == 0 || parity > Codec::SHARDS_MAX.saturating_sub(self.n_max))
@@ -208,9 +207,9 @@ impl Shape {
         Ok(Self { codec, ..self })
     }
 
-    /// The same in about so many generations at least, or in fewer that are not shorter than
-    /// [`GENERATION_MIN`](Self::GENERATION_MIN): so a receiver has the first bytes long before the
-    /// last.
+    /// The same shape in at least about `generations` generations, or in fewer that are not shorter
+    /// than [`GENERATION_MIN`](Self::GENERATION_MIN). A receiver then has the first bytes long
+    /// before the last.
     pub fn in_parts(self, generations: u16) -> Self {
         let parts = u64::from(generations).min(self.length / Self::GENERATION_MIN).max(1);
         let blocks = u16::try_from(self.blocks().div_ceil(parts)).unwrap_or(u16::MAX);
@@ -232,12 +231,12 @@ impl Shape {
         (self.block_bytes / Codec::WORD_BYTES) as usize
     }
 
-    /// Bytes of the payload of a coded block.
+    /// Payload bytes of a coded block.
     pub const fn coded_bytes(&self) -> u32 {
         self.codec.coded_bytes(self.block_bytes)
     }
 
-    /// The most blocks that a generation of this segment may have.
+    /// Maximum number of blocks of a generation of this segment.
     pub const fn n_max(&self) -> u16 {
         self.n_max
     }
@@ -247,7 +246,7 @@ impl Shape {
         self.codec
     }
 
-    /// All but the length: what it has in common with other segments of its stream.
+    /// The coding: all but the length, which is common to the segments of a stream.
     pub const fn coding(&self) -> Coding {
         Coding { block_bytes: self.block_bytes, n_max: self.n_max, codec: self.codec }
     }
@@ -284,7 +283,7 @@ impl Shape {
         })
     }
 
-    /// The index of the generation in which a byte lies; of bytes behind the end the last one's.
+    /// The index of the generation that contains a byte; for bytes after the end, the last one's.
     pub fn generation_at(&self, offset: u64) -> u32 {
         let count = u64::from(self.generations());
         let (even, longer) = (self.blocks() / count, self.blocks() % count);
@@ -294,8 +293,8 @@ impl Shape {
         u32::try_from(index.min(count - 1)).expect("there are no more generations")
     }
 
-    /// Like [`new`](Self::new) with any number of blocks a generation, for codes that solve large
-    /// ones and decoders that do not know [`N_LIMIT`](Self::N_LIMIT).
+    /// Like [`new`](Self::new), with any number of blocks a generation, for codes that solve large
+    /// ones and decoders without [`N_LIMIT`](Self::N_LIMIT).
     pub fn wide(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         let shape = Self::new(length, block_bytes, 1)?;
         if n_max == 0 { Err(ShapeError::NMax(n_max)) } else { Ok(Self { n_max, ..shape }) }
@@ -307,7 +306,7 @@ impl Shape {
     }
 }
 
-/// Numbers that no segment can have.
+/// Why numbers are not a segment's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// Empty, or above [`Shape::LENGTH_MAX`].
@@ -327,13 +326,13 @@ pub enum ShapeError {
         /// Blocks of a generation.
         n_max: u16,
     },
-    /// Blocks that are no whole number of words of the prime field.
+    /// A block size that is not a whole number of words of the prime field.
     #[error("blocks of {0} bytes: over the prime field the size must be a multiple of 32 bytes")]
     Words(u32),
-    /// So many blocks of a generation that their coefficients would outweigh a block.
+    /// So many blocks of a generation that their coefficients would be larger than a block.
     #[error("{0} blocks per generation: over the prime field the number must be from 1 to {max}", max = Codec::WIDE_N_MAX)]
     WideNMax(u16),
-    /// More homomorphic hashes than anybody takes.
+    /// More than [`Codec::HASHES_MAX`] bytes of homomorphic hashes.
     #[error("{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} are allowed, so use larger blocks", max = Codec::HASHES_MAX)]
     Hashes {
         /// Bytes of all of them.
@@ -346,13 +345,13 @@ pub enum ShapeError {
 /// One generation of a segment: `n` blocks that are coded together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Generation {
-    /// Its place in the segment, from 0.
+    /// Its index in the segment, from 0.
     pub index: u32,
-    /// Blocks in it.
+    /// The number of blocks.
     pub n: u16,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Where it starts in the segment, in bytes.
+    /// The offset in the segment, in bytes.
     pub offset: u64,
     /// Its bytes without the zero padding of the last block.
     pub length: u64,
@@ -361,8 +360,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Blocks that a session can be sent by their numbers: the source blocks, and behind them the
-    /// parity blocks where the code has some.
+    /// The number of blocks that a session can send by number: the source blocks, followed by the
+    /// parity blocks if the code has some.
     pub fn numbered(&self) -> u16 {
         match self.codec {
             Codec::ReedSolomon { parity } => self.n + parity,
@@ -370,17 +369,17 @@ impl Generation {
         }
     }
 
-    /// Bytes of the payload of a coded block.
+    /// Payload bytes of a coded block.
     pub const fn coded_bytes(&self) -> u32 {
         self.codec.coded_bytes(self.block_bytes)
     }
 
-    /// Bytes with the last block padded: n × block_bytes.
+    /// Bytes including the padding of the last block: n × block_bytes.
     pub fn padded_length(&self) -> u64 {
         u64::from(self.n) * u64::from(self.block_bytes)
     }
 
-    /// Where source block `index` lies in the segment, without padding: the last one may be
+    /// The range of source block `index` in the segment, without padding: the last one may be
     /// shorter.
     ///
     /// # Panics

@@ -1,8 +1,11 @@
-//! Dense linear systems over the byte field, and who solves them: cores of the CPU, a card, or whichever of the two is faster.
+//! Dense linear systems over the byte field, and their solvers: CPU cores, a GPU card, or the
+//! faster of the two.
 //!
-//! A decoder with dense matrices says what it wants of whom ([`Algebra`]), and not how. [`Cores`] is the CPU; a GPU's is made where GPUs
-//! are known. Inverting takes products by the cube of the order, and bringing a matrix to a card by its square, so that a card is worth it
-//! from some order on, the *crossover*: [`Chooser`] goes by it, as Vicente (2015, section 5.3) proposes for threads.
+//! A decoder with dense matrices uses the trait [`Algebra`] and does not know the processor behind
+//! it. [`Cores`] is the CPU; a GPU's implementation is in the crate that drives GPUs. The cost of
+//! an inversion grows with the cube of the order, the cost of the transfer to a card with its
+//! square. A card therefore pays from some order on, the *crossover*. [`Chooser`] selects by it, as
+//! Vicente (2015, section 5.3) proposes for threads.
 
 use std::fmt::Debug;
 use std::num::NonZeroUsize;
@@ -11,21 +14,21 @@ use std::thread;
 
 use super::{Kernels, Panel, matrix};
 
-/// A square matrix, and what is wanted of its inverse times symbols.
+/// A square matrix, and the products of its inverse with symbols that are wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct System<'a> {
     /// Rows and columns.
     pub order: usize,
-    /// The rows, one behind the other.
+    /// The rows, one after the other.
     pub matrix: &'a [u8],
-    /// For each symbol that is wanted, the rows of the inverse that are added up to make it.
+    /// For each wanted symbol, the rows of the inverse whose sum makes it.
     pub sums: &'a [Vec<u32>],
-    /// The symbol of each row of the matrix, all of one length; none is one of zeros.
+    /// The symbol of each row of the matrix, all of one length; `None` is a symbol of zeros.
     pub symbols: &'a [Option<&'a [u8]>],
 }
 
 impl System<'_> {
-    /// Whether its parts fit each other and what is made of it.
+    /// Checks that the parts fit each other and the outputs.
     ///
     /// # Panics
     /// If they do not.
@@ -46,27 +49,31 @@ fn check_lengths(symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) {
     assert!(length > 0 && lengths.into_iter().all(|each| each == length), "symbols of {length} bytes");
 }
 
-/// Who solves systems and multiplies.
+/// A processor that solves systems and multiplies matrices.
 pub trait Algebra: Debug + Send + Sync {
-    /// The symbols that are wanted, each into its place. False if the matrix has no inverse; what is in the places is undefined then.
+    /// Writes the wanted symbols to `outs`. Returns false if the matrix has no inverse; the
+    /// contents of `outs` are undefined then.
     ///
     /// # Panics
     /// If [`System::check`] does.
     fn solve(&self, system: &System<'_>, outs: &mut [&mut [u8]]) -> Result<bool, Failed>;
 
-    /// Each row, of as many elements as there are symbols, times the symbols; none is one of zeros.
+    /// Multiplies each row, of as many elements as there are symbols, by the symbols; `None` is a
+    /// symbol of zeros.
     ///
     /// # Panics
-    /// If there are not as many rows as outs, a row has another length, or symbols differ in theirs.
+    /// If there are not as many rows as outs, a row has another length, or symbols differ in
+    /// theirs.
     fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed>;
 }
 
-/// A processor that did not do what it should, and why.
+/// The failure of a processor, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(pub String);
 
-/// The CPU, which does not fail: so many threads of it, of which a call starts as many as its work is worth.
+/// The CPU, which does not fail. It has a number of threads, of which a call starts as many as its
+/// work justifies.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
     kernels: Kernels,
@@ -74,22 +81,22 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// So many threads at most.
+    /// The CPU with at most `threads` threads.
     pub fn new(kernels: Kernels, threads: NonZeroUsize) -> Self {
         Self { kernels, threads }
     }
 
-    /// As many as the process may use.
+    /// The CPU with as many threads as the process may use.
     pub fn all(kernels: Kernels) -> Self {
         Self::new(kernels, thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Threads at most.
+    /// The maximum number of threads.
     pub fn threads(&self) -> NonZeroUsize {
         self.threads
     }
 
-    /// Each thread has some of the outs, with the number of the first of them.
+    /// Divides `outs` among threads; `work` gets each part with the index of its first out.
     fn share(&self, inner: usize, outs: &mut [&mut [u8]], work: impl Fn(usize, &mut [&mut [u8]]) + Sync) {
         let products = outs.len() * inner * outs.first().map_or(0, |out| out.len());
         let threads = (products / PRODUCTS_A_THREAD).clamp(1, self.threads.get()).min(outs.len().max(1));
@@ -138,7 +145,7 @@ pub fn check_rows(rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &[&mut [u8]])
     check_lengths(symbols, outs);
 }
 
-/// The symbols; none if nothing is to be made of them.
+/// A panel of the symbols; `None` if there are no outs.
 fn panel(symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) -> Option<Panel> {
     let mut panel = Panel::new(symbols.len(), outs.first()?.len());
     let there = symbols.iter().enumerate().filter_map(|(index, symbol)| Some((index, (*symbol)?)));
@@ -146,7 +153,8 @@ fn panel(symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) -> Option<Panel> {
     Some(panel)
 }
 
-/// The CPU for small systems, a card for large ones, and the CPU for all of them once the card has failed.
+/// The CPU for small systems, a card for large ones, and the CPU for all of them after the card has
+/// failed.
 #[derive(Debug)]
 pub struct Chooser {
     cores: Cores,
@@ -156,22 +164,22 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// With the order from which on the card solves sooner than these cores.
+    /// A chooser with the order from which the card solves faster than these cores.
     pub fn new(cores: Cores, card: Box<dyn Algebra>, crossover: usize) -> Self {
         Self { cores, card, crossover, fault: OnceLock::new() }
     }
 
-    /// The order from which on the card is asked.
+    /// The order from which the card is used.
     pub fn crossover(&self) -> usize {
         self.crossover
     }
 
-    /// Why the card is no longer asked, if it has failed.
+    /// The failure of the card, if it has failed and is no longer used.
     pub fn fault(&self) -> Option<&Failed> {
         self.fault.get()
     }
 
-    /// Asks the card, if it has not failed before, and otherwise the CPU.
+    /// Uses the card, if it has not failed before, and otherwise the CPU.
     fn ask<T>(
         &self,
         is_large: bool,
@@ -202,8 +210,8 @@ impl Algebra for Chooser {
     }
 }
 
-/// Products that are worth a thread. Starting one takes some 50 us (row S4-12 of the bench: sixteen for one block), in which a core with
-/// GFNI makes half as many.
+/// Products that justify a thread. Starting a thread takes some 50 us (row S4-12 of the bench:
+/// sixteen for one block); in that time a core with GFNI makes half as many.
 const PRODUCTS_A_THREAD: usize = 8 << 20;
 
 #[cfg(test)]
@@ -231,7 +239,8 @@ mod tests {
         rows.iter().map(of_row).collect()
     }
 
-    /// Symbols of which some are zeros, and what a regular matrix makes of them: with these as sides, they are the solution.
+    /// Symbols of which some are zeros, and what a regular matrix makes of them: with these as
+    /// sides, they are the solution.
     fn solve(algebra: &dyn Algebra, order: usize, length: usize) {
         let bytes = random(order * length, 1);
         let wanted: Vec<Option<&[u8]>> = bytes.chunks_exact(length).map(Some).collect();

@@ -1,15 +1,17 @@
-//! Elements of GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1, written to be read: the oracle of every faster form.
+//! Elements of GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1, written to be read: the reference for
+//! every faster form.
 //!
-//! [`mul`] is the definition. The tables are computed from it at compile time: logarithms to the base 2 for the log-domain form,
-//! nibble products for byte shuffles, and 8×8 bit matrices for the affine instruction of GFNI.
+//! [`mul`] is the definition. The tables are computed from it at compile time: logarithms to the
+//! base 2 for the log-domain form, nibble products for byte shuffles, and 8×8 bit matrices for the
+//! affine instruction of GFNI.
 
 /// The reducing polynomial, with its x^8. RaptorQ, ISA-L and most Reed-Solomon codes use the same.
 pub const POLYNOMIAL: u16 = 0x11D;
 
-/// An element whose powers are all 255 others than zero: x.
+/// The generator x, whose powers are all 255 non-zero elements.
 pub const GENERATOR: u8 = 2;
 
-/// What stands for zero where bytes are kept as logarithms, which run from 0 to 254.
+/// The marker of zero among logarithms, which run from 0 to 254.
 pub const LOG_OF_ZERO: u8 = 255;
 
 /// The product of two elements: multiply as polynomials over GF(2), reduce as soon as x^8 appears.
@@ -28,7 +30,7 @@ pub const fn mul(a: u8, b: u8) -> u8 {
     low_byte(product)
 }
 
-/// The element that gives 1 when multiplied by `a`.
+/// The multiplicative inverse of `a`.
 ///
 /// # Panics
 /// If `a` is zero, which has none.
@@ -87,8 +89,8 @@ pub static NIBBLE_PRODUCTS: [[u8; 32]; 256] = {
     table
 };
 
-/// Multiplication by each coefficient as the bit matrix that `gf2p8affineqb` takes: the row that makes bit i of the product is
-/// byte 7 - i.
+/// Multiplication by each coefficient, as the bit matrix that `gf2p8affineqb` takes: byte 7 - i is
+/// the row that makes bit i of the product.
 #[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
 pub static AFFINE_MATRICES: [u64; 256] = {
     let mut table = [0; 256];

@@ -1,9 +1,12 @@
-//! The prime field GF(q) of 257 bits, in which blocks that homomorphic hashes check are coded (`codec::rlnc_q`).
+//! The prime field GF(q) of 257 bits, for blocks that are checked by homomorphic hashes
+//! (`codec::rlnc_q`).
 //!
-//! q lies between 2^256 and 2^257, so that every word of 32 bytes is an element as it is; where it comes from is in docs/hashes.md. An
-//! [`Element`] is always below q. Sums of products are made without reducing what is added: [`Sum`] takes products of elements,
-//! [`NarrowSum`] those of words with 32-bit numbers, and either is reduced once, at its end. The first does it by Montgomery's method
-//! (Math. Comp. 44, 1985), so that one side of each product is a [`Factor`], an element times 2^320, which costs the sum nothing.
+//! q lies between 2^256 and 2^257, so every word of 32 bytes is an element without conversion;
+//! docs/hashes.md gives its origin. An [`Element`] is always below q. Sums of products are
+//! accumulated without reduction and reduced once, at the end: [`Sum`] for products of elements,
+//! [`NarrowSum`] for products of words with 32-bit numbers. [`Sum`] uses Montgomery's method (Math.
+//! Comp. 44, 1985). One side of each of its products is therefore a [`Factor`], an element times
+//! 2^320; this costs the sum nothing.
 
 use std::fmt;
 
@@ -16,20 +19,20 @@ mod tests;
 
 /// 64-bit limbs of an element, the least significant first.
 pub const LIMBS: usize = 5;
-/// 32-bit limbs of an element, as cards take it.
+/// 32-bit limbs of an element, as GPU cards use them.
 pub const LIMBS_32: usize = 9;
 /// Bits of the modulus.
 pub const BITS: usize = 257;
-/// Bytes of an element as it travels, big-endian.
+/// Bytes of an encoded element, big-endian.
 pub const BYTES: usize = 33;
-/// Bytes of a word of data, big-endian: any such word is an element.
+/// Bytes of a word of data, big-endian. Any such word is an element.
 pub const WORD_BYTES: usize = 32;
-/// Products that a sum of either kind has room for.
+/// Maximum number of products in a sum of either kind.
 pub const TERMS_MAX: usize = 1 << 20;
 
 /// The modulus.
 pub const Q: [u64; LIMBS] = [0x43c5_f2f4_9ac0_4917, 0x7381_b606_31a3_9208, 0x53fe_53b8_f21b_9893, 0x0b91_c645_389f_aa41, 1];
-/// The modulus as it would travel.
+/// The modulus in the encoding of an element.
 pub const Q_BYTES: [u8; BYTES] = Element(Q).bytes();
 /// -1 / q modulo 2^64.
 pub const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
@@ -48,7 +51,7 @@ impl Element {
     /// The neutral element of multiplication.
     pub const ONE: Self = Self([1, 0, 0, 0, 0]);
 
-    /// These limbs, unless they are q or more.
+    /// The element with these limbs, unless they are q or more.
     pub const fn from_limbs(limbs: [u64; LIMBS]) -> Option<Self> {
         if subtract(&limbs, &Q).1 { Some(Self(limbs)) } else { None }
     }
@@ -58,7 +61,7 @@ impl Element {
         &self.0
     }
 
-    /// The number in these limbs of 32 bits, unless it is q or more.
+    /// The element with these limbs of 32 bits, unless it is q or more.
     pub fn from_limbs_32(limbs: &[u32; LIMBS_32]) -> Option<Self> {
         let limb = |index: usize| limbs.get(index).map_or(0, |&limb| u64::from(limb));
         Self::from_limbs(std::array::from_fn(|index| limb(2 * index) | limb(2 * index + 1) << 32))
@@ -70,7 +73,7 @@ impl Element {
         std::array::from_fn(|index| (self.0[index / 2] >> (32 * (index % 2))) as u32)
     }
 
-    /// The number in these bytes, big-endian, unless it is q or more.
+    /// The element in these bytes, big-endian, unless it is q or more.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Option<Self> {
         let (top, word) = bytes.split_first()?;
         let mut element = Self::from_word(word.try_into().ok()?);
@@ -78,7 +81,7 @@ impl Element {
         Self::from_limbs(element.0)
     }
 
-    /// Big-endian.
+    /// The encoding of the element, big-endian.
     pub fn to_bytes(&self) -> [u8; BYTES] {
         self.bytes()
     }
@@ -93,7 +96,7 @@ impl Element {
         bytes
     }
 
-    /// A word of data, big-endian. All of them are below q.
+    /// The element of a word of data, big-endian. All words are below q.
     pub fn from_word(word: &[u8; WORD_BYTES]) -> Self {
         let mut limbs = [0; LIMBS];
         for (limb, bytes) in limbs.iter_mut().zip(word.as_chunks::<8>().0.iter().rev()) {
@@ -111,19 +114,19 @@ impl Element {
         word
     }
 
-    /// The word of data with its top bit, unless the number is q or more.
+    /// The element of a word of data and its top bit, unless the number is q or more.
     pub fn from_word_and_bit(word: &[u8; WORD_BYTES], is_wide: bool) -> Option<Self> {
         let mut element = Self::from_word(word);
         element.0[LIMBS - 1] = u64::from(is_wide);
         Self::from_limbs(element.0)
     }
 
-    /// Whether it is 2^256 or more, so that a word of data does not hold it.
+    /// Whether the element is 2^256 or more, so that it does not fit a word of data.
     pub const fn is_wide(&self) -> bool {
         self.0[LIMBS - 1] != 0
     }
 
-    /// Any of them, each as likely.
+    /// A random element, uniform over the field.
     pub fn random(rng: &mut impl Rng) -> Self {
         loop {
             // One in two is below q.
@@ -160,26 +163,26 @@ impl Element {
         Self(sum)
     }
 
-    /// What is added to it to make zero.
+    /// The additive inverse.
     #[must_use]
     pub fn neg(&self) -> Self {
         Self::ZERO.sub(self)
     }
 
-    /// The product. Where one side stays, its [`Factor`] is half the work.
+    /// The product. If one side stays the same, its [`Factor`] halves the work.
     #[must_use]
     pub fn mul(&self, other: &Self) -> Self {
         self.factor().times(other)
     }
 
-    /// It, times 2^320.
+    /// The element times 2^320, as a factor.
     #[must_use]
     pub fn factor(&self) -> Factor {
         Factor(Factor(Self(R_SQUARED)).times(self))
     }
 
-    /// One divided by it; nothing for zero. By the binary form of Euclid's algorithm (Knuth, TAOCP 4.5.2, algorithm B extended), whose time
-    /// depends on the number.
+    /// The multiplicative inverse; `None` for zero. By the binary form of Euclid's algorithm
+    /// (Knuth, TAOCP 4.5.2, algorithm B extended), whose time depends on the number.
     #[must_use]
     pub fn inverse(&self) -> Option<Self> {
         if *self == Self::ZERO {
@@ -204,7 +207,7 @@ impl Element {
         Some(a_factor)
     }
 
-    /// The product of a weight and a coefficient, which together have fewer bits than q.
+    /// The product of a weight and a coefficient that together have fewer bits than q.
     #[must_use]
     pub fn product(weight: u128, coefficient: u32) -> Self {
         let (low, high) = split(weight);
@@ -255,8 +258,8 @@ impl fmt::Debug for Element {
     }
 }
 
-/// Inverts all of them by one inversion and three products each (Montgomery, Math. Comp. 48, 1987). False, with what they were, if one is
-/// zero.
+/// Inverts all elements by one inversion and three products each (Montgomery, Math. Comp. 48,
+/// 1987). Returns false, and changes nothing, if one is zero.
 pub fn invert_all(elements: &mut [Element]) -> bool {
     let mut product = Element::ONE;
     let mut before = Vec::with_capacity(elements.len());
@@ -278,7 +281,7 @@ pub fn invert_all(elements: &mut [Element]) -> bool {
 pub struct Factor(Element);
 
 impl Factor {
-    /// The product of what it stands for and `other`.
+    /// The product of the factor's element and `other`.
     #[must_use]
     pub fn times(&self, other: &Element) -> Element {
         let mut sum = Sum::default();
@@ -286,7 +289,7 @@ impl Factor {
         sum.reduce()
     }
 
-    /// What it stands for.
+    /// The factor's element.
     #[must_use]
     pub fn element(&self) -> Element {
         self.times(&Element::ONE)
@@ -339,7 +342,7 @@ impl NarrowSum {
     /// Adds a product.
     ///
     /// # Panics
-    /// In debug builds, if the element is none of a word of data.
+    /// In debug builds, if the element is not a word of data.
     #[inline]
     pub fn add(&mut self, factor: u32, word: &Element) {
         debug_assert!(!word.is_wide(), "a word of data");
@@ -363,7 +366,7 @@ impl WeightedSum {
     /// Adds a product.
     ///
     /// # Panics
-    /// In debug builds, if the weight has more bits.
+    /// In debug builds, if the weight has more than 104 bits.
     #[inline]
     pub fn add(&mut self, weight: u128, other: &Element) {
         debug_assert!(weight >> 104 == 0, "a weight of 104 bits");

@@ -1,12 +1,14 @@
-//! The byte field GF(2^8)/0x11D: elements, coefficient rows, row operations and their instruction sets.
+//! The byte field GF(2^8)/0x11D: elements, coefficient rows, row operations and their instruction
+//! sets.
 //!
-//! One engine lies under every codec: *combine*, p rows of n coefficients times n source blocks of k bytes. [`Kernels`] is that
-//! engine for one instruction set. Holding a value of it is the proof that this processor can run it, so nothing above asks
-//! again. [`gf256`] is the definition it is tested against.
+//! One operation is the base of every codec: *combine*, p rows of n coefficients times n source
+//! blocks of k bytes. [`Kernels`] implements it for one instruction set. A value of [`Kernels`]
+//! proves that this processor has that instruction set, so no caller checks again. Tests compare it
+//! with the definition in [`gf256`].
 //!
-//! Sources live in a [`Panel`]: cut into columns of up to 256 bytes, each column's pieces of all n blocks one behind the other.
-//! In the plain layout the same offset of blocks of 4 KiB falls into the same few cache sets and on one page each, which costs
-//! half the speed from n = 128 on.
+//! Sources are stored in a [`Panel`]: it is cut into columns of up to 256 bytes, and the pieces of
+//! all n blocks of a column are adjacent. In the plain layout, the same offset of blocks of 4 KiB
+//! maps to the same few cache sets and to one page each. That costs half the speed from n = 128 on.
 
 use std::ops::Range;
 
@@ -27,10 +29,11 @@ pub use simd::{Isa, Kernels};
 
 use simd::{Line, Strip};
 
-/// What elimination asks of a field, so that it is written once for all of them.
+/// The field operations that elimination needs, so that it is written once for all fields.
 ///
-/// A matrix belongs to the field, because how its rows lie in memory does. Its columns are in two *parts*: the coefficients, with a
-/// transform behind them if there is one, and the payload, which is left alone until the coefficients have been looked at.
+/// A matrix belongs to the field, because the field determines its layout in memory. Its columns
+/// have two *parts*: the coefficients, followed by a transform if there is one, and the payload,
+/// which elimination touches only after the coefficients.
 pub trait Field {
     /// One element.
     type Element: Copy + PartialEq + std::fmt::Debug;
@@ -48,12 +51,12 @@ pub trait Field {
     fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: Part) -> &'a [Self::Element];
     /// A part of a row, to change.
     fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
-    /// Appends what these rows have in these columns of the coefficients, row by row.
+    /// Appends the coefficients of these rows in these columns, row by row.
     fn gather(&self, matrix: &Self::Matrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<Self::Element>);
     /// Divides this part of `row` by `divisor`, which is not zero.
     fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
-    /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which is behind them, in these columns of the
-    /// part at least.
+    /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which comes
+    /// after them, at least in these columns of the part.
     fn reduce(
         &self,
         matrix: &mut Self::Matrix,
@@ -63,8 +66,8 @@ pub trait Field {
         target: usize,
         factors: &[Self::Element],
     );
-    /// Subtracts `factors[i * count + j]` times the j-th of the `count` rows behind `rows` from the i-th of these, for every i and j, in
-    /// these columns of the part at least.
+    /// Subtracts `factors[i * count + j]` times the j-th of the `count` rows after `rows` from the
+    /// i-th of `rows`, for every i and j, at least in these columns of the part.
     fn spread(
         &self,
         matrix: &mut Self::Matrix,
@@ -76,7 +79,7 @@ pub trait Field {
     );
 }
 
-/// Which columns of a matrix an operation means.
+/// The columns of a matrix that an operation applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The coefficients, and their transform.
@@ -85,20 +88,20 @@ pub enum Part {
     Tail,
 }
 
-/// A matrix over the byte field, every part of a row on whole cache lines.
+/// A matrix over the byte field. Every part of a row occupies whole cache lines.
 #[derive(Debug)]
 pub struct ByteMatrix {
     lines: Vec<Line>,
     coefficients: usize,
     tail: usize,
-    /// Lines of the coefficients of a row.
+    /// Cache lines of a row's coefficients.
     split: usize,
-    /// Lines of a row.
+    /// Cache lines of a row.
     stride: usize,
 }
 
 impl ByteMatrix {
-    /// First line of a part in its row, lines of it, and its bytes without padding.
+    /// The first line of a part in its row, its number of lines, and its bytes without padding.
     fn extent(&self, part: Part) -> (usize, usize, usize) {
         match part {
             Part::Coefficients => (0, self.split, self.coefficients),
@@ -112,8 +115,8 @@ impl ByteMatrix {
         first + columns.start / Line::BYTES..first + columns.end.div_ceil(Line::BYTES)
     }
 
-    /// The first `count` rows as sources of a combination, in a part's columns from `column` on, and the column with which the strip
-    /// begins: the first of a cache line.
+    /// The first `count` rows as sources of a combination, in a part's columns from `column` on;
+    /// and the first column of the strip, which begins at a cache line.
     pub fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
         let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
         let lines = &self.lines[..count * self.stride];

@@ -1,12 +1,13 @@
 //! Inversion of square matrices over the byte field, by one thread or by several together.
 //!
-//! Gauss-Jordan elimination in place: where a pivot column would become a unit vector, the column of the inverse takes its place,
-//! so that a row stays n bytes long. Row i is the i-th pivot row, and what is searched is its *column*, the first free one with
-//! something in it. So nobody has to agree on a row: each thread owns every T-th one, publishes it when its turn comes, and waits
-//! for nothing but the pivot rows of the others. The owner of the next pivot row reduces it before its other rows, so the rest
-//! need not wait for it. There is no barrier.
+//! Gauss-Jordan elimination in place: where a pivot column would become a unit vector, the column
+//! of the inverse takes its place, so a row stays n bytes long. Row i is the i-th pivot row; the
+//! search is for its *column*, the first free one with a non-zero element. Threads therefore need
+//! no agreement on rows: each thread owns every T-th row, publishes it in its turn, and waits only
+//! for the pivot rows of the others. The owner of the next pivot row reduces it before its other
+//! rows, so that the other threads need not wait for it. There is no barrier.
 //!
-//! With pivot columns p, the inverse has in row p(i), column j what stands in row i, column p(j).
+//! With pivot columns p, row p(i), column j of the inverse is the element in row i, column p(j).
 
 use std::hint::spin_loop;
 use std::num::NonZeroUsize;
@@ -16,14 +17,14 @@ use std::thread;
 use super::simd::Line;
 use super::{Kernels, gf256};
 
-/// An inversion that `threads` members work on together, each by [`run`](Self::run).
+/// An inversion by `threads` cooperating members, each of which calls [`run`](Self::run).
 #[derive(Debug)]
 pub struct Inversion<'a> {
     kernels: Kernels,
     n: usize,
     matrix: &'a [u8],
     threads: usize,
-    /// One for each row, in their order; none inside if nothing was left of the row.
+    /// The pivot of each row, in their order; `None` inside if the row is zero after reduction.
     pivots: Vec<OnceLock<Option<Pivot>>>,
 }
 
@@ -48,13 +49,13 @@ impl Share {
     }
 }
 
-/// How many of so many threads are worth it for an n × n matrix.
+/// The number of threads, of at most `threads`, that pays for an n × n matrix.
 pub fn inverters(n: usize, threads: NonZeroUsize) -> NonZeroUsize {
     let most = if n < INVERTED_BY_SEVERAL_MIN { 1 } else { n / ROWS_PER_INVERTER };
     threads.min(NonZeroUsize::new(most).expect("one at least"))
 }
 
-/// The inverse of an n × n matrix of rows one behind the other; none if it is singular.
+/// The inverse of an n × n matrix, whose rows are one after the other; `None` if it is singular.
 ///
 /// # Panics
 /// If the matrix is not n × n.
@@ -74,7 +75,7 @@ pub fn invert(kernels: Kernels, n: usize, matrix: &[u8], threads: NonZeroUsize) 
 }
 
 impl<'a> Inversion<'a> {
-    /// Of an n × n matrix, whose rows lie one behind the other.
+    /// An inversion of an n × n matrix, whose rows are one after the other.
     ///
     /// # Panics
     /// If the matrix is not n × n.
@@ -84,7 +85,8 @@ impl<'a> Inversion<'a> {
         Self { kernels, n, matrix, threads: threads.get(), pivots }
     }
 
-    /// Does the part of member `member`. Returns when it is done, which takes the other members; none if the matrix is singular.
+    /// Does the part of member `member`. Returns when it is done, which requires the other members;
+    /// `None` if the matrix is singular.
     ///
     /// # Panics
     /// If a member runs twice.
@@ -134,7 +136,7 @@ impl<'a> Rows<'a> {
         Self { shared, member, stride, lines, factors, is_taken: vec![false; n] }
     }
 
-    /// Where row `index` is kept, if it is this member's.
+    /// The place of row `index`, if it belongs to this member.
     fn place(&self, index: usize) -> Option<usize> {
         let is_mine = index < self.shared.n && index % self.shared.threads == self.member;
         is_mine.then_some(index / self.shared.threads)
@@ -144,7 +146,7 @@ impl<'a> Rows<'a> {
         &mut self.lines[place * self.stride..][..self.stride]
     }
 
-    /// Makes row `index` the pivot row that all wait for.
+    /// Publishes row `index` as the pivot row that all members wait for.
     fn publish_if_mine(&mut self, index: usize) {
         let Some(place) = self.place(index) else { return };
         let (n, kernels) = (self.shared.n, self.shared.kernels);
@@ -160,7 +162,8 @@ impl<'a> Rows<'a> {
         self.shared.pivots[index].set(pivot).expect("a row is published once");
     }
 
-    /// What each row has in the pivot column, which becomes zero, but for the pivot row itself.
+    /// Takes each row's element in the pivot column, which becomes zero, except in the pivot row
+    /// itself.
     fn take_factors(&mut self, pivot: usize, column: usize) {
         self.is_taken[column] = true;
         let own = self.place(pivot);
@@ -170,7 +173,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Reduces row `index`, if it is this member's, ahead of the others.
+    /// Reduces row `index` before the others, if it belongs to this member.
     fn reduce(&mut self, index: usize, pivot: &[Line]) {
         let Some(place) = self.place(index) else { return };
         let (stride, kernels, factor) = (self.stride, self.shared.kernels, std::mem::take(&mut self.factors[place]));
@@ -195,13 +198,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Looks at a pivot row that has not come, before the processor is offered to others.
+/// Polls of a pivot row that has not come, before the thread yields the processor.
 const SPINS: u32 = 2000;
 
-/// Matrices smaller than this are inverted by one thread: several would wait for each other's pivots longer than they work (row
-/// S1-15 of the benchmarks has one, four and sixteen threads).
+/// Smaller matrices are inverted by one thread: several threads would wait for each other's pivots
+/// longer than they work (row S1-15 of the benchmarks has one, four and sixteen threads).
 pub(super) const INVERTED_BY_SEVERAL_MIN: usize = 256;
-/// Rows of a larger matrix for each thread that inverts it, at least, for the same reason.
+/// Minimum number of rows of a larger matrix for each thread, for the same reason.
 const ROWS_PER_INVERTER: usize = 64;
 
 #[cfg(test)]

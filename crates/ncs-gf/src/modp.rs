@@ -1,8 +1,8 @@
 //! Products modulo a large odd number, of 1024 or 2048 bits, many at a time.
 //!
-//! Numbers are in Montgomery's form (Math. Comp. 44, 1985) and lie in tables, one behind the other, as [`Lanes`] keeps them: who
-//! multiplies takes as many at a time as it has lanes, each from its own place. An algorithm is so written once for one lane, for
-//! four and for eight.
+//! Numbers are in Montgomery's form (Math. Comp. 44, 1985) and stored in tables, one after the
+//! other, in the layout of [`Lanes`]. A multiplication takes one number for each lane, each from
+//! its own place. An algorithm is therefore written once for one lane, for four and for eight.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{fma, ifma::Ifma};
@@ -14,7 +14,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod several;
 
-/// By which of this processor's instructions large numbers are multiplied.
+/// The instructions of this processor that multiply large numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Multiplier {
     /// Eight at a time, by AVX-512 IFMA.
@@ -31,7 +31,7 @@ pub enum Multiplier {
 }
 
 impl Multiplier {
-    /// All that this processor has, the fastest first.
+    /// All multipliers of this processor, the fastest first.
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         let wide = [Ifma::detect().map(Self::Ifma), fma::Eight::detect().map(Self::Eight), fma::Four::detect().map(Self::Four)];
@@ -40,7 +40,7 @@ impl Multiplier {
         wide.into_iter().flatten().chain([Self::Portable]).collect()
     }
 
-    /// For people.
+    /// The name shown to people.
     pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -54,24 +54,25 @@ impl Multiplier {
     }
 }
 
-/// Who multiplies numbers modulo an odd number.
+/// Multiplication of numbers modulo an odd number, in parallel lanes.
 pub trait Lanes: Sync {
     /// One number in each lane.
     type Wide: Copy;
 
-    /// How many numbers are multiplied at a time.
+    /// Numbers multiplied at a time.
     const WIDTH: usize;
 
     /// 64-bit limbs of a number in a table.
     const STRIDE: usize;
 
-    /// What a number is multiplied by to bring it into Montgomery's form: 64-bit limbs.
+    /// The factor that brings a number into Montgomery's form, in 64-bit limbs.
     fn square(&self) -> Vec<u64>;
 
-    /// Writes the number with these 64-bit limbs, as many as the modulus has or fewer, as it is.
+    /// Writes the number with these 64-bit limbs, at most as many as the modulus has, without
+    /// conversion.
     fn write(&self, limbs: &[u64], place: &mut [u64]);
 
-    /// The limbs of the number that is there as it is, below the modulus.
+    /// The limbs of the number stored there, without conversion, below the modulus.
     fn read(&self, place: &[u64]) -> Vec<u64>;
 
     /// The numbers at these places of a table, one for each lane.
@@ -119,7 +120,7 @@ pub fn power_of_two(exponent: usize, modulus: &[u64]) -> Vec<u64> {
     power
 }
 
-/// Whether a < b, of as many limbs.
+/// Whether a < b, where both have the same number of limbs.
 pub fn is_below(a: &[u64], b: &[u64]) -> bool {
     a.iter().rev().lt(b.iter().rev())
 }
@@ -148,7 +149,8 @@ mod tests {
         BigUint::from_bytes_be(&limbs.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect::<Vec<_>>())
     }
 
-    /// Montgomery's product with what `square` gives is a number times R, and with one a number divided by R; R is 2^`radix`.
+    /// Montgomery's product with what `square` gives is a number times R, and with one a number
+    /// divided by R; R is 2^`radix`.
     fn check<L: Lanes>(lanes: &L, modulus: &[u64], radix: usize) {
         let (mut rng, p) = (SmallRng::seed_from_u64(1), big(modulus));
         let below = |mut limbs: Vec<u64>| {
@@ -181,8 +183,9 @@ mod tests {
         }
     }
 
-    /// Of numbers that are not below the modulus, and of limbs that round up, down, and in the middle where they are doubles. What comes of
-    /// numbers below twice the modulus is below that, too.
+    /// Of numbers that are not below the modulus, and of limbs that round up, down, and in the
+    /// middle where they are doubles. What comes of numbers below twice the modulus is below that,
+    /// too.
     #[cfg(target_arch = "x86_64")]
     fn check_limbs<L: Lanes>(lanes: &L, modulus: &[u64]) {
         let (bits, limbs) = (52, (64 * modulus.len()).next_multiple_of(1040) / 52);

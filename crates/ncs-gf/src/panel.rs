@@ -1,8 +1,9 @@
 //! Source blocks in the layout that the kernels read fastest.
 //!
-//! A panel cuts n blocks of k bytes into columns of up to four cache lines and puts the n pieces of a column one behind the
-//! other. A kernel then streams through consecutive memory whatever k is. Columns differ by at most one line, because a column
-//! of one line costs nearly as much as one of two.
+//! A panel cuts n blocks of k bytes into columns of up to four cache lines, and stores the n pieces
+//! of a column one after the other. A kernel then streams through consecutive memory, whatever k
+//! is. Columns differ by at most one line, because a column of one line costs nearly as much as one
+//! of two.
 
 use std::collections::TryReserveError;
 use std::num::NonZeroUsize;
@@ -11,7 +12,7 @@ use std::{slice, thread};
 
 use super::simd::{Isa, Kernels, Line, Strip};
 
-/// `n` blocks of `block_bytes` bytes, cut into columns. Starts as zeros.
+/// `n` blocks of `block_bytes` bytes, cut into columns. It starts as zeros.
 #[derive(Debug)]
 pub struct Panel {
     n: usize,
@@ -26,7 +27,7 @@ impl Panel {
         Self { n, columns, lines: vec![Line::ZERO; n * columns.lines()] }
     }
 
-    /// A panel of zeros, if there is memory for it.
+    /// A panel of zeros, if there is enough memory for it.
     pub fn try_new(n: usize, block_bytes: usize) -> Result<Self, TryReserveError> {
         let columns = Columns::new(block_bytes);
         let mut lines = Vec::new();
@@ -35,7 +36,7 @@ impl Panel {
         Ok(Self { n, columns, lines })
     }
 
-    /// A panel of these bytes: blocks one behind the other, the last ones padded with zeros.
+    /// A panel of these bytes: blocks one after the other, the last ones padded with zeros.
     ///
     /// # Panics
     /// If there are more bytes than n blocks hold.
@@ -48,7 +49,7 @@ impl Panel {
         panel
     }
 
-    /// Blocks in it.
+    /// The number of blocks.
     pub fn n(&self) -> usize {
         self.n
     }
@@ -58,12 +59,12 @@ impl Panel {
         self.columns.block_bytes
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory in use.
     pub fn memory_bytes(&self) -> usize {
         self.lines.len() * Line::BYTES
     }
 
-    /// Writes block `index`; what the block is short of `block_bytes` stays as it was.
+    /// Writes block `index`. If `block` is shorter than `block_bytes`, the rest keeps its contents.
     ///
     /// # Panics
     /// If there is no such block, or the bytes are more than a block.
@@ -100,7 +101,7 @@ impl Panel {
         &self.lines[start..start + self.n * column.width]
     }
 
-    /// The columns that hold these bytes of a block, and where each begins in outs for them.
+    /// The columns that hold these bytes of a block, and the start of each in the outs.
     ///
     /// # Panics
     /// If an out does not have as many bytes, or these do not begin where a column does.
@@ -114,15 +115,16 @@ impl Panel {
     }
 }
 
-/// Whether [`Kernels::combine_sparse`] is to be preferred to [`Kernels::combine`] for these rows.
+/// Whether [`Kernels::combine_sparse`] is faster than [`Kernels::combine`] for these rows.
 pub fn are_sparse(rows: &[&[u8]]) -> bool {
     let all: usize = rows.iter().map(|row| row.len()).sum();
     let counting = rows.iter().map(|row| row.iter().filter(|c| **c != 0).count());
     counting.sum::<usize>() * SPARSE_FROM <= all
 }
 
-/// The `index`-th of `count` parts of a block: whole columns, so that the parts can be made apart from each other. They differ by
-/// one column at most; those for which there are no columns left are empty.
+/// The `index`-th of `count` parts of a block: whole columns, so that threads can make the parts
+/// independently. Parts differ by one column at most; they are empty if there are fewer columns
+/// than parts.
 pub fn part(block_bytes: usize, index: usize, count: usize) -> Range<usize> {
     let columns = Columns::new(block_bytes);
     let start = |index: usize| columns.at(index * columns.count() / count).start().min(block_bytes);
@@ -130,27 +132,30 @@ pub fn part(block_bytes: usize, index: usize, count: usize) -> Range<usize> {
 }
 
 impl Kernels {
-    /// Row `i` times the blocks of `panel` into `outs[i]`, for every i.
+    /// Writes row `i` times the blocks of `panel` into `outs[i]`, for every i.
     ///
     /// # Panics
-    /// If there are not as many rows as outs, a row is shorter than the panel's n, or an out is not a block long.
+    /// If there are not as many rows as outs, a row is shorter than the panel's n, or an out is not
+    /// a block long.
     pub fn combine(&self, rows: &[&[u8]], panel: &Panel, outs: &mut [&mut [u8]]) {
         self.combine_part(rows, panel, 0..panel.block_bytes(), outs);
     }
 
-    /// The same for some bytes of every block alone, such as a [`part`] of it.
+    /// Like [`combine`](Self::combine), but only for some bytes of every block, such as a [`part`]
+    /// of it.
     ///
     /// # Panics
-    /// If there are not as many rows as outs, a row is shorter than the panel's n, an out does not have as many bytes as are made,
-    /// or these do not begin where a column does.
+    /// If there are not as many rows as outs, a row is shorter than the panel's n, an out does not
+    /// have as many bytes as are made, or these do not begin where a column does.
     pub fn combine_part(&self, rows: &[&[u8]], panel: &Panel, bytes: Range<usize>, outs: &mut [&mut [u8]]) {
         for (column, at) in panel.columns_of(bytes, outs) {
             self.combine_strip(panel.strip(column), rows, outs, at, false);
         }
     }
 
-    /// The same, but only blocks whose coefficient is not zero are read: the pieces that a row takes of a column are packed, then
-    /// combined. Costs more for each of them, because rows share no load.
+    /// Like [`combine_part`](Self::combine_part), but reads only blocks with a non-zero
+    /// coefficient: the pieces of a column that a row needs are packed, then combined. This costs
+    /// more for each of them, because rows share no load.
     ///
     /// # Panics
     /// As `combine_part`.
@@ -180,12 +185,14 @@ impl Kernels {
         }
     }
 
-    /// The same as `combine` over blocks that lie anywhere. A few sources are read where they are, and so are many for a few rows: each
-    /// byte of them is loaded once for four rows. Otherwise each column is packed before it is read. Outs that are larger than the
-    /// caches near the processor are written past them.
+    /// Like `combine`, over blocks anywhere in memory. A few sources are read in place; so are many
+    /// sources for a few rows, because each byte is loaded once for four rows. Otherwise each
+    /// column is packed before it is read. Outs larger than the caches near the processor are
+    /// written past them.
     ///
     /// # Panics
-    /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in length.
+    /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in
+    /// length.
     pub fn combine_scattered(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]]) {
         let Some(block_bytes) = outs.first().map(|out| out.len()) else { return };
         let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
@@ -197,7 +204,8 @@ impl Kernels {
         }
     }
 
-    /// [`combine_scattered`](Self::combine_scattered) with at most so many threads, each for a part of every block, if that pays.
+    /// Like [`combine_scattered`](Self::combine_scattered) with at most so many threads, each for a
+    /// part of every block, if that pays.
     ///
     /// # Panics
     /// As there.
@@ -222,13 +230,15 @@ impl Kernels {
         });
     }
 
-    /// Whether so many sources are read where they are. A register file of 32 leaves room for their addresses.
+    /// Whether so many sources are read in place. A register file of 32 has room for their
+    /// addresses.
     fn is_in_place(&self, rows: usize, sources: usize) -> bool {
         let (rows_max, sources_max) = if self.isa() >= Isa::Avx512 { IN_PLACE_WIDE } else { IN_PLACE_NARROW };
         rows <= rows_max || sources <= sources_max
     }
 
-    /// Whole lines in pieces that stay in the cache while rows pass over them four by four; what is around them is packed.
+    /// Combines whole lines in pieces that stay in the cache while rows pass over them four by
+    /// four; partial lines at the edges are packed.
     fn combine_in_place(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], block_bytes: usize) {
         let is_large = block_bytes.saturating_mul(outs.len()) >= PAST_CACHE_MIN;
         let before_line = if is_large { before_line(outs) } else { None };
@@ -256,11 +266,12 @@ impl Kernels {
         }
     }
 
-    /// Replaces some blocks of `blocks` by combinations of all of them: `rows[i]` times the blocks in the order of `order` goes
-    /// to place `targets[i]`.
+    /// Replaces some blocks of `blocks` by combinations of all of them: `rows[i]` times the blocks,
+    /// in the order of `order`, goes to place `targets[i]`.
     ///
     /// # Panics
-    /// If `blocks` is not n blocks, an index is out of range, targets do not ascend, or there are not as many rows as targets.
+    /// If `blocks` is not n blocks, an index is out of range, targets do not ascend, or there are
+    /// not as many rows as targets.
     pub fn combine_within(&self, rows: &[&[u8]], blocks: &mut [u8], block_bytes: usize, order: &[u16], targets: &[u16]) {
         assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
         let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
@@ -286,7 +297,7 @@ fn before_line(outs: &[&mut [u8]]) -> Option<usize> {
     skews.all(|skew| skew == first).then_some(first)
 }
 
-/// How a block is cut into columns.
+/// The division of a block into columns.
 #[derive(Debug, Clone, Copy)]
 struct Columns {
     block_bytes: usize,
@@ -309,7 +320,7 @@ impl Columns {
         (0..self.count()).map(move |index| self.at(index))
     }
 
-    /// Column `index`; behind the last one there is one that is not there.
+    /// Column `index`; after the last one there is an empty column.
     fn at(self, index: usize) -> Column {
         let (even, wider) = (self.lines() / self.count().max(1), self.lines() % self.count().max(1));
         Column { first: index * even + index.min(wider), width: even + usize::from(index < wider) }
@@ -328,17 +339,17 @@ impl Column {
         self.first * Line::BYTES
     }
 
-    /// May lie behind the end of a block whose last line is not full.
+    /// The end of the column. It may lie after the end of a block whose last line is not full.
     fn end(self) -> usize {
         (self.first + self.width) * Line::BYTES
     }
 
-    /// What it is of a block of so many bytes.
+    /// The column's range of a block of so many bytes.
     fn bytes(self, block_bytes: usize) -> Range<usize> {
         self.start()..self.end().min(block_bytes)
     }
 
-    /// Copies its pieces of these blocks one behind the other.
+    /// Copies the column's pieces of these blocks one after the other.
     fn pack<'a>(self, block_bytes: usize, blocks: impl ExactSizeIterator<Item = &'a [u8]>, packed: &mut [Line]) -> Strip<'_> {
         let (count, bytes) = (blocks.len(), self.bytes(block_bytes));
         for (place, block) in packed.chunks_exact_mut(self.width).zip(blocks) {
@@ -348,29 +359,32 @@ impl Column {
     }
 }
 
-/// Lines of a column at most: what a register-blocked kernel takes in one go.
+/// Maximum number of lines of a column: as many as a register-blocked kernel processes at once.
 const COLUMN_LINES: usize = 4;
 
-/// Rows and sources up to which either is reason enough to read sources in place, with 512 bits: for others, packing makes less work
-/// of what shares cache sets.
+/// Rows and sources up to which sources are read in place, with 512 bits; either condition
+/// suffices. Above them, packing avoids conflicts in cache sets.
 const IN_PLACE_WIDE: (usize, usize) = (16, 64);
-/// The same with fewer bits, where loads of addresses cost more than copies of small columns.
+/// The same with fewer bits, where loading addresses costs more than copying small columns.
 const IN_PLACE_NARROW: (usize, usize) = (Kernels::ROWS, 16);
-/// Bytes of all sources in a piece: a part of the second-level cache, which holds them until the last row has passed.
+/// Bytes of all sources in a piece: a part of the second-level cache, which holds them until the
+/// last row has passed.
 const IN_PLACE_BYTES: usize = 128 << 10;
-/// Bytes of a piece at least: a few columns of the widest vectors.
+/// Minimum bytes of a piece: a few columns of the widest vectors.
 const PIECE_MIN: usize = 1024;
-/// Bytes of all outs from which on they are written past the caches: what pushes the sources out of the second level. A store to
-/// memory that is not in the cache would read it first.
+/// Bytes of all outs from which they are written past the caches: more would push the sources out
+/// of the second level. A store to memory that is not in the cache would read it first.
 const PAST_CACHE_MIN: usize = 2 << 20;
 
-/// Of so many coefficients one at most is not zero where rows are combined as sparse ones: n over the weight at which both ways take as
-/// long with GFNI, in row S2-23 of `ncbench papers`. With byte shuffles they meet at a larger weight.
+/// Rows count as sparse if at most one of so many coefficients is non-zero. With GFNI, both ways
+/// take equally long at the weight n / 8, in row S2-23 of `ncbench papers`. With byte shuffles
+/// they meet at a larger weight.
 const SPARSE_FROM: usize = 8;
 
-/// Products of two bytes for which another thread is started at least: some times what starting it takes.
+/// Minimum number of products of two bytes for another thread: a multiple of the cost of starting
+/// it.
 const PRODUCTS_PER_THREAD: usize = 16 << 20;
-/// Parts of threads begin on a page of their own.
+/// Parts of threads begin on separate pages.
 pub const PART: usize = 4096;
 
 #[cfg(test)]
@@ -415,7 +429,8 @@ mod tests {
         }
     }
 
-    /// What `combine` writes into outs that begin `skews[i]` bytes behind a line of memory, with nothing written around them.
+    /// What `combine` writes into outs that begin `skews[i]` bytes behind a line of memory, with
+    /// nothing written around them.
     fn skewed(skews: &[usize], length: usize, combine: impl FnOnce(&mut [&mut [u8]])) -> Vec<Vec<u8>> {
         let mut buffers: Vec<Vec<u8>> = skews.iter().map(|skew| vec![0xEE; skew + length + 2 * Line::BYTES]).collect();
         let places = buffers.iter().zip(skews).map(|(buffer, skew)| buffer.as_ptr().align_offset(Line::BYTES) + skew);

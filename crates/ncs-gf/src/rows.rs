@@ -1,16 +1,18 @@
-//! Coefficient rows: drawn from a seed the same way by every server, peer and GPU, or given as they are.
+//! Coefficient rows: drawn from a seed in the same way by every server, peer and GPU, or given
+//! explicitly.
 //!
-//! A seeded row is the output of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) read as
-//! bytes: key = the two halves of a 64-bit key, counter = [q, seed, generation low half, generation high half], and the four
-//! words of the q-th call, little-endian, are coefficients 16q to 16q + 15. A counter-based generator, so that any part of any
-//! row can be made by itself, and not a linear one: rows of a generator that is linear over GF(2), with a state of 64 bits, span
-//! 64 dimensions at most and never decode a larger generation.
+//! A seeded row is the output of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+//! 1, 2, 3", SC11) read as bytes: key = the two halves of a 64-bit key, counter = [q, seed,
+//! generation low half, generation high half], and the four words of the q-th call, little-endian,
+//! are coefficients 16q to 16q + 15. The generator is counter-based, so any part of any row can be
+//! made independently. It is not linear: rows of a generator that is linear over GF(2), with a
+//! state of 64 bits, span at most 64 dimensions and never decode a larger generation.
 
 use bytes::Bytes;
 
 pub mod sparse;
 
-/// What the rows of one generation are drawn with, beside the seed.
+/// The parameters of the rows of one generation, except the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RowKey {
     /// The segment's key (`SegmentId::coefficient_key`).
@@ -20,15 +22,16 @@ pub struct RowKey {
 }
 
 impl RowKey {
-    /// Writes the row of `seed`: as many coefficients as `row` is long. A shorter row is the beginning of a longer one.
+    /// Writes the row of `seed`: as many coefficients as `row` is long. A shorter row is a prefix
+    /// of a longer one.
     pub fn fill(&self, seed: u32, row: &mut [u8]) {
         self.fill_from(0, seed, row);
     }
 
-    /// The same from call number `first` on.
+    /// Like [`fill`](Self::fill), from call number `first` on.
     ///
-    /// Never inlined: of this within the loop of draws of a sparse row, rustc 1.95 made code that reads memory which nobody has written.
-    /// The known answers in `tests/vectors` tell.
+    /// Never inlined: in the loop of draws of a sparse row, rustc 1.95 compiled it to code that
+    /// reads uninitialized memory. The known answers in `tests/vectors` detect this.
     #[inline(never)]
     fn fill_from(&self, first: u32, seed: u32, row: &mut [u8]) {
         for (group, first) in row.chunks_mut(16 * LANES).zip((first..).step_by(LANES)) {
@@ -40,8 +43,8 @@ impl RowKey {
         }
     }
 
-    /// The outputs of consecutive calls from number `first` on, word by word. The calls do not depend on each other, so the
-    /// multiplications of one hide behind those of the others.
+    /// The outputs of consecutive calls from number `first` on, word by word. The calls are
+    /// independent, so the multiplications of one hide the latency of the others.
     fn words<const LANES: usize>(&self, first: u32, seed: u32) -> [[u32; LANES]; 4] {
         let [low, high] = halves(self.generation);
         let mut c = [[0; LANES], [seed; LANES], [low; LANES], [high; LANES]];
@@ -60,7 +63,7 @@ impl RowKey {
     }
 }
 
-/// Writes as much of these outputs as there is room for.
+/// Writes these outputs, as far as there is room.
 fn write<const LANES: usize>(words: [[u32; LANES]; 4], row: &mut [u8]) {
     for (lane, out) in row.chunks_mut(16).enumerate() {
         let mut bytes = [0; 16];
@@ -80,19 +83,19 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The rows that a back end is asked to combine one generation with.
+/// The rows that a back end combines one generation with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rows {
     /// Rows drawn from consecutive seeds, modulo 2^32.
     Seeded {
-        /// What they are drawn with.
+        /// Their key.
         key: RowKey,
         /// The seed of row 0.
         first_seed: u32,
-        /// How many there are.
+        /// The number of rows.
         count: u32,
     },
-    /// Rows as they are, one behind the other.
+    /// Explicit rows, one after the other.
     Explicit {
         /// Coefficients of a row.
         n: u16,
@@ -101,13 +104,13 @@ pub enum Rows {
     },
     /// Source blocks themselves: unit vectors.
     Source {
-        /// Which ones.
+        /// The indices of the source blocks.
         indices: Vec<u16>,
     },
 }
 
 impl Rows {
-    /// How many rows there are.
+    /// The number of rows.
     pub fn count(&self) -> usize {
         match self {
             Self::Seeded { count, .. } => *count as usize,
@@ -117,7 +120,7 @@ impl Rows {
         }
     }
 
-    /// The coefficients of each row, where they are given as they are; nothing of others.
+    /// The coefficients of each explicit row; nothing for other rows.
     pub fn coefficients(&self) -> impl Iterator<Item = Bytes> + '_ {
         let (n, all) = match self {
             Self::Explicit { n, coefficients } => (usize::from(*n), coefficients.clone()),
@@ -126,7 +129,8 @@ impl Rows {
         (0..all.len().checked_div(n).unwrap_or_default()).map(move |row| all.slice(row * n..(row + 1) * n))
     }
 
-    /// Whether these are rows for a generation of `n` blocks: nothing out of range, nothing cut short.
+    /// Whether these rows fit a generation of `n` blocks: no index is out of range, and no row is
+    /// cut short.
     pub fn fit(&self, n: u16) -> bool {
         match self {
             Self::Seeded { .. } => true,
@@ -138,7 +142,8 @@ impl Rows {
     /// Writes row `i` into `row`, which is n long.
     ///
     /// # Panics
-    /// If there is no row `i`, or the rows do not [`fit`](Self::fit) a generation of `row.len()` blocks.
+    /// If there is no row `i`, or the rows do not [`fit`](Self::fit) a generation of `row.len()`
+    /// blocks.
     pub fn fill(&self, i: usize, row: &mut [u8]) {
         assert!(i < self.count(), "row {i} of {}", self.count());
         match self {
@@ -176,7 +181,7 @@ const fn halves(word: u64) -> [u32; 2] {
 const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
-/// Calls made side by side: 64 coefficients; half of them where that is enough.
+/// Calls made side by side: 64 coefficients. Short rows use half of them.
 const LANES: usize = 4;
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! Row operations for each instruction set, behind one table of functions.
 //!
-//! [`Kernels`] is made only where the processor has the instruction set it names, so a value of it is the permission to call.
-//! Every instruction set fills the same `Table`; its file holds what differs (the vector, how a product is made, how many rows
-//! fit into the registers) and the macro `kernels!` below holds what does not (the loops).
+//! [`Kernels`] can be made only on a processor with its instruction set, so a value of it is the
+//! permission to call. Every instruction set fills the same `Table`. Its file holds the differences
+//! (the vector, the product, the number of rows that fit into the registers), and the macro
+//! `kernels!` below holds the common loops.
 //!
-//! `combine` is the one that counts. It keeps R rows times C vectors of sums in registers while it walks down the n pieces of a
-//! column, so that each source vector is loaded (and, with byte shuffles, split into nibbles) once for R rows and no sum goes to
-//! memory before it is done. Products by shuffle cost two shuffles for a vector, and processors of the Skylake family have one
-//! port for them: 32 bytes a cycle at best with 512 bits. Products by GFNI cost one instruction.
+//! `combine` dominates the cost. It keeps R rows times C vectors of sums in registers while it
+//! walks down the n pieces of a column. Each source vector is therefore loaded (and, with byte
+//! shuffles, split into nibbles) once for R rows, and no sum goes to memory before it is done. A
+//! product by shuffles costs two shuffles for a vector, and processors of the Skylake family have
+//! one port for them: at best 32 bytes a cycle with 512 bits. A product by GFNI costs one
+//! instruction.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,11 +23,12 @@ use super::sums::{Fold, Sums};
 
 /// The loops, for one instruction set.
 ///
-/// The file that uses it has defined `Vector` (`WIDTH` bytes), `Split` (a source vector ready to be multiplied), `Factor` (a
-/// coefficient likewise), `STEP` (sources that one step takes in) and, with the same features enabled, the functions `zero`,
-/// `load`, `store`, `store_past_cache`, `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for
-/// `STEP` sources). `columns` are the numbers of vectors that one pass keeps sums of, the largest first; widths of sources are
-/// multiples of the last.
+/// The file that uses the macro defines `Vector` (`WIDTH` bytes), `Split` (a source vector ready to
+/// be multiplied), `Factor` (a coefficient likewise), `STEP` (sources processed in one step) and,
+/// with the same features enabled, the functions `zero`, `load`, `store`, `store_past_cache`,
+/// `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for
+/// `STEP` sources). `columns` are the numbers of vectors whose sums one pass keeps, the largest
+/// first; widths of sources are multiples of the last.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($isa:expr, $features:literal, columns: [$most:literal $(, $fewer:literal)*]) => {
@@ -90,11 +94,13 @@ macro_rules! kernels {
             _mm_sfence();
         }
 
-        /// Some bytes of the sources, a few rows and vectors at a time. What begins `bytes` in the sources begins at `at` in the outs.
+        /// Combines some bytes of the sources, a few rows and vectors at a time. Byte `bytes.start`
+        /// of the sources goes to byte `at` of the outs.
         ///
         /// # Safety
-        /// `bytes` are whole lines that every source has, and every row has a coefficient for each source. With `PAST_CACHE`, every
-        /// out has as many from `at` on, where a line of memory begins.
+        /// `bytes` are whole lines that every source has, and every row has a coefficient for each
+        /// source. With `PAST_CACHE`, every out has as many from `at` on, where a line of memory
+        /// begins.
         #[target_feature(enable = $features)]
         unsafe fn columns<S: Sources, const PAST_CACHE: bool>(
             sources: S,
@@ -130,13 +136,15 @@ macro_rules! kernels {
             }
         }
 
-        /// `ROWS` rows times `COLUMNS` vectors of each source from byte `column` on, all sums in registers.
+        /// Combines `ROWS` rows with `COLUMNS` vectors of each source from byte `column` on, with
+        /// all sums in registers.
         ///
         /// Never inlined: in `columns` AVX2 runs out of registers for it, which costs 4 %.
         ///
         /// # Safety
-        /// Every source has `column + COLUMNS * WIDTH` bytes; there are `ROWS` rows, each with a coefficient for every source. With
-        /// `PAST_CACHE`, every out has `at + COLUMNS * WIDTH` bytes, and at `at` begins a vector's width of memory.
+        /// Every source has `column + COLUMNS * WIDTH` bytes; there are `ROWS` rows, each with a
+        /// coefficient for every source. With `PAST_CACHE`, every out has `at + COLUMNS * WIDTH`
+        /// bytes, and at `at` begins a vector's width of memory.
         #[inline(never)]
         #[target_feature(enable = $features)]
         unsafe fn block<const ROWS: usize, const COLUMNS: usize, S: Sources, const PAST_CACHE: bool>(
@@ -180,11 +188,11 @@ macro_rules! kernels {
             }
         }
 
-        /// Adds the products with `count` sources, `STEP` at most, from `source` on.
+        /// Adds the products with `count` sources, at most `STEP`, from `source` on.
         ///
         /// # Safety
-        /// The sources exist and have `column + COLUMNS * WIDTH` bytes, and every pointer of `coefficients` leads to one for each
-        /// source.
+        /// The sources exist and have `column + COLUMNS * WIDTH` bytes, and every pointer of
+        /// `coefficients` leads to one for each source.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn step<const ROWS: usize, const COLUMNS: usize, S: Sources>(
@@ -240,7 +248,7 @@ macro_rules! kernels {
             }
         }
 
-        /// Pieces of `LINES` lines, each sum in registers until it is done.
+        /// Sums pieces of `LINES` lines; each sum stays in registers until it is done.
         #[target_feature(enable = $features)]
         fn sum_pieces<const LINES: usize>(sums: &Sums, pieces: &mut [Line]) {
             let (pieces, _) = pieces.as_chunks_mut::<LINES>();
@@ -267,7 +275,7 @@ macro_rules! kernels {
             }
         }
 
-        /// Pieces of `LINES` lines, the running value in registers.
+        /// Folds pieces of `LINES` lines, with the running value in registers.
         #[target_feature(enable = $features)]
         fn fold_pieces<const LINES: usize>(fold: &Fold, pieces: &mut [Line]) {
             let (pieces, _) = pieces.as_chunks_mut::<LINES>();
@@ -337,7 +345,7 @@ macro_rules! kernels {
             unsafe { store(bytes.as_mut_ptr(), vector) }
         }
 
-        /// Up to `WIDTH` bytes, with zeros behind them.
+        /// Up to `WIDTH` bytes, padded with zeros.
         #[inline]
         #[target_feature(enable = $features)]
         fn read_part(bytes: &[u8]) -> Vector {
@@ -354,7 +362,7 @@ macro_rules! kernels {
             bytes.copy_from_slice(&padded[..bytes.len()]);
         }
 
-        /// What `bytes` has from `at` on, up to `WIDTH` of it.
+        /// Up to `WIDTH` bytes of `bytes` from `at` on.
         #[inline]
         #[target_feature(enable = $features)]
         fn read_at(bytes: &[u8], at: usize) -> Vector {
@@ -392,11 +400,11 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
 
-/// An instruction set that the row operations are written for.
+/// An instruction set with row operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isa {
-    /// Plain Rust with a table of products: the oracle.
+    /// Plain Rust with a table of products: the reference.
     Scalar,
     /// 128 bits, shuffles.
     Ssse3,
@@ -409,10 +417,10 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All of them, the fastest last.
+    /// All instruction sets, the fastest last.
     pub const ALL: [Self; 5] = [Self::Scalar, Self::Ssse3, Self::Avx2, Self::Avx512, Self::Gfni];
 
-    /// Its name in the configuration, in metrics and in the log.
+    /// The name in the configuration, in metrics and in the log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -438,7 +446,7 @@ impl FromStr for Isa {
     }
 }
 
-/// A text that names no instruction set.
+/// Error: the text names no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown instruction set `{0}`: expected scalar, ssse3, avx2, avx512 or gfni")]
 pub struct UnknownIsa(String);
@@ -450,16 +458,16 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Rows that a kernel combines in one pass; work is best cut into multiples of it.
+    /// Rows that a kernel combines in one pass. Divide work into multiples of it.
     pub const ROWS: usize = 4;
 
-    /// The fastest that this processor can run.
+    /// The fastest kernels of this processor.
     pub fn detect() -> Self {
         let fastest = Isa::ALL.into_iter().rev().find_map(Self::new);
         fastest.unwrap_or(Self { table: &scalar::TABLE })
     }
 
-    /// Those of `isa`, if this processor can run them.
+    /// The kernels of `isa`, if this processor can run them.
     pub fn new(isa: Isa) -> Option<Self> {
         table(isa).map(|table| Self { table })
     }
@@ -500,8 +508,8 @@ impl Kernels {
         unsafe { (self.table.mul_add)(dst, src, c) }
     }
 
-    /// Row `i` times the sources of `strip` into `outs[i]`, from byte `at` on and no further than the strip is wide or the out is
-    /// long; added to what is there if `accumulate`.
+    /// Writes row `i` times the sources of `strip` into `outs[i]`, from byte `at` on, up to the
+    /// width of the strip or the length of the out. If `accumulate`, adds to the contents.
     pub fn combine_strip(&self, strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
         assert_eq!(rows.len(), outs.len());
         assert!(rows.iter().all(|row| row.len() >= strip.count), "rows of {} coefficients", strip.count);
@@ -511,8 +519,8 @@ impl Kernels {
         unsafe { (self.table.combine)(strip, rows, outs, at, accumulate) }
     }
 
-    /// Row `i` times these bytes of `sources` into the same bytes of `outs[i]`. They are whole lines, and to be written past the caches
-    /// they must be lines of memory.
+    /// Writes row `i` times these bytes of `sources` into the same bytes of `outs[i]`. They must be
+    /// whole lines, and lines of memory if they are written past the caches.
     pub fn combine_apart(
         &self,
         rows: &[&[u8]],
@@ -534,7 +542,8 @@ impl Kernels {
         unsafe { (self.table.combine_apart)(Apart { sources }, rows, outs, bytes, is_past_cache) }
     }
 
-    /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart, from line `first` of each on.
+    /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart,
+    /// from line `first` of each on.
     pub fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
         assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
         // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); row i's lines end at
@@ -542,7 +551,7 @@ impl Kernels {
         unsafe { (self.table.spread)(rows, stride, first, factors, source) }
     }
 
-    /// Makes one sum after the other of pieces of `width` lines, one to four.
+    /// Makes the sums one after the other, over pieces of `width` lines, one to four.
     ///
     /// # Panics
     /// If a number does not lead to a piece.
@@ -551,7 +560,7 @@ impl Kernels {
         unsafe { (self.table.sum)(sums, pieces, width) }
     }
 
-    /// Goes through the steps of `fold` over pieces of `width` lines, one to four.
+    /// Runs the steps of `fold` over pieces of `width` lines, one to four.
     ///
     /// # Panics
     /// If a number does not lead to a piece.
@@ -567,7 +576,7 @@ impl fmt::Debug for Kernels {
     }
 }
 
-/// The table of `isa`, if this processor can run it. Nothing else leads to a table.
+/// The table of `isa`, if this processor can run it. There is no other way to a table.
 #[cfg(target_arch = "x86_64")]
 fn table(isa: Isa) -> Option<&'static Table> {
     let has_avx512 = || is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
@@ -580,17 +589,17 @@ fn table(isa: Isa) -> Option<&'static Table> {
     }
 }
 
-/// The table of `isa`, if this processor can run it. Nothing else leads to a table.
+/// The table of `isa`, if this processor can run it. There is no other way to a table.
 #[cfg(not(target_arch = "x86_64"))]
 fn table(isa: Isa) -> Option<&'static Table> {
     (isa == Isa::Scalar).then_some(&scalar::TABLE)
 }
 
-/// What an instruction set provides.
+/// The functions of an instruction set.
 ///
-/// All functions are unsafe for one reason: they use instructions that a processor may not have. [`table`] hands one out only
-/// after it has asked the processor. What else each demands of its arguments is checked by the method of `Kernels` that
-/// calls it.
+/// All functions are unsafe for one reason: they use instructions that a processor may lack.
+/// [`table`] returns a table only after it has checked the processor. The method of `Kernels` that
+/// calls a function checks the function's other requirements.
 struct Table {
     isa: Isa,
     add: unsafe fn(&mut [u8], &[u8]),
@@ -603,13 +612,14 @@ struct Table {
     fold: unsafe fn(&Fold, &mut [Line], usize),
 }
 
-/// Rows times a strip into outs, from a byte of each on, added to what is there or not.
+/// Multiplies rows by a strip into outs, from a byte of each on; adds to the contents, or replaces
+/// them.
 type Combine = unsafe fn(Strip<'_>, &[&[u8]], &mut [&mut [u8]], usize, bool);
 
-/// Rows times sources into outs, some bytes of each; past the caches or not.
+/// Multiplies rows by sources into outs, some bytes of each; past the caches or not.
 type CombineApart = unsafe fn(Apart<'_>, &[&[u8]], &mut [&mut [u8]], Range<usize>, bool);
 
-/// A cache line: the unit in which sources are laid out, aligned for every vector.
+/// A cache line: the unit of the sources' layout, aligned for every vector.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Line([u8; Self::BYTES]);
@@ -634,19 +644,19 @@ impl Line {
     }
 }
 
-/// Where the sources of a combination lie.
+/// The places of a combination's sources.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only wide instructions read sources where they are"))]
 trait Sources: Copy {
-    /// How many there are.
+    /// The number of sources.
     fn count(self) -> usize;
-    /// A byte of a source.
+    /// A pointer to a byte of a source.
     ///
     /// # Safety
     /// The source exists, and has so many bytes.
     unsafe fn at(self, source: usize, byte: usize) -> *const u8;
 }
 
-/// Sources that lie anywhere.
+/// Sources anywhere in memory.
 #[derive(Clone, Copy)]
 struct Apart<'a> {
     sources: &'a [&'a [u8]],
@@ -690,7 +700,7 @@ pub struct Strip<'a> {
 }
 
 impl<'a> Strip<'a> {
-    /// Checks that all sources lie within `lines`.
+    /// A strip; checks that all sources lie within `lines`.
     pub fn new(lines: &'a [Line], count: usize, stride: usize, first: usize, width: usize) -> Self {
         assert!(lines.len() >= count * stride && first + width <= stride, "{count} sources of {width} lines");
         Self { lines, count, stride, first, width }

@@ -1,4 +1,4 @@
-//! Square systems: n rows, n payloads, and the n blocks that they are combinations of.
+//! Square systems: n rows, n payloads, and the n blocks that the payloads combine.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -7,11 +7,13 @@ use std::thread;
 use super::{Kernels, Panel, matrix, panel};
 
 impl Kernels {
-    /// Finds the blocks of which `payloads` are the combinations with these rows, by inversion and one multiplication, with at most
-    /// so many threads. False, and nothing is written, if the rows depend on each other.
+    /// Finds the blocks of which `payloads` are the combinations with these rows, by inversion and
+    /// one multiplication, with at most so many threads. Returns false, and writes nothing, if the
+    /// rows are linearly dependent.
     ///
     /// # Panics
-    /// Unless there are n × n coefficients, as many bytes of payloads as go out, and those a multiple of n, which is not zero.
+    /// Unless there are n × n coefficients, as many bytes of payloads as go out, and those a
+    /// multiple of n, which is not zero.
     pub fn solve(&self, n: usize, coefficients: &[u8], payloads: &[u8], out: &mut [u8], threads: NonZeroUsize) -> bool {
         assert!(payloads.len() == out.len() && !out.is_empty() && out.len().is_multiple_of(n), "n blocks for n blocks");
         let Some(inverse) = matrix::invert(*self, n, coefficients, matrix::inverters(n, threads)) else { return false };
@@ -36,7 +38,7 @@ struct Stripe<'a> {
 }
 
 impl<'a> Stripe<'a> {
-    /// Cuts blocks that lie one behind the other into so many stripes, or into fewer if they have fewer columns.
+    /// Cuts adjacent blocks into `count` stripes, or into fewer if they have fewer columns.
     fn cut(out: &'a mut [u8], block_bytes: usize, count: usize) -> Vec<Self> {
         let parts = (0..count).map(|index| panel::part(block_bytes, index, count)).filter(|bytes| !bytes.is_empty());
         let mut stripes: Vec<Self> = parts.map(|bytes| Self { bytes, outs: Vec::new() }).collect();
@@ -48,7 +50,7 @@ impl<'a> Stripe<'a> {
         stripes
     }
 
-    /// Packs its bytes of the payloads, and multiplies them.
+    /// Packs the stripe's bytes of the payloads, and multiplies them.
     fn multiply(mut self, kernels: &Kernels, rows: &[&[u8]], payloads: &[u8], block_bytes: usize) {
         let mut panel = Panel::new(rows.len(), self.bytes.len());
         let payloads = payloads.chunks_exact(block_bytes).enumerate();
@@ -57,7 +59,8 @@ impl<'a> Stripe<'a> {
     }
 }
 
-/// Products of two bytes for which another thread is started at least: tens of microseconds' worth, which starting it takes as well.
+/// Minimum number of products of two bytes for another thread: tens of microseconds of work, which
+/// is also the cost of starting it.
 const PRODUCTS_PER_THREAD: usize = 4 << 20;
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! Programs of row operations on *pieces*: so many lines of memory each, one behind the other, named by their numbers.
+//! Programs of row operations on *pieces*: adjacent ranges of memory with a fixed number of lines
+//! each, named by their numbers.
 //!
-//! What a sparse code does to its symbols is thousands of short sums, known long before the symbols are. A program of them is a
-//! plain value, and one call runs it: each sum stays in registers, and its sources are read where they lie.
+//! A sparse code processes its symbols by thousands of short sums, which are known long before the
+//! symbols. A program of them is a plain value, and one call runs it: each sum stays in registers,
+//! and its sources are read in place.
 
-/// Sums of pieces, to be made one after the other.
+/// Sums of pieces, made one after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums {
     heads: Vec<Head>,
@@ -11,22 +13,23 @@ pub struct Sums {
     sources: Vec<u32>,
 }
 
-/// Where a sum goes.
+/// The target of a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     target: u32,
     count: u32,
-    /// Whether what is there is one of its terms.
+    /// Whether the target's contents are one of its terms.
     accumulate: bool,
 }
 
 impl Sums {
-    /// A program of none, with room for so many, and for so many sources in all.
+    /// An empty program, with room for `sums` sums and `sources` sources in all.
     pub fn with_capacity(sums: usize, sources: usize) -> Self {
         Self { heads: Vec::with_capacity(sums), sources: Vec::with_capacity(sources) }
     }
 
-    /// Adds up `sources` in `target`: to what is there if `accumulate`, which otherwise becomes their sum.
+    /// Adds a sum of `sources` to the program. It is added to the contents of `target` if
+    /// `accumulate`, and replaces them otherwise.
     pub fn push(&mut self, target: u32, accumulate: bool, sources: impl IntoIterator<Item = u32>) {
         let before = self.sources.len();
         self.sources.extend(sources);
@@ -34,7 +37,7 @@ impl Sums {
         self.heads.push(Head { target, count, accumulate });
     }
 
-    /// The sums in their order: where each goes, whether to what is there, and what of.
+    /// The sums in their order: the target, whether the sum accumulates, and its sources.
     pub fn each(&self) -> impl Iterator<Item = (u32, bool, &[u32])> {
         let mut all = self.sources.as_slice();
         self.heads.iter().map(move |head| {
@@ -44,20 +47,21 @@ impl Sums {
         })
     }
 
-    /// Sums, and their sources in all.
+    /// The number of sums, and of their sources in all.
     pub fn len(&self) -> (usize, usize) {
         (self.heads.len(), self.sources.len())
     }
 }
 
-/// A value that is doubled, grows by a piece, and is added to two others, at every step: the HDPC constraint of RaptorQ.
+/// A value that is doubled, grows by a piece, and is added to two others, at every step: the HDPC
+/// constraint of RaptorQ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fold {
-    /// To be gone through in this order.
+    /// The steps, in their order.
     pub steps: Vec<Step>,
     /// The piece of one more step, or [`Fold::NOTHING`].
     pub last: u32,
-    /// Where the value goes to then: times 1, 2, 4 and so on.
+    /// The targets of the final value: times 1, 2, 4 and so on.
     pub powers: Vec<u32>,
 }
 
@@ -66,7 +70,7 @@ pub struct Fold {
 pub struct Step {
     /// The piece to add, or [`Fold::NOTHING`].
     pub source: u32,
-    /// Pieces that the value is added to then; none twice.
+    /// Pieces that the value is then added to; no piece twice.
     pub targets: [u32; 2],
 }
 
@@ -92,7 +96,8 @@ mod tests {
         lines
     }
 
-    /// What `run` makes of the same pieces with each instruction set, against the scalar one, which is compared with `expected`.
+    /// What `run` makes of the same pieces with each instruction set, against the scalar one, which
+    /// is compared with `expected`.
     fn check(width: usize, seed: u64, run: impl Fn(Kernels, &mut [Line]), expected: impl Fn(&mut [Vec<u8>])) {
         let before = random_lines(width, &mut SmallRng::seed_from_u64(seed));
         let mut pieces: Vec<Vec<u8>> = Line::bytes(&before).chunks_exact(width * Line::BYTES).map(<[u8]>::to_vec).collect();

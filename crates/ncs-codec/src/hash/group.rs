@@ -1,4 +1,4 @@
-//! The groups: their parameters, where these come from, and the generators.
+//! The groups: their parameters, the origin of these, and the generators.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -14,11 +14,11 @@ use ncs_gf::gfq;
 use ncs_gf::modp::Several;
 use ncs_gf::modp::{Multiplier, Portable, is_below, subtract};
 
-/// A group and what is kept of it in this process.
+/// A group and its data kept in this process.
 pub(super) struct Parameters {
-    /// The modulus, 64-bit limbs, the least significant first.
+    /// The modulus, in 64-bit limbs, the least significant first.
     pub(super) p: Box<[u64]>,
-    /// Who multiplies, the fastest first.
+    /// The multipliers, the fastest first.
     machines: Vec<(Multiplier, Box<dyn Powers>)>,
     /// The first generators.
     generators: RwLock<Arc<[Box<[u64]>]>>,
@@ -44,7 +44,7 @@ impl Parameters {
         Self { p: p.into(), machines, generators: RwLock::new(Arc::new([])) }
     }
 
-    /// At least so many.
+    /// At least `count` generators.
     pub(super) fn generators(&self, group: Group, count: usize) -> Arc<[Box<[u64]>]> {
         let held = Arc::clone(&self.generators.read().unwrap_or_else(PoisonError::into_inner));
         if held.len() >= count {
@@ -66,7 +66,8 @@ impl Parameters {
         Arc::clone(&held)
     }
 
-    /// Bases to the power of (p - 1) / q, on all processors: it is done once in a process, and somebody waits.
+    /// Raises bases to the power of (p - 1) / q, on all processors: this is done once in a process,
+    /// while a caller waits.
     fn raise(&self, bases: &[Box<[u64]>]) -> Vec<Box<[u64]>> {
         let cofactor = self.cofactor();
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -134,7 +135,7 @@ pub(super) fn machine(multiplier: Multiplier, group: Group, p: &[u64]) -> Box<dy
     }
 }
 
-/// The number times 2^`shift`, in so many limbs.
+/// The number times 2^`shift`, in `limbs` limbs.
 fn shifted(number: &[u64], shift: usize, limbs: usize) -> Vec<u64> {
     let (whole, bits) = (shift / 64, shift % 64);
     let limb = |index: Option<usize>| index.and_then(|index| number.get(index)).copied().unwrap_or(0);
@@ -153,7 +154,7 @@ pub(super) fn derived(label: &str, counter: u32, length: usize) -> Vec<u8> {
     shake_256(&message, length)
 }
 
-/// The first bytes of what `message` becomes (FIPS 202).
+/// The first bytes of SHAKE256 of `message` (FIPS 202).
 pub(crate) fn shake_256(message: &[u8], length: usize) -> Vec<u8> {
     let mut out = vec![0; length];
     let mut hasher = Shake256::default();
@@ -162,7 +163,7 @@ pub(crate) fn shake_256(message: &[u8], length: usize) -> Vec<u8> {
     out
 }
 
-/// What generator `index` is a power of: as many bytes as p has and sixteen more, modulo p.
+/// The base of generator `index`: sixteen bytes more than p has, modulo p.
 fn base(group: Group, index: usize, counter: u32, p: &[u64]) -> Box<[u64]> {
     let bytes = derived(&format!("{}{index}", group.generator_label()), counter, group.hash_bytes() + 16);
     let mut rest = vec![0; p.len()];

@@ -1,8 +1,11 @@
-//! Products of powers modulo a large prime: of generators, whose powers by squaring are kept, and of any numbers.
+//! Products of powers modulo a large prime: of generators, whose repeated squares are stored, and
+//! of any numbers.
 //!
-//! Both put factors into buckets, one for each digit, and multiply the buckets' products by running products (Brickell, Gordon, McCurley and
-//! Wilson, EUROCRYPT 1992, for bases that are known before; Pippenger, 1980, in the form of Bernstein and others, INDOCRYPT 2012,
-//! section 4, for others). Factors are sorted by bucket first, so that each bucket's product stays in one lane until it is done.
+//! Both put factors into buckets, one for each digit, and combine the buckets' products by running
+//! products (Brickell, Gordon, McCurley and Wilson, EUROCRYPT 1992, for bases known in advance;
+//! Pippenger, 1980, in the form of Bernstein and others, INDOCRYPT 2012, section 4, for others).
+//! Factors are sorted by bucket first, so that each bucket's product stays in one lane until it is
+//! done.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,12 +14,13 @@ use ncs_gf::gfq;
 use ncs_gf::modp::Lanes;
 use ncs_gf::simd::cache::prefetch;
 
-/// What a group asks of who multiplies in it.
+/// The arithmetic that a group needs.
 pub(super) trait Powers: Send + Sync {
     /// Each base to the power of one exponent, of any number of limbs.
     fn raise(&self, bases: &[Box<[u64]>], exponent: &[u64]) -> Vec<Box<[u64]>>;
 
-    /// The product of the first generators, each to the power of its exponent. `generators` gives as many of them.
+    /// The product of the first generators, each to the power of its exponent. `generators` returns
+    /// at least as many as its argument.
     fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Box<[u64]>;
 
     /// The product of the bases, each to the power of its exponent.
@@ -27,7 +31,7 @@ pub(super) trait Powers: Send + Sync {
 pub(super) struct Machine<L> {
     lanes: L,
     one: Vec<u64>,
-    /// What brings a number into Montgomery's form.
+    /// The factor that brings a number into Montgomery's form.
     square: Vec<u64>,
     /// Numbers that stand for the factor one, then for each generator g the powers g^(2^(w i)).
     powers: RwLock<Arc<Vec<u64>>>,
@@ -128,7 +132,8 @@ impl<L: Lanes + Send> Machine<L> {
         Arc::clone(&held)
     }
 
-    /// Products of the factors in each of so many buckets, behind the number one. A factor is its bucket and its place in the table.
+    /// Products of the factors in each of so many buckets, behind the number one. A factor is its
+    /// bucket and its place in the table.
     fn fill(&self, table: &[u64], buckets: usize, factors: &[(u32, u32)]) -> Vec<u64> {
         let mut ends = vec![0_u32; buckets + 1];
         factors.iter().for_each(|&(bucket, _)| ends[bucket as usize + 1] += 1);
@@ -171,7 +176,8 @@ impl<L: Lanes + Send> Machine<L> {
         products
     }
 
-    /// For each row of `digits` buckets from these places on, the product of all, and that of each to the power of its number in the row.
+    /// For each row of `digits` buckets from these places on, the product of all, and that of each
+    /// to the power of its number in the row.
     fn run(&self, buckets: &[u64], rows: &[u32], digits: usize) -> (L::Wide, L::Wide) {
         let at = |digit: usize| self.gather(buckets, rows.iter().map(|row| row + number(digit)));
         let (mut all, mut weighted) = (self.gather(buckets, []), self.gather(buckets, []));
@@ -182,7 +188,8 @@ impl<L: Lanes + Send> Machine<L> {
         (self.lanes.mul(&all, &at(0)), weighted)
     }
 
-    /// The product of what is in the buckets, each to the power of its number: the buckets are behind the number one, 2^`FIXED_BITS` of them.
+    /// The product of what is in the buckets, each to the power of its number: the buckets are
+    /// behind the number one, 2^`FIXED_BITS` of them.
     fn weigh(&self, buckets: &[u64]) -> Box<[u64]> {
         // Each lane has a part of them; its first one's number stands for all of the part.
         let part = (1 << FIXED_BITS) / L::WIDTH;
@@ -262,7 +269,8 @@ impl<L: Lanes + Send> Powers for Machine<L> {
     }
 }
 
-/// The factors of a product of powers: for each digit of each exponent that is not zero, its bucket and its place.
+/// The factors of a product of powers: for each digit of each exponent that is not zero, its bucket
+/// and its place.
 fn factors(
     exponents: &[Exponent],
     width: usize,
@@ -305,7 +313,8 @@ fn number(index: usize) -> u32 {
 const ONE: u32 = 0;
 /// Lanes of the widest machine.
 const WIDTH_MAX: usize = 8;
-/// Bits of a digit where powers of the bases are kept: for 512 bases, 26 powers of each and 1024 buckets take the fewest products.
+/// Bits of a digit where powers of the bases are kept: for 512 bases, 26 powers of each and 1024
+/// buckets take the fewest products.
 const FIXED_BITS: usize = 10;
 /// Digits of an element there.
 const FIXED_DIGITS: usize = gfq::BITS.div_ceil(FIXED_BITS);

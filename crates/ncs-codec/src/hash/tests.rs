@@ -24,7 +24,8 @@ fn hex(number: &BigUint) -> String {
     number.to_str_radix(16)
 }
 
-/// The first candidates are no primes, which Fermat's test shows, and the one that is taken is what the derivation gives.
+/// The first candidates are no primes, which Fermat's test shows, and the one that is taken is what
+/// the derivation gives.
 #[test]
 fn parameters_are_the_first_primes_of_their_derivation() {
     let one = BigUint::from(1_u8);
@@ -52,7 +53,8 @@ fn parameters_are_the_first_primes_of_their_derivation() {
     }
 }
 
-/// By certificates of Atkin and Morain's elliptic curve test (Math. Comp. 61, 1993), which PARI/GP 2.15 made and anyone can check.
+/// By certificates of Atkin and Morain's elliptic curve test (Math. Comp. 61, 1993), which PARI/GP
+/// 2.15 made and anyone can check.
 #[test]
 fn parameters_are_proven_prime() {
     prove(&q(), include_str!("../../tests/vectors/hash/q.ecpp"));
@@ -69,8 +71,9 @@ fn a_certificate_proves_no_other_number() {
     prove(&other.expect("there are many"), include_str!("../../tests/vectors/hash/q.ecpp"));
 }
 
-/// Goldwasser and Kilian's theorem, line by line: on y² = x³ + a x + b modulo N lies a point P; m = N + 1 - t is s r; s P is another point than
-/// the neutral one modulo each factor of N, and r s P is that one. If r is a prime above (N^(1/4) + 1)², so is N. Each r is the next N.
+/// Goldwasser and Kilian's theorem, line by line: on y² = x³ + a x + b modulo N lies a point P; m =
+/// N + 1 - t is s r; s P is another point than the neutral one modulo each factor of N, and r s P
+/// is that one. If r is a prime above (N^(1/4) + 1)², so is N. Each r is the next N.
 fn prove(number: &BigUint, certificate: &str) {
     let mut n = number.clone();
     for line in certificate.lines() {
@@ -122,7 +125,8 @@ struct Curve<'a> {
 }
 
 impl Curve<'_> {
-    /// X and Z of so many times the point with this x, by Montgomery's ladder, which needs no y (Brier and Joye, PKC 2002).
+    /// X and Z of so many times the point with this x, by Montgomery's ladder, which needs no y
+    /// (Brier and Joye, PKC 2002).
     fn multiple(&self, count: &BigUint, x: &BigUint) -> (BigUint, BigUint) {
         let mut pair = [(x.clone(), BigUint::from(1_u8)), self.double(&(x.clone(), BigUint::from(1_u8)))];
         for bit in (0..count.bits() - 1).rev() {
@@ -156,7 +160,8 @@ impl Curve<'_> {
     }
 }
 
-/// Trap 6: of order q and none of them one; each from its own hash, so that nobody knows a relation.
+/// Trap 6: of order q and none of them one; each from its own hash, so that nobody knows a
+/// relation.
 #[test]
 fn generators_are_of_order_q() {
     for (group, first) in [
@@ -193,7 +198,8 @@ fn exponent(number: &BigUint) -> Exponent {
     digits.try_into().expect("five limbs")
 }
 
-/// Traps 3 and 8: what is above q is reduced by q, and makes no other hash. Trap 11: first and last numbers.
+/// Traps 3 and 8: what is above q is reduced by q, and makes no other hash. Trap 11: first and last
+/// numbers.
 #[test]
 fn powers_are_those_of_large_numbers_on_every_machine() {
     let mut rng = SmallRng::seed_from_u64(4);

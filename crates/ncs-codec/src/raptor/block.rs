@@ -4,7 +4,7 @@ use super::{Plan, System};
 use ncs_gf::Kernels;
 use ncs_gf::simd::Line;
 
-/// Source symbols, and intermediate symbols, each of these on whole cache lines.
+/// Source symbols, and intermediate symbols, each of the latter on whole cache lines.
 #[derive(Debug)]
 pub(crate) struct Block {
     symbol_bytes: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Of K whole symbols, with the plan for as many. `symbol_bytes` is not zero.
+    /// A block of K whole symbols, with the plan for as many. `symbol_bytes` is not zero.
     pub(crate) fn new(system: &impl System, source: Vec<u8>, symbol_bytes: usize, plan: &Plan, kernels: Kernels) -> Self {
         let stride = symbol_bytes.div_ceil(Line::BYTES);
         let mut intermediate = vec![Line::ZERO; stride * system.size().l as usize];
@@ -27,7 +27,7 @@ impl Block {
         self.symbol_bytes
     }
 
-    /// Writes the encoding symbol `esi`: below K the source symbol, from there on a repair symbol.
+    /// Writes the encoding symbol `esi`: below K the source symbol, from K on a repair symbol.
     ///
     /// # Panics
     /// If `out` is not as long as a symbol.
@@ -50,7 +50,8 @@ impl Block {
     }
 }
 
-/// Symbols in a block of so many bytes; if there are none, or the last one is not whole, how many bytes there should be.
+/// The number of symbols in a block of so many bytes. If there are none, or the last one is not
+/// whole, the required length.
 pub(crate) fn count(length: usize, symbol_bytes: usize) -> Result<u32, usize> {
     if symbol_bytes == 0 || !length.is_multiple_of(symbol_bytes) {
         return Err(length.checked_div(symbol_bytes).unwrap_or_default() * symbol_bytes);

@@ -1,4 +1,4 @@
-//! The symbols of a block as they come.
+//! Storage of a block's symbols as they arrive.
 
 use std::collections::HashSet;
 
@@ -6,33 +6,33 @@ use super::rows::index;
 use super::{Plan, System};
 use ncs_gf::Kernels;
 
-/// What became of a symbol.
+/// The result of storing a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is kept.
+    /// The symbol is stored.
     Kept,
-    /// It had come before.
+    /// The symbol had arrived before.
     Duplicate,
-    /// There are as many beyond K already as are kept.
+    /// The maximum number of symbols beyond K is already stored.
     Full,
 }
 
-/// Symbols of a block in the order of arrival, none twice, K + [`SPARE`](Self::SPARE) at most.
+/// Symbols of a block in the order of arrival, none twice, at most K + [`SPARE`](Self::SPARE).
 #[derive(Debug)]
 pub(crate) struct Held {
     symbol_bytes: usize,
     symbols: Vec<u8>,
     esis: Vec<u32>,
-    /// Where each source symbol is among them, or [`ABSENT`].
+    /// The place of each source symbol among them, or [`ABSENT`].
     sources: Vec<u32>,
     repair: HashSet<u32>,
 }
 
 impl Held {
-    /// Symbols that are kept beyond K.
+    /// Maximum number of symbols stored beyond K.
     pub(crate) const SPARE: usize = 64;
 
-    /// None yet, of a block of `k` source symbols. `symbol_bytes` is not zero.
+    /// An empty store for a block of `k` source symbols. `symbol_bytes` is not zero.
     pub(crate) fn new(k: u32, symbol_bytes: usize) -> Self {
         let sources = vec![ABSENT; k as usize];
         Self { symbol_bytes, symbols: Vec::new(), esis: Vec::new(), sources, repair: HashSet::new() }
@@ -42,7 +42,7 @@ impl Held {
         self.symbol_bytes
     }
 
-    /// Takes the encoding symbol `esi`, which has the length of one.
+    /// Stores the encoding symbol `esi`, which has the length of a symbol.
     pub(crate) fn push(&mut self, esi: u32, symbol: &[u8]) -> Arrival {
         let is_known = self.sources.get(esi as usize).map_or_else(|| self.repair.contains(&esi), |place| *place != ABSENT);
         if is_known {
@@ -65,7 +65,7 @@ impl Held {
         &self.esis
     }
 
-    /// The symbols, in the order of arrival, one behind the other.
+    /// The symbols, in the order of arrival, one after the other.
     pub(crate) fn symbols(&self) -> &[u8] {
         &self.symbols
     }
@@ -74,17 +74,17 @@ impl Held {
         self.esis.len() == self.sources.len() + Self::SPARE
     }
 
-    /// By how many they are fewer than K.
+    /// The number of symbols missing to K.
     pub(crate) fn shortage(&self) -> usize {
         self.sources.len().saturating_sub(self.esis.len())
     }
 
-    /// The source symbols that have not come, ascending.
+    /// The source symbols that have not arrived, ascending.
     pub(crate) fn missing(&self) -> Vec<u32> {
         (0..).zip(&self.sources).filter(|(_, place)| **place == ABSENT).map(|(source, _)| source).collect()
     }
 
-    /// The source symbols that came in their places, zeros in those of others.
+    /// The arrived source symbols in their places, with zeros in the others.
     pub(crate) fn block(&self) -> Vec<u8> {
         let mut block = Vec::with_capacity(self.sources.len() * self.symbol_bytes);
         for &place in &self.sources {
@@ -107,21 +107,21 @@ impl Held {
             .collect()
     }
 
-    /// The block, by a plan that makes the symbols `missing` of these.
+    /// The block, rebuilt by a plan that makes the symbols `missing` from the stored ones.
     pub(crate) fn rebuilt(&self, kernels: Kernels, plan: &Plan, missing: &[u32]) -> Vec<u8> {
         let mut block = self.block();
         plan.apply(kernels, &self.symbols, &mut self.places(&mut block, missing));
         block
     }
 
-    /// The block, or how many more symbols are needed at least.
+    /// The block, or a lower bound of the number of symbols still needed.
     pub(crate) fn decoded(&mut self, kernels: Kernels, system: &impl System) -> Result<Vec<u8>, usize> {
         let (missing, plan) = self.solution(system)?;
         Ok(plan.map_or_else(|| self.block(), |plan| self.rebuilt(kernels, &plan, &missing)))
     }
 
-    /// The source symbols that have not come, and what makes them of those that have, unless all have; or how many more symbols are
-    /// needed at least.
+    /// The missing source symbols, with the plan that makes them from the stored ones (`None` if
+    /// none is missing); or a lower bound of the number of symbols still needed.
     pub(crate) fn solution(&mut self, system: &impl System) -> Result<(Vec<u32>, Option<Plan>), usize> {
         if self.shortage() > 0 {
             return Err(self.shortage());
@@ -139,7 +139,7 @@ impl Held {
         }
     }
 
-    /// Drops those that depend on others, if there is no room left.
+    /// Drops symbols that depend on others, if there is no room left.
     pub(crate) fn make_room(&mut self, system: &impl System) {
         if !self.is_full() {
             return;
@@ -158,7 +158,8 @@ impl Held {
     }
 }
 
-/// The source symbols of K that are not among these ids, ascending, unless one is not below `end` or comes twice: that one.
+/// The source symbols of K that are not among these ids, ascending. If an id is not below `end` or
+/// comes twice, that id.
 pub(crate) fn missing(k: u32, end: u32, esis: &[u32]) -> Result<Vec<u32>, u32> {
     let mut is_here = vec![false; k as usize];
     let mut seen = HashSet::with_capacity(esis.len());

@@ -1,26 +1,28 @@
-//! Phase 1 of inactivation decoding (RFC 6330, section 5.4.2.2; RFC 5053, section 5.5.2.2), on the structure alone.
+//! Phase 1 of inactivation decoding (RFC 6330, section 5.4.2.2; RFC 5053, section 5.5.2.2), on the
+//! structure alone.
 //!
-//! A row with one active column is that column's pivot row, and the column leaves: it is *peeled*. If there is none, a column becomes
-//! *inactive*: it leaves, too, and is solved for at the end, with the P that are so from the start. As all but one column of a pivot
-//! row have left before it, elimination never adds an active column to a row: rows need only count theirs. Where two are left, a row
-//! is an edge of a graph, and to take one column of a connected component away peels all others; so the largest component is the one
-//! to take it from.
+//! A row with one active column is that column's pivot row, and the column leaves: it is *peeled*.
+//! If there is no such row, a column becomes *inactive*: it leaves, too, and is solved for at the
+//! end, with the P permanently inactive columns. All but one column of a pivot row have left before
+//! it, so elimination never adds an active column to a row: rows only count theirs. A row with two
+//! active columns is an edge of a graph. Removing one column of a connected component peels all its
+//! other columns, so the best column is one of the largest component.
 
 use super::rows::{Rows, index};
 
-/// In which order columns can be solved, and with which rows.
+/// The order in which columns can be solved, and their rows.
 #[derive(Debug)]
 pub(super) struct Peeled {
-    /// Rows and their pivot columns: every other column of a row is inactive, or a pivot before it.
+    /// Rows and their pivot columns: every other column of a row is inactive, or an earlier pivot.
     pub(super) pivots: Vec<(u32, u32)>,
     /// The inactive columns, permanent ones first.
     pub(super) inactive: Vec<u32>,
-    /// The rows that are no pivot rows.
+    /// The rows that are not pivot rows.
     pub(super) rest: Vec<u32>,
 }
 
 impl Peeled {
-    /// Of rows over `l` columns, from `w` on permanently inactive.
+    /// Peels rows over `l` columns, which are permanently inactive from `w` on.
     pub(super) fn new(rows: &Rows, w: u32, l: u32) -> Self {
         let mut state = State::new(rows, w, l);
         loop {
@@ -39,7 +41,8 @@ struct State<'a> {
     /// Rows of each column below W, and where those of a column begin.
     of_column: Vec<u32>,
     starts: Vec<u32>,
-    /// Active columns of each row: how many, and their sum, which is the column if it is the only one.
+    /// Active columns of each row: how many, and their sum, which is the column if it is the only
+    /// one.
     active: Vec<Active>,
     is_pivot: Vec<bool>,
     /// Columns that have not left.
@@ -134,7 +137,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The column to make inactive, unless none is left: of the largest component, or else of a row with the fewest.
+    /// The column to make inactive, unless none is left: of the largest component, or else of a row
+    /// with the fewest.
     fn choose(&mut self) -> Option<u32> {
         if self.remaining == 0 {
             return None;
@@ -163,7 +167,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// Connected components of a graph of columns. They only grow, until all their columns leave at once.
+/// Connected components of a graph of columns. They only grow, until all their columns leave at
+/// once.
 struct Components {
     parents: Vec<u32>,
     sizes: Vec<u32>,

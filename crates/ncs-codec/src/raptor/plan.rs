@@ -1,17 +1,19 @@
-//! A solution as a list of operations on symbols, which needs no look at the structure any more.
+//! A solution as a list of operations on symbols, independent of the structure.
 //!
-//! It depends on which symbols arrived and on nothing else, so it serves every source block with the same pattern, and an encoder's
-//! serves every block of the same K'.
+//! A plan depends only on which symbols arrived. It therefore serves every source block with the
+//! same pattern; an encoder's plan serves every block of the same K'.
 //!
-//! Memory for the work is cut into *slots*, a symbol each. In a first pass every pivot's slot becomes the sum E of what arrived
-//! (`solution`), and the rows that are no pivot rows are made from those. A dense product gives the inactive symbols, with the dense
-//! rows' part made by a walk over the columns ([`Walk`]): three operations a column instead of up to H. Then, if all are wanted, a second
-//! pass makes every pivot's symbol anew from what arrived and from those before it. If few are missing it is cheaper to have each as a
-//! sum of E and of inactive symbols.
+//! Working memory is cut into *slots*, a symbol each. In a first pass, every pivot's slot becomes
+//! the sum E of arrived symbols (`solution`), and the rows that are not pivot rows are made from
+//! those. A dense product gives the inactive symbols; a walk over the columns ([`Walk`]) makes the
+//! dense rows' part: three operations a column instead of up to H. Then, if all symbols are wanted,
+//! a second pass makes every pivot's symbol anew from arrived symbols and from earlier pivots. If
+//! few are missing, it is cheaper to make each as a sum of E and of inactive symbols.
 //!
-//! Products with dense binary matrices go through tables of all sums of a few neighbours each.
+//! Products with dense binary matrices use tables of all sums of a few neighbours each.
 //!
-//! Symbols are worked on by strips of up to 256 bytes, so that the slots of a strip stay in the cache.
+//! Symbols are processed in strips of up to 256 bytes, so that the slots of a strip stay in the
+//! cache.
 
 use super::rows::{Rows, index};
 use super::solution::Solution;
@@ -19,17 +21,17 @@ use super::{Size, System, Walk, WalkEnd};
 use ncs_gf::simd::{Kernels, Line, Strip};
 use ncs_gf::sums::{Fold, Step, Sums};
 
-/// What is done to symbols to solve a system.
+/// The operations on symbols that solve a system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     inputs: usize,
     slots: usize,
-    /// Which inputs go to which slots.
+    /// The inputs, and the slots that they are loaded into.
     loads: Vec<Load>,
-    /// Until the inactive symbols are there, but for the part of the dense rows.
+    /// The operations before the inactive symbols, except for the part of the dense rows.
     forward: Sums,
     dense: Option<Dense>,
-    /// How many of `loads` are done once more before `backward`.
+    /// The number of `loads` repeated before `backward`.
     reloads: usize,
     backward: Sums,
     outputs: Vec<u32>,
@@ -41,7 +43,8 @@ struct Load {
     input: u32,
 }
 
-/// How free symbols are made: the first slots are those of bound ones, the next of free ones, the next of H rows.
+/// The computation of free symbols. The first slots are those of bound symbols, then of free ones,
+/// then of H rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dense {
     walk: Program,
@@ -54,7 +57,7 @@ struct Dense {
     inverse: Vec<u8>,
 }
 
-/// What makes the products of dense rows with pivots, as the system wants to have it.
+/// The products of dense rows with pivots, in the form of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Program {
     Fold(Fold),
@@ -70,7 +73,7 @@ impl Program {
     }
 }
 
-/// What a plan is to make.
+/// The output of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted<'a> {
     /// Every intermediate symbol, in order.
@@ -80,7 +83,8 @@ pub(super) enum Wanted<'a> {
 }
 
 impl Plan {
-    /// The plan of a solution. `inputs` has for each row behind those of LDPC which input it is the sum for, if it is not zero.
+    /// The plan of a solution. `inputs` has, for each row after the LDPC rows, the input that the
+    /// row sums to, if it is not zero.
     pub(super) fn new(
         system: &impl System,
         rows: &Rows,
@@ -91,28 +95,29 @@ impl Plan {
         Builder::new(system, rows, solution, inputs, wanted).plan()
     }
 
-    /// Symbols that it is given.
+    /// The number of input symbols.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Symbols that it makes.
+    /// The number of output symbols.
     pub fn outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Symbols that it works on: as many strips of 256 bytes are its memory.
+    /// The number of symbols in its working memory, which is as many strips of 256 bytes.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Additions of a symbol to another, about: what it costs.
+    /// Approximate number of additions of one symbol to another: the plan's cost.
     pub fn additions(&self) -> usize {
         let (forward, backward) = (self.forward.len().1, self.backward.len().1);
         forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| dense.walk.additions())
     }
 
-    /// The plan as words, for processors that are not this one: `nc_plan` of `kernels/nc_abi.h`, and what its numbers lead to behind it.
+    /// The plan as words for other processors: `nc_plan` of `kernels/nc_abi.h`, followed by the
+    /// data that its numbers refer to.
     pub fn words(&self) -> Vec<u32> {
         let mut words = Words { head: Vec::with_capacity(HEAD_WORDS), behind: Vec::new() };
         words.number(self.inputs);
@@ -143,7 +148,7 @@ impl Plan {
         words.whole()
     }
 
-    /// [`Self::words`] as they lie in the memory of a processor that has the low byte first.
+    /// [`Self::words`] in the memory layout of a little-endian processor.
     pub fn bytes(&self) -> Vec<u8> {
         let words = self.words();
         let mut bytes = vec![0; 4 * words.len()];
@@ -151,8 +156,8 @@ impl Plan {
         bytes
     }
 
-    /// Makes the outputs of `symbols`, which are the inputs one behind the other, each as long as an output; those that they are
-    /// short of are zero.
+    /// Makes the outputs from `symbols`, which are the inputs, one after the other, each as long as
+    /// an output. Missing inputs at the end are zero.
     ///
     /// # Panics
     /// If there are more symbols, or not as many outputs, or they differ in length.
@@ -270,7 +275,8 @@ struct Builder<'a, S> {
     wanted: Wanted<'a>,
     /// The slot of each column. Those of inactive columns are in front of those of pivots.
     slots: Vec<u32>,
-    /// Where slots begin: inactive symbols and dense rows, pivots, other rows, what is wanted, tables; and where those end.
+    /// Where slots begin: inactive symbols and dense rows, pivots, other rows, what is wanted,
+    /// tables; and where those end.
     pivots: u32,
     others: u32,
     targets: u32,
@@ -327,7 +333,8 @@ impl<'a, S: System> Builder<'a, S> {
         row.checked_sub(self.size.s).and_then(|row| self.inputs[row as usize])
     }
 
-    /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are made of these.
+    /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are
+    /// made of these.
     fn forward(&mut self, loads: &mut Vec<Load>) -> Sums {
         let solution = self.solution;
         let mut sums = Sums::with_capacity(2 * self.rows.len(), 12 * self.rows.len());
@@ -428,8 +435,8 @@ impl<'a, S: System> Builder<'a, S> {
         false
     }
 
-    /// Products of binary rows with `sources`, into targets from `target` on: sums of a few neighbours each are made first, as far as
-    /// they are used.
+    /// Products of binary rows with `sources`, into targets from `target` on: sums of a few
+    /// neighbours each are made first, as far as they are used.
     fn multiply(&mut self, sums: &mut Sums, sources: &[u32], target: u32, accumulate: bool, products: &[Product<'_>]) {
         let (bits, _) = group(sources.len(), products.len());
         let groups = sources.len().div_ceil(bits);
@@ -484,7 +491,8 @@ impl Product<'_> {
     }
 }
 
-/// How many neighbours a table is best made of, where so many products of so many sources are wanted, and the additions that takes.
+/// How many neighbours a table is best made of, where so many products of so many sources are
+/// wanted, and the additions that takes.
 fn group(sources: usize, products: usize) -> (usize, usize) {
     let cost = |bits: usize| {
         let groups = sources.div_ceil(bits);

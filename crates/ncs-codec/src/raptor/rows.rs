@@ -1,4 +1,4 @@
-//! The binary rows of the system: S of LDPC, then one for each symbol that is at hand.
+//! The binary rows of the system: S of LDPC, then one for each available symbol.
 
 use super::System;
 
@@ -6,7 +6,8 @@ use super::System;
 #[derive(Debug)]
 pub(super) struct Rows {
     columns: Vec<u32>,
-    /// Where each row begins, and where its permanently inactive columns do; the end of the last row is behind them.
+    /// Where each row begins, and where its permanently inactive columns do; the end of the last
+    /// row is behind them.
     bounds: Vec<(u32, u32)>,
 }
 

@@ -1,15 +1,19 @@
-//! What solves the system of a set of symbols, found on the structure alone: no symbol is touched here.
+//! The solution of the system of a set of symbols, found on the structure alone: this module
+//! touches no symbol.
 //!
-//! With pivots and inactive columns from phase 1, every pivot's symbol is a sum E of what arrived plus a sum of inactive symbols,
-//! which a row of bits says. What is left are the rows that are no pivot rows, over the inactive columns alone. They are binary, so
-//! they are eliminated first; at most H columns that they leave *free* are those for which the dense rows are needed. These have
-//! zeros on their other side: they need no elimination of their own, only their product with all pivots, E and bits alike. The
-//! product with the bits is taken the other way round: from the last pivot to the first, what a dense row has in a pivot's column goes
-//! to the other columns of the pivot's row.
+//! With pivots and inactive columns from phase 1, every pivot's symbol is a sum E of arrived
+//! symbols plus a sum of inactive symbols, which a row of bits records. The rows that are not pivot
+//! rows remain, over the inactive columns alone. They are binary, so they are eliminated first.
+//! They leave at most H columns *free*, and the dense rows solve these. The right sides of dense
+//! rows are zeros: the rows need no elimination of their own, only their product with all pivots, E
+//! and bits alike. The product with the bits is computed in the opposite direction: from the last
+//! pivot to the first, the coefficient of a dense row in a pivot's column goes to the other columns
+//! of the pivot's row.
 //!
-//! The system is solved if and only if its rank is L, but for one case. Symbols that were chosen to have many columns each leave
-//! thousands inactive at large K, and time grows with their cube. That is not worked on, and counts as a symbol missing. Random symbols
-//! of RaptorQ leave about 530 of 57,326 at the largest K.
+//! The system is solved if and only if its rank is L, with one exception. Symbols chosen to have
+//! many columns each leave thousands of columns inactive at large K, and time grows with the cube
+//! of their number. The solver gives up there, and reports a missing symbol. Random symbols of
+//! RaptorQ leave about 530 of 57,326 at the largest K.
 
 use super::peel::Peeled;
 use super::rows::{Rows, index};
@@ -47,10 +51,10 @@ pub(super) struct Dense {
     pub(super) inverse: Vec<u8>,
 }
 
-/// Rows that do not have full rank.
+/// Rows without full rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deficit {
-    /// By how much the rank is too low, at least.
+    /// Lower bound of the rank deficit.
     pub missing: usize,
     /// Rows that depend on the others.
     pub(super) dependent: Vec<u32>,
@@ -82,7 +86,8 @@ impl Solution {
         self.peeled.inactive.len()
     }
 
-    /// What the dense rows have in each inactive column when pivots are expressed by inactive symbols.
+    /// What the dense rows have in each inactive column when pivots are expressed by inactive
+    /// symbols.
     fn dense_columns(&self, system: &impl System, rows: &Rows) -> Vec<u128> {
         let mut columns = system.dense_columns();
         for &(row, pivot) in self.peeled.pivots.iter().rev() {
@@ -262,8 +267,8 @@ impl Elimination {
     }
 }
 
-/// What a matrix of `h` rows, 16 at most, is multiplied by from the left to give the identity: `h` elements for each of its columns,
-/// which are given as in [`System::dense_columns`]. If there is none, by how much the rank is too low.
+/// The left inverse of a matrix of `h` rows, at most 16: `h` elements for each of its columns,
+/// which are given as in [`System::dense_columns`]. If there is none, the rank deficit.
 fn left_inverse(columns: &[u128], h: usize) -> Result<Vec<u8>, usize> {
     // Each row with its own row of the identity behind it.
     let width = columns.len() + h;
@@ -298,6 +303,6 @@ fn product(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])] }
 }
 
-/// Inactive columns at most: all there can be up to K = 4096, and no more than random symbols leave eight times over at any K. So many
-/// take a second, and 40 MB.
+/// Maximum number of inactive columns: all that are possible up to K = 4096, and at any K eight
+/// times as many as random symbols leave. So many take a second, and 40 MB.
 const INACTIVE_MAX: usize = 4608;

@@ -1,11 +1,12 @@
-//! What follows from the number of source symbols, and the rows that tie the intermediate symbols (RFC 5053, sections 5.4.2 and 5.4.4).
+//! The constants for a number of source symbols, and the rows that tie the intermediate symbols
+//! together (RFC 5053, sections 5.4.2 and 5.4.4).
 
 use super::Error;
 use super::tables::SYSTEMATIC;
 use crate::raptor::{Size, System, Walk, WalkEnd};
 use crate::raptorq::{RANDOM, next_prime};
 
-/// The constants of a source block, by the names of the RFC.
+/// The constants of a source block, named as in the RFC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// K, the source symbols.
@@ -23,12 +24,13 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Source symbols of a block at least.
+    /// Minimum number of source symbols of a block.
     pub const K_MIN: u32 = 4;
-    /// Source symbols of a block at most.
+    /// Maximum number of source symbols of a block.
     pub const K_MAX: u32 = 8192;
 
-    /// Those of a block of `k` source symbols, from [`K_MIN`](Self::K_MIN) to [`K_MAX`](Self::K_MAX) (section 5.4.2.3).
+    /// The constants of a block of `k` source symbols, from [`K_MIN`](Self::K_MIN) to
+    /// [`K_MAX`](Self::K_MAX) (section 5.4.2.3).
     pub fn new(k: u32) -> Result<Self, Error> {
         if !(Self::K_MIN..=Self::K_MAX).contains(&k) {
             return Err(Error::Symbols { k });
@@ -51,8 +53,8 @@ impl Parameters {
         Triple { d, a: 1 + random(y, 1, self.l_prime - 1), b: random(y, 2, self.l_prime) }
     }
 
-    /// m[j, H'] for every j below K + S: the numbers with so many ones in the order of the Gray sequence (section 5.4.2.3). Bit h is
-    /// whether Half row h has symbol j.
+    /// m[j, H'] for every j below K + S: the numbers with so many ones in the order of the Gray
+    /// sequence (section 5.4.2.3). Bit h is whether Half row h has symbol j.
     fn gray(&self) -> Vec<u32> {
         let ones = self.h.div_ceil(2);
         let gray = (0_u32..).map(|i| i ^ (i >> 1)).filter(|g| g.count_ones() == ones);
@@ -94,7 +96,8 @@ impl System for Parameters {
         of_lt
     }
 
-    /// Column i of the first K is in three rows: i mod S, and twice so many further as tells which S columns it is among.
+    /// Column i of the first K is in three rows: i mod S, and twice so many further as tells which
+    /// S columns it is among.
     fn ldpc_columns(&self, row: u32, columns: &mut Vec<u32>) -> usize {
         let (before, s) = (columns.len(), self.s);
         for (first, group) in (0..self.k).step_by(s as usize).zip(0..) {
@@ -115,7 +118,8 @@ impl System for Parameters {
         self.gray().into_iter().map(bytes).chain((0..self.h).map(|row| 1 << (8 * row))).collect()
     }
 
-    /// What is summed up to a column is in a row as long as the row has ones: neighbours differ in two rows.
+    /// What is summed up to a column is in a row as long as the row has ones: neighbours differ in
+    /// two rows.
     fn walk(&self) -> Walk {
         let gray = self.gray();
         let rows = |mut bits: u32| {

@@ -1,6 +1,7 @@
 //! The systematic indices of RFC 5053 (section 5.7).
 //!
-//! They are facts, which nothing computes. The tests know their hash, and that each makes its system regular.
+//! They are facts; no rule computes them. The tests check their hash, and that each index makes its
+//! system regular.
 
 /// J(K), from K = 4 to 8192.
 #[rustfmt::skip]

@@ -22,10 +22,12 @@ fn symbol(encoder: &Encoder, esi: u32) -> Vec<u8> {
     symbol
 }
 
-/// Both directions for a block of `k` symbols: the same repair symbols, next to the source and up to the last id, and each decodes what
-/// the other has encoded, a fifth of the source being lost. Both need as many symbols for it.
+/// Both directions for a block of `k` symbols: the same repair symbols, next to the source and up
+/// to the last id, and each decodes what the other has encoded, a fifth of the source being lost.
+/// Both need as many symbols for it.
 ///
-/// The other one cuts a block into symbols of unequal length unless they divide it: here they do. Its ids have 32 bits.
+/// The other one cuts a block into symbols of unequal length unless they divide it: here they do.
+/// Its ids have 32 bits.
 fn compare(k: u32, symbol_bytes: usize, rng: &mut SmallRng) {
     let source = bytes(k as usize * symbol_bytes, rng);
     let ours = encoder(&source, symbol_bytes);
@@ -79,8 +81,8 @@ fn a_wide_sweep_of_another_implementation() {
     }
 }
 
-/// The other implementation has the same table, so that it is right is a matter of its hash, and of what it is for: with each index the
-/// source symbols make a regular system.
+/// The other implementation has the same table, so that it is right is a matter of its hash, and of
+/// what it is for: with each index the source symbols make a regular system.
 #[test]
 fn tables_are_those_of_the_rfc() {
     let mut hasher = blake3::Hasher::new();
@@ -113,8 +115,9 @@ fn known_parameters_and_triples() {
     assert!((4..=8192).all(|k| Parameters::new(k).unwrap().h <= 16));
 }
 
-/// The RFC's text step by step, on the intermediate symbols that the encoder has: LDPC and Half symbols as section 5.4.2.3 makes them of
-/// the first K, and encoding symbols as section 5.4.4.3 makes them.
+/// The RFC's text step by step, on the intermediate symbols that the encoder has: LDPC and Half
+/// symbols as section 5.4.2.3 makes them of the first K, and encoding symbols as section 5.4.4.3
+/// makes them.
 #[test]
 fn intermediate_symbols_are_those_of_the_rfc() {
     for k in [4, 10, 57, 101, 1002, 8192_usize] {
@@ -216,7 +219,8 @@ fn a_plan_serves_every_block() {
     }
 }
 
-/// When so many symbols are held that no more are taken, and they do not suffice, those that depend on others make room.
+/// When so many symbols are held that no more are taken, and they do not suffice, those that depend
+/// on others make room.
 #[test]
 fn a_full_decoder_makes_room() {
     let (mut rng, k) = (rng(8), 10);
@@ -251,7 +255,8 @@ fn failures(k: u32, more: usize, trials: usize, rng: &mut SmallRng) -> usize {
     (0..trials).filter(|_| deficit(k, &random_esis(k as usize + more, 65_521, rng)).unwrap() > 0).count()
 }
 
-/// 0.85 x 0.567^m for m symbols more than K is what is known of the code. It is for K of a few hundred and more.
+/// 0.85 x 0.567^m for m symbols more than K is what is known of the code. It is for K of a few
+/// hundred and more.
 #[test]
 fn failures_are_as_rare_as_is_known() {
     let mut rng = rng(9);

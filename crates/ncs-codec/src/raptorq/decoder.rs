@@ -1,4 +1,4 @@
-//! A source block from the symbols that arrive.
+//! Decoding of a source block from received symbols.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use ncs_gf::dense::{Algebra, Cores};
 
 /// Collects symbols of one block until the source symbols can be found.
 ///
-/// Keeps K + [`SPARE`](Self::SPARE) symbols at most, in the memory of those that came. When so many do not suffice, those that depend
-/// on others are dropped, so that others can come.
+/// Stores at most K + [`SPARE`](Self::SPARE) symbols, and allocates memory as they arrive. If so
+/// many do not suffice, symbols that depend on others are dropped to make room.
 #[derive(Debug)]
 pub struct Decoder {
     parameters: Parameters,
@@ -24,10 +24,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Symbols that are kept beyond K. Two are too few once in a million blocks.
+    /// Maximum number of symbols stored beyond K. Two are too few once in a million blocks.
     pub const SPARE: usize = Held::SPARE;
 
-    /// For a block of `k` source symbols of `symbol_bytes`.
+    /// A decoder for a block of `k` source symbols of `symbol_bytes`.
     pub fn new(k: u32, symbol_bytes: usize, method: Method, kernels: Kernels) -> Result<Self, Error> {
         let parameters = Parameters::new(k)?;
         match &method {
@@ -44,8 +44,8 @@ impl Decoder {
         Ok(Self { parameters, method, kernels, algebra, held: Held::new(k, symbol_bytes) })
     }
 
-    /// The same, whose dense matrices are inverted and multiplied by `algebra`: several threads, or a card. One thread does it otherwise.
-    /// Inactivation has no use for it.
+    /// The same decoder, with `algebra` (several threads, or a card) for inverting and multiplying
+    /// dense matrices. The default is one thread. Inactivation does not use it.
     pub fn with_algebra(self, algebra: Arc<dyn Algebra>) -> Self {
         Self { algebra, ..self }
     }
@@ -55,7 +55,7 @@ impl Decoder {
         &self.parameters
     }
 
-    /// Takes the encoding symbol `esi`.
+    /// Stores the encoding symbol `esi`.
     pub fn push(&mut self, esi: u32, symbol: &[u8]) -> Result<Arrival, Error> {
         if esi >= ESI_END {
             return Err(Error::Esi { esi });
@@ -66,17 +66,19 @@ impl Decoder {
         Ok(self.held.push(esi, symbol))
     }
 
-    /// The ids of the symbols that are kept, in the order of arrival.
+    /// The ids of the stored symbols, in the order of arrival.
     pub fn received(&self) -> &[u32] {
         self.held.esis()
     }
 
-    /// Whether there are as many symbols as it takes at least, so that [`decode`](Self::decode) is worth a try.
+    /// Whether the minimum number of symbols has arrived, so that [`decode`](Self::decode) may
+    /// succeed.
     pub fn is_ready(&self) -> bool {
         self.held.shortage() == 0
     }
 
-    /// The block, K symbols, unless more symbols are needed, or who multiplies has failed. Ask again when a symbol has been kept.
+    /// The block, K symbols, unless more symbols are needed, or the algebra has failed. Call again
+    /// when a symbol has been stored.
     pub fn decode(&mut self) -> Result<Vec<u8>, Error> {
         match &self.method {
             Method::Inactivation => {
@@ -114,18 +116,19 @@ impl Decoder {
         Ok(block)
     }
 
-    /// The symbols that are kept, in the order of arrival, one behind the other.
+    /// The stored symbols, in the order of arrival, one after the other.
     pub fn symbols(&self) -> &[u8] {
         self.held.symbols()
     }
 
-    /// The source symbols that are missing, and what makes them of those that are kept, unless none is, for who replays it himself,
-    /// always by inactivation; or how many more symbols are needed at least. Ask again when a symbol has been kept.
+    /// For callers that replay a plan themselves: the missing source symbols, and the plan that
+    /// makes them from the stored ones (`None` if none is missing), always by inactivation; or a
+    /// lower bound of the number of symbols still needed. Call again when a symbol has been stored.
     pub fn solution(&mut self) -> Result<(Vec<u32>, Option<Plan>), usize> {
         self.held.solution(&self.parameters)
     }
 
-    /// The block, by a plan that was made for symbols of the same ids in the same order.
+    /// The block, decoded by a plan made for symbols with the same ids in the same order.
     pub fn decode_by(&self, plan: &DecodingPlan) -> Result<Vec<u8>, Error> {
         if plan.k != self.parameters.k || plan.esis != self.held.esis() {
             return Err(Error::Mismatch);
@@ -134,7 +137,7 @@ impl Decoder {
     }
 }
 
-/// How the source symbols that are missing come from symbols with certain ids.
+/// A plan that makes the missing source symbols from symbols with certain ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodingPlan {
     k: u32,
@@ -144,7 +147,7 @@ pub struct DecodingPlan {
 }
 
 impl DecodingPlan {
-    /// For a block of `k` source symbols of which symbols with these ids have come, none twice.
+    /// A plan for a block of `k` source symbols, from received symbols with these ids, none twice.
     pub fn new(k: u32, esis: &[u32]) -> Result<Self, Error> {
         let parameters = Parameters::new(k)?;
         let missing = raptor::missing(k, ESI_END, esis).map_err(|esi| Error::Esi { esi })?;
@@ -164,8 +167,8 @@ impl DecodingPlan {
     }
 }
 
-/// By how much the rank of symbols with these ids, none twice, is too low at least to give a block of `k` source symbols: zero if they
-/// do.
+/// Lower bound of the rank deficit of symbols with these ids, none twice, for a block of `k` source
+/// symbols; zero if they determine it.
 pub fn deficit(k: u32, esis: &[u32]) -> Result<usize, Error> {
     let parameters = Parameters::new(k)?;
     raptor::missing(k, ESI_END, esis).map_err(|esi| Error::Esi { esi })?;

@@ -1,5 +1,5 @@
-//! Decoding with dense matrices: the two schemes of Vicente's thesis (2015, chapter 2). Who inverts and multiplies is the caller's
-//! business ([`Algebra`]).
+//! Decoding with dense matrices: the two schemes of Vicente's thesis (2015, chapter 2). The caller
+//! provides the processor that inverts and multiplies ([`Algebra`]).
 
 use super::encoder::EncodingPlan;
 use super::parameters::Parameters;
@@ -8,7 +8,7 @@ use crate::elimination::{Elimination, Tail};
 use ncs_gf::Kernels;
 use ncs_gf::dense::{Algebra, System};
 
-/// Symbols that arrived, one behind the other, and their ids.
+/// Received symbols, one after the other, and their ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Received<'a> {
     pub(super) symbols: &'a [u8],
@@ -22,7 +22,8 @@ impl Received<'_> {
     }
 }
 
-/// The first scheme: inverts the constraint matrix with the rows of what arrived, L × L, and makes the missing source symbols of it.
+/// The first scheme: inverts the constraint matrix with the rows of the received symbols, L × L,
+/// and makes the missing source symbols from it.
 pub(super) fn invert(
     parameters: &Parameters,
     received: Received<'_>,
@@ -50,8 +51,9 @@ pub(super) fn invert(
     if is_regular { Ok(()) } else { Err(Error::Algebra) }
 }
 
-/// The intermediate symbols as combinations of the K' source symbols: the part of the inverse of the constraint matrix that all blocks
-/// of a K' have in common. L rows of K' bytes, 7 KB at K = 60 and 17 MB at the largest; about a plan's work on as many bytes to make.
+/// The intermediate symbols as combinations of the K' source symbols: the part of the inverse of
+/// the constraint matrix that all blocks of a K' share. L rows of K' bytes, 7 KB at K = 60 and 17
+/// MB at the largest. Making it takes about as long as a plan on as many bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inverse {
     k_prime: u32,
@@ -59,7 +61,8 @@ pub struct Inverse {
 }
 
 impl Inverse {
-    /// For blocks of `k` source symbols, up to [`DENSE_K_MAX`], and all others of the same K'.
+    /// The inverse for blocks of `k` source symbols, up to [`DENSE_K_MAX`], and all others of the
+    /// same K'.
     pub fn new(k: u32, kernels: Kernels) -> Result<Self, Error> {
         if k > DENSE_K_MAX {
             return Err(Error::Dense { k });
@@ -85,8 +88,8 @@ impl Inverse {
         &self.rows
     }
 
-    /// The second scheme: a repair symbol is a combination of source symbols, so what those that are here leave of it is one of those
-    /// that are missing.
+    /// The second scheme: a repair symbol is a combination of source symbols. Subtracting the
+    /// available ones leaves a combination of the missing ones.
     pub(super) fn reduce(
         &self,
         parameters: &Parameters,
@@ -162,7 +165,8 @@ fn columns(parameters: &Parameters, isi: u32) -> Vec<u32> {
     columns
 }
 
-/// The rows that do not depend on what arrived, S of LDPC and H of HDPC, of L elements each.
+/// The rows that do not depend on the received symbols, S of LDPC and H of HDPC, of L elements
+/// each.
 pub fn precode(parameters: &Parameters) -> Vec<u8> {
     let l = parameters.l as usize;
     let mut matrix = vec![0; (parameters.s + parameters.h) as usize * l];
@@ -193,7 +197,8 @@ fn with_rows(parameters: &Parameters, precode: &[u8], isis: impl Iterator<Item =
     matrix
 }
 
-/// K' of these internal symbols whose rows are independent with the precode's, if there are as many.
+/// K' of these internal symbols whose rows are independent with the precode's, if there are as
+/// many.
 fn independent(parameters: &Parameters, precode: &[u8], isis: &[u32], kernels: Kernels) -> Result<Vec<usize>, Error> {
     let l = parameters.l as usize;
     let mut elimination = Elimination::new(kernels, l, Tail::None);

@@ -5,8 +5,8 @@ use super::{ESI_END, Error};
 use crate::raptor::{self, Block, Plan};
 use ncs_gf::Kernels;
 
-/// How the intermediate symbols of a block come from its source symbols: the same for all blocks of a K'. Worth keeping, as it takes
-/// about as long to make as to use once.
+/// A plan that makes the intermediate symbols of a block from its source symbols: the same for all
+/// blocks of a K'. Keep it, because making it takes about as long as using it once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodingPlan {
     k_prime: u32,
@@ -14,7 +14,7 @@ pub struct EncodingPlan {
 }
 
 impl EncodingPlan {
-    /// For blocks of `k` source symbols, and all others of the same K'.
+    /// A plan for blocks of `k` source symbols, and all others of the same K'.
     pub fn new(k: u32) -> Result<Self, Error> {
         let parameters = Parameters::new(Parameters::new(k)?.k_prime)?;
         Ok(Self { k_prime: parameters.k_prime, plan: raptor::encoding_plan(&parameters) })
@@ -30,7 +30,7 @@ impl EncodingPlan {
         &self.plan
     }
 
-    /// The same, for who replays them himself.
+    /// The same, for callers that replay the operations themselves.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
@@ -51,7 +51,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Takes a block, whole symbols of `symbol_bytes`, and a plan for as many.
+    /// An encoder for a block, whole symbols of `symbol_bytes`, with a plan for as many.
     pub fn new(source: Vec<u8>, symbol_bytes: usize, plan: &EncodingPlan, kernels: Kernels) -> Result<Self, Error> {
         let length = source.len();
         let k = raptor::count(length, symbol_bytes).map_err(|expected| Error::Length { length, expected })?;
@@ -72,7 +72,7 @@ impl Encoder {
         self.block.symbol_bytes()
     }
 
-    /// Writes the encoding symbol `esi`: below K the source symbol, from there on a repair symbol.
+    /// Writes the encoding symbol `esi`: below K the source symbol, from K on a repair symbol.
     ///
     /// # Panics
     /// If `out` is not as long as a symbol.

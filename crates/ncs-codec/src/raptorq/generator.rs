@@ -1,10 +1,12 @@
-//! Encoding symbols as rows: which combination of its block's source symbols each one is.
+//! Encoding symbols as rows: the combination of its block's source symbols that each symbol is.
 //!
-//! A repair symbol is a sum of intermediate symbols, and these are combinations of the source symbols with elements of GF(2^8): so it is a
-//! row of K such elements, as a block of a random linear code is. What is an intermediate symbol in terms of source symbols is found
-//! by encoding the identity, symbol i of which is the i-th unit vector. The row is the same for all blocks of K symbols, and dense:
-//! a symbol made by its row costs K multiplications where an [`Encoder`] adds a handful of symbols. What that buys is that symbols are
-//! made, tested and solved by what does so with any other row, on any device, and one by one.
+//! A repair symbol is a sum of intermediate symbols, and these are combinations of the source
+//! symbols with elements of GF(2^8). It is therefore a row of K such elements, like a block of a
+//! random linear code. The intermediate symbols in terms of source symbols are found by encoding
+//! the identity, whose symbol i is the i-th unit vector. The row is the same for all blocks of K
+//! symbols, and dense: a symbol made by its row costs K multiplications, where an [`Encoder`] adds
+//! a handful of symbols. In return, the code for any other row makes, tests and solves these
+//! symbols, on any device, and one by one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::encoder::{Encoder, EncodingPlan};
 use ncs_gf::Kernels;
 
-/// What is remembered: the generators used last.
+/// The cache of generators, the most recently used ones.
 static KNOWN: Mutex<VecDeque<(usize, Arc<Generator>)>> = Mutex::new(VecDeque::new());
-/// How many. A segment has generations of two lengths; at K = 1024 each takes 2.2 MB.
+/// Size of the cache. A segment has generations of two lengths; at K = 1024 each takes 2.2 MB.
 const KNOWN_MAX: usize = 8;
 
 /// The rows of all encoding symbols of blocks of K source symbols.
@@ -24,7 +26,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// That of blocks of `k` source symbols. The last few are remembered: making one takes about as long as coding a block of K² bytes.
+    /// The generator for blocks of `k` source symbols. The last few are cached: making one takes
+    /// about as long as coding a block of K² bytes.
     ///
     /// # Panics
     /// If no block has so many symbols.

@@ -1,4 +1,5 @@
-//! Whole objects: transmission information, source blocks and sub-blocks (RFC 6330, sections 3.3 and 4.4).
+//! Whole objects: transmission information, source blocks and sub-blocks (RFC 6330, sections 3.3
+//! and 4.4).
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use super::parameters::Parameters;
 use super::{Arrival, Decoder, ESI_END, Error, Method};
 use ncs_gf::Kernels;
 
-/// `Partition[I, J]` (section 4.4.1.2): I items in J parts that differ by one at most, the longer ones first.
+/// `Partition[I, J]` (section 4.4.1.2): I items in J parts whose sizes differ by at most one, the
+/// longer ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
     /// IL, the items of a long part.
@@ -21,7 +23,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Of `items` in `parts`.
+    /// The partition of `items` into `parts`.
     ///
     /// # Panics
     /// If there are no parts.
@@ -30,14 +32,14 @@ impl Partition {
         Self { long: items.div_ceil(parts), short, longs, shorts: parts - longs }
     }
 
-    /// Which items are in part `part`.
+    /// The items of part `part`.
     pub fn items(&self, part: u64) -> Range<u64> {
         let start = |part: u64| part.min(self.longs) * self.long + part.saturating_sub(self.longs) * self.short;
         start(part)..start(part + 1)
     }
 }
 
-/// Which symbol a packet carries (section 3.2).
+/// The symbol that a packet carries (section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PayloadId {
     /// SBN, the source block.
@@ -46,7 +48,7 @@ pub struct PayloadId {
 }
 
 impl PayloadId {
-    /// Symbol `esi` of source block `block`.
+    /// The id of symbol `esi` of source block `block`.
     pub fn new(block: u8, esi: u32) -> Result<Self, Error> {
         if esi >= ESI_END { Err(Error::Esi { esi }) } else { Ok(Self { block, esi }) }
     }
@@ -56,19 +58,20 @@ impl PayloadId {
         self.esi
     }
 
-    /// As it stands in front of a symbol.
+    /// The encoding in front of a symbol.
     pub fn to_bytes(self) -> [u8; 4] {
         let [_, high, middle, low] = self.esi.to_be_bytes();
         [self.block, high, middle, low]
     }
 
-    /// Every four bytes are one.
+    /// Decodes an id; every four bytes are one.
     pub fn from_bytes([block, high, middle, low]: [u8; 4]) -> Self {
         Self { block, esi: u32::from_be_bytes([0, high, middle, low]) }
     }
 }
 
-/// FEC object transmission information (section 3.3): what a receiver has to know of an object before the first symbol.
+/// FEC object transmission information (section 3.3): the facts about an object that a receiver
+/// needs before the first symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Oti {
     length: u64,
@@ -79,13 +82,15 @@ pub struct Oti {
 }
 
 impl Oti {
-    /// F at most: 255 blocks of the largest K in symbols of 65,535 bytes.
+    /// Maximum of F: 255 blocks of the largest K in symbols of 65,535 bytes.
     pub const LENGTH_MAX: u64 = 255 * 56_403 * 65_535;
 
-    /// For an object of `length` bytes (F, one to [`LENGTH_MAX`](Self::LENGTH_MAX)) in `blocks` source blocks (Z), each in `sub_blocks`
-    /// (N), with symbols of `symbol_bytes` (T), of which each part is a multiple of `alignment` (Al).
+    /// The information for an object of `length` bytes (F, one to [`LENGTH_MAX`](Self::LENGTH_MAX))
+    /// in `blocks` source blocks (Z), each in `sub_blocks` (N), with symbols of `symbol_bytes` (T),
+    /// of which each part is a multiple of `alignment` (Al).
     ///
-    /// No block is empty, none has more than [`Parameters::K_MAX`] symbols, and no sub-block is narrower than `alignment`.
+    /// No block is empty, none has more than [`Parameters::K_MAX`] symbols, and no sub-block is
+    /// narrower than `alignment`.
     pub fn new(length: u64, symbol_bytes: u16, blocks: u8, sub_blocks: u16, alignment: u8) -> Result<Self, Error> {
         let refused = |field, value| Err(Error::Oti { field, value });
         if length == 0 || length > Self::LENGTH_MAX {
@@ -107,8 +112,9 @@ impl Oti {
         Ok(Self { length, symbol_bytes, blocks, sub_blocks, alignment })
     }
 
-    /// By the rules of section 4.3, for packets with `payload_bytes` (P') for a symbol: the fewest blocks, and sub-blocks of which each
-    /// fits into `memory_bytes` (WS), with parts of symbols of `part_min` (SS) times `alignment` or more.
+    /// Derives the information by the rules of section 4.3, for packets with `payload_bytes` (P')
+    /// for a symbol: the fewest blocks, and sub-blocks that each fit into `memory_bytes` (WS), with
+    /// parts of symbols of `part_min` (SS) times `alignment` or more.
     pub fn derive(length: u64, payload_bytes: u16, alignment: u8, part_min: u16, memory_bytes: u64) -> Result<Self, Error> {
         let refused = |field, value| Err(Error::Oti { field, value });
         if alignment == 0 || part_min == 0 {
@@ -153,12 +159,12 @@ impl Oti {
         self.sub_blocks
     }
 
-    /// Al, of which the size of each part of a symbol is a multiple.
+    /// Al, a divisor of the size of each part of a symbol.
     pub fn alignment(&self) -> u8 {
         self.alignment
     }
 
-    /// K, the source symbols of a block; none if the object does not have it.
+    /// K, the source symbols of a block; `None` if the object does not have the block.
     pub fn symbols(&self, block: u8) -> Option<u32> {
         let symbols = self.of_blocks().items(block.into());
         (block < self.blocks).then(|| u32::try_from(symbols.end - symbols.start).expect("no block has more than K_MAX"))
@@ -171,7 +177,7 @@ impl Oti {
         [f0, f1, f2, f3, f4, 0, t0, t1, self.blocks, n0, n1, self.alignment]
     }
 
-    /// Refuses whatever [`to_bytes`](Self::to_bytes) does not make.
+    /// Decodes the information; refuses bytes that [`to_bytes`](Self::to_bytes) does not make.
     pub fn from_bytes([f0, f1, f2, f3, f4, reserved, t0, t1, blocks, n0, n1, alignment]: [u8; 12]) -> Result<Self, Error> {
         if reserved != 0 {
             return Err(Error::Oti { field: "the reserved byte", value: reserved.into() });
@@ -202,8 +208,8 @@ impl Oti {
         })
     }
 
-    /// For each part of each symbol of a block of `k`: where it is in the block as it is in the object, and in its symbols one behind
-    /// the other.
+    /// For each part of each symbol of a block of `k`: where it is in the block as it is in the
+    /// object, and in its symbols one behind the other.
     fn pieces(&self, k: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
         let symbol_bytes = self.symbol_bytes();
         self.parts().flat_map(move |part| {
@@ -215,7 +221,7 @@ impl Oti {
     }
 }
 
-/// Makes the encoding symbols of a whole object, all of whose blocks it holds.
+/// Makes the encoding symbols of a whole object, and stores all its blocks.
 #[derive(Debug)]
 pub struct ObjectEncoder {
     oti: Oti,
@@ -223,7 +229,7 @@ pub struct ObjectEncoder {
 }
 
 impl ObjectEncoder {
-    /// Takes the object, of as many bytes as `oti` says.
+    /// An encoder for the object, whose length must be that of `oti`.
     pub fn new(object: &[u8], oti: Oti, kernels: Kernels) -> Result<Self, Error> {
         if u64::try_from(object.len()).ok() != Some(oti.length) {
             let expected = usize::try_from(oti.length).unwrap_or(usize::MAX);
@@ -245,7 +251,7 @@ impl ObjectEncoder {
         Ok(Self { oti, blocks })
     }
 
-    /// What receivers have to know.
+    /// The information that receivers need.
     pub fn oti(&self) -> &Oti {
         &self.oti
     }
@@ -255,7 +261,7 @@ impl ObjectEncoder {
         self.blocks.get(usize::from(block))
     }
 
-    /// Writes a symbol, of [`Oti::symbol_bytes`].
+    /// Writes a symbol of [`Oti::symbol_bytes`].
     ///
     /// # Panics
     /// If `out` is not as long as a symbol.
@@ -277,9 +283,9 @@ fn source_symbols(oti: &Oti, k: usize, bytes: &[u8]) -> Vec<u8> {
     symbols
 }
 
-/// Collects the symbols of an object until all of its blocks can be found.
+/// Collects the symbols of an object until all of its blocks can be decoded.
 ///
-/// A block takes memory when its first symbol comes.
+/// A block takes memory when its first symbol arrives.
 #[derive(Debug)]
 pub struct ObjectDecoder {
     oti: Oti,
@@ -297,12 +303,13 @@ enum State {
 }
 
 impl ObjectDecoder {
-    /// An empty one, with inactivation decoding.
+    /// An empty decoder, with inactivation decoding.
     pub fn new(oti: Oti, kernels: Kernels) -> Self {
         Self { oti, kernels, blocks: (0..oti.blocks).map(|_| State::Empty).collect() }
     }
 
-    /// Takes a symbol, and finds its block if there are enough. Those of a block that is found are duplicates.
+    /// Stores a symbol, and decodes its block if there are enough. Symbols of a decoded block are
+    /// duplicates.
     pub fn push(&mut self, id: PayloadId, symbol: &[u8]) -> Result<Arrival, Error> {
         let (oti, kernels) = (self.oti, self.kernels);
         let k = oti.symbols(id.block).ok_or(Error::Block { block: id.block, blocks: oti.blocks })?;
@@ -322,7 +329,7 @@ impl ObjectDecoder {
         Ok(arrival)
     }
 
-    /// The bytes of a block, without padding, if it has been found.
+    /// The bytes of a block, without padding, if it has been decoded.
     pub fn block(&self, block: u8) -> Option<&[u8]> {
         let State::Done(bytes) = self.blocks.get(usize::from(block))? else { return None };
         let place = self.oti.bytes_of(block);
@@ -330,7 +337,7 @@ impl ObjectDecoder {
         usize::try_from(length).ok().map(|length| &bytes[..length])
     }
 
-    /// The object, if all of its blocks have been found.
+    /// The object, if all of its blocks have been decoded.
     pub fn object(&self) -> Option<Vec<u8>> {
         let blocks: Option<Vec<&[u8]>> = (0..self.oti.blocks).map(|block| self.block(block)).collect();
         Some(blocks?.concat())

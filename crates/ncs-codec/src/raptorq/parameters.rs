@@ -1,11 +1,11 @@
-//! What follows from the number of source symbols: K' and the constants of Table 2, and the rows that tie the intermediate symbols
-//! (RFC 6330, sections 5.3.3.3, 5.3.5 and 5.6).
+//! The constants for a number of source symbols, K' and Table 2, and the rows that tie the
+//! intermediate symbols together (RFC 6330, sections 5.3.3.3, 5.3.5 and 5.6).
 
 use super::Error;
 use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
 use ncs_gf::gf256;
 
-/// The constants of a source block, by the names of the RFC.
+/// The constants of a source block, named as in the RFC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// K, the source symbols.
@@ -33,10 +33,10 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Source symbols of a block at most.
+    /// Maximum number of source symbols of a block.
     pub const K_MAX: u32 = 56_403;
 
-    /// Those of a block of `k` source symbols, from 1 to [`K_MAX`](Self::K_MAX).
+    /// The constants of a block of `k` source symbols, from 1 to [`K_MAX`](Self::K_MAX).
     pub fn new(k: u32) -> Result<Self, Error> {
         if k == 0 || k > Self::K_MAX {
             return Err(Error::Symbols { k });
@@ -52,7 +52,8 @@ impl Parameters {
         SYSTEMATIC.iter().map(|row| row.0)
     }
 
-    /// X, the internal symbol id, of the encoding symbol `esi`: padding lies between source and repair symbols.
+    /// X, the internal symbol id, of the encoding symbol `esi`: padding lies between source and
+    /// repair symbols.
     pub fn isi(&self, esi: u32) -> u32 {
         if esi < self.k { esi } else { esi + (self.k_prime - self.k) }
     }
@@ -73,8 +74,8 @@ impl Parameters {
         }
     }
 
-    /// Appends the intermediate symbols that add up to internal symbol `x` (section 5.3.5.3): LT ones, then permanently inactive ones,
-    /// none twice. Tells how many are LT ones.
+    /// Appends the intermediate symbols that add up to internal symbol `x` (section 5.3.5.3): LT
+    /// ones, then permanently inactive ones, none twice. Returns the number of LT ones.
     pub fn columns(&self, x: u32, columns: &mut Vec<u32>) -> usize {
         let Tuple { d, a, mut b, d1, a1, mut b1 } = self.tuple(x);
         for _ in 0..d {
@@ -97,8 +98,8 @@ impl Parameters {
         next - if next >= self.p1 { self.p1 } else { 0 }
     }
 
-    /// Appends the intermediate symbols whose sum LDPC row `row`, of S, says is zero (section 5.3.3.3): LT ones, then permanently
-    /// inactive ones. Tells how many are LT ones.
+    /// Appends the intermediate symbols whose sum is zero by LDPC row `row`, of S (section
+    /// 5.3.3.3): LT ones, then permanently inactive ones. Returns the number of LT ones.
     pub(super) fn ldpc_columns(&self, row: u32, columns: &mut Vec<u32>) -> usize {
         let (before, s) = (columns.len(), self.s);
         // Column i of the a-th S columns is in rows i, i + a and i + 2 a: circulant matrices side by side.
@@ -116,16 +117,19 @@ impl Parameters {
         of_lt
     }
 
-    /// The two rows in which MT of the HDPC constraint has ones in `column`, one of the first K' + S - 1 (section 5.3.3.3).
+    /// The two rows in which MT of the HDPC constraint has ones in `column`, one of the first K' +
+    /// S - 1 (section 5.3.3.3).
     pub fn hdpc_pair(&self, column: u32) -> [u32; 2] {
         let first = random(column + 1, 6, self.h);
         let second = first + random(column + 1, 7, self.h - 1) + 1;
         [first, second - if second >= self.h { self.h } else { 0 }]
     }
 
-    /// The HDPC constraint, by columns: what each of its H rows has in a column is a byte of the number, the first row in the lowest.
+    /// The HDPC constraint, by columns: each byte of the number is the coefficient of one of the H
+    /// rows in the column, the first row in the lowest byte.
     ///
-    /// MT times GAMMA is made from right to left: each column is that of MT plus alpha times the one behind it.
+    /// MT times GAMMA is made from right to left: each column is that of MT plus alpha times the
+    /// next one.
     pub(super) fn hdpc_columns(&self) -> Vec<u128> {
         let coded = self.k_prime + self.s;
         let mut columns = vec![0; self.l as usize];
@@ -144,7 +148,8 @@ impl Parameters {
     }
 }
 
-/// A symbol's tuple (section 5.3.5.4): of LT symbols, degree, step and start; the same of permanently inactive ones.
+/// A symbol's tuple (section 5.3.5.4): of LT symbols, degree, step and start; the same of
+/// permanently inactive ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
     /// Degree.

@@ -1,4 +1,4 @@
-//! RaptorQ's rows, as what solves them wants to have them.
+//! RaptorQ's rows, in the form that the solver needs.
 
 use super::parameters::Parameters;
 use crate::raptor::{Size, System, Walk, WalkEnd};

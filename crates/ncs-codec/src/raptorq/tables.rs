@@ -1,6 +1,8 @@
-//! The numbers of RFC 6330: Table 2 (section 5.6), V0 to V3 (section 5.5) and the degrees (section 5.3.5.2).
+//! The numbers of RFC 6330: Table 2 (section 5.6), V0 to V3 (section 5.5) and the degrees (section
+//! 5.3.5.2).
 //!
-//! They are facts, which nothing computes. The tests know their hash, and what of them follows from a rule.
+//! They are facts; no rule computes them. The tests check their hash, and those properties that
+//! follow from a rule.
 
 /// A row of Table 2: K', J(K'), S(K'), H(K'), W(K').
 pub(super) type Row = (u32, u32, u32, u32, u32);
@@ -136,7 +138,7 @@ pub(super) const DEGREES: [u32; 31] = [
     1_014_983, 1_016_370, 1_017_662, 1_048_576,
 ];
 
-/// V0 to V3, which `Rand` looks the four bytes of y up in.
+/// V0 to V3: the tables in which `Rand` looks up the four bytes of y.
 #[rustfmt::skip]
 pub(crate) static RANDOM: [[u32; 256]; 4] = [
     [

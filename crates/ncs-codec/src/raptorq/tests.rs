@@ -53,8 +53,8 @@ impl Peer {
     }
 }
 
-/// Both directions for a block of `k` symbols: the same repair symbols, next to the source and far from it, and each decodes what the
-/// other has encoded, a fifth of the source being lost.
+/// Both directions for a block of `k` symbols: the same repair symbols, next to the source and far
+/// from it, and each decodes what the other has encoded, a fifth of the source being lost.
 fn compare(k: u32, symbol_bytes: u16, rng: &mut SmallRng) {
     let source = bytes(k as usize * usize::from(symbol_bytes), rng);
     let (ours, theirs) = (encoder(&source, symbol_bytes.into()), Peer::new(&source, symbol_bytes));
@@ -112,8 +112,8 @@ fn every_row_is_that_of_another_implementation() {
     }
 }
 
-/// Section 5.6 says that S and W are primes. The systematic index is one that makes the system regular: that there is a plan for a
-/// row shows that its five numbers belong together.
+/// Section 5.6 says that S and W are primes. The systematic index is one that makes the system
+/// regular: that there is a plan for a row shows that its five numbers belong together.
 #[test]
 fn tables_are_those_of_the_rfc() {
     let mut hasher = blake3::Hasher::new();
@@ -240,8 +240,9 @@ fn decode_with(
     decoder.decode()
 }
 
-/// The three methods find the same from the same symbols, or all three find that the same number is missing. Ids from a small range
-/// so that source symbols are among them; K' symbols at first, and then more until it is enough.
+/// The three methods find the same from the same symbols, or all three find that the same number is
+/// missing. Ids from a small range so that source symbols are among them; K' symbols at first, and
+/// then more until it is enough.
 #[test]
 fn methods_agree() {
     let mut rng = rng(4);
@@ -270,7 +271,8 @@ fn methods_agree() {
     assert!(failures > 0 && solved > 1000, "{failures} failures and {solved} blocks");
 }
 
-/// The same for one pattern of a larger block: a tenth is lost, and three repair symbols are there beyond what is needed.
+/// The same for one pattern of a larger block: a tenth is lost, and three repair symbols are there
+/// beyond what is needed.
 fn methods_agree_at(k: u32) {
     let mut rng = rng(u64::from(k));
     let source = bytes(k as usize * 64, &mut rng);
@@ -393,7 +395,8 @@ fn a_plan_serves_every_block() {
     }
 }
 
-/// When so many symbols are held that no more are taken, and they do not suffice, those that depend on others make room.
+/// When so many symbols are held that no more are taken, and they do not suffice, those that depend
+/// on others make room.
 #[test]
 fn a_full_decoder_makes_room() {
     let (mut rng, k) = (rng(8), 10);
@@ -423,7 +426,8 @@ fn a_full_decoder_makes_room() {
     assert!(decoder.decode().as_ref() == Ok(&source));
 }
 
-/// A sender can choose symbols that are sums of many others. Elimination of all of them would take minutes and much memory.
+/// A sender can choose symbols that are sums of many others. Elimination of all of them would take
+/// minutes and much memory.
 #[test]
 fn symbols_chosen_to_be_dense_are_not_worked_on() {
     let k = 8000;
@@ -441,7 +445,8 @@ fn failures(k: u32, more: usize, trials: usize, rng: &mut SmallRng) -> usize {
     (0..trials).filter(|_| deficit(k, &random_esis(k as usize + more, ESI_END, rng)).unwrap() > 0).count()
 }
 
-/// Section 5.8 allows one failure in a hundred, ten thousand and a million. Rank cannot do better than one in 256 at K'.
+/// Section 5.8 allows one failure in a hundred, ten thousand and a million. Rank cannot do better
+/// than one in 256 at K'.
 #[test]
 fn failures_are_as_rare_as_the_rfc_demands() {
     let mut rng = rng(9);
@@ -535,7 +540,8 @@ fn transmission_information_is_refused_if_it_is_not_canonical() {
     assert!(Oti::derive(1000, 1000, 8, 8, 10).is_err() && Oti::derive(u64::MAX, 1000, 8, 8, 1 << 20).is_err());
 }
 
-/// Objects of several blocks, of which the last is shorter, each in several sub-blocks of unequal width.
+/// Objects of several blocks, of which the last is shorter, each in several sub-blocks of unequal
+/// width.
 #[test]
 fn objects_are_those_of_another_implementation() {
     let mut rng = rng(10);
@@ -634,7 +640,8 @@ proptest! {
     }
 }
 
-/// What a plan's words say, done as `kernels/replay.cu` does it: all slots of a symbol's byte, one byte after the other.
+/// What a plan's words say, done as `kernels/replay.cu` does it: all slots of a symbol's byte, one
+/// byte after the other.
 fn replay(words: &[u32], symbols: &[u8], symbol_bytes: usize) -> Vec<Vec<u8>> {
     const NOTHING: u32 = u32::MAX;
     let [inputs, slots, loads, load_count, reload_count, rest @ ..] = words else { panic!("no plan") };

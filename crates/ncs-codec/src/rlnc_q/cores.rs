@@ -1,4 +1,4 @@
-//! The CPU: so many threads of it.
+//! Arithmetic over GF(q) on the CPU, with several threads.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{self, Element, WORD_BYTES, matrix};
 use ncs_gf::modp::Multiplier;
 
-/// The CPU, which does not fail: so many threads of it, of which a call starts as many as it has parts for.
+/// The CPU, which does not fail. It has a number of threads, of which a call starts as many as it
+/// has parts for.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
     multiplier: Multiplier,
@@ -20,34 +21,35 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// So many threads at most, each with the widest instructions that there are.
+    /// The CPU with at most `threads` threads, each with the widest available instructions.
     pub fn new(threads: NonZeroUsize) -> Self {
         let fastest = Multiplier::available()[0];
         Self { multiplier: fastest, dots: fastest.into(), threads }
     }
 
-    /// As many as the process may use.
+    /// The CPU with as many threads as the process may use.
     pub fn all() -> Self {
         Self::new(thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Threads at most.
+    /// The maximum number of threads.
     pub fn threads(&self) -> NonZeroUsize {
         self.threads
     }
 
-    /// One thread for each way to multiply that this processor has, the fastest first: for comparisons.
+    /// One thread for each multiplication method of this processor, the fastest first: for
+    /// comparisons.
     pub fn available() -> Vec<Self> {
         let one = |multiplier: Multiplier| Self { multiplier, dots: multiplier.into(), threads: NonZeroUsize::MIN };
         Multiplier::available().into_iter().map(one).collect()
     }
 
-    /// By which instructions it multiplies large numbers, for people.
+    /// The name of the instructions that multiply large numbers, for people.
     pub fn instructions(&self) -> &'static str {
         self.multiplier.name()
     }
 
-    /// Does all parts, each on some thread.
+    /// Processes all parts, each on some thread.
     fn share<T: Send>(&self, parts: Vec<T>, work: impl Fn(T) + Sync) {
         let threads = self.threads.get().min(parts.len());
         let parts = Mutex::new(parts.into_iter());
@@ -67,7 +69,7 @@ impl Cores {
 }
 
 impl Arithmetic for Cores {
-    /// Cores compute with what is there.
+    /// Cores need no copy.
     fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
         Ok(None)
     }
@@ -213,5 +215,6 @@ fn packed_vector(vector: &Vector) -> Vec<u8> {
     bytes
 }
 
-/// Rows that a thread makes at a time: so many are worth bringing the sources into the form that it multiplies.
+/// Rows that a thread makes at a time: enough to justify converting the sources to the form that it
+/// multiplies.
 pub const ROWS_A_PART: usize = 32;

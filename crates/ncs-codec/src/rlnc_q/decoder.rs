@@ -1,4 +1,4 @@
-//! Collecting blocks until as many are independent as a generation has.
+//! Collection of blocks until a generation has enough independent ones.
 
 use super::{Arithmetic, Coded, Cores, Decode, Error, Rebuilt, Shape, Vector};
 use crate::Outcome;
@@ -6,25 +6,27 @@ use ncs_gf::gfq::{Element, Factor, Sum};
 
 /// Collects blocks of one generation until n of them are independent, then rebuilds the source.
 ///
-/// It eliminates on the coefficients alone, as blocks come, so that a useless one is known before its payload is worked on, and keeps
-/// blocks as they came. At the end their vectors are inverted and the payloads multiplied, by whoever is asked to.
+/// It eliminates on the coefficients alone, as blocks arrive, so it detects a redundant block
+/// before any work on the payload. It stores blocks unchanged. At the end the given [`Arithmetic`]
+/// inverts the vectors and multiplies the payloads.
 #[derive(Debug)]
 pub struct Decoder {
     shape: Shape,
     blocks: Vec<Coded>,
-    /// The column that each of them has brought, in their order.
+    /// The pivot column of each block, in their order.
     pivots: Vec<usize>,
-    /// For each column the row whose first coefficient other than zero is there, and is one; from this column on.
+    /// For each column, the row whose first non-zero coefficient is there, and is one; from this
+    /// column on.
     rows: Vec<Option<Box<[Factor]>>>,
 }
 
 impl Decoder {
-    /// An empty one.
+    /// An empty decoder.
     pub fn new(shape: Shape) -> Self {
         Self { shape, blocks: Vec::new(), pivots: Vec::new(), rows: vec![None; shape.n()] }
     }
 
-    /// Keeps a block, unless it is a combination of those that are held.
+    /// Stores a block, unless it is a combination of stored ones.
     pub fn absorb(&mut self, block: Coded) -> Result<Outcome, Error> {
         block.fits(self.shape)?;
         let n = self.shape.n();
@@ -40,12 +42,13 @@ impl Decoder {
         Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
     }
 
-    /// Whether a block with this vector, of this shape, would bring nothing: it is a combination of those that are held.
+    /// Whether a block with this vector, of this shape, would be redundant: a combination of stored
+    /// blocks.
     pub fn is_redundant(&self, vector: &Vector) -> bool {
         self.is_complete() || self.reduce(vector).is_none()
     }
 
-    /// Forgets all blocks but the first `rank`, as if the others had never come.
+    /// Forgets all blocks except the first `rank`, as if the others had never come.
     pub fn truncate(&mut self, rank: usize) {
         self.blocks.truncate(rank);
         // No row is changed by those that come after it.
@@ -57,33 +60,33 @@ impl Decoder {
         self.shape
     }
 
-    /// Independent blocks held.
+    /// The number of independent blocks received.
     pub fn rank(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Independent blocks still needed.
+    /// The number of independent blocks still needed.
     pub fn missing(&self) -> usize {
         self.shape.n() - self.rank()
     }
 
-    /// Whether there are enough.
+    /// Whether there are enough blocks.
     pub fn is_complete(&self) -> bool {
         self.missing() == 0
     }
 
-    /// The blocks held, in the order of their arrival.
+    /// The stored blocks, in the order of arrival.
     pub fn blocks(&self) -> &[Coded] {
         &self.blocks
     }
 
-    /// Bytes of memory that it takes when it is complete, about.
+    /// Approximate bytes of memory when complete.
     pub fn memory_bytes(&self) -> usize {
         let n = self.shape.n();
         n * self.shape.payload_bytes() + (n * n + n * (n + 1) / 2) * size_of::<Element>()
     }
 
-    /// The source, with its padding. What is said to have none is tried again on the cores.
+    /// The source, with its padding. If `arithmetic` finds no solution, the cores try again.
     pub fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
         if !self.is_complete() {
             return Err(Error::Incomplete(self.missing()));
@@ -101,7 +104,8 @@ impl Decoder {
         }
     }
 
-    /// Coefficients less what the held rows explain of them, from the first on that they do not; nothing if they explain all.
+    /// Coefficients less what the held rows explain of them, from the first on that they do not;
+    /// nothing if they explain all.
     fn reduce(&self, vector: &Vector) -> Option<(usize, Vec<Element>)> {
         let mut used: Vec<(usize, &[Factor], Element)> = Vec::with_capacity(self.rank());
         let mut found: Option<(usize, Vec<Element>)> = None;

@@ -133,7 +133,8 @@ fn a_block_that_others_explain_is_redundant() {
     assert!(Decoder::new(shape).absorb(other).is_err());
 }
 
-/// What two implementations in other languages give for the same data: 20 of 512 words are 2^256 or more.
+/// What two implementations in other languages give for the same data: 20 of 512 words are 2^256 or
+/// more.
 #[test]
 fn coded_words_of_more_than_256_bits_are_kept_whole() {
     let (shape, mut rng) = (shape(8, 512), SmallRng::seed_from_u64(4));
@@ -259,7 +260,8 @@ fn a_block_has_one_form_alone() {
     }
 }
 
-/// Trap 7: words are big-endian and in order; what a last block lacks is zeros; and a length that differs makes another hash or none.
+/// Trap 7: words are big-endian and in order; what a last block lacks is zeros; and a length that
+/// differs makes another hash or none.
 #[test]
 fn words_have_one_order_and_what_is_missing_is_zeros() {
     let (cores, group) = (Cores::all(), Group::P1024);
@@ -425,7 +427,8 @@ fn wrong_blocks_cancel_where_weights_are_known_and_not_where_they_are_fresh() {
     assert!(weights.iter().filter(|&weight| weight >> (WEIGHT_BITS - 1) == 1).count() > 400);
 }
 
-/// Trap 10: a hash outside of the group of order q, here times -1, passes whenever its exponent is even. Only what is signed may be used.
+/// Trap 10: a hash outside of the group of order q, here times -1, passes whenever its exponent is
+/// even. Only what is signed may be used.
 #[test]
 fn hashes_from_outside_of_the_group_may_cancel() {
     let (shape, mut rng) = (shape(2, 2), SmallRng::seed_from_u64(9));
@@ -444,7 +447,8 @@ fn hashes_from_outside_of_the_group_may_cancel() {
     assert!((1..40).contains(&passes), "half of the weights are even: {passes}");
 }
 
-/// Changes one bit of a block, or of the hashes; nothing if what comes of it is refused where it is parsed.
+/// Changes one bit of a block, or of the hashes; nothing if what comes of it is refused where it is
+/// parsed.
 fn changed(shape: Shape, block: &Coded, at: usize) -> Option<Coded> {
     let (mut vector, mut payload) = (block.vector.to_bytes(), block.payload.as_bytes().to_vec());
     let bits = 8 * vector.len();
@@ -459,7 +463,8 @@ fn changed(shape: Shape, block: &Coded, at: usize) -> Option<Coded> {
     Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.into()).ok()? })
 }
 
-/// So many blocks with one bit changed each, in the coefficients, the words and their top bits, and hashes with one bit changed: none passes.
+/// So many blocks with one bit changed each, in the coefficients, the words and their top bits, and
+/// hashes with one bit changed: none passes.
 fn one_bit_is_found(group: Group, shape: Shape, count: usize) {
     let (cores, mut rng) = (Cores::all(), SmallRng::seed_from_u64(10));
     let source = source(shape, &mut rng);

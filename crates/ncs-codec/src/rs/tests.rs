@@ -37,7 +37,8 @@ fn rebuilt(kernels: Kernels, code: &Code, chunks: &[Vec<u8>], present: &[usize],
     outs
 }
 
-/// Whether the rows of these chunks are independent, by an elimination that knows nothing of the codec's shortcuts.
+/// Whether the rows of these chunks are independent, by an elimination that knows nothing of the
+/// codec's shortcuts.
 fn are_independent(code: &Code, present: &[usize]) -> bool {
     let k = code.k();
     let row = |&index: &usize| match index < k {
@@ -79,7 +80,8 @@ fn rows_are_the_known_ones() {
     assert_eq!(rows(Matrix::VandJerasure, 3, 4), [[1, 1, 1]]);
 }
 
-/// By the definition: V times the inverse of its first k rows, for the largest matrices and for some between.
+/// By the definition: V times the inverse of its first k rows, for the largest matrices and for
+/// some between.
 #[test]
 fn vandermonde_rows_are_made_systematic() {
     let power = |base: u8, exponent: usize| (0..exponent).fold(1, |product, _| gf256::mul(product, base));
@@ -140,7 +142,8 @@ fn any_k_of_many_chunks_rebuild_all() {
     }
 }
 
-/// Rows alone, because that is where independence is decided: many more subsets than can be decoded here.
+/// Rows alone, because that is where independence is decided: many more subsets than can be decoded
+/// here.
 #[test]
 fn thousands_of_random_subsets_are_independent() {
     let mut rng = SmallRng::seed_from_u64(3);

@@ -1,38 +1,40 @@
-//! Sums of products over whole rows of words: eight words at a time where the processor has AVX-512 IFMA, and else one by one.
+//! Sums of products over whole rows of words: eight words at a time with AVX-512 IFMA, otherwise
+//! one by one.
 
 use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES, WeightedSum};
 use crate::modp::Multiplier;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::ifma::{self, Elements, Ifma};
 
-/// Who makes them.
+/// An implementation of these sums.
 #[derive(Debug, Clone, Copy)]
 pub enum Dots {
-    /// Eight at a time.
+    /// Eight words at a time.
     #[cfg(target_arch = "x86_64")]
     Eight(Ifma),
     /// In plain Rust.
     Plain,
 }
 
-/// Words in 32 bytes each, big-endian, and a bit for each that says whether it is 2^256 more, the first the least significant of its byte.
-/// Bytes that are missing at the end of either are zeros.
+/// Words of 32 bytes each, big-endian, and their top bits: one bit for each word, worth 2^256, the
+/// first word's in the least significant bit of its byte. Missing bytes at the end of either are
+/// zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// The words.
     pub low: &'a [u8],
-    /// Their bits.
+    /// Their top bits.
     pub bits: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// So many words with their bits behind them.
+    /// A row of `words` words, followed by their top bits.
     pub fn packed(bytes: &'a [u8], words: usize) -> Self {
         let (low, bits) = bytes.split_at(words * WORD_BYTES);
         Self { low, bits }
     }
 
-    /// Words without bits.
+    /// A row of words without top bits.
     pub fn plain(low: &'a [u8]) -> Self {
         Self { low, bits: &[] }
     }
@@ -45,29 +47,29 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A row to be written: as many words as it has, and their bits if there are to be any.
+/// A row to be written: its words, and their top bits if it has room for them.
 #[derive(Debug)]
 pub struct RowMut<'a> {
     low: &'a mut [u8],
     bits: Option<&'a mut [u8]>,
-    /// Whether a word had a bit, and there are to be none.
+    /// Whether a word had a top bit in a row without room for it.
     is_wide: bool,
 }
 
 impl<'a> RowMut<'a> {
-    /// So many words, to be written with their bits behind them.
+    /// A row of `words` words, to be written with their top bits after them.
     pub fn packed(bytes: &'a mut [u8], words: usize) -> Self {
         let (low, bits) = bytes.split_at_mut(words * WORD_BYTES);
         bits.fill(0);
         Self { low, bits: Some(bits), is_wide: false }
     }
 
-    /// Words without bits.
+    /// A row of words without top bits.
     pub fn plain(low: &'a mut [u8]) -> Self {
         Self { low, bits: None, is_wide: false }
     }
 
-    /// Whether a word did not fit.
+    /// Whether a word did not fit 256 bits.
     pub fn is_wide(&self) -> bool {
         self.is_wide
     }
@@ -89,7 +91,7 @@ impl<'a> RowMut<'a> {
     }
 }
 
-/// What a row has from `start` on; zeros where it has nothing.
+/// Copies a row's bytes from `start` on; zeros after the row's end.
 fn copy(from: &[u8], start: usize, to: &mut [u8]) {
     let there = from.get(start..).unwrap_or(&[]);
     let length = there.len().min(to.len());
@@ -107,12 +109,12 @@ impl From<Multiplier> for Dots {
 }
 
 impl Dots {
-    /// The fastest on this processor.
+    /// The fastest implementation on this processor.
     pub fn detect() -> Self {
         Multiplier::available()[0].into()
     }
 
-    /// All that this processor can.
+    /// All implementations that this processor supports.
     #[cfg(test)]
     pub fn available() -> Vec<Self> {
         let mut all = vec![Self::Plain];
@@ -122,7 +124,8 @@ impl Dots {
         all
     }
 
-    /// Each of `factors`, as many to a row as there are sources, times the sources, which are words of data.
+    /// Multiplies `factors`, as many a row as there are sources, by the sources, which are words of
+    /// data.
     pub fn encode(self, factors: &[u32], sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
         let rows = factors.chunks_exact(sources.len());
         match self {
@@ -152,7 +155,7 @@ impl Dots {
         }
     }
 
-    /// Each row of factors times the sources, which are any words.
+    /// Multiplies each row of factors by the sources, which may be any words.
     pub fn combine(self, factors: &Factors, sources: &[Row<'_>], outs: &mut [RowMut<'_>]) {
         match (self, factors) {
             #[cfg(target_arch = "x86_64")]
@@ -173,7 +176,7 @@ impl Dots {
         }
     }
 
-    /// The sources' words, each times its source's weight of at most 104 bits.
+    /// Sums the sources' words, each times its source's weight of at most 104 bits.
     pub fn fold(self, weights: &[u128], sources: &[Row<'_>], words: usize) -> Vec<Element> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -204,18 +207,18 @@ impl Dots {
     }
 }
 
-/// Factors in the form of whoever multiplies by them.
+/// Factors in the form of the implementation that multiplies by them.
 #[derive(Debug)]
 pub enum Factors {
-    /// In limbs of 52 bits, times 2^260.
+    /// Limbs of 52 bits, times 2^260.
     #[cfg(target_arch = "x86_64")]
     Eight(Vec<[u64; ifma::LIMBS]>),
-    /// As the portable code multiplies.
+    /// The form of the portable code.
     Plain(Vec<Factor>),
 }
 
 impl Factors {
-    /// Elements as `dots` multiplies by them.
+    /// Converts elements to the form of `dots`.
     pub fn new(dots: Dots, elements: &[Element]) -> Self {
         match dots {
             #[cfg(target_arch = "x86_64")]
@@ -224,7 +227,7 @@ impl Factors {
         }
     }
 
-    /// Some of them.
+    /// A range of the factors.
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -244,7 +247,7 @@ fn words(outs: &[RowMut<'_>]) -> usize {
     outs.first().map_or(0, RowMut::words)
 }
 
-/// Does something with each word of all sources.
+/// Calls `work` for each word of all sources.
 fn each_word(sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Element])) {
     let mut column = vec![Element::ZERO; sources.len()];
     for index in 0..words {
@@ -253,7 +256,7 @@ fn each_word(sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[El
     }
 }
 
-/// Does something with each eight words of all sources.
+/// Calls `work` for each eight words of all sources.
 #[cfg(target_arch = "x86_64")]
 fn each_octet(ifma: Ifma, sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Elements])) {
     let mut column = vec![Elements::default(); sources.len()];
@@ -290,7 +293,7 @@ fn add_weighed(ifma: Ifma, weight: u128, source: &Row<'_>, words: usize, sums: &
     }
 }
 
-/// Writes eight words, or as many as there are left of a row.
+/// Writes eight words, or the rest of a row.
 #[cfg(target_arch = "x86_64")]
 fn put(ifma: Ifma, out: &mut RowMut<'_>, octet: usize, sums: &Elements) {
     let rest = &mut out.low[octet * ifma::WORDS_BYTES..];
@@ -312,12 +315,12 @@ pub(super) fn lane_of(elements: &Elements, lane: usize) -> Element {
     Element(ifma::whole(&std::array::from_fn(|limb| elements[limb].0[lane])))
 }
 
-/// 2^260, which a factor of eight has for a factor, and a sum of products with numbers that are none lacks.
+/// 2^260, which is part of a factor of eight and missing from a sum of products with plain numbers.
 #[cfg(target_arch = "x86_64")]
 pub(super) const RADIX: Factor = Factor(Element(super::power_of_two(320 + ifma::RADIX_BITS)));
-/// Sums that stay in registers at a time.
+/// Sums that stay in registers at the same time.
 #[cfg(target_arch = "x86_64")]
 const ROWS: usize = 4;
-/// Sources at a time.
+/// Sources processed at a time.
 #[cfg(target_arch = "x86_64")]
 const SOURCES_MAX: usize = 1 << 10;

@@ -1,12 +1,13 @@
-//! Inverses of square matrices over GF(q), by Gauss and Jordan's method in place: what a column of the matrix held before it became a unit
-//! vector takes no room of its own.
+//! Inversion of square matrices over GF(q), by Gauss-Jordan elimination in place: the previous
+//! contents of a column that becomes a unit vector need no memory of their own.
 
 use std::num::NonZeroUsize;
 
 use super::Element;
 use super::dots::{Dots, Factors};
 
-/// The inverse of the `order` rows in `matrix`, one behind the other; nothing if there is none.
+/// The inverse of the `order` rows in `matrix`, which are one after the other; `None` if there is
+/// none.
 ///
 /// # Panics
 /// If `matrix` is not square.
@@ -51,7 +52,8 @@ fn plain(order: usize, matrix: &[Element]) -> Option<Vec<Element>> {
     Some(rows)
 }
 
-/// Eight columns at a time: what they take from the others is one sum of eight products, which is reduced once.
+/// Eight columns at a time: their changes to the others are one sum of eight products, which is
+/// reduced once.
 #[cfg(target_arch = "x86_64")]
 mod eight {
     use std::num::NonZeroUsize;
@@ -61,7 +63,7 @@ mod eight {
     use super::super::{Element, Factor};
     use crate::simd::ifma::{self, Elements, Ifma, LIMBS, WIDTH};
 
-    /// Times 2^260, all of it.
+    /// The inverse, with every element times 2^260.
     pub(super) fn invert(ifma: Ifma, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Vec<[u64; LIMBS]>> {
         let width = order.div_ceil(WIDTH);
         let mut rows = vec![Elements::default(); order * width];
@@ -107,7 +109,7 @@ mod eight {
         Some(inverse)
     }
 
-    /// Takes the rows of the pivots from another row, as often as it has of their columns.
+    /// Eliminates the pivots' columns from another row.
     fn clear(ifma: Ifma, row: &mut [Elements], group: usize, sources: &[Elements], count: usize) {
         let mut factors = [[0; LIMBS]; WIDTH];
         for (lane, factor) in factors.iter_mut().enumerate().take(count) {
@@ -119,7 +121,7 @@ mod eight {
         }
     }
 
-    /// Brings rows that have pivots in these columns to their place. Nothing, if there are none.
+    /// Moves rows that have pivots in these columns to their places. `None` if there are none.
     fn pivots(rows: &mut [Elements], width: usize, first: usize, count: usize, swaps: &mut Vec<usize>) -> Option<()> {
         let group = first / WIDTH;
         let mut panel: Vec<[Element; WIDTH]> =
@@ -156,7 +158,7 @@ mod eight {
         Some(inverse.iter().map(|element| ifma::limbs(RADIX.times(&RADIX.times(element)).limbs())).collect())
     }
 
-    /// Does all rows, on several threads if these are worth it.
+    /// Processes all rows, on several threads if that pays.
     fn share(rows: Vec<&mut [Elements]>, work_a_row: usize, threads: NonZeroUsize, work: impl Fn(&mut [Elements]) + Sync) {
         let threads = (rows.len() * work_a_row / WORK_A_THREAD).clamp(1, threads.get());
         let mut rows = rows;
@@ -178,6 +180,6 @@ mod eight {
         elements.iter_mut().zip(limbs).for_each(|(octet, &limb)| octet.0[lane] = limb);
     }
 
-    /// Products of eight that are worth a thread: some hundred microseconds.
+    /// Products of eight that justify a thread: some hundred microseconds.
     const WORK_A_THREAD: usize = 1 << 13;
 }

@@ -18,8 +18,8 @@ impl<const L: usize> Portable<L> {
         Self { modulus: modulus.try_into().expect("as many limbs"), inverse: negative_inverse(modulus[0]) }
     }
 
-    /// a · b / 2^(64 L): Montgomery's product, limb by limb of a (Koç, Acar and Kaliski, "Analyzing and Comparing Montgomery
-    /// Multiplication Algorithms", 1996: CIOS).
+    /// a · b / 2^(64 L): Montgomery's product, limb by limb of a (Koç, Acar and Kaliski, "Analyzing
+    /// and Comparing Montgomery Multiplication Algorithms", 1996: CIOS).
     fn product(&self, a: &[u64; L], b: &[u64; L]) -> [u64; L] {
         let (mut sum, mut top) = ([0; L], 0);
         for &a in a {

@@ -4,19 +4,20 @@ use super::{Lanes, is_below, negative_inverse_wide, power_of_two, subtract};
 use crate::simd::fma::{Eight, Four, Quad};
 use crate::simd::ifma::{Ifma, LIMB, LIMB_BITS, Octet};
 
-/// The instructions by which numbers in 52-bit limbs are multiplied.
+/// Instructions that multiply numbers in 52-bit limbs.
 pub trait Instructions: Copy + Sync {
     /// A limb of each number.
     type Limb: Copy + AsRef<[u64]>;
 
-    /// How many numbers are multiplied at a time.
+    /// Numbers multiplied at a time.
     const WIDTH: usize;
 
-    /// What [`Self::montgomery`] takes for a limb of a modulus, or of its inverse.
+    /// The form in which [`Self::montgomery`] takes a limb of a modulus, or of its inverse.
     fn form(limb: u64) -> u64;
 
-    /// a · b / 2^(52 L) modulo a number, in each lane: the factors may be twice the modulus, and so may the product, if the modulus is below
-    /// 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^104.
+    /// a · b / 2^(52 L) modulo a number, in each lane. The factors may be up to twice the modulus,
+    /// and so may the product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus,
+    /// modulo 2^104.
     fn montgomery<const L: usize>(
         self,
         modulus: &[u64; L],
@@ -25,7 +26,8 @@ pub trait Instructions: Copy + Sync {
         b: &[Self::Limb; L],
     ) -> [Self::Limb; L];
 
-    /// The numbers that begin at what `start` says of each lane, in a table that has whole groups of [`Self::WIDTH`] limbs of each.
+    /// The numbers that begin at `start(lane)` for each lane, in a table that has whole groups of
+    /// [`Self::WIDTH`] limbs of each.
     fn gather<const L: usize>(self, table: &[u64], start: impl Fn(usize) -> usize) -> [Self::Limb; L];
 }
 
@@ -80,13 +82,14 @@ macro_rules! doubles {
 doubles!(Eight, Octet, 8);
 doubles!(Four, Quad, 4);
 
-/// A modulus of `L` limbs of 52 bits, at least sixteen of which are not its own: numbers lie below twice the modulus.
+/// A modulus in `L` limbs of 52 bits, of which it leaves at least sixteen bits free: numbers are
+/// below twice the modulus.
 #[derive(Debug)]
 pub struct Several<I, const L: usize> {
     instructions: I,
     /// 64-bit limbs.
     modulus: Box<[u64]>,
-    /// In the instructions' form, as is the inverse.
+    /// In the instructions' form, like the inverse.
     limbs: [u64; L],
     /// -1 / modulus, modulo 2^104.
     inverse: [u64; 2],

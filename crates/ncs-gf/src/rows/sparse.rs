@@ -1,13 +1,16 @@
-//! Rows with few coefficients that are not zero, drawn from a seed.
+//! Rows with few non-zero coefficients, drawn from a seed.
 //!
-//! A sparse row is whoever codes's own choice and travels coefficient by coefficient, so nothing but the sender depends on how it is
-//! drawn. It comes from the same generator and key as the dense row of its seed, from counters that dense rows do not reach. A word
-//! is a draw: its upper byte is the value, the rest a place below a bound. A draw whose value is zero, or which would make some
-//! places likelier than others (Lemire, "Fast random integer generation in an interval", 2019), is passed over. Places are chosen by
-//! Floyd's method, which takes one draw for each and makes every set of places equally likely.
+//! The sender alone chooses a sparse row and sends it coefficient by coefficient, so no other party
+//! depends on how it is drawn. It comes from the same generator and key as the dense row of its
+//! seed, from counters that dense rows do not reach. A word is a draw: its upper byte is the value,
+//! the rest selects a place below a bound. Draws with the value zero are skipped, and so are draws
+//! that would make some places more likely than others (Lemire, "Fast random integer generation in
+//! an interval", 2019). Places are chosen by Floyd's method, which takes one draw for each place
+//! and makes every set of places equally likely.
 //!
-//! A source block that no row covers cannot be decoded, and with n rows of w coefficients about n·e^-w are not covered. Each further
-//! row covers one of them with probability w / n only, so the number of blocks beyond n has a long tail below [`weight_min`].
+//! A source block that no row covers cannot be decoded, and n rows of w coefficients leave about
+//! n·e^-w blocks uncovered. Each further row covers one of them with probability w / n only, so the
+//! number of blocks beyond n has a long tail below [`weight_min`].
 
 use std::num::NonZeroU16;
 
@@ -15,24 +18,25 @@ use bytes::Bytes;
 
 use super::{RowKey, Rows};
 
-/// The fewest coefficients other than zero with which rows of `n` coefficients are as good as dense ones: ceil(ln n) + 8.
+/// The minimum weight (number of non-zero coefficients) with which rows of `n` coefficients are as
+/// good as dense ones: ceil(ln n) + 8.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the logarithm of a u16 is 0 to 12")]
 pub fn weight_min(n: u16) -> u16 {
     f64::from(n.max(1)).ln().ceil() as u16 + 8
 }
 
-/// The fewest coefficients other than zero with which an honest sender is not taken for one that floods:
-/// receivers tolerate 2n useless explicit vectors in a generation (`docs/protocol.md`, section 10).
+/// The minimum weight with which receivers do not take an honest sender for a flooding one: they
+/// tolerate 2n redundant explicit vectors in a generation (`docs/protocol.md`, section 10).
 ///
-/// That is half of [`weight_min`]. Where d blocks are missing, 2n + d rows leave d·e^-(2w + dw/n) of them
-/// uncovered: at most 2 in 100,000, for every d and n.
+/// It is half of [`weight_min`]. Where d blocks are missing, 2n + d rows leave d·e^-(2w + dw/n) of
+/// them uncovered: at most 2 in 100,000, for every d and n.
 pub fn weight_floor(n: u16) -> u16 {
     weight_min(n).div_ceil(2)
 }
 
 impl RowKey {
-    /// Writes the sparse row of `seed`: `weight` coefficients other than zero, or all of them if the row is shorter. Every set of
-    /// places is equally likely, and so is every value from 1 to 255.
+    /// Writes the sparse row of `seed`: `weight` non-zero coefficients, or all of them if the row
+    /// is shorter. Every set of places is equally likely, and so is every value from 1 to 255.
     ///
     /// # Panics
     /// If the row is longer than 2^24.
@@ -72,7 +76,7 @@ struct Draws {
 }
 
 impl Draws {
-    /// A place below `bound` and a value other than zero, each uniform.
+    /// A place below `bound` and a non-zero value, each uniform.
     fn below(&mut self, bound: u32) -> (usize, u8) {
         loop {
             let [value, low @ ..] = self.word().to_be_bytes();
@@ -97,13 +101,13 @@ impl Draws {
     }
 }
 
-/// Bits of a word that choose a place.
+/// Bits of a word that select a place.
 const PLACE_BITS: u32 = 24;
 /// Calls of the generator made at a time: as many as it makes side by side.
 const CALLS: u32 = 4;
-/// What they give.
+/// Bytes of their output.
 const BYTES: usize = 64;
-/// Dense rows of 2^35 coefficients would come so far.
+/// The first counter of sparse rows. Dense rows would reach it at 2^35 coefficients.
 const FIRST_COUNTER: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -122,7 +126,8 @@ mod tests {
         row.iter().filter(|c| **c != 0).count()
     }
 
-    /// The sum of (seen - expected)^2 / expected, which has a mean of one less than there are cells.
+    /// The sum of (seen - expected)^2 / expected, which has a mean of one less than there are
+    /// cells.
     fn chi_square(seen: &[u32]) -> f64 {
         let expected = f64::from(seen.iter().sum::<u32>()) / seen.len() as f64;
         seen.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum()
@@ -153,7 +158,8 @@ mod tests {
         assert_ne!(differs, row(0, 5, 64));
     }
 
-    /// Bounds are five standard deviations of chi-square with so many degrees of freedom: sqrt(2·127) = 16, sqrt(2·254) = 23.
+    /// Bounds are five standard deviations of chi-square with so many degrees of freedom:
+    /// sqrt(2·127) = 16, sqrt(2·254) = 23.
     #[test]
     fn places_and_values_are_uniform() {
         for weight in [1, 5, 13, 100] {

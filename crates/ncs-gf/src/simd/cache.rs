@@ -1,6 +1,6 @@
-//! What is soon to be read, for whom the order of reading is no pattern that a processor sees.
+//! Prefetching of memory that is read soon, in an order that the processor cannot predict.
 
-/// Asks for the lines of memory of these numbers.
+/// Prefetches the cache lines of these numbers.
 pub fn prefetch(numbers: &[u64]) {
     #[cfg(target_arch = "x86_64")]
     for line in numbers.chunks(8) {

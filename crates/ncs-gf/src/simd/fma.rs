@@ -1,30 +1,38 @@
-//! Large numbers, some at a time, by fused multiplications of doubles: for processors without AVX-512 IFMA.
+//! Large numbers, several at a time, by fused multiplications of doubles: for processors without
+//! AVX-512 IFMA.
 //!
-//! Numbers lie in limbs of 52 bits as in `ifma`, each number in a lane of its own. A product a b of two limbs has 104 bits. 2^104 + a b,
-//! rounded once, lies where doubles are multiples of 2^52, so its bits are those of 2^104 plus the upper half of the product, rounded to
-//! the nearest. A second fused multiplication makes a b + (2^104 - 1.5 2^52 - the first), which is exact: it is what rounding has left,
-//! at most 2^51, less 1.5 2^52, and lies where doubles are whole numbers, so its bits are those of -1.5 2^52 less what is left. (With a
-//! plus instead, 2^104 + 1.5 2^52 is no double.)
+//! Numbers have limbs of 52 bits as in `ifma`, each number in a lane of its own. A product a b of
+//! two limbs has 104 bits. 2^104 + a b, rounded once, lies where doubles are multiples of 2^52. Its
+//! bits are therefore those of 2^104 plus the upper half of the product, rounded to the nearest. A
+//! second fused multiplication makes a b + (2^104 - 1.5 2^52 - the first), which is exact: it is
+//! the remainder of the rounding, at most 2^51, less 1.5 2^52. It lies where doubles are whole
+//! numbers, so its bits are those of -1.5 2^52 less the remainder. (With a plus instead, 2^104 +
+//! 1.5 2^52 is no double.)
 //!
-//! Bits are added up as whole numbers, those of 2^104 and of -1.5 2^52 among them; how many of these a sum gets is known before, and it
-//! begins with their negative. What else is in it may be negative, so most begin with 2^60 more. (After Emmart, Zheng and Weems, "Faster
-//! modular exponentiation using double precision floating point arithmetic on the GPU", ARITH 2018, whose processors can be told to round
-//! toward zero.)
+//! Bits are added up as whole numbers, including those of 2^104 and of -1.5 2^52. The number of
+//! these in a sum is known in advance, and the sum begins with their negative. The rest of a sum
+//! may be negative, so most sums begin with 2^60 more. (After Emmart, Zheng and Weems, "Faster
+//! modular exponentiation using double precision floating point arithmetic on the GPU", ARITH 2018,
+//! whose processors can be told to round toward zero.)
 //!
-//! Two fused multiplications, a subtraction and two additions so make a product of 52 bits by 52. By AVX2's own multiplication, of 32 bits
-//! (Gueron and Krasnov, WAIFI 2012), it takes three and a half multiplications and as many additions.
+//! A product of 52 bits by 52 thus takes two fused multiplications, a subtraction and two
+//! additions. By AVX2's own multiplication, of 32 bits (Gueron and Krasnov, WAIFI 2012), it takes
+//! three and a half multiplications and as many additions.
 //!
-//! What the modulus is to be multiplied by waits for the sum that it settles, step by step. So limbs of the second factor are taken two at a
-//! time, for which this is done once, and it is done in between the products of the two before, which wait for nothing.
+//! The multiplier of the modulus depends on the sum that it settles, step by step. Limbs of the
+//! second factor are therefore taken two at a time, so that this is done once for both. It is done
+//! between the products of the two previous limbs, which wait for nothing.
 
 pub use eight::Eight;
 pub use four::{Four, Quad};
 
 /// The products, for one instruction set.
 ///
-/// The file that uses it has defined the proof that the processor has the features, `Limb` (one of each of so many numbers), `Bits` and
-/// `Double` (vectors of as many), and, with the same features enabled, the functions `broadcast`, `load`, `store`, `add`, `sub`, `and`,
-/// `or`, `above_limb` (shifted down by 52 bits), `double` and `bits` (one vector as the other), `minus`, and `fused` (a · b + c).
+/// The file that uses the macro defines the proof that the processor has the features, `Limb` (one
+/// of each of so many numbers), `Bits` and `Double` (vectors of as many), and, with the same
+/// features enabled, the functions `broadcast`, `load`, `store`, `add`, `sub`, `and`, `or`,
+/// `above_limb` (shifted down by 52 bits), `double` and `bits` (one vector as the other), `minus`,
+/// and `fused` (a · b + c).
 macro_rules! products {
     ($proof:ident, $features:literal) => {
         use std::array;
@@ -34,9 +42,10 @@ macro_rules! products {
         use crate::simd::ifma::LIMB;
 
         impl $proof {
-            /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may be twice the modulus, and so may
-            /// the product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^104. Both are the bits of doubles.
-            /// `L` is even, and at least four.
+            /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the
+            /// factors may be up to twice the modulus, and so may the product, if the modulus is
+            /// below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^104. Both are the bits of
+            /// doubles. `L` is even, and at least four.
             pub fn montgomery<const L: usize>(
                 self,
                 modulus: &[u64; L],
@@ -57,7 +66,7 @@ macro_rules! products {
             modulus: Double,
         }
 
-        /// Two limbs of the second factor, and what the modulus is multiplied by for each.
+        /// Two limbs of the second factor, and the multiplier of the modulus for each.
         struct Pair {
             b: [Double; 2],
             factors: [Double; 2],
@@ -103,7 +112,7 @@ macro_rules! products {
             })
         }
 
-        /// Adds what two more limbs have for the lowest two sums, and for nobody else, to them.
+        /// Adds the contributions of two more limbs to the lowest two sums only.
         #[inline]
         #[target_feature(enable = $features)]
         fn add_lowest(sums: &mut [Bits], rows: &[Row], b: [Double; 2]) {
@@ -114,8 +123,8 @@ macro_rules! products {
             sums[1] = sub(add(sums[1], high_0), add(low_1, low_2));
         }
 
-        /// What the modulus is multiplied by so that the lowest two sums become zeros: two limbs of theirs times two of the inverse, the
-        /// lower half.
+        /// The multiplier of the modulus that makes the lowest two sums zero: two of their limbs
+        /// times two of the inverse, the lower half.
         #[inline]
         #[target_feature(enable = $features)]
         fn divide(sums: &[Bits], inverse: [Double; 2], b: [Double; 2]) -> Pair {
@@ -132,8 +141,8 @@ macro_rules! products {
             Pair { b, factors: [number(and(low, limb)), number(and(high, limb))] }
         }
 
-        /// What the lowest two sums, now zeros but for what they carry, and the products of the lowest two rows add to the third sum, and to the
-        /// fourth.
+        /// The contributions to the third and to the fourth sum: the carries of the lowest two
+        /// sums, which are now zero otherwise, and the products of the lowest two rows.
         #[inline]
         #[target_feature(enable = $features)]
         fn settle(sums: &[Bits], rows: &[Row], pair: &Pair) -> [Bits; 2] {
@@ -150,7 +159,8 @@ macro_rules! products {
             [add(third, carry), add(high_2, high_6)]
         }
 
-        /// Adds the products of rows and a pair to sums, and what those before carried. Returns what they carry to the next two sums.
+        /// Adds the products of rows and a pair to sums, and the carries of the previous ones.
+        /// Returns the carries to the next two sums.
         #[inline]
         #[target_feature(enable = $features)]
         fn pass(sums: &mut [Bits], rows: &[Row], pair: &Pair, carried: [Bits; 2]) -> [Bits; 2] {
@@ -167,7 +177,8 @@ macro_rules! products {
             [next, after]
         }
 
-        /// The bits of 2^104 plus the upper half of a product of limbs, and those of -1.5 2^52 less what is left.
+        /// The bits of 2^104 plus the upper half of a product of limbs, and those of -1.5 2^52 less
+        /// the remainder.
         #[inline]
         #[target_feature(enable = $features)]
         fn product(a: Double, b: Double) -> (Bits, Bits) {
@@ -196,10 +207,10 @@ const HIGH: u64 = (1023 + 104) << 52;
 const LOW: u64 = 1 << 63 | ONE | 1 << 51;
 /// Those of 2^104 - 1.5 2^52. Below 2^104 the last one counts 2^51.
 const BOTH: u64 = HIGH - 3;
-/// More than a sum may be below zero, and a multiple of a limb's size.
+/// More than a sum can be below zero, and a multiple of a limb's size.
 const BIAS: u64 = 1 << 60;
 
-/// What sum `index` of a product of so many limbs begins with.
+/// The initial value of sum `index` of a product of so many limbs.
 const fn start(index: usize, limbs: usize) -> u64 {
     // It gets lower halves of products of both factors and of the modulus, and the upper ones of those of the sum before.
     let (low, high) = (2 * pairs(index, limbs), if index > 0 { 2 * pairs(index - 1, limbs) } else { 0 });
@@ -218,7 +229,7 @@ const fn start(index: usize, limbs: usize) -> u64 {
     start
 }
 
-/// Pairs of limbs, of two numbers of so many, whose places add up to `place`.
+/// The number of pairs of limbs, of two numbers with `limbs` limbs, whose places add up to `place`.
 const fn pairs(place: usize, limbs: usize) -> u64 {
     let pairs = if place < limbs { place + 1 } else { (2 * limbs - 1).saturating_sub(place) };
     pairs as u64

@@ -1,7 +1,8 @@
 //! 512 bits, products by the affine instruction of GFNI: a bit matrix for each coefficient.
 //!
-//! `gf2p8mulb` would multiply modulo 0x11B; a matrix reaches any polynomial at the same speed. A step takes two sources, so that
-//! one instruction adds both products to the sum: additions would otherwise compete with products for the ports.
+//! `gf2p8mulb` would multiply modulo 0x11B; a matrix reaches any polynomial at the same speed. A
+//! step processes two sources, so that one instruction adds both products to the sum: otherwise
+//! additions would compete with products for the ports.
 
 use std::arch::x86_64::*;
 
@@ -39,7 +40,8 @@ unsafe fn store(bytes: *mut u8, vector: Vector) {
 }
 
 /// # Safety
-/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and nobody reads them before a fence.
+/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and no thread reads them
+/// before a fence.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {

@@ -1,9 +1,11 @@
 //! Large numbers, eight at a time, by the 52-bit multiplications of AVX-512 IFMA.
 //!
-//! Each of eight numbers has a lane of 64 bits in as many vectors as it has limbs of 52 bits, so that carries go from vector to vector and
-//! no lane knows of another. A product of two limbs has 104 bits, of which one instruction adds the lower 52 to a vector and another
-//! the upper ones; twelve bits are left for sums. (Gueron and Krasnov, "Software implementation of modular exponentiation, using advanced
-//! vector instructions architectures", WAIFI 2012, for numbers that lie across lanes; here each has its own.)
+//! Each of eight numbers has a lane of 64 bits in as many vectors as it has limbs of 52 bits.
+//! Carries therefore go from vector to vector, and lanes are independent. A product of two limbs
+//! has 104 bits: one instruction adds the lower 52 to a vector, and another the upper ones. Twelve
+//! bits are left for sums. (Gueron and Krasnov, "Software implementation of modular exponentiation,
+//! using advanced vector instructions architectures", WAIFI 2012, for numbers that lie across
+//! lanes; here each has its own.)
 
 use std::arch::x86_64::*;
 use std::array;
@@ -33,25 +35,27 @@ pub const LIMB_BITS: usize = 52;
 pub const LIMB: u64 = (1 << LIMB_BITS) - 1;
 
 impl Ifma {
-    /// If this processor has them.
+    /// The proof, if this processor has them.
     pub fn detect() -> Option<Self> {
         let is_there =
             is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512ifma");
         is_there.then_some(Self(()))
     }
 
-    /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may be twice the modulus, and so may the
-    /// product, if the modulus is below 2^(52 L - 2). `inverse` is -1 / modulus, modulo 2^52.
+    /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may
+    /// be up to twice the modulus, and so may the product, if the modulus is below 2^(52 L - 2).
+    /// `inverse` is -1 / modulus, modulo 2^52.
     pub fn montgomery<const L: usize>(self, modulus: &[u64; L], inverse: u64, a: &[Octet; L], b: &[Octet; L]) -> [Octet; L] {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { montgomery(modulus, inverse, a, b) }
     }
 
-    /// The numbers that begin at these elements of the table, with `L` limbs of 52 bits each, and as many limbs behind them that nobody looks
-    /// at as whole groups of eight take.
+    /// The numbers that begin at these elements of the table, with `L` limbs of 52 bits each. Whole
+    /// groups of eight are read, so the table must have limbs after each number to fill its last
+    /// group.
     ///
     /// # Panics
-    /// If one does not.
+    /// If the table is too short for a number.
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Octet; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
@@ -60,7 +64,8 @@ impl Ifma {
     }
 }
 
-/// A loop over limbs, written out, without which the compiler leaves the sums in memory: a third slower.
+/// A loop over limbs, written out. Otherwise the compiler leaves the sums in memory, which is a
+/// third slower.
 macro_rules! unrolled {
     ($index:ident in $first:expr, $end:expr => $body:block) => {
         unrolled!(@ $index, $first, $end, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29
@@ -100,7 +105,7 @@ fn montgomery<const L: usize>(modulus: &[u64; L], inverse: u64, a: &[Octet; L], 
     stored(carried(sum))
 }
 
-/// Brings sums back to limbs; what is carried out of the last stays there.
+/// Reduces sums to limbs again; the carry out of the last limb stays there.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn carried<const L: usize>(mut sum: [__m512i; L]) -> [__m512i; L] {
@@ -177,7 +182,7 @@ pub const LIMBS: usize = 5;
 pub const RADIX_BITS: usize = LIMBS * LIMB_BITS;
 /// Bytes of eight words of data.
 pub const WORDS_BYTES: usize = 256;
-/// Products with full factors that sums have room for before they are carried.
+/// Products with full factors that a sum can hold before it is carried.
 const CARRY_AFTER: usize = 256;
 
 /// q in limbs of 52 bits.
@@ -206,7 +211,8 @@ pub const fn whole(limbs: &[u64; LIMBS]) -> [u64; gfq::LIMBS] {
 }
 
 impl Ifma {
-    /// Eight words of data, big-endian, with their top bits, that of the first the least significant.
+    /// Unpacks eight words of data, big-endian, with their top bits, the first word's in the least
+    /// significant bit.
     pub fn unpack(self, words: &[u8; WORDS_BYTES], bits: u8) -> Elements {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { unpack(words, bits) }
@@ -218,8 +224,8 @@ impl Ifma {
         unsafe { pack(elements, words) }
     }
 
-    /// Sums of sources times 32-bit factors, modulo q: a factor of each source for each of `R` sums, those of one source one behind the
-    /// other. Sources are words of data.
+    /// Sums of sources times 32-bit factors, modulo q: a factor of each source for each of `R`
+    /// sums, those of one source adjacent. Sources are words of data.
     ///
     /// # Panics
     /// If there are not as many factors, or 2^10 sources and more.
@@ -229,7 +235,8 @@ impl Ifma {
         unsafe { narrow(factors, sources) }
     }
 
-    /// Adds eight words after eight words, times a weight of two limbs, to sums that begin with zeros and get 2^10 rows at most.
+    /// Adds eight words at a time, times a weight of two limbs, to sums that begin with zeros and
+    /// get 2^10 rows at most.
     ///
     /// # Panics
     /// If there are not as many bytes of top bits and sums as eights of words.
@@ -239,13 +246,13 @@ impl Ifma {
         unsafe { weigh(weight, words, bits, sums) }
     }
 
-    /// Such a sum divided by 2^[`RADIX_BITS`], modulo q.
+    /// Divides such a sum by 2^[`RADIX_BITS`], modulo q.
     pub fn settle(self, sum: &Weighed) -> Elements {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { settle(sum) }
     }
 
-    /// `base`, and the sum of sources times factors divided by 2^[`RADIX_BITS`], modulo q.
+    /// `base` + (the sum of sources times factors) / 2^[`RADIX_BITS`], modulo q.
     ///
     /// # Panics
     /// If there are not as many factors, or more than 2^10.
@@ -349,7 +356,8 @@ fn narrow<const R: usize>(factors: &[[u64; R]], sources: &[Elements]) -> [Elemen
     out
 }
 
-/// Sums below 2^308, modulo q, by Barrett's method. The bits from 256 on, which fit one limb, give the quotient, or up to two less.
+/// Sums below 2^308, modulo q, by Barrett's method. The bits from 256 on, which fit one limb, give
+/// the quotient, or up to two less.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn barrett(sum: [__m512i; LIMBS + 1]) -> Elements {
@@ -368,7 +376,8 @@ fn barrett(sum: [__m512i; LIMBS + 1]) -> Elements {
     stored(reduce_once(reduce_once(rest)))
 }
 
-/// Brings differences of limbs back to limbs, modulo 2^260, and says in which lanes they were below zero.
+/// Reduces differences of limbs to limbs again, modulo 2^260, and returns the lanes in which they
+/// were below zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn borrowed(mut rest: [__m512i; LIMBS]) -> ([__m512i; LIMBS], __mmask8) {

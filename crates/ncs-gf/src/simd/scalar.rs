@@ -1,4 +1,4 @@
-//! The row operations in plain Rust: what every other file in this folder is tested against.
+//! The row operations in plain Rust: the reference for every other file in this folder.
 
 use std::ops::Range;
 
@@ -83,7 +83,8 @@ fn piece(pieces: &mut [Line], index: u32, width: usize) -> &mut [Line] {
     &mut pieces[index as usize * width..][..width]
 }
 
-/// [`gf256::mul`] through the tables of nibble products: a multiplication bit by bit would make the tests slow.
+/// [`gf256::mul`] through the tables of nibble products: a multiplication bit by bit would make the
+/// tests slow.
 fn product(c: u8, byte: u8) -> u8 {
     let products = &gf256::NIBBLE_PRODUCTS[usize::from(c)];
     products[usize::from(byte & 15)] ^ products[16 + usize::from(byte >> 4)]

@@ -1,4 +1,4 @@
-//! 128 bits, products by byte shuffles: two look-ups of 16 entries, one for each nibble.
+//! 128 bits, products by byte shuffles: two lookups of 16 entries, one for each nibble.
 
 use std::arch::x86_64::*;
 
@@ -37,7 +37,8 @@ unsafe fn store(bytes: *mut u8, vector: Vector) {
 }
 
 /// # Safety
-/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and nobody reads them before a fence.
+/// `WIDTH` bytes from `bytes` on may be written, a multiple of `WIDTH`, and no thread reads them
+/// before a fence.
 #[inline]
 #[target_feature(enable = "ssse3")]
 unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {

@@ -15,16 +15,17 @@ type Double = __m512d;
 products!(Eight, "avx512f");
 
 impl Eight {
-    /// If this processor has them.
+    /// The proof, if this processor has them.
     pub fn detect() -> Option<Self> {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
 
-    /// The numbers that begin at these elements of the table, with `L` limbs of 52 bits each, and as many limbs behind them that nobody looks
-    /// at as whole groups of eight take.
+    /// The numbers that begin at these elements of the table, with `L` limbs of 52 bits each. Whole
+    /// groups of eight are read, so the table must have limbs after each number to fill its last
+    /// group.
     ///
     /// # Panics
-    /// If one does not.
+    /// If the table is too short for a number.
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
