@@ -60,7 +60,7 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervis
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
     socket.set_nonblocking(true).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
-    let help = "1 when /readyz answers that the server is ready, 0 otherwise; it gives the reasons.";
+    let help = "1 while /readyz reports ready, otherwise 0. /readyz gives the reasons.";
     let ready = register::gauge(&registry, "ncserverd_telemetry_ready", help)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
     let (stop, stopped) = oneshot::channel();

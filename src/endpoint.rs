@@ -119,15 +119,18 @@ impl Metrics {
             connections: register::gauge(
                 registry,
                 "ncserverd_endpoint_open_connections",
-                "Connections, open handshakes included.",
+                "Connections, including handshakes in progress.",
             )?,
-            handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes begun.")?,
-            failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that did not lead to a connection.")?,
+            handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes started.")?,
+            failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that failed.")?,
             refused: counter(
                 "ncserverd_endpoint_handshakes_refused_total",
-                "Handshakes refused because there were too many connections, in all or of one address, or no time for more.",
+                "Handshakes refused at a connection limit (in all, or per address), or under overload.",
             )?,
-            retried: counter("ncserverd_endpoint_handshakes_retried_total", "Newcomers asked to prove their address first.")?,
+            retried: counter(
+                "ncserverd_endpoint_handshakes_retried_total",
+                "New clients asked to validate their address first (Retry).",
+            )?,
         })
     }
 }

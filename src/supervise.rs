@@ -156,7 +156,7 @@ impl Drop for Closing {
 impl Supervisor {
     /// Registers its series; what has died is said in `readiness`.
     pub fn new(registry: &Registry, readiness: Readiness) -> Result<Self, prometheus::Error> {
-        let help = "Parts of the process that panicked, or ended although they should run on.";
+        let help = "Parts of the process that panicked or ended unexpectedly.";
         let deaths = register::counters(registry, "ncserverd_supervise_deaths_total", help, &["part"])?;
         for part in Part::ALL {
             deaths.with_label_values(&[part.name()]);

@@ -1,4 +1,4 @@
-//! What admission counts. No label names a peer.
+//! Metrics of admission. No label names a peer.
 
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, Registry};
 
@@ -17,33 +17,33 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them, with every label there will be.
+    /// Registers them, with all values of their labels.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let tokens = register::counters(
             registry,
             "ncserverd_admission_tokens_total",
-            "Tokens that peers brought, by what became of them.",
+            "Tokens presented by peers, by result.",
             &["result"],
         )?;
         ALL.iter().for_each(|result| drop(tokens.with_label_values(&[result_of(*result)])));
         let tickets = register::counters(
             registry,
             "ncserverd_admission_tickets_total",
-            "Tickets that peers brought, by what became of them.",
+            "Tickets presented by peers, by result.",
             &["result"],
         )?;
         ["admitted", "refused"].iter().for_each(|result| drop(tickets.with_label_values(&[result])));
         let limited = register::counters(
             registry,
             "ncserverd_admission_limited_total",
-            "Connections refused or closed because there were as many of their address or token as there may be.",
+            "Connections refused at the limit of their address, or closed at the limit of their token or certificate.",
             &["by"],
         )?;
         ["address", "token"].iter().for_each(|by| drop(limited.with_label_values(&[by])));
         let reloads = register::counters(
             registry,
             "ncserverd_admission_reloads_total",
-            "Changed sets of keys or authorities, and attempts to read them that failed.",
+            "Reloads of keys or authorities: taken after a change, or failed.",
             &["result"],
         )?;
         ["taken", "failed"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
@@ -53,10 +53,10 @@ impl Metrics {
             certificates: register::counter(
                 registry,
                 "ncserverd_admission_certificates_total",
-                "Connections that a client certificate admitted.",
+                "Connections admitted by a client certificate.",
             )?,
             limited,
-            keys: register::gauge(registry, "ncserverd_admission_keys", "Keys that tokens are verified with.")?,
+            keys: register::gauge(registry, "ncserverd_admission_keys", "Keys that verify tokens.")?,
             reloads,
         })
     }

@@ -1,4 +1,4 @@
-//! What the threads of a device count.
+//! Metrics of device threads.
 
 use prometheus::{
     Counter, CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
@@ -8,7 +8,7 @@ use super::backend::{Counts, Ended};
 use super::decode::Solved;
 use crate::telemetry::register;
 
-/// The families of series, registered once; each back end has series of its own in them.
+/// The metric families, registered once. Each back end has its own series in them.
 #[derive(Debug, Clone)]
 pub(super) struct Families {
     combine_seconds: HistogramVec,
@@ -26,11 +26,12 @@ pub(super) struct Families {
     copy_seconds: CounterVec,
     copied_bytes: IntCounterVec,
     stored_bytes: IntCounterVec,
-    /// Back ends given up for the CPU.
+    /// Back ends lost and replaced by the CPU.
     pub(super) fallbacks: IntCounter,
 }
 
-/// Series of one back end, labelled with its name, its kernel, and which device it is: `cpu`, or the number of a GPU.
+/// Series of one back end, labelled with its name, its kernel, and which device it is: `cpu`, or
+/// the number of a GPU.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     combine_seconds: Histogram,
@@ -60,43 +61,40 @@ impl Families {
         let seconds = |name, help| register::float_counters(registry, name, help, &LABELS);
         let gauges = |name, help| register::gauges(registry, name, help, &LABELS);
         Ok(Self {
-            combine_seconds: histograms(
-                "ncserverd_device_combine_seconds",
-                "Time to combine one batch, without its time in the queue.",
-            )?,
+            combine_seconds: histograms("ncserverd_device_combine_seconds", "Time to combine one batch, without queueing.")?,
             load_seconds: histograms(
                 "ncserverd_device_load_seconds",
-                "Time to bring one segment into its resident form, without its time in the queue.",
+                "Time to bring one segment into its resident form, without queueing.",
             )?,
             decode_seconds: histograms(
                 "ncserverd_device_decode_seconds",
-                "Time to decode the generations of one call, without its time in the queue.",
+                "Time to decode the generations of one call, without queueing.",
             )?,
             failures: counters("ncserverd_device_failures_total", "Batches, loads and decodings that failed.")?,
             coded_bytes: counters("ncserverd_device_coded_bytes_total", "Payload bytes of coded blocks made.")?,
             decoded_bytes: counters("ncserverd_device_decoded_bytes_total", "Bytes of generations decoded.")?,
-            resident_bytes: gauges(
-                "ncserverd_device_resident_bytes",
-                "Memory that resident segments take, in the device's own form.",
-            )?,
-            resident_segments: gauges("ncserverd_device_resident_segments", "Segments that are resident.")?,
-            memory_total_bytes: gauges("ncserverd_device_memory_total_bytes", "Memory of the device; none on the CPU.")?,
+            resident_bytes: gauges("ncserverd_device_resident_bytes", "Memory of resident segments, in the device's own form.")?,
+            resident_segments: gauges("ncserverd_device_resident_segments", "Resident segments.")?,
+            memory_total_bytes: gauges("ncserverd_device_memory_total_bytes", "Memory of the device; 0 for the CPU.")?,
             memory_free_bytes: gauges(
                 "ncserverd_device_memory_free_bytes",
-                "Memory of the device that nobody uses, by any process; none on the CPU.",
+                "Device memory that no process uses; 0 for the CPU.",
             )?,
-            in_flight: gauges("ncserverd_device_batches_in_flight", "Batches under way.")?,
-            kernel_seconds: seconds("ncserverd_device_kernel_seconds_total", "Time that kernels of batches took on the device.")?,
-            copy_seconds: seconds("ncserverd_device_copy_seconds_total", "Time that copies of blocks to the host took.")?,
-            copied_bytes: counters("ncserverd_device_copied_bytes_total", "Bytes of blocks copied to the host.")?,
+            in_flight: gauges("ncserverd_device_batches_in_flight", "Batches in progress.")?,
+            kernel_seconds: seconds("ncserverd_device_kernel_seconds_total", "Time that kernels of batches took on a GPU.")?,
+            copy_seconds: seconds(
+                "ncserverd_device_copy_seconds_total",
+                "Time to copy blocks from a GPU to the host, including the wait for earlier copies.",
+            )?,
+            copied_bytes: counters("ncserverd_device_copied_bytes_total", "Bytes of blocks copied from a GPU to the host.")?,
             stored_bytes: counters(
                 "ncserverd_device_stored_bytes_total",
-                "Bytes of blocks that kernels wrote straight into memory of the host.",
+                "Bytes of blocks that kernels wrote directly into host memory.",
             )?,
             fallbacks: register::counter(
                 registry,
                 "ncserverd_device_fallbacks_total",
-                "Back ends that were lost and whose work the CPU does since.",
+                "Back ends lost. The CPU has taken over their work.",
             )?,
         })
     }
@@ -125,13 +123,13 @@ impl Families {
 }
 
 impl Metrics {
-    /// A batch that went well.
+    /// Counts a successful batch.
     pub(super) fn combined(&self, ended: &Ended) {
         self.combine_seconds.observe(ended.elapsed.as_secs_f64());
         self.coded_bytes.inc_by(ended.batch.iter().map(|work| work.coded_bytes()).sum());
     }
 
-    /// Generations that have been worked on.
+    /// Counts decoded generations.
     pub(super) fn decoded(&self, solved: &Solved) {
         self.decode_seconds.observe(solved.elapsed.as_secs_f64());
         self.decoded_bytes.inc_by(solved.bytes());

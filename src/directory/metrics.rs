@@ -1,4 +1,4 @@
-//! What the directory counts.
+//! Metrics of the directory.
 
 use prometheus::{Error, IntCounter, IntGauge, Registry};
 
@@ -19,7 +19,7 @@ impl Metrics {
             introductions: register::counter(
                 registry,
                 "ncserverd_directory_introductions_total",
-                "Times that a peer was named to another.",
+                "Times a peer was named to another.",
             )?,
         })
     }

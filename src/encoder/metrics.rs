@@ -1,4 +1,4 @@
-//! What the encoder counts.
+//! Metrics of the encoder.
 
 use prometheus::{Error, GaugeVec, Histogram, IntCounter, IntCounterVec, Registry};
 
@@ -10,34 +10,34 @@ use crate::telemetry::register;
 pub struct Metrics {
     /// Payload bytes of coded blocks made, by back end and kernel.
     pub coded_bytes: IntCounterVec,
-    /// The same, a second, over the last second.
+    /// Payload rate of coded blocks, over the last second.
     pub coded_bytes_per_second: GaugeVec,
-    /// Coded blocks of dense rows made.
+    /// Coded blocks with dense rows made.
     pub coded_blocks: IntCounter,
-    /// Coded blocks of sparse rows made.
+    /// Coded blocks with sparse rows made.
     pub sparse_blocks: IntCounter,
     /// Source blocks copied into slots.
     pub source_blocks: IntCounter,
-    /// Parity blocks of Reed-Solomon made.
+    /// Reed-Solomon parity blocks made.
     pub parity_blocks: IntCounter,
-    /// Repair symbols of RaptorQ made.
+    /// RaptorQ repair symbols made.
     pub repair_blocks: IntCounter,
     /// Coded blocks over the prime field made.
     pub prime_blocks: IntCounter,
-    /// Blocks of a batch.
+    /// Blocks per batch.
     pub batch_blocks: Histogram,
-    /// From the launch of a batch to its blocks in the ring.
+    /// Time from the launch of a batch until its blocks are in the ring.
     pub batch_seconds: Histogram,
-    /// Batches that the device could not make.
+    /// Batches that the device failed to make.
     pub failed_batches: IntCounter,
-    /// Times a batch had to wait for slots.
+    /// Times a batch waited because the ring had no free slots.
     pub ring_full: IntCounter,
-    /// Orders put off until their segment was on the device.
+    /// Orders postponed until their segment was on the device.
     pub parked: IntCounter,
 }
 
 impl Metrics {
-    /// Blocks were made, source blocks and those of one other kind.
+    /// Counts blocks made: source blocks, and blocks of one other kind.
     pub(super) fn count(&self, vectors: &[Vector]) {
         let is_source = |vector: &&Vector| matches!(vector, Vector::Source(_));
         let sources = vectors.iter().filter(is_source).count();
@@ -53,12 +53,13 @@ impl Metrics {
         counter.inc_by((vectors.len() - sources) as u64);
     }
 
-    /// Registers them. The series of this back end and kernel are there from the start; others come when they have made a block.
+    /// Registers them. The series of this back end and kernel exist from the start; others appear
+    /// with their first block.
     pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
         let labels = ["backend", "kernel"];
         let coded = "Payload bytes of coded blocks made.";
         let coded_bytes = register::counters(registry, "ncserverd_encoder_coded_bytes_total", coded, &labels)?;
-        let rate = "Payload bytes of coded blocks made a second, over the last second.";
+        let rate = "Payload rate of coded blocks in bytes a second, over the last second.";
         let rate = register::float_gauges(registry, "ncserverd_encoder_coded_bytes_per_second", rate, &labels)?;
         let blocks = register::counters(registry, "ncserverd_encoder_blocks_total", "Blocks made, by kind.", &["kind"])?;
         let sizes: Vec<f64> = (0..=14).map(|exponent| f64::from(1 << exponent)).collect();
@@ -74,17 +75,17 @@ impl Metrics {
             parity_blocks: blocks.with_label_values(&["parity"]),
             repair_blocks: blocks.with_label_values(&["repair"]),
             prime_blocks: blocks.with_label_values(&["prime"]),
-            batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks of a batch.", &sizes)?,
+            batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks per batch.", &sizes)?,
             batch_seconds: register::histogram(
                 registry,
                 "ncserverd_encoder_batch_seconds",
-                "Time from the launch of a batch to its blocks in the ring.",
+                "Time from the launch of a batch until its blocks are in the ring.",
                 &times,
             )?,
             failed_batches: register::counter(
                 registry,
                 "ncserverd_encoder_failed_batches_total",
-                "Batches that the device could not make.",
+                "Batches that the device failed to make.",
             )?,
             ring_full: register::counter(
                 registry,
@@ -94,7 +95,7 @@ impl Metrics {
             parked: register::counter(
                 registry,
                 "ncserverd_encoder_parked_total",
-                "Orders put off until their segment was on the device.",
+                "Orders postponed until their segment was on the device.",
             )?,
         })
     }

@@ -76,11 +76,11 @@ impl Headroom {
             is_short: Arc::default(),
             busy: gauge(
                 "ncserverd_endpoint_busy_ratio",
-                "Share of their time that the worker threads are busy, in the mean of the last second.",
+                "Busy share of the worker threads' time, averaged over the last second.",
             )?,
             wait: gauge(
                 "ncserverd_endpoint_wait_seconds",
-                "How long blocks that are asked for take until they can leave, in the mean of the last second.",
+                "Time until requested blocks can be sent, averaged over the last second.",
             )?,
         })
     }

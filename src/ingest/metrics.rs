@@ -1,4 +1,4 @@
-//! What reading from origins counts.
+//! Metrics of reading from origins.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use prometheus::{Histogram, IntCounter, Registry};
 use super::Error;
 use crate::telemetry::register;
 
-/// Counters of every source of one kind; clones count together.
+/// Counters of all sources, by kind of source. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     /// Sources over HTTP.
     pub http: SourceMetrics,
     /// Watched directories.
     pub directory: SourceMetrics,
-    /// Playlists in which the parser met something it could not read.
+    /// Playlists that could not be parsed to the end.
     pub playlist_errors: IntCounter,
 }
 
 /// Counters of one kind of source.
 #[derive(Debug, Clone)]
 pub struct SourceMetrics {
-    /// Requests sent, retries and redirects included.
+    /// Requests, including retries and redirects.
     pub requests: IntCounter,
-    /// Requests sent again after a fault.
+    /// Requests repeated after a fault.
     pub retries: IntCounter,
-    /// Answers that the object has not changed.
+    /// Responses that report an unchanged object.
     pub not_modified: IntCounter,
     /// Bytes of objects read.
     pub bytes: IntCounter,
-    /// Answers of an origin over HTTP, by their status.
+    /// HTTP responses of an origin, by status.
     statuses: Vec<IntCounter>,
-    /// How long a fetch took, with its retries.
+    /// Time of a fetch, including retries.
     pub seconds: Histogram,
     errors: Vec<IntCounter>,
 }
@@ -44,32 +44,32 @@ impl Metrics {
         let requests = register::counters(
             registry,
             &name("requests_total"),
-            "Requests to origins, retries and redirects included.",
+            "Requests to origins, including retries and redirects.",
             source,
         )?;
         let retries =
-            register::counters(registry, &name("retries_total"), "Requests to origins sent again after a fault.", source)?;
+            register::counters(registry, &name("retries_total"), "Requests to origins repeated after a fault.", source)?;
         let not_modified = register::counters(
             registry,
             &name("not_modified_total"),
-            "Answers of origins that an object has not changed.",
+            "Responses of origins that report an unchanged object.",
             source,
         )?;
         let bytes = register::counters(registry, &name("bytes_total"), "Bytes of objects read from origins.", source)?;
         let seconds = register::histograms(
             registry,
             &name("fetch_seconds"),
-            "How long origins took to give an object or a part, with retries.",
+            "Time to fetch an object or a part of one from an origin, including retries.",
             source,
             &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
         )?;
         let errors =
-            register::counters(registry, &name("errors_total"), "Fetches that failed, by what was wrong.", &["source", "kind"])?;
+            register::counters(registry, &name("errors_total"), "Failed fetches, by kind of error.", &["source", "kind"])?;
         let statuses = register::counters(
             registry,
             &name("responses_total"),
-            "Answers of origins over HTTP, retries and redirects included, by status; `4xx` and the like are those of a class that have no \
-             counter of their own.",
+            "HTTP responses of origins, including retries and redirects, by status. Statuses without a counter of their own count by \
+             class, such as `4xx`.",
             &["status"],
         )?;
         let statuses: Vec<_> = STATUSES.iter().map(|status| statuses.with_label_values(&[status])).collect();
@@ -88,14 +88,14 @@ impl Metrics {
             playlist_errors: register::counter(
                 registry,
                 &name("playlist_errors_total"),
-                "Playlists that could not be read to their end, and were passed on without prefetching.",
+                "Playlists that could not be parsed to the end, and were passed on without prefetching.",
             )?,
         })
     }
 }
 
 impl SourceMetrics {
-    /// Counts an answer of an origin over HTTP.
+    /// Counts an HTTP response of an origin.
     pub fn answered(&self, status: u16) {
         let place = |label: &str| STATUSES.iter().position(|known| *known == label);
         let class = || place(&format!("{}xx", status / 100));
@@ -103,7 +103,7 @@ impl SourceMetrics {
         self.statuses[at.expect("`other` is a label")].inc();
     }
 
-    /// Counts a fetch that has ended.
+    /// Counts a finished fetch.
     pub fn finished<T>(&self, took: Duration, outcome: &Result<T, Error>) {
         self.seconds.observe(took.as_secs_f64());
         if let Err(error) = outcome {

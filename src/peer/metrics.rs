@@ -1,4 +1,4 @@
-//! What a gateway or a relay has fetched, for Prometheus.
+//! Prometheus metrics of the client in a gateway or relay.
 
 use prometheus::{Error, IntCounter, Registry};
 use tokio::sync::watch;
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use super::Stats;
 use crate::telemetry::register;
 
-/// Counters of a client, each with where in [`Stats`] it comes from.
+/// Counters of a client, each with its source in [`Stats`].
 #[derive(Debug, Clone)]
 pub struct Metrics(Vec<(IntCounter, Source)>);
 
@@ -16,14 +16,11 @@ impl Metrics {
     /// Registers them.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let labelled = |name: &str, help: &str, label: &str| register::counters(registry, name, help, &[label]);
-        let blocks = labelled(
-            "ncserverd_peer_blocks_total",
-            "Blocks that were asked for and came: innovative ones, and useless ones, which brought nothing.",
-            "result",
-        )?;
+        let blocks =
+            labelled("ncserverd_peer_blocks_total", "Requested blocks received: innovative, or useless (redundant).", "result")?;
         let bytes = labelled(
             "ncserverd_peer_received_bytes_total",
-            "Bytes of blocks that came, from servers and from peers that servers had named.",
+            "Bytes of blocks received, from servers and from peers that servers had named.",
             "from",
         )?;
         let mut all: Vec<(IntCounter, Source)> = vec![
@@ -33,25 +30,23 @@ impl Metrics {
             (bytes.with_label_values(&["peer"]), |stats| stats.neighbour_bytes),
         ];
         let plain: [(&str, &str, Source); 11] = [
-            ("lost_datagrams", "Datagrams with blocks that never came.", |stats| stats.datagrams_lost),
-            ("repaired_datagrams", "Those of them that other blocks made up for.", |stats| stats.blocks_repaired),
-            ("ahead_blocks", "Blocks asked for ahead of need, near a deadline.", |stats| stats.blocks_ahead),
-            ("ahead_used_blocks", "Those of them that stood in for lost ones.", |stats| stats.blocks_ahead_used),
+            ("lost_datagrams", "Datagrams with blocks that were lost.", |stats| stats.datagrams_lost),
+            ("repaired_datagrams", "Lost datagrams that other blocks replaced.", |stats| stats.blocks_repaired),
+            ("ahead_blocks", "Repair blocks requested in advance, near a deadline.", |stats| stats.blocks_ahead),
+            ("ahead_used_blocks", "Repair blocks requested in advance that replaced lost ones.", |stats| stats.blocks_ahead_used),
             (
                 "spared_generations",
-                "Generations that blocks asked for ahead of need completed without another round trip.",
+                "Generations that repair blocks requested in advance completed without another round trip.",
                 |stats| stats.generations_spared,
             ),
-            ("generations", "Generations that came in full.", |stats| stats.generations),
-            ("segments_verified", "Segments and whole objects that came and were right.", |stats| stats.segments_verified),
-            ("tested_blocks", "Blocks over the prime field that were tested by homomorphic hashes.", |stats| stats.blocks_tested),
-            ("tests", "Batches of such blocks that were tested.", |stats| stats.tests),
-            ("wrong_blocks", "Blocks that were proved wrong.", |stats| stats.blocks_wrong),
-            (
-                "polluters",
-                "Sources that sent wrong blocks as their own, or forged answers, and are not used any more.",
-                |stats| stats.polluters,
-            ),
+            ("generations", "Generations received completely.", |stats| stats.generations),
+            ("segments_verified", "Segments and whole objects received and verified.", |stats| stats.segments_verified),
+            ("tested_blocks", "Blocks over the prime field tested by homomorphic hashes.", |stats| stats.blocks_tested),
+            ("tests", "Batches of blocks tested by homomorphic hashes.", |stats| stats.tests),
+            ("wrong_blocks", "Blocks proved wrong.", |stats| stats.blocks_wrong),
+            ("polluters", "Sources no longer used because they sent wrong blocks as their own, or forged answers.", |stats| {
+                stats.polluters
+            }),
         ];
         for (name, help, of) in plain {
             all.push((register::counter(registry, &format!("ncserverd_peer_{name}_total"), help)?, of));
@@ -59,7 +54,7 @@ impl Metrics {
         Ok(Self(all))
     }
 
-    /// Takes over what the client has counted, as often as it tells, until it ends.
+    /// Copies each update of the client's counters, until the client ends.
     pub async fn follow(self, mut stats: watch::Receiver<Stats>) {
         while stats.changed().await.is_ok() {
             self.take(&stats.borrow_and_update());

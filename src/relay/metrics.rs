@@ -1,4 +1,4 @@
-//! What a relay counts besides its sessions, its ring and what it fetches.
+//! Metrics of a relay, in addition to those of its sessions, its ring and its client.
 
 use prometheus::{Error, IntCounter, IntGauge, Registry};
 
@@ -7,21 +7,21 @@ use crate::telemetry::register;
 /// Counters and gauges of a relay.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Bytes of segments held, complete or not.
+    /// Bytes of held segments, complete or not.
     pub held_bytes: IntGauge,
-    /// Segments held.
+    /// Held segments, complete or not.
     pub segments: IntGauge,
-    /// Segments that came in full and were right.
+    /// Segments received completely and verified.
     pub completed: IntCounter,
-    /// Segments that could not be fetched.
+    /// Failed attempts to fetch a segment.
     pub failed: IntCounter,
-    /// Blocks recoded of what was there.
+    /// Blocks recoded from incomplete segments.
     pub recoded_blocks: IntCounter,
-    /// Those of them whose rows nobody had tested.
+    /// Recoded blocks whose rows could not be tested.
     pub unverified_blocks: IntCounter,
-    /// Coded blocks made of complete segments.
+    /// Coded blocks made from complete segments.
     pub coded_blocks: IntCounter,
-    /// Source blocks of complete segments.
+    /// Source blocks taken from complete segments.
     pub source_blocks: IntCounter,
 }
 
@@ -31,17 +31,17 @@ impl Metrics {
         let gauge = |name: &str, help: &str| register::gauge(registry, name, help);
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
         Ok(Self {
-            held_bytes: gauge("ncserverd_relay_held_bytes", "Bytes of segments that the relay holds, complete or not.")?,
-            segments: gauge("ncserverd_relay_held_segments", "Segments that the relay holds, complete or not.")?,
-            completed: counter("ncserverd_relay_segments_completed_total", "Segments that came in full and were verified.")?,
-            failed: counter("ncserverd_relay_segments_failed_total", "Attempts to fetch a segment that failed.")?,
-            recoded_blocks: counter("ncserverd_relay_recoded_blocks_total", "Blocks recoded of incomplete segments.")?,
+            held_bytes: gauge("ncserverd_relay_held_bytes", "Bytes of held segments, complete or not.")?,
+            segments: gauge("ncserverd_relay_held_segments", "Held segments, complete or not.")?,
+            completed: counter("ncserverd_relay_segments_completed_total", "Segments received completely and verified.")?,
+            failed: counter("ncserverd_relay_segments_failed_total", "Failed attempts to fetch a segment.")?,
+            recoded_blocks: counter("ncserverd_relay_recoded_blocks_total", "Blocks recoded from incomplete segments.")?,
             unverified_blocks: counter(
                 "ncserverd_relay_unverified_blocks_total",
-                "Those recoded blocks whose rows could not be tested.",
+                "Recoded blocks whose rows could not be tested.",
             )?,
-            coded_blocks: counter("ncserverd_relay_coded_blocks_total", "Coded blocks made of complete segments.")?,
-            source_blocks: counter("ncserverd_relay_source_blocks_total", "Source blocks taken of complete segments.")?,
+            coded_blocks: counter("ncserverd_relay_coded_blocks_total", "Coded blocks made from complete segments.")?,
+            source_blocks: counter("ncserverd_relay_source_blocks_total", "Source blocks taken from complete segments.")?,
         })
     }
 }

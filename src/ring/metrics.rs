@@ -1,4 +1,4 @@
-//! What the ring counts.
+//! Metrics of the ring.
 
 use prometheus::{Error, IntCounter, IntGauge, Registry};
 
@@ -7,19 +7,19 @@ use crate::telemetry::register;
 /// Counters and gauges of the ring.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Bytes of memory that the ring may use.
+    /// Memory limit of the ring, in bytes.
     pub capacity_bytes: IntGauge,
-    /// Bytes of slots that are out: being filled, ready, or not yet acknowledged.
+    /// Bytes of slots in use: being filled, ready, or not yet acknowledged.
     pub used_bytes: IntGauge,
-    /// Blocks that are ready to be claimed.
+    /// Blocks ready to be claimed.
     pub ready_blocks: IntGauge,
     /// Generations with demand or blocks.
     pub lines: IntGauge,
-    /// Times a session came for blocks and found none ready.
+    /// Times a session looked for blocks and found none ready.
     pub starved: IntCounter,
-    /// Ready blocks dropped: nobody wanted them and the room was needed, or their segment went.
+    /// Ready blocks dropped: without demand while room was needed, or of an evicted segment.
     pub dropped: IntCounter,
-    /// Payload bytes copied because several sessions shared a block that left in a datagram.
+    /// Payload bytes copied because several sessions shared a block sent in a datagram.
     pub copied_bytes: IntCounter,
 }
 
@@ -27,28 +27,28 @@ impl Metrics {
     /// Registers them.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
-            capacity_bytes: register::gauge(registry, "ncserverd_ring_capacity_bytes", "Memory that the ring may use.")?,
+            capacity_bytes: register::gauge(registry, "ncserverd_ring_capacity_bytes", "Memory limit of the ring.")?,
             used_bytes: register::gauge(
                 registry,
                 "ncserverd_ring_used_bytes",
                 "Memory of slots that are being filled, ready, or not yet acknowledged.",
             )?,
-            ready_blocks: register::gauge(registry, "ncserverd_ring_ready_blocks", "Blocks that are ready to be claimed.")?,
+            ready_blocks: register::gauge(registry, "ncserverd_ring_ready_blocks", "Blocks ready to be claimed.")?,
             lines: register::gauge(registry, "ncserverd_ring_lines", "Generations with demand or blocks in the ring.")?,
             starved: register::counter(
                 registry,
                 "ncserverd_ring_starved_total",
-                "Times a session came for blocks and found none ready.",
+                "Times a session looked for blocks and found none ready.",
             )?,
             dropped: register::counter(
                 registry,
                 "ncserverd_ring_dropped_blocks_total",
-                "Ready blocks dropped because nobody wanted them and the room was needed, or because their segment went.",
+                "Ready blocks dropped: without demand while room was needed, or of an evicted segment.",
             )?,
             copied_bytes: register::counter(
                 registry,
                 "ncserverd_ring_copied_bytes_total",
-                "Payload bytes copied because several sessions shared a block that left in a datagram.",
+                "Payload bytes copied because several sessions shared a block sent in a datagram.",
             )?,
         })
     }

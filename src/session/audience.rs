@@ -61,16 +61,16 @@ impl Audience {
             viewers: register::gauges(
                 registry,
                 "ncserverd_session_stream_viewers",
-                "Sessions that have a request of the stream open, or had a GET or REQUEST for it taken in the last 30 s.",
+                "Sessions with an open REQUEST for the stream, or whose GET or REQUEST for it was accepted in the last 30 s.",
                 &["stream"],
             )?,
             sent_bytes: counters("ncserverd_session_stream_sent_bytes_total", "Payload bytes of blocks handed to QUIC.")?,
-            coded: counters("ncserverd_session_stream_coded_blocks_total", "Coded blocks handed to QUIC.")?,
+            coded: counters("ncserverd_session_stream_coded_blocks_total", "Blocks handed to QUIC, other than source blocks.")?,
             repair: counters(
                 "ncserverd_session_stream_repair_blocks_total",
-                "Blocks handed to QUIC beyond the n of a request's generation.",
+                "Blocks handed to QUIC beyond the n of a REQUEST's generation.",
             )?,
-            late: counters("ncserverd_session_stream_late_requests_total", "Requests that met their deadline before their end.")?,
+            late: counters("ncserverd_session_stream_late_requests_total", "REQUESTs whose deadline passed before completion.")?,
             refused: counters(
                 "ncserverd_session_stream_refused_total",
                 "GETs, SUBSCRIBEs and REQUESTs refused, without late requests.",

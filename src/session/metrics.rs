@@ -1,4 +1,5 @@
-//! What the sessions count, all together: no label names a peer. What they count of each stream is the [`Audience`]'s.
+//! Metrics of all sessions together: no label names a peer. [`Audience`] has the metrics of each
+//! stream.
 
 use prometheus::{Error, Histogram, IntCounter, IntGauge, Registry};
 
@@ -12,17 +13,17 @@ use crate::telemetry::register;
 pub struct Metrics {
     /// Open sessions.
     pub sessions: IntGauge,
-    /// Sessions begun.
+    /// Sessions opened.
     pub opened: IntCounter,
-    /// Sessions closed because the peer broke the protocol or a limit.
+    /// Sessions closed because the peer violated the protocol or a limit.
     pub violations: IntCounter,
     sent: SentCounters,
     sent_bytes: SentCounters,
-    /// Objects sent whole.
+    /// Mutable objects sent whole.
     pub objects: IntCounter,
-    /// Objects and hashes given up because the peer read none of them.
+    /// Objects and hashes given up because the peer read nothing of them.
     pub unread: IntCounter,
-    /// Blocks claimed for a request that had ended when they were to leave.
+    /// Blocks claimed for a REQUEST that had ended before they were sent.
     pub discarded: IntCounter,
     requests: IntCounter,
     refused: IntCounter,
@@ -37,29 +38,30 @@ pub struct Metrics {
     hashes: Answered,
     checks: Answered,
     blames: Answered,
-    /// Sessions closed because the peer had no token that counts, or certificate.
+    /// Sessions closed because the peer had no valid token or certificate.
     pub unadmitted: IntCounter,
-    /// How long the server took for the first block of a live segment that somebody waited for.
+    /// Server time to the first block of a live segment that a peer waited for.
     pub first_block_seconds: Histogram,
-    /// The figures of each stream.
+    /// The metrics of each stream.
     pub audience: Audience,
 }
 
-/// What was done, and what was not.
+/// Counters of the requests served, and of those refused or ignored.
 #[derive(Debug, Clone)]
 struct Answered {
     yes: IntCounter,
     no: IntCounter,
 }
 
-/// Blocks that leave in one go, and bytes of their payloads. They are counted together: the counters are every session's.
+/// Blocks sent in one go, and bytes of their payloads. They are counted together, because all
+/// sessions share the counters.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     pub(super) coded: (u64, u64),
     pub(super) source: (u64, u64),
 }
 
-/// One counter for each kind of block and way to travel.
+/// One counter for each kind of block and route.
 #[derive(Debug, Clone)]
 struct SentCounters {
     coded_datagram: IntCounter,
@@ -74,10 +76,10 @@ impl Metrics {
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
         Ok(Self {
             sessions: register::gauge(registry, "ncserverd_session_open_sessions", "Open sessions.")?,
-            opened: counter("ncserverd_session_opened_total", "Sessions begun.")?,
+            opened: counter("ncserverd_session_opened_total", "Sessions opened.")?,
             violations: counter(
                 "ncserverd_session_violations_total",
-                "Sessions closed because the peer broke the protocol or a limit.",
+                "Sessions closed because the peer violated the protocol or a limit.",
             )?,
             sent: SentCounters::new(
                 registry,
@@ -92,60 +94,57 @@ impl Metrics {
             objects: counter("ncserverd_session_objects_total", "Mutable objects sent whole.")?,
             unread: counter(
                 "ncserverd_session_unread_total",
-                "Objects and hashes given up because their peer read none of them for session.stall_timeout, or while others needed the room.",
+                "Objects and hashes given up because their peer read nothing of them for session.stall_timeout, or while others needed the room.",
             )?,
             discarded: counter(
                 "ncserverd_session_discarded_blocks_total",
-                "Blocks claimed for a request that had ended when they were to leave.",
+                "Blocks claimed for a REQUEST that had ended before they were sent.",
             )?,
-            requests: counter("ncserverd_session_requests_total", "Requests for blocks of a generation.")?,
+            requests: counter("ncserverd_session_requests_total", "REQUESTs for blocks of a generation.")?,
             refused: counter("ncserverd_session_refused_total", "GETs, SUBSCRIBEs and REQUESTs refused.")?,
-            useless: counter("ncserverd_session_useless_blocks_total", "Blocks that brought nothing, as peers report them.")?,
-            lost: counter("ncserverd_session_lost_datagrams_total", "Datagrams that never came, as peers report them.")?,
-            late: counter("ncserverd_session_late_requests_total", "Requests that met their deadline before their end.")?,
+            useless: counter("ncserverd_session_useless_blocks_total", "Redundant blocks, as peers report them.")?,
+            lost: counter("ncserverd_session_lost_datagrams_total", "Datagrams lost, as peers report them.")?,
+            late: counter("ncserverd_session_late_requests_total", "REQUESTs whose deadline passed before completion.")?,
             moved: counter(
                 "ncserverd_session_moved_requests_total",
-                "Requests that went on as a stream because their blocks no longer fitted a datagram.",
+                "REQUESTs that moved to a stream because their blocks no longer fitted a datagram.",
             )?,
             idle: counter(
                 "ncserverd_session_idle_requests_total",
-                "Requests ended because no credit came for them for session.stall_timeout.",
+                "REQUESTs ended because they received no credit for session.stall_timeout.",
             )?,
-            evicted: counter("ncserverd_session_evicted_requests_total", "Requests ended because their segment was evicted.")?,
+            evicted: counter("ncserverd_session_evicted_requests_total", "REQUESTs ended because their segment was evicted.")?,
             unleased: counter(
                 "ncserverd_session_unleased_requests_total",
-                "Requests rejected because their session, address or token had as much of the store in use as it may have.",
+                "REQUESTs rejected because their session, address or token already had its maximum of the store in use.",
             )?,
-            lapsed: counter(
-                "ncserverd_session_lapsed_total",
-                "Times that a session's token or certificate stopped counting while it stood.",
-            )?,
+            lapsed: counter("ncserverd_session_lapsed_total", "Tokens or certificates that became invalid during a session.")?,
             hashes: Answered::new(
                 registry,
                 "ncserverd_session_hashes_total",
-                "Questions for the hashes of a segment's blocks, by what became of them.",
+                "Requests for block hashes of a segment (GET_HASHES), by result.",
                 ["answered", "refused"],
             )?,
             checks: Answered::new(
                 registry,
                 "ncserverd_session_checks_total",
-                "Questions for secret checksums of a generation, by what became of them.",
+                "Requests for secret checksums of a generation (GET_CHECKS), by result.",
                 ["answered", "refused"],
             )?,
             blames: Answered::new(
                 registry,
                 "ncserverd_session_blames_total",
-                "Reports of peers that others have sent them wrong blocks: heard, or ignored because a peer had too many or is not admitted.",
+                "Reports by peers that others sent wrong blocks: heard, or ignored because the peer sent too many or is not admitted.",
                 ["heard", "ignored"],
             )?,
             unadmitted: counter(
                 "ncserverd_session_unadmitted_total",
-                "Sessions closed because the peer had no token that counts, or none any more.",
+                "Sessions closed because the peer had no valid token, or no longer had one.",
             )?,
             first_block_seconds: register::histogram(
                 registry,
                 "ncserverd_session_first_block_seconds",
-                "Time that the server took for the first block of a live segment that a peer waited for.",
+                "Server time to the first block of a live segment that a peer waited for.",
                 &[0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0],
             )?,
             audience: Audience::new(registry)?,
@@ -186,7 +185,7 @@ impl Metrics {
 }
 
 impl Sent {
-    /// One more block, of which so many bytes leave.
+    /// Adds a block that is sent with `payload` bytes.
     pub(super) fn add(&mut self, vector: &Vector, payload: usize) {
         let (blocks, bytes) = if matches!(vector, Vector::Source(_)) { &mut self.source } else { &mut self.coded };
         *blocks += 1;

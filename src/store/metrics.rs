@@ -1,4 +1,4 @@
-//! What the store counts.
+//! Metrics of the store.
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
@@ -10,19 +10,19 @@ use crate::telemetry::register;
 pub struct Metrics {
     host: TierMetrics,
     device: TierMetrics,
-    /// Segments taken in.
+    /// Segments added to the store.
     pub inserted: IntCounter,
-    /// Segments refused because everything held is in use.
+    /// Segments refused because every held segment is in use.
     pub refused: IntCounter,
-    /// Copies of segments begun to be brought to the device.
+    /// Segment copies to the device begun.
     pub loads: IntCounter,
-    /// Attempts to bring a copy to the device that failed.
+    /// Failed attempts to copy a segment to the device.
     pub load_failures: IntCounter,
-    /// Copies under way to the device, or waiting for their turn or for room.
+    /// Copies to the device that are in progress, or wait for their turn or for room.
     pub loads_pending: IntGauge,
-    /// Homomorphic hashes of blocks made.
+    /// Homomorphic block hashes computed.
     pub homomorphic_hashes: IntCounter,
-    /// The time that those of one segment took.
+    /// Time to compute the homomorphic hashes of a segment.
     pub homomorphic_seconds: Histogram,
     evictions: IntCounterVec,
 }
@@ -36,13 +36,13 @@ pub struct TierMetrics {
 }
 
 impl TierMetrics {
-    /// Bytes that segments occupy on the tier, and how many they are.
+    /// Sets the bytes that segments occupy on the tier, and the number of segments.
     pub fn resident(&self, bytes: u64, segments: usize) {
         self.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.segments.set(i64::try_from(segments).unwrap_or(i64::MAX));
     }
 
-    /// Bytes that they may occupy.
+    /// Sets the maximum bytes of segments on the tier.
     pub fn budget(&self, bytes: u64) {
         self.budget_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
@@ -54,7 +54,7 @@ impl Metrics {
         let gauges = |name: &str, help: &str| register::gauges(registry, name, help, &["tier"]);
         let bytes = gauges("ncserverd_store_resident_bytes", "Bytes that held segments occupy on a tier.")?;
         let segments = gauges("ncserverd_store_resident_segments", "Segments on a tier.")?;
-        let budgets = gauges("ncserverd_store_budget_bytes", "Bytes that segments may occupy on a tier.")?;
+        let budgets = gauges("ncserverd_store_budget_bytes", "Maximum bytes of segments on a tier.")?;
         let tier = |tier: Tier| TierMetrics {
             bytes: bytes.with_label_values(&[tier.name()]),
             segments: segments.with_label_values(&[tier.name()]),
@@ -64,32 +64,32 @@ impl Metrics {
         let metrics = Self {
             host: tier(Tier::Host),
             device: tier(Tier::Device),
-            inserted: counter("ncserverd_store_inserted_total", "Segments taken in.")?,
-            refused: counter("ncserverd_store_refused_total", "Segments refused because everything held is in use.")?,
-            loads: counter("ncserverd_store_loads_total", "Copies of segments begun to be brought to the device.")?,
+            inserted: counter("ncserverd_store_inserted_total", "Segments added to the store.")?,
+            refused: counter("ncserverd_store_refused_total", "Segments refused because every held segment is in use.")?,
+            loads: counter("ncserverd_store_loads_total", "Segment copies to the device begun.")?,
             load_failures: counter(
                 "ncserverd_store_load_failures_total",
-                "Attempts to bring a copy to the device that failed; each is repeated.",
+                "Failed attempts to copy a segment to the device. The store repeats each of them.",
             )?,
             loads_pending: register::gauge(
                 registry,
                 "ncserverd_store_loads_pending",
-                "Copies under way to the device, or waiting for their turn or for room.",
+                "Copies to the device that are in progress, or wait for their turn or for room.",
             )?,
             homomorphic_hashes: counter(
                 "ncserverd_store_homomorphic_hashes_total",
-                "Homomorphic hashes of blocks made, of segments that are coded over the prime field.",
+                "Homomorphic block hashes computed, for segments coded over the prime field.",
             )?,
             homomorphic_seconds: register::histogram(
                 registry,
                 "ncserverd_store_homomorphic_seconds",
-                "Time that the homomorphic hashes of a segment took.",
+                "Time to compute the homomorphic hashes of a segment.",
                 &prometheus::exponential_buckets(1e-3, 2.0, 16)?,
             )?,
             evictions: register::counters(
                 registry,
                 "ncserverd_store_evictions_total",
-                "Segments that went from a tier; from the host's, they went altogether.",
+                "Segments evicted from a tier, by cause. Eviction from the device removes only the copy there.",
                 &["tier", "cause"],
             )?,
         };

@@ -1,4 +1,4 @@
-//! What publishing points count.
+//! Metrics of publishing points.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
@@ -8,27 +8,27 @@ use crate::telemetry::register;
 /// Counters of all streams together.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Questions answered from what is held.
+    /// Object requests answered from the store.
     pub held: IntCounter,
-    /// Questions answered after a fetch.
+    /// Object requests answered after a fetch.
     pub fetched: IntCounter,
-    /// Questions that waited for a fetch somebody else had begun.
+    /// Object requests that waited for a fetch already in progress.
     pub coalesced: IntCounter,
-    /// Objects that changed at the origin while parts of them were held.
+    /// Objects that changed at the origin while the server held parts of them.
     pub changed: IntCounter,
     /// Segments announced to subscribers.
     pub announced: IntCounter,
-    /// Segments of the live edge that could not be fetched ahead.
+    /// Live-edge segments that could not be prefetched.
     pub prefetch_failed: IntCounter,
-    /// Live playlists refused because they had stood still for too long.
+    /// Live playlists refused because they had not changed for too long.
     pub playlists_standing: IntCounter,
-    /// Playlists older than one already seen, which were passed over.
+    /// Playlists skipped because they were older than one already seen.
     pub playlists_lagging: IntCounter,
     /// Signatures made over metadata.
     pub signed_metas: IntCounter,
-    /// Signatures made over checksums of blocks.
+    /// Signatures made over block checksums.
     pub signed_checks: IntCounter,
-    /// Memory that what followed playlists list takes, in bytes.
+    /// Memory for the entries of followed playlists, in bytes.
     pub listed_bytes: IntGauge,
     refused: IntCounterVec,
 }
@@ -41,32 +41,32 @@ impl Metrics {
         let answered = register::counters(
             registry,
             &name("answers"),
-            "Questions for an object that were answered, from what is held or after a fetch.",
+            "Object requests answered, from the store or after a fetch.",
             &["from"],
         )?;
         let stale = register::counters(
             registry,
             &name("stale_playlists"),
-            "Live playlists that stood still for too long, and playlists older than one already seen.",
+            "Stale live playlists: unchanged for too long, or older than one already seen.",
             &["kind"],
         )?;
         let signed = register::counters(
             registry,
             &name("signatures"),
-            "Signatures made with the keys of streams, over metadata (once for each answer of the origin's) or checksums of blocks.",
+            "Signatures made with stream keys, over metadata (one for each response of the origin) or over block checksums.",
             &["over"],
         )?;
-        let refused = register::counters(registry, &name("refusals"), "Questions for an object that were refused.", &["code"])?;
+        let refused = register::counters(registry, &name("refusals"), "Object requests refused, by code.", &["code"])?;
         for code in CODES {
             refused.with_label_values(&[label(code)]);
         }
         Ok(Self {
             held: answered.with_label_values(&["held"]),
             fetched: answered.with_label_values(&["fetch"]),
-            coalesced: counter("coalesced", "Questions that waited for a fetch somebody else had begun.")?,
-            changed: counter("changed_objects", "Objects that changed at the origin while parts of them were held.")?,
+            coalesced: counter("coalesced", "Object requests that waited for a fetch already in progress.")?,
+            changed: counter("changed_objects", "Objects that changed at the origin while the server held parts of them.")?,
             announced: counter("announced", "New segments announced to subscribers.")?,
-            prefetch_failed: counter("prefetch_failed", "Segments of the live edge that could not be fetched ahead.")?,
+            prefetch_failed: counter("prefetch_failed", "Live-edge segments that could not be prefetched.")?,
             playlists_standing: stale.with_label_values(&["standing"]),
             playlists_lagging: stale.with_label_values(&["lagging"]),
             signed_metas: signed.with_label_values(&["metadata"]),
@@ -74,7 +74,7 @@ impl Metrics {
             listed_bytes: register::gauge(
                 registry,
                 "ncserverd_stream_listed_bytes",
-                "Memory that what followed playlists list takes.",
+                "Memory for the entries of followed playlists.",
             )?,
             refused,
         })
@@ -100,7 +100,7 @@ fn label(code: RefusalCode) -> &'static str {
     }
 }
 
-/// Those that streams answer with.
+/// Codes that streams answer with.
 const CODES: [RefusalCode; 7] = [
     RefusalCode::Unknown,
     RefusalCode::Overload,
