@@ -58,8 +58,8 @@ mod worker;
 pub use crate::codec::rlnc_q::Kept;
 pub use abi::Field;
 pub use backend::Memory;
-pub use cuda::Gpu;
 pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Threads};
+pub use cuda::Gpu;
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
 

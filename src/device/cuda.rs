@@ -6,7 +6,7 @@
 // The laboratory (`tools/ncbench`) sees the modules below with the feature `lab`, as they are: they
 // are no interface that others may rely on.
 #![allow(unreachable_pub, unnameable_types, private_interfaces)]
-#![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations))]
+#![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations, clippy::len_without_is_empty))]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
 use cudarc::driver::{CudaContext, sys};

@@ -23,14 +23,7 @@ fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
 #[test]
 fn a_closed_pipe_ends_every_command_of_the_server_quietly() {
     let place = TempDir::new().unwrap();
-    for arguments in [
-        &["config", "check"][..],
-        &["config", "print"],
-        &["doctor"],
-        &["doctor", "--json"],
-        &["bench"],
-        &["demo"],
-    ] {
+    for arguments in [&["config", "check"][..], &["config", "print"], &["doctor"], &["doctor", "--json"], &["bench"], &["demo"]] {
         let (code, said) = into_a_closed_pipe(&mut command(&place, arguments));
         assert_eq!((code, said.as_str()), (Some(CLOSED_PIPE), ""), "{arguments:?}");
     }
